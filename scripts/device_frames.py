@@ -28,8 +28,8 @@ from weir.errors import (
     UnknownTopic,
 )
 from weir.model.columns import NO_SEQUENCE
-from weir.wire import device as d
-from weir.wire.deliveries import (
+from weir.protocol.device import codec as d
+from weir.protocol.device.deliveries import (
     ALL_PARTITIONS,
     BY_HUB,
     Delivery,

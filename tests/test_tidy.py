@@ -23,7 +23,7 @@ FUNCTION_LINES_MAX = 70
 CLASS_LINES_MAX = 500
 
 BANNED_NAMES = {"utils", "common", "helpers", "manager", "base"}
-PURE = ("codec", "model", "raft", "log", "order", "place", "wire", "relay", "toc", "broker",
+PURE = ("codec", "model", "raft", "storage", "order", "place", "protocol", "relay", "toc", "broker",
         "host")  # fmt: skip
 #: Who carries out what the pure floors decide.
 HOSTS = ("server", "sim", "testing")
@@ -403,12 +403,12 @@ CLEAN = {
     ".gitignore": "# what a build leaves\nbuild/\n*.pyc\n",
     "Makefile": "demo: ## Show\n\ntest: ## Test\n",
     "README.md": "To make sure, run `make demo`, then\n\n```\nmake test  # minutes\n```\n",
-    "pyproject.toml": '[[tool.importlinter.contracts]]\nlayers = ["cli", "log | (place)"]\n',
+    "pyproject.toml": '[[tool.importlinter.contracts]]\nlayers = ["cli", "storage | (place)"]\n',
     "src/weir/__init__.py": '"""The package."""\n',
     "src/weir/cli/__init__.py": '"""Commands."""\n\nprint(open)\n',
-    "src/weir/log/__init__.py": '"""The log."""\n',
+    "src/weir/storage/__init__.py": '"""Storage."""\n',
     "build/made.py": f"# {'/'.join(['', 'root', ''])}\n",
-    "tests/test_log.py": "",
+    "tests/test_storage.py": "",
 }
 LONG_BODY = "    x = 1\n"
 DOC = '"""Doc."""\n\n'
@@ -417,17 +417,17 @@ DOC = '"""Doc."""\n\n'
 PLANTED: dict[Callable[[Path], Iterator[str]], tuple[str, str, str]] = {
     long_files: ("tests/test_long.py", "x = 1\n" * 701, "test_long.py: 701 lines"),
     long_functions: (
-        "src/weir/log/a.py",
+        "src/weir/storage/a.py",
         f"{DOC}async def f():\n{LONG_BODY * 70}",
         "a.py:3: function f has 71 lines",
     ),
     long_classes: (
-        "src/weir/log/a.py",
+        "src/weir/storage/a.py",
         f"{DOC}class C:\n{LONG_BODY * 500}",
         "a.py:3: class C has 501 lines",
     ),
-    banned_names: ("src/weir/log/_utils.py", DOC, "_utils.py: a module called 'utils'"),
-    markers: ("src/weir/log/a.py", f"{DOC}# {'TO' + 'DO'}: later\n", "a.py:3: unfinished"),
+    banned_names: ("src/weir/storage/_utils.py", DOC, "_utils.py: a module called 'utils'"),
+    markers: ("src/weir/storage/a.py", f"{DOC}# {'TO' + 'DO'}: later\n", "a.py:3: unfinished"),
     shards_fed_by_hand: (
         "src/weir/sim/a.py",
         f"{DOC}effects = process._feed.follow()\n",
@@ -444,11 +444,11 @@ PLANTED: dict[Callable[[Path], Iterator[str]], tuple[str, str, str]] = {
         "session.py:3: open()",
     ),
     facade_in_pure_floors: (
-        "src/weir/log/a.py",
+        "src/weir/storage/a.py",
         f"{DOC}from weir import Message, errors\n",
         "a.py:3: imports Message from the façade",
     ),
-    prints: ("src/weir/log/a.py", f"{DOC}print(1)\n", "a.py:3: print()"),
+    prints: ("src/weir/storage/a.py", f"{DOC}print(1)\n", "a.py:3: print()"),
     orders_of_sets: (
         "src/weir/client/a.py",
         f"{DOC}async def f(tasks: set[Task]):\n    done, _ = await asyncio.wait(tasks)\n",
@@ -457,7 +457,7 @@ PLANTED: dict[Callable[[Path], Iterator[str]], tuple[str, str, str]] = {
     clocks_of_the_machine: ("src/weir/client/a.py", f"{DOC}import time\n", "a.py:3: imports time"),
     packages_without_docstring: ("src/weir/raft/a.py", DOC, "raft/__init__.py: missing"),
     decisions_out_of_order: ("docs/adr/0007-b.md", "# 0007: b\n", "the next number is 0000"),
-    modules_without_docstring: ("src/weir/log/a.py", "x = 1\n", "a.py: no module docstring"),
+    modules_without_docstring: ("src/weir/storage/a.py", "x = 1\n", "a.py: no module docstring"),
     machine_paths: ("docs/a.md", f"\nsee {'/'.join(['', 'work', 'x'])}\n", "docs/a.md:2: a path"),
     package_indexes: ("b.txt", f"{'--'}index-url x\n", "b.txt:1: a package index"),
     unknown_make_targets: ("README.md", "`make demo prof`\n", "no target 'prof'"),

@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[2]
 
 NODE = """
 import sys
-from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig
-from weir.server.main import run
+from weir.server.config.sections import Config, LogConfig, MemoryConfig, NodeConfig
+from weir.server.processes.node import run
 
 config = Config(
     node=NodeConfig(data=sys.argv[1], port=0),

@@ -25,8 +25,8 @@ from weir import sync
 from weir.bench.node_set import free_ports
 from weir.errors import Disconnected, Overloaded
 from weir.model.batch import encode, split
-from weir.wire import messages as m
-from weir.wire.client import ClientStream, decode_reply, encode_request
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
 
 MIB = 1 << 20
 #: The first segment, two spares and a fourth; a fifth only when the ballast is gone.
@@ -39,9 +39,9 @@ NODE = """
 import sys
 from pathlib import Path
 
-from weir.server import hosting, main
-from weir.server.config import Config, LogConfig, MemoryConfig, MetricsConfig, NodeConfig
-from weir.server.disk import FileDisk
+from weir.server.config.sections import Config, LogConfig, MemoryConfig, MetricsConfig, NodeConfig
+from weir.server.disk.file_disk import FileDisk
+from weir.server.processes import assembly, node
 
 folder, size = Path(sys.argv[1]), int(sys.argv[2])
 
@@ -55,14 +55,14 @@ class Limited(FileDisk):
 
 
 if size:
-    hosting.FileDisk = Limited
+    assembly.FileDisk = Limited
 config = Config(
     node=NodeConfig(data=str(folder), port=0, logs=1),
     memory=MemoryConfig(budget_mib=66, cache_mib=0),
     log=LogConfig(segment_mib=32, spares=2),
     metrics=MetricsConfig(listen=sys.argv[3]),
 )
-main.run(config, lambda host, port: print(port, flush=True))
+node.run(config, lambda host, port: print(port, flush=True))
 """
 
 

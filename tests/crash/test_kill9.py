@@ -25,7 +25,7 @@ from weir.client.connect import connect
 from weir.client.producer import Sent
 from weir.client.receipts import Receipt
 from weir.device.client import Client as DeviceClient
-from weir.wire.device import DeviceReply
+from weir.protocol.device.codec import DeviceReply
 
 KILLS = int(os.environ.get("WEIR_KILLS", "6"))
 START_SECONDS = 60.0
@@ -36,8 +36,8 @@ PARTITIONS = 2
 
 NODE = """
 import sys
-from weir.server.main import run
-from weir.server.sources import load
+from weir.server.processes.node import run
+from weir.server.config.sources import load
 
 run(load(sys.argv[1]), lambda host, port: print(port, flush=True))
 """

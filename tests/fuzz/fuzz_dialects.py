@@ -27,10 +27,10 @@ from weir.model.batch import Batch, encode
 from weir.model.chunks import References
 from weir.model.columns import Origins
 from weir.model.limits import DEVICE_BODY_BYTES_MAX, LINK_FRAME_BYTES_MAX
-from weir.wire.check_byte import xor
-from weir.wire.client import ClientStream, decode_reply, decode_request
-from weir.wire.device import DevicePublishes, DeviceRefused, DeviceReplies, DeviceStream
-from weir.wire.link import Greeting, LinkStream, decode_answer, decode_hello
+from weir.protocol.client.codec import ClientStream, decode_reply, decode_request
+from weir.protocol.device.check_byte import xor
+from weir.protocol.device.codec import DevicePublishes, DeviceRefused, DeviceReplies, DeviceStream
+from weir.protocol.link import Greeting, LinkStream, decode_answer, decode_hello
 
 ROOT = Path(__file__).resolve().parent.parent
 LENGTHS = (0, 1, 0x7FFF, 0xFFFF, 0x10000, 0x10001, 0xFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF)

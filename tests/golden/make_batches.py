@@ -18,7 +18,7 @@ from weir.model.batch import encode
 from weir.model.chunks import References
 from weir.model.columns import Origins
 from weir.model.header import HEADER_SIZE, VERSION, Columns, Compression, parse, stamped
-from weir.model.scattered import Scattered
+from weir.model.scattering import Scattered
 
 Field = tuple[str, bytes, str]
 

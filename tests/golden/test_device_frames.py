@@ -11,15 +11,7 @@ import pytest
 
 from weir.errors import BadChecksum, RemoteProtocolError
 from weir.model.columns import NO_SEQUENCE
-from weir.wire.deliveries import (
-    Delivery,
-    DeviceAck,
-    DeviceExtend,
-    DeviceNack,
-    DevicePull,
-    DeviceSubscribe,
-)
-from weir.wire.device import (
+from weir.protocol.device.codec import (
     DeviceHello,
     DevicePing,
     DevicePublishes,
@@ -27,6 +19,14 @@ from weir.wire.device import (
     DeviceReplies,
     DeviceReply,
     DeviceStream,
+)
+from weir.protocol.device.deliveries import (
+    Delivery,
+    DeviceAck,
+    DeviceExtend,
+    DeviceNack,
+    DevicePull,
+    DeviceSubscribe,
 )
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,7 @@ from weir.model.batch import Batch, encode
 from weir.model.chunks import References, chained
 from weir.model.columns import Origins
 from weir.model.header import HEADER_SIZE, VERSION, Columns, Compression, stamped
-from weir.model.scattered import Scattered
+from weir.model.scattering import Scattered
 
 GOLDEN = json.loads(Path(__file__).with_name("batches.json").read_text(encoding="utf-8"))
 CASES: list[Any] = [pytest.param(case, id=case["name"]) for case in GOLDEN["batches"]]

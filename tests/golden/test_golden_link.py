@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from weir.wire import link
+from weir.protocol import link
 
 CASES = json.loads(Path(__file__).with_name("link_frames.json").read_text(encoding="utf-8"))
 GREETINGS = [case for case in CASES["frames"] if case["kind"] != "LinkFrame"]

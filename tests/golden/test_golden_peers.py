@@ -19,10 +19,10 @@ from weir.broker.peers.peer_frames import (
     unpack,
     unpack_link,
 )
-from weir.log.frame import Kind
 from weir.model.batch import encode
+from weir.protocol.link import LinkStream
 from weir.raft import messages as m
-from weir.wire.link import LinkStream
+from weir.storage.format.frame import Kind
 
 GOLDEN = json.loads(Path(__file__).with_name("peer_frames.json").read_text(encoding="utf-8"))
 GROUP, TO, SENDER, TERM = 65_536, 131_072, 65_536, 7

@@ -11,7 +11,7 @@ from weir import device
 from weir.bench.node import Node, running_node
 from weir.client.client import Client
 from weir.errors import BadRequest
-from weir.wire.deliveries import ALL_PARTITIONS
+from weir.protocol.device.deliveries import ALL_PARTITIONS
 
 PARTITIONS = 3
 

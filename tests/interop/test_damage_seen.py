@@ -14,10 +14,10 @@ import pytest
 
 from weir.bench.children import environment, python
 from weir.bench.node import Node, running_node, start_node
+from weir.cli.inspection.survey import survey
 from weir.cli.main import main
-from weir.cli.survey import survey
 from weir.client.connect import connect
-from weir.log.frame import HEADER_SIZE, Kind
+from weir.storage.format.frame import HEADER_SIZE, Kind
 
 TINY: dict[str, Any] = {"segment_mib": 32, "spares": 0, "shards": 1, "logs": 1, "cache_mib": 0}
 ENTRIES, EACH = 12, 50

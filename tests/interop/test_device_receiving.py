@@ -13,9 +13,9 @@ import weir
 from weir.device import Client
 from weir.device.subscription import Received, Subscription
 from weir.errors import BadRequest, ErasedBoot, StaleGrant, TooLarge, UnknownTopic
-from weir.server.config import Config, LogConfig, NodeConfig
-from weir.server.hosting import serve
-from weir.wire.deliveries import ALL_PARTITIONS, PULL_BYTES_MIN, PULL_VALUE_BYTES_MAX
+from weir.protocol.device.deliveries import ALL_PARTITIONS, PULL_BYTES_MIN, PULL_VALUE_BYTES_MAX
+from weir.server.config.sections import Config, LogConfig, NodeConfig
+from weir.server.processes.assembly import serve
 
 Publish = Callable[..., None]
 

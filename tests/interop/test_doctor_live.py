@@ -28,8 +28,8 @@ def slow(file):
     time.sleep(float(delay))
     fdatasync(file)
 os.fdatasync = slow
-from weir.server.config import Config, LogConfig, MetricsConfig, NodeConfig
-from weir.server.main import run
+from weir.server.config.sections import Config, LogConfig, MetricsConfig, NodeConfig
+from weir.server.processes.node import run
 
 config = Config(
     node=NodeConfig(data=folder, port=0, shards=1),
@@ -117,7 +117,7 @@ def test_lone_clients_of_a_quick_node_are_told_from_its_disk(tmp_path: Path) -> 
     by_name = {row["resource"]: row for row in found["rows"]}
     assert found["messages_in"] > 0
     assert "connections keep" in by_name["clients"]["found"]
-    assert "server " in by_name["processor"]["found"], "the stages of the loop are told"
+    assert "server." in by_name["processor"]["found"], "the stages of the loop are told"
     assert "limited by: " in shown.stdout
 
 

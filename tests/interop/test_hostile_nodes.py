@@ -27,23 +27,24 @@ from weir.broker.entries import Payload
 from weir.broker.identity import Member
 from weir.broker.peers.peer_frames import pack as pack_message
 from weir.errors import DamagedRange
-from weir.log.frame import Kind
 from weir.model.batch import encode
 from weir.model.clusters import Mode
 from weir.model.columns import Origins
 from weir.model.header import HEADER_SIZE, renumbered, stamped
 from weir.model.ids import voter_of
+from weir.protocol import link, trunk
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import encode_request
+from weir.protocol.device import codec as device
+from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION
+from weir.protocol.link import Greeting, Lane, LinkAnswer, LinkHello, Verdict
+from weir.protocol.trunk import OWN_SESSION
+from weir.protocol.trunk import Kind as TrunkKind
 from weir.raft.messages import SnapshotMeta
-from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig
-from weir.server.folder import NodeFolder, Part
-from weir.server.hosting import serve
-from weir.wire import device, link, trunk
-from weir.wire import messages as m
-from weir.wire.client import encode_request
-from weir.wire.frame import CLIENT_HEADER, CLIENT_VERSION
-from weir.wire.link import Greeting, Lane, LinkAnswer, LinkHello, Verdict
-from weir.wire.trunk import OWN_SESSION
-from weir.wire.trunk import Kind as TrunkKind
+from weir.server.config.sections import Config, LogConfig, MemoryConfig, NodeConfig
+from weir.server.disk.node_folder import NodeFolder, Part
+from weir.server.processes.assembly import serve
+from weir.storage.format.frame import Kind
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "client_frames.json"
 SYSTEM = 777

@@ -18,12 +18,12 @@ from weir.broker import events as ev
 from weir.broker.admission import Budget
 from weir.broker.identity import Identity
 from weir.broker.shard import Shard
-from weir.host.links import Own
+from weir.host.links.links import Own
 from weir.model.ids import place_of
+from weir.protocol import link
 from weir.server.driver import Driver
-from weir.server.hosting import listening
-from weir.server.loops import run_loop
-from weir.wire import link
+from weir.server.processes.assembly import listening
+from weir.server.processes.event_loop import run_loop
 
 #: How long the other process stands still; longer than a link may be silent.
 STOPPED_SECONDS = float(os.environ.get("WEIR_STOPPED_SECONDS", "3"))

@@ -12,12 +12,12 @@ import pytest
 
 import weir
 from weir.cli.demo.signals import Signals
-from weir.cli.dev_set import DevSet
+from weir.cli.server.dev_nodes import DevSet
 from weir.client.blocking import BlockingClient
 from weir.client.client import Client
 from weir.client.nodes import Nodes
 from weir.errors import Disconnected
-from weir.server.folder import NodeFolder, Part
+from weir.server.disk.node_folder import NodeFolder, Part
 
 _VALUES = [b"%d" % number for number in range(50)]
 

@@ -23,11 +23,11 @@ from weir.errors import (
     TopicExists,
     UnknownTopic,
 )
-from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig
-from weir.server.hosting import serve
-from weir.wire import messages as m
-from weir.wire.client import ClientStream, decode_reply, encode_request
-from weir.wire.frame import ClientFrame
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
+from weir.protocol.frame import ClientFrame
+from weir.server.config.sections import Config, LogConfig, MemoryConfig, NodeConfig
+from weir.server.processes.assembly import serve
 
 Body = Callable[[int], Coroutine[Any, Any, None]]
 

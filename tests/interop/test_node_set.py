@@ -18,8 +18,8 @@ import weir
 from weir.bench.children import environment, python
 from weir.bench.node import Node
 from weir.cli.demo.signals import Signals
-from weir.cli.dev_set import DevSet
 from weir.cli.main import main
+from weir.cli.server.dev_nodes import DevSet
 from weir.client.client import Client
 from weir.client.nodes import Nodes, SetStatus
 from weir.errors import BadRequest
@@ -238,7 +238,7 @@ def test_a_node_is_replaced_by_another(
     dev: DevSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from weir.bench.node import start_node
-    from weir.cli.dev_set import free_ports
+    from weir.cli.server.dev_nodes import free_ports
 
     async def fill(client: Client) -> None:
         await client.create_topic("flights", 3)

@@ -24,8 +24,8 @@ from weir.bench.node_set import NodeSet, Patient
 from weir.client.blocking import BlockingClient
 from weir.errors import Fenced
 from weir.model.batch import encode
-from weir.wire import messages as m
-from weir.wire.deliveries import ALL_PARTITIONS
+from weir.protocol.client import messages as m
+from weir.protocol.device.deliveries import ALL_PARTITIONS
 
 HUB = 7
 DUPLICATE = (1 << 64) - 1

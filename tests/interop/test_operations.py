@@ -22,7 +22,7 @@ from weir.bench.children import environment, python
 from weir.bench.node import Node, running_node, start_node
 from weir.cli.main import main
 from weir.model.message import Message
-from weir.server.folder import NodeFolder
+from weir.server.disk.node_folder import NodeFolder
 
 SECONDS = 60
 TINY = {"segment_mib": 32, "spares": 0, "shards": 1, "logs": 1}
@@ -111,7 +111,7 @@ def test_doctor_misses_a_node_that_must_run(
 def test_doctor_sees_a_node_that_does_not_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weir.cli.connecting.TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("weir.cli.connection.TIMEOUT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         place = {"host": "127.0.0.1", "port": deaf.getsockname()[1], "pid": os.getpid()}
         (tmp_path / "endpoint.json").write_text(json.dumps(place))

@@ -16,13 +16,13 @@ import pytest
 import weir
 from weir import device
 from weir.bench.node import Node, NodeFailed, running_node
-from weir.cli.survey import log_folders
+from weir.cli.inspection.survey import log_folders
 from weir.client.blocking import BlockingClient
 from weir.client.client import Client
 from weir.errors import Disconnected, Fenced, UnknownOpcode, UnknownTopic
 from weir.model.batch import encode
-from weir.server.folder import NodeFolder
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
+from weir.server.disk.node_folder import NodeFolder
 
 LOGS = 4
 SMALL: dict[str, Any] = {"segment_mib": 32, "spares": 0, "budget_mib": 66, "cache_mib": 4}

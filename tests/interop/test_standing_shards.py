@@ -14,7 +14,7 @@ import pytest
 from weir.bench.node import Node, running_node
 from weir.client.blocking import BlockingClient
 from weir.errors import Unavailable
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 Pids = Callable[[Node], list[int]]
 Landing = Callable[[Node, int], BlockingClient]

@@ -24,6 +24,7 @@ from pyspark.serializers import CloudPickleSerializer
 
 import weir
 from weir.model.ids import Address
+from weir.protocol.client.messages import TopicInfo
 from weir.sim import power, run
 from weir.sim.mutants import redraw
 from weir.spark.batch import BatchReader, Task
@@ -32,7 +33,6 @@ from weir.spark.options import Options
 from weir.spark.planning import Cut
 from weir.spark.source import StreamReader, WeirDataSource
 from weir.spark.stream import Stream
-from weir.wire.messages import TopicInfo
 
 ROOT = Path(__file__).parents[2]
 #: Every import root of the repository, with the folder that it lies in.
@@ -154,7 +154,7 @@ def started(name: str, folder: Path) -> str:
 
 def test_each_module_that_can_be_run_starts(tmp_path: Path) -> None:
     names = [name for name, path in sources() if is_run(path)]
-    assert "weir.server.child" in names
+    assert "weir.server.processes.shard_process" in names
     assert "weir.app.worker" in names
     with ThreadPoolExecutor(2) as pool:
         failed = [told for told in pool.map(lambda name: started(name, tmp_path), names) if told]

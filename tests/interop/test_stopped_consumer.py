@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import weir
-from weir.server.config import Config, LogConfig, NodeConfig
-from weir.server.hosting import serve
+from weir.server.config.sections import Config, LogConfig, NodeConfig
+from weir.server.processes.assembly import serve
 
 LEASE_SECONDS = 2.0
 MESSAGES = 3_000

@@ -14,12 +14,12 @@ import pytest
 import weir
 from weir.bench.node import NodeFailed, start_node
 from weir.cli.demo.signals import Signals
-from weir.cli.dev_set import DevSet
+from weir.cli.inspection.survey import survey
 from weir.cli.main import main
-from weir.cli.survey import survey
+from weir.cli.server.dev_nodes import DevSet
 from weir.client.nodes import Nodes
 from weir.errors import WeirError
-from weir.log.durable_position import NAME
+from weir.storage.format.durable_position import NAME
 
 TINY: dict[str, Any] = {"segment_mib": 32, "spares": 0, "shards": 1, "logs": 1}
 COUNT = 160

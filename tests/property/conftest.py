@@ -13,18 +13,18 @@ import pytest
 
 from weir.codec.fields import U64
 from weir.errors import DiskFailed
-from weir.log.checkpoint import Kept, load, save
-from weir.log.durable_position import DurablePosition, Owner
-from weir.log.errors import LogDamaged
-from weir.log.frame import Kind
-from weir.log.log import Log
-from weir.log.record import HardState, Record
-from weir.log.recovery import Recovered, recover
-from weir.log.rows import GONE
-from weir.log.settings import Settings
-from weir.log.snapshots import Installed
 from weir.model.batch import encode
 from weir.model.header import stamped
+from weir.storage.errors import LogDamaged
+from weir.storage.format.checkpoint import Kept, load, save
+from weir.storage.format.durable_position import DurablePosition, Owner
+from weir.storage.format.frame import Kind
+from weir.storage.format.record import HardState, Record
+from weir.storage.format.rows import GONE
+from weir.storage.format.snapshots import Installed
+from weir.storage.log import Log
+from weir.storage.recovery import Recovered, recover
+from weir.storage.settings import Settings
 from weir.testing.log_lives import Appended, Begun, Life, lives
 from weir.testing.simulator.disk import PowerCut, SimDisk
 

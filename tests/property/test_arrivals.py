@@ -14,11 +14,11 @@ from weir.broker.outbox import TOGETHER_MS
 from weir.errors import Unauthorized
 from weir.model.batch import Batch
 from weir.model.columns import NO_SEQUENCE
-from weir.wire import device
-from weir.wire import messages as m
-from weir.wire.deliveries import BY_HUB
-from weir.wire.device import DeviceOpcode, DeviceReplies, DeviceStream
-from weir.wire.trunk import OWN_SESSION, Arrival
+from weir.protocol.client import messages as m
+from weir.protocol.device import codec as device
+from weir.protocol.device.codec import DeviceOpcode, DeviceReplies, DeviceStream
+from weir.protocol.device.deliveries import BY_HUB
+from weir.protocol.trunk import OWN_SESSION, Arrival
 
 _FAKES = Path(__file__).parents[1] / "unit" / "broker_shards" / "conftest.py"
 _spec = importlib.util.spec_from_file_location("fakes_of_shards", _FAKES)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from weir.errors import RemoteProtocolError
 from weir.model.limits import DEVICE_BODY_BYTES_MAX
-from weir.wire import device
-from weir.wire.check_byte import xor
-from weir.wire.connection import Connection
-from weir.wire.deliveries import (
+from weir.protocol.connection import Connection
+from weir.protocol.device import codec as device
+from weir.protocol.device.check_byte import xor
+from weir.protocol.device.deliveries import (
     Delivery,
     DeviceAck,
     DeviceExtend,

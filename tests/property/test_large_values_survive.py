@@ -21,8 +21,8 @@ from weir.errors import ValueLost
 from weir.model.batch import split
 from weir.model.chunks import References, chained, extend
 from weir.model.header import parse
+from weir.protocol.client import messages as m
 from weir.testing.simulator.disk import SimDisk
-from weir.wire import messages as m
 
 _SPEC = importlib.util.spec_from_file_location(
     "broker_rig", Path(__file__).parents[1] / "unit" / "broker" / "conftest.py"

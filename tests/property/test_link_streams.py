@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from weir.errors import RemoteProtocolError
 from weir.model.ids import NODE_MAX
 from weir.model.limits import LOGS_MAX
-from weir.wire import link
+from weir.protocol import link
 
 NATURAL = st.integers(0, 2**63 - 1)
 TEXT = st.text(max_size=20)

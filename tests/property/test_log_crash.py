@@ -13,15 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from weir.codec.fields import Buffer
-from weir.log import log as log_module
-from weir.log import snapshots
-from weir.log.checkpoint import Kept
-from weir.log.durable_position import DurablePosition
-from weir.log.frame import Frame
-from weir.log.index import GroupIndex
-from weir.log.recovery import Recovered, recover
-from weir.log.settings import Settings
-from weir.log.upkeep import Upkeep
+from weir.storage import log as log_module
+from weir.storage.entries.group_index import GroupIndex
+from weir.storage.format import snapshots
+from weir.storage.format.checkpoint import Kept
+from weir.storage.format.durable_position import DurablePosition
+from weir.storage.format.frame import Frame
+from weir.storage.recovery import Recovered, recover
+from weir.storage.segment_lifecycle import Upkeep
+from weir.storage.settings import Settings
 from weir.testing.simulator.disk import SimDisk
 
 #: What the first and only part says of itself.

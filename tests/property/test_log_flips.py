@@ -17,17 +17,17 @@ import pytest
 
 from weir.codec.fields import U64
 from weir.errors import WeirError
-from weir.log.checkpoint import save
-from weir.log.errors import LogDamaged
-from weir.log.frame import Kind
-from weir.log.index_file import index_name
-from weir.log.log import Log
-from weir.log.record import HardState, Record
-from weir.log.recovery import Recovered, recover
-from weir.log.scrub import ScrubPiece
-from weir.log.settings import Settings
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
+from weir.storage.errors import LogDamaged
+from weir.storage.format.checkpoint import save
+from weir.storage.format.frame import Kind
+from weir.storage.format.index_file import index_name
+from weir.storage.format.record import HardState, Record
+from weir.storage.log import Log
+from weir.storage.recovery import Recovered, recover
+from weir.storage.segments.scrub import ScrubPiece
+from weir.storage.settings import Settings
 from weir.testing.simulator.disk import SimDisk
 
 TRIALS = int(os.environ.get("WEIR_FLIPS", "40"))

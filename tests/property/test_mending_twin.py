@@ -11,16 +11,16 @@ import random
 
 import pytest
 
-from weir.log.checkpoint import save
-from weir.log.frame import HEADER_SIZE, Kind
-from weir.log.log import Log
-from weir.log.mending import Filled, filled_by
-from weir.log.record import HardState, Record
-from weir.log.recovery import recover
-from weir.log.settings import Settings
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE as BATCH_HEADER
 from weir.model.header import stamped
+from weir.storage.entries.repair import Filled, filled_by
+from weir.storage.format.checkpoint import save
+from weir.storage.format.frame import HEADER_SIZE, Kind
+from weir.storage.format.record import HardState, Record
+from weir.storage.log import Log
+from weir.storage.recovery import recover
+from weir.storage.settings import Settings
 from weir.testing.simulator.disk import SimDisk
 
 TRIALS = int(os.environ.get("WEIR_MENDS", "60"))

@@ -13,16 +13,16 @@ from msgspec import structs
 
 from weir.broker.intake import intake
 from weir.broker.partition.partition import Partition
-from weir.log import copies
-from weir.log.class_scan import FoundCopies
-from weir.log.classes import ClassSegment
-from weir.log.copies import Copies
-from weir.log.segment import Segment
 from weir.model.ids import partition_of
 from weir.model.limits import KIB
 from weir.model.topic import Topic
 from weir.sim.run import run_seeds
 from weir.sim.shape import Shape
+from weir.storage.compaction import compactor
+from weir.storage.compaction.compactor import Copies
+from weir.storage.compaction.retention_classes import ClassSegment
+from weir.storage.format.segment import Segment
+from weir.storage.scan.class_scan import FoundCopies
 from weir.testing.simulator.world import MS
 
 SEEDS = int(os.environ.get("WEIR_COPY_SEEDS", "12"))
@@ -50,7 +50,7 @@ def test_every_promise_is_kept_while_survivors_are_copied(monkeypatch: pytest.Mo
 
     # Small segments take small entries only; all that is not quite alive is copied.
     monkeypatch.setattr(intake, "ENTRY_BYTES_MAX", 5_000)
-    monkeypatch.setattr(copies, "LIVE_PART", 1)
+    monkeypatch.setattr(compactor, "LIVE_PART", 1)
     monkeypatch.setattr(Partition, "retain", keep)
     monkeypatch.setattr(Copies, "saved", save)
     monkeypatch.setattr(FoundCopies, "read", look)

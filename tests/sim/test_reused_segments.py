@@ -7,10 +7,10 @@ import os
 import pytest
 
 from weir.broker.intake import intake
-from weir.log.scan import Scan
-from weir.log.upkeep import Upkeep
 from weir.sim.run import run_seeds
 from weir.sim.shape import Shape
+from weir.storage.scan.segment_scan import Scan
+from weir.storage.segment_lifecycle import Upkeep
 from weir.testing.simulator.world import MS
 
 SEEDS = int(os.environ.get("WEIR_REUSE_SEEDS", "15"))

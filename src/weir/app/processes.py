@@ -6,7 +6,7 @@ import asyncio
 from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable, Sequence
 
-from weir.server.children import environment
+from weir.server.processes.interpreter import environment
 
 
 def starting(words: Sequence[str], output: int | None = None) -> Callable[[], Awaitable[Process]]:

@@ -26,7 +26,7 @@ from weir.bench.own import Own
 from weir.bench.stalling import STALLS
 from weir.client.client import Client
 from weir.client.connect import connect
-from weir.wire.administration import AskLeader, LeaderInfo
+from weir.protocol.client.admin import AskLeader, LeaderInfo
 
 _NODES = 3
 _SIZE = 1_024

@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-from weir.server.children import environment as environment
-from weir.server.children import python as python
+from weir.server.processes.interpreter import environment as environment
+from weir.server.processes.interpreter import python as python

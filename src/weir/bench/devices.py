@@ -25,7 +25,7 @@ from weir.bench.open_files import allow_connections
 from weir.bench.payload import Block
 from weir.bench.peers.peers import peer
 from weir.errors import WeirError
-from weir.wire import device
+from weir.protocol.device import codec as device
 
 VALUE_BYTES = 24
 #: From one address to one port a machine has some 28,000 connections: spread over several.

@@ -22,17 +22,17 @@ import weir
 from weir.broker.replica.replication import Replication
 from weir.broker.shard import Shard, ShardSettings
 from weir.errors import WeirError
-from weir.log.settings import Settings as LogSettings
 from weir.model.batch import encode
 from weir.model.limits import MIB
 from weir.model.topic import Order
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
+from weir.storage.settings import Settings as LogSettings
 from weir.testing.simulator.brokerset import BrokerSet
 from weir.testing.simulator.network import Link, Way
 from weir.testing.simulator.process import Machine, Process
 from weir.testing.simulator.witness import led_by
 from weir.testing.simulator.world import MS, SECOND, World
-from weir.wire import messages as m
-from weir.wire.client import ClientStream, decode_reply, encode_request
 
 _ROOT = Path(weir.__file__).parent
 #: Rooms of the broker that do no I/O; the packages `host` and `client` have keys of their own.

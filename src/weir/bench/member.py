@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from unittest import mock
 
 from weir.broker.identity import Member
-from weir.server.config import (
+from weir.server.config.sections import (
     Config,
     LogConfig,
     MemoryConfig,
@@ -19,9 +19,9 @@ from weir.server.config import (
     NodeConfig,
     StatusConfig,
 )
-from weir.server.folder import NodeFolder, Part
-from weir.server.main import run
-from weir.server.status import configure
+from weir.server.disk.node_folder import NodeFolder, Part
+from weir.server.observability.status import configure
+from weir.server.processes.node import run
 
 #: What it says once clients may connect.
 UP = "the node is up"

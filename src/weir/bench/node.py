@@ -19,8 +19,8 @@ import msgspec
 
 from weir.bench.children import environment, python
 from weir.errors import WeirError
-from weir.server.config import Config
-from weir.server.folder import NodeFolder
+from weir.server.config.sections import Config
+from weir.server.disk.node_folder import NodeFolder
 
 START_SECONDS = 60.0
 _KILL_AFTER_SECONDS = 5.0

@@ -23,7 +23,7 @@ from weir.bench.own import Own
 from weir.bench.side import topic_name
 from weir.client.connect import connect
 from weir.errors import WeirError
-from weir.log.index_file import is_index
+from weir.storage.format.index_file import is_index
 
 #: Of a message that fills the log, and of what a message takes beside its value.
 _SIZE = 1_000

@@ -31,7 +31,7 @@ from weir.bench.network import HOST, Network, addresses, enter
 from weir.client.connect import connect
 from weir.client.producer import Producer
 from weir.errors import WeirError
-from weir.server.folder import new_system
+from weir.server.disk.node_folder import new_system
 
 _NODES = 3
 _TOPIC = "large"

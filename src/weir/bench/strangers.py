@@ -25,11 +25,11 @@ from weir.bench.node import running_node
 from weir.client.client import Client
 from weir.client.connect import connect
 from weir.model.limits import KIB, MIB
-from weir.wire import device
-from weir.wire import messages as m
-from weir.wire.client import encode_request
-from weir.wire.frame import CLIENT_HEADER
-from weir.wire.messages import Opcode
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import encode_request
+from weir.protocol.client.messages import Opcode
+from weir.protocol.device import codec as device
+from weir.protocol.frame import CLIENT_HEADER
 
 _TOPIC = "strangers"
 _PATIENCE_SECONDS = 60.0

@@ -27,7 +27,7 @@ from weir.broker.sessions import Session
 from weir.broker.topics import Topics
 from weir.errors import Halted, NotLeader, Refused, UnknownOpcode
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_shard
-from weir.wire.nodes import (
+from weir.protocol.client.nodes import (
     ChangeNode,
     DescribeShard,
     ListNodes,

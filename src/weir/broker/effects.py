@@ -13,11 +13,11 @@ from typing import Protocol
 import msgspec
 
 from weir.codec.fields import Buffer
-from weir.log.checkpoint import Checkpoint
-from weir.log.chore import Chore
-from weir.log.disk import Disk
-from weir.log.flush import Flush
-from weir.log.reserve import Spare
+from weir.storage.background_jobs import Chore
+from weir.storage.disk import Disk
+from weir.storage.format.checkpoint import Checkpoint
+from weir.storage.segments.flush import Flush
+from weir.storage.segments.spare_files import Spare
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -140,7 +140,7 @@ class StartFlush(msgspec.Struct, frozen=True):
 
 
 class Work(Protocol):
-    """What is run off the loop, and gives payloads: a `weir.log.reading.Reading`, as a rule."""
+    """Work off the loop that yields payloads, such as `weir.storage.entries.reads.Reading`."""
 
     @property
     def log(self) -> int:
@@ -183,8 +183,8 @@ class MakeSpare:
 
 @dataclass(frozen=True, slots=True)
 class SaveCheckpoint:
-    """Make `data` the log's checkpoint (`weir.log.checkpoint.save`), off the loop, for it is
-    packed there; then report `CheckpointSaved`, or that it failed.
+    """Make `data` the log's checkpoint, off the loop, where it is packed
+    (`weir.storage.format.checkpoint.save`); then report `CheckpointSaved`, or that it failed.
     """
 
     log: int

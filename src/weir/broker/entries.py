@@ -12,11 +12,11 @@ from weir.broker import control
 from weir.broker.control import ControlRecord
 from weir.codec.fields import Buffer
 from weir.errors import Halted
-from weir.log.frame import Kind
 from weir.model.batch import Batch
 from weir.model.chunks import Piece, References
 from weir.model.header import Columns
-from weir.model.scattered import Scattered
+from weir.model.scattering import Scattered
+from weir.storage.format.frame import Kind
 
 _ORIGIN = int(Columns.ORIGIN)
 _LARGE = int(Columns.CHUNK | Columns.REFERENCES)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import msgspec
 
 from weir.codec.fields import Buffer
-from weir.log.chore import Chore
-from weir.log.flush import Flush
-from weir.log.reserve import Spare
-from weir.log.scrub import Scrubbed
-from weir.wire.device import DeviceRequest
-from weir.wire.frame import ClientFrame
-from weir.wire.link import LinkFrame
-from weir.wire.trunk import Arrival, TrunkFrame
+from weir.protocol.device.codec import DeviceRequest
+from weir.protocol.frame import ClientFrame
+from weir.protocol.link import LinkFrame
+from weir.protocol.trunk import Arrival, TrunkFrame
+from weir.storage.background_jobs import Chore
+from weir.storage.segments.flush import Flush
+from weir.storage.segments.scrub import Scrubbed
+from weir.storage.segments.spare_files import Spare
 
 
 class Opened(msgspec.Struct, frozen=True):

@@ -20,10 +20,10 @@ from weir.broker.surroundings import Surroundings
 from weir.broker.topics import Topics
 from weir.broker.writer import Writer
 from weir.errors import NotLeader, UnknownTopic
-from weir.log.classes import class_of
-from weir.log.recovery import RecoveredGroup
 from weir.model.ids import REGISTRY_GROUP, node_of, partition_of, topic_of
 from weir.model.topic import Topic
+from weir.storage.compaction.retention_classes import class_of
+from weir.storage.recovery import RecoveredGroup
 
 
 class Groups:

@@ -17,9 +17,16 @@ from weir.broker.surroundings import Surroundings
 from weir.broker.topics import Topics
 from weir.errors import Overloaded, Refused
 from weir.model.limits import KIB, RETRY_AFTER_MS, WAIT_MS_MAX
-from weir.wire.client import decode_reply
-from weir.wire.frame import ClientFrame
-from weir.wire.messages import ListOffsets, ListTopics, OffsetList, Opcode, TopicInfo, TopicList
+from weir.protocol.client.codec import decode_reply
+from weir.protocol.client.messages import (
+    ListOffsets,
+    ListTopics,
+    OffsetList,
+    Opcode,
+    TopicInfo,
+    TopicList,
+)
+from weir.protocol.frame import ClientFrame
 
 #: A list of topics is cut where it gets about so long; a single topic is far below it.
 _PAGE_BYTES = 512 * KIB

@@ -12,8 +12,8 @@ from weir.broker.counts import Counts
 from weir.broker.effects import Answers, Effect, Hangup, Send
 from weir.codec.fields import Buffer, total
 from weir.errors import Refused
-from weir.wire.client import encode_reply
-from weir.wire.messages import Confirm, Fetched, FetchedChunks, Granted, Refusal, Reply
+from weir.protocol.client.codec import encode_reply
+from weir.protocol.client.messages import Confirm, Fetched, FetchedChunks, Granted, Refusal, Reply
 
 #: The opcode of requests that the shard makes for a device; no frame has it.
 TO_DEVICE = -1

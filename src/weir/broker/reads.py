@@ -12,7 +12,7 @@ from weir.broker.events import ReadDone
 from weir.broker.outbox import Outbox
 from weir.codec.fields import Buffer
 from weir.errors import DamagedRange, Refused, Unavailable
-from weir.log.disk import Disk
+from weir.storage.disk import Disk
 
 #: Gets the payloads, and the refusal if there are none.
 Then = Callable[[Sequence[Buffer], Refused | None], None]

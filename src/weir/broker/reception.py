@@ -15,8 +15,8 @@ from weir.broker.sessions import Session, Strangers
 from weir.broker.topics import Topics
 from weir.model.limits import HELLO_WITHIN_MS, REQUESTS_PENDING_MAX
 from weir.order.clock import Time
-from weir.wire.device import DevicePublishes, DeviceRequest
-from weir.wire.frame import ClientFrame
+from weir.protocol.device.codec import DevicePublishes, DeviceRequest
+from weir.protocol.frame import ClientFrame
 
 
 class Reception:

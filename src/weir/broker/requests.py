@@ -33,11 +33,11 @@ from weir.model.ids import REGISTRY_GROUP, group_of, node_of
 from weir.model.limits import ACK_RANGES_MAX, BATCH_BYTES_MAX, PIPELINE_WINDOW
 from weir.model.topic import split_name
 from weir.order.clock import Time
-from weir.wire import administration as a
-from weir.wire import messages as m
-from weir.wire import nodes as n
-from weir.wire.client import decode_request
-from weir.wire.frame import ClientFrame
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.client import nodes as n
+from weir.protocol.client.codec import decode_request
+from weir.protocol.frame import ClientFrame
 
 #: What only the node that leads the registry can do.
 _OF_REGISTRY = frozenset[type](

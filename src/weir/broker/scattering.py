@@ -19,11 +19,11 @@ from weir.broker.topics import Topics
 from weir.errors import BadRequest, Fenced, Refused, TooLarge, UnknownProducer, UnknownTopic
 from weir.model.ids import partition_of, topic_of
 from weir.model.limits import SCATTER_BYTES_MAX
-from weir.model.scattered import acks_part, batch_part, is_acks
+from weir.model.scattering import acks_part, batch_part, is_acks
 from weir.model.topic import Topic, check_together
-from weir.wire import messages as m
-from weir.wire.messages import Opcode
-from weir.wire.scattering import Part, PartState
+from weir.protocol.client import messages as m
+from weir.protocol.client.messages import Opcode
+from weir.protocol.client.scattering import Part, PartState
 
 
 class Scatterings:

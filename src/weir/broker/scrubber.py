@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from weir.log.errors import LogDamaged
-from weir.log.log import Log
-from weir.log.scrub import Scrubbed, ScrubPiece
-from weir.log.segment import Segment
 from weir.order.clock import Time
+from weir.storage.errors import LogDamaged
+from weir.storage.format.segment import Segment
+from weir.storage.log import Log
+from weir.storage.segments.scrub import Scrubbed, ScrubPiece
 
 #: A start has better things to do.
 FIRST_MS = 60_000

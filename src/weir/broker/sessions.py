@@ -12,8 +12,8 @@ from weir.broker.intake.fan_in import ROW_BYTES, Seat
 from weir.errors import BadRequest, NoHello
 from weir.model.ids import place_node
 from weir.model.limits import PARKED_BYTES_MAX
-from weir.wire.device import DevicePublishes, DeviceRequest
-from weir.wire.frame import CLIENT_HEADER, ClientFrame
+from weir.protocol.device.codec import DevicePublishes, DeviceRequest
+from weir.protocol.frame import CLIENT_HEADER, ClientFrame
 
 #: What the principal of a shard begins with; no peer's has a colon in it.
 SHARD = "shard:"

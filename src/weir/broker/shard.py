@@ -4,7 +4,7 @@
     effects = shard.handle(event)      # for each event, in the order they happen
 
 A host does the effects in order and reports what came of them as events. Nothing in here waits,
-reads a clock of its own, or touches a disk but through `weir.log`'s port while starting.
+reads a clock of its own, or touches a disk but through `weir.storage`'s port while starting.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from weir.model.limits import (
 )
 from weir.model.topic import Topic
 from weir.order.clock import Highest, HybridClock, Time
-from weir.wire.ordering import ReportDone
+from weir.protocol.client.barriers import ReportDone
 
 
 @dataclass(frozen=True, slots=True)

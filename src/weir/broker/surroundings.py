@@ -10,7 +10,7 @@ from weir.broker.admission import Budget
 from weir.broker.outbox import Outbox
 from weir.broker.reads import Reads
 from weir.broker.state.scatterings import Recover
-from weir.model.scattered import Attempt
+from weir.model.scattering import Attempt
 from weir.order.clock import Highest, Time
 
 

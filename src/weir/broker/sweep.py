@@ -13,7 +13,7 @@ from weir.errors import Refused
 from weir.model.ids import Address, partition_of, topic_of
 from weir.model.topic import Topic
 from weir.order.clock import Time
-from weir.wire.ordering import ReportDone
+from weir.protocol.client.barriers import ReportDone
 
 #: A tick looks at so many partitions at most: a look costs some microseconds.
 _LOOKS_PER_TICK = 64

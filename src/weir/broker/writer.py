@@ -22,14 +22,14 @@ from weir.broker.replica.restore import (
 from weir.broker.replica.staging import Token
 from weir.broker.scrubber import Scrubber
 from weir.errors import Overloaded
-from weir.log.chore import Chore
-from weir.log.copying import CopyPiece
-from weir.log.flush import Flush
-from weir.log.mending import MendPiece
-from weir.log.scrub import ScrubPiece
 from weir.model.limits import MIB
-from weir.order.bound import Bound
 from weir.order.clock import Time
+from weir.order.promise_bound import Bound
+from weir.storage.background_jobs import Chore
+from weir.storage.compaction.copy_piece import CopyPiece
+from weir.storage.entries.repair import MendPiece
+from weir.storage.segments.flush import Flush
+from weir.storage.segments.scrub import ScrubPiece
 
 CHECKPOINT_BYTES = 256 * MIB
 #: A start verifies what came since the last checkpoint: about 30 microseconds for each frame.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.cli.connecting import Timeout, first_timeout
+from weir.cli.connection import Timeout, first_timeout
 
 if TYPE_CHECKING:
     import asyncio
@@ -99,7 +99,7 @@ async def _run(
 
     from weir.app.signals import stopped_by_signals
     from weir.app.supervising import Figures
-    from weir.cli.work_figures import told_to_collectors
+    from weir.cli.work_metrics import told_to_collectors
 
     async with AsyncExitStack() as stack:
         stack.enter_context(stopped_by_signals(stop))
@@ -112,7 +112,7 @@ async def _run(
 def _starting(name: str, plan: Plan, as_json: bool) -> Start:
     """Return what starts a process with the handlers of MODULE:APP."""
     from weir.app.processes import starting
-    from weir.server.children import python
+    from weir.server.processes.interpreter import python
 
     words = python("weir.app.worker", name, plan.cluster, plan.url, f"{plan.grace:g}")
     return starting(words, sys.stderr.fileno() if as_json else None)
@@ -120,7 +120,7 @@ def _starting(name: str, plan: Plan, as_json: bool) -> Start:
 
 def _place(metrics: str) -> tuple[str, int]:
     """Return the host and port to serve figures at. Raises `ValueError`."""
-    from weir.server.config import split_address
+    from weir.server.config.sections import split_address
 
     try:
         return split_address(metrics)

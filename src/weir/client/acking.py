@@ -16,7 +16,7 @@ from weir.client.runs import Run, within
 from weir.errors import BadRequest, StaleGrant, UnknownCluster
 from weir.model.clusters import AckOutcome
 from weir.model.ids import Address
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 log = logging.getLogger(__name__)
 

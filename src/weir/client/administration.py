@@ -26,8 +26,8 @@ from weir.model.ids import LIMIT_MAX, Address
 from weir.model.limits import MAX_AHEAD_MS, TOPICS_TOGETHER_MAX, UNTIL_DONE_MAX
 from weir.model.stamp import milliseconds_of
 from weir.model.topic import EVERY_CLUSTER, FOREVER, SettingsChange
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 R = TypeVar("R")
 

@@ -10,7 +10,7 @@ from weir.client.link import Link
 from weir.client.places import Places
 from weir.errors import Unavailable
 from weir.order.barrier import Barrier
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 #: How long a broker may keep a question for barriers that are not there yet.
 WAIT_MS = 100

@@ -10,10 +10,10 @@ from weir.client.system import SYSTEM
 from weir.codec.fields import Buffer
 from weir.errors import Disconnected, RemoteProtocolError, Unavailable, UnknownTopic, refusal
 from weir.model.ids import PARTITIONS_MAX, Address, group_of
-from weir.wire import administration as a
-from weir.wire import messages as m
-from weir.wire.client import decode_reply, encode_request
-from weir.wire.frame import CLIENT_HEADER, ClientFrame, Flags, client_frame_size
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import decode_reply, encode_request
+from weir.protocol.frame import CLIENT_HEADER, ClientFrame, Flags, client_frame_size
 
 #: How many seconds pass before it is asked again which partitions a topic has.
 _LOOK_AGAIN = 0.05
@@ -118,7 +118,7 @@ class BlockingClient:
     def positions(self, topic: str, stamp: int = 0) -> tuple[m.TopicInfo, list[m.PositionsReply]]:
         """Return a topic and where each of its partitions begins and ends.
 
-        See `weir.wire.messages.PositionsReply` for what `stamp` does.
+        See `weir.protocol.client.messages.PositionsReply` for what `stamp` does.
         """
         info = self.describe(topic)
         replies = self.requests([m.Positions(address, stamp) for address in info.addresses])

@@ -13,7 +13,7 @@ from weir.errors import BadBatch
 from weir.model.chunks import References
 from weir.model.ids import Address
 from weir.model.limits import MIB
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 #: Of one reply; a single chunk may be larger.
 FETCH_BYTES = 4 * MIB

@@ -26,7 +26,7 @@ from weir.client.start import Start, Until
 from weir.client.timing import Delay, Due
 from weir.errors import WeirError
 from weir.model.limits import GRANT_MS_DEFAULT, MIB, VALUE_BYTES_LOADED_MAX
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 #: Ten years: a number that timers and arithmetic still take.
 _WITHOUT_END_SECONDS = 10 * 365 * 24 * 3_600.0

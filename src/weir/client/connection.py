@@ -15,7 +15,7 @@ from weakref import WeakSet
 from weir.client.session import Session
 from weir.errors import Disconnected, RemoteProtocolError, refusal
 from weir.model.limits import KIB, REQUESTS_PENDING_MAX
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 PING_AFTER = 10.0
 DEAD_AFTER = 30.0

@@ -10,7 +10,7 @@ from weir.client.places import Places
 from weir.errors import StaleGrant, WeirError
 from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 #: A lease is looked at so many times before it ends, and extended once half of it is over.
 _LOOKS = 8

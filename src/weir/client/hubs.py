@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from weir.client.places import Places
 from weir.model.ids import Address
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from weir.errors import (
 from weir.model.header import renumbered
 from weir.model.ids import Address
 from weir.model.stamp import milliseconds_of
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 #: A producer waits for a node's clock to reach what it has seen of another's, if it is not far.
 CLOCKS_DIFFER_MAX_MS = 5_000

@@ -18,8 +18,8 @@ from weir.client.connection import Connection
 from weir.client.ways import Ways
 from weir.errors import Disconnected, NotLeader, WeirError
 from weir.model.ids import Address
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 #: Seconds that a node has to answer before it is asked again.
 ASK_WITHIN = 0.5

@@ -31,7 +31,7 @@ from weir.errors import (
     WrongSystem,
 )
 from weir.model.ids import Address
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 DIAL_TIMEOUT = 5.0
 #: The first try is a short one, and each next one twice as long: a node's shared port leads to any

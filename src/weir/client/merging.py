@@ -19,7 +19,7 @@ from weir.model.limits import MIB
 from weir.order.barrier import Barrier
 from weir.order.merge import Merge
 from weir.order.roster import NO_BOUND, Roster
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 #: What all partitions together may hold that waits for the barrier; as much may wait for the user.
 HELD_BYTES = 64 * MIB

@@ -9,7 +9,7 @@ from weir.client.client import Client
 from weir.client.places import Places
 from weir.errors import BadRequest, NodeInUse, NotLeader, Refused, Unavailable, WeirError
 from weir.model.ids import place_of
-from weir.wire import nodes as n
+from weir.protocol.client import nodes as n
 
 #: Who does not say anything for so long is shown as down.
 _ANSWERS_WITHIN = 2.0

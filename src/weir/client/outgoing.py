@@ -33,7 +33,7 @@ from weir.errors import (
 )
 from weir.model.ids import PARTITIONS_MAX, Address, group_of
 from weir.model.limits import BATCH_BYTES_MAX, MIB
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 _LEVELS = {
     "replicated": m.Level.REPLICATED,

@@ -12,8 +12,8 @@ import msgspec
 from weir.client.link import Link
 from weir.errors import BadBatch, NotLeader, Unavailable, UnknownTopic, WeirError
 from weir.model.ids import PARTITIONS_MAX, Address, group_of
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 R = TypeVar("R")
 
@@ -167,7 +167,7 @@ class Places:
     ) -> dict[int, m.PositionsReply]:
         """Return where some partitions, or all, begin and end; a few hundred are asked at a time.
 
-        See `weir.wire.messages.PositionsReply` for what `stamp` does.
+        See `weir.protocol.client.messages.PositionsReply` for what `stamp` does.
         """
         found: dict[int, m.PositionsReply] = {}
         asked = [*(range(len(self)) if partitions is None else partitions)]

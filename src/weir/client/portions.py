@@ -14,7 +14,7 @@ from weir.client.runs import Run, without
 from weir.client.span import Span
 from weir.errors import OffsetOutOfRange
 from weir.model.ids import Address
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 LONG_POLL = 5.0
 #: After an answer with nothing in it, so that a broker that does not wait is not stormed.

@@ -23,7 +23,7 @@ from weir.client.withdrawing import Withdrawing
 from weir.errors import UnknownOpcode, ValueLost
 from weir.model.clusters import Mode
 from weir.model.ids import Address
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 #: The partition that knows of the mode of a cluster.
 _HOME = 0

@@ -10,8 +10,8 @@ from weir.client.link import Link
 from weir.client.places import Places
 from weir.errors import BadBatch, Disconnected, Refused, WeirError
 from weir.model.ids import Address
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 #: Seconds until a replica that was left may be asked again.
 _LEFT_FOR = 10.0

@@ -11,7 +11,7 @@ from weir.client.runs import Run, merged
 from weir.errors import BadRequest, StaleGrant, UnknownCluster
 from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 #: Requests of one partition that are under way together.
 _TOGETHER = 64

@@ -26,10 +26,10 @@ from weir.model.batch import encode
 from weir.model.ids import Address, partition_of
 from weir.model.limits import SCATTER_BYTES_MAX, SCATTER_PARTS_MAX
 from weir.model.message import Message
-from weir.model.scattered import Scattered, acks_part, batch_part
+from weir.model.scattering import Scattered, acks_part, batch_part
 from weir.model.topic import partition_for
-from weir.wire import messages as m
-from weir.wire.scattering import Part
+from weir.protocol.client import messages as m
+from weir.protocol.client.scattering import Part
 
 #: Far below the time after which brokers forget a producer id that nobody uses.
 _SEAT_SECONDS = 3_600.0

@@ -14,7 +14,7 @@ from weir.client.places import Places
 from weir.errors import OffsetOutOfRange
 from weir.model.ids import Address
 from weir.model.limits import MIB
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 #: Partitions looked at together: each answer may have a megabyte.
 _TOGETHER = 16

@@ -24,7 +24,7 @@ import msgspec
 
 from weir.errors import PartitionEnded, Refused, SequenceGap, WeirError
 from weir.model.limits import PIPELINE_WINDOW
-from weir.wire.messages import Confirm
+from weir.protocol.client.messages import Confirm
 
 O = TypeVar("O")  # noqa: E741  # whose batch it is: told to the pipeline, given back with the batch
 

@@ -13,9 +13,9 @@ import msgspec
 from weir.codec.fields import Buffer
 from weir.errors import Overloaded, RemoteProtocolError
 from weir.model.limits import REQUESTS_PENDING_MAX
-from weir.wire import messages as m
-from weir.wire.client import OPCODES, ClientStream, decode_reply, encode_request
-from weir.wire.frame import Flags
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import OPCODES, ClientStream, decode_reply, encode_request
+from weir.protocol.frame import Flags
 
 H = TypeVar("H")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weir.model.clusters import Mode
-from weir.wire import administration as a
+from weir.protocol.client import admin as a
 
 
 @dataclass(frozen=True, slots=True)

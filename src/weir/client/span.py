@@ -11,7 +11,7 @@ from weir.client.places import Places
 from weir.client.seeking import exact, last_wanted
 from weir.client.start import Begin, End
 from weir.model.stamp import STAMP_MAX
-from weir.wire.messages import PositionsReply
+from weir.protocol.client.messages import PositionsReply
 
 
 class Span:

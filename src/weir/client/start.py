@@ -23,7 +23,7 @@ from weir.client.duration import seconds
 from weir.errors import BadRequest
 from weir.model.limits import MAX_AHEAD_MS
 from weir.model.stamp import STAMP_MAX, milliseconds_of, stamp_at
-from weir.wire.messages import PositionsReply
+from weir.protocol.client.messages import PositionsReply
 
 _WORDS = '"earliest", "latest", "last", "-1h", a datetime, weir.at(...), weir.last(n)'
 

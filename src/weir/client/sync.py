@@ -41,7 +41,7 @@ from weir.client.sync_scattering import Scattering
 from weir.client.system import SYSTEM
 from weir.errors import WeirError
 from weir.model.message import Message
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 __all__ = ["Client", "Consumer", "Handed", "Producer", "Reader", "Sent", "connect"]
 

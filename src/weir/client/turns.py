@@ -31,7 +31,7 @@ from weir.errors import OffsetOutOfRange, StaleGrant
 from weir.model.header import Columns
 from weir.model.ids import Address
 from weir.model.stamp import milliseconds_of
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from weir.client.connection import Connection
 from weir.errors import WeirError
 from weir.model.ids import Address
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 DIAL_TIMEOUT = 2.0
 #: Long enough for most ports that can be reached; requests wait for it, but only the first time.

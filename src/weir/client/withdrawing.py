@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from weir.client.places import Places
 from weir.errors import UnknownOpcode
 from weir.model.ids import Address
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 #: What was withdrawn and is not answered is withdrawn again so often, in seconds: it may have been
 #: asked for anew where a partition moved.

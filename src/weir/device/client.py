@@ -19,9 +19,9 @@ from weir.model.limits import (
     DEVICE_WINDOW,
     GRANT_MS_DEFAULT,
 )
-from weir.wire import device as wire
-from weir.wire.deliveries import BY_HUB
-from weir.wire.device import DeviceOpcode, DeviceReply
+from weir.protocol.device import codec as wire
+from weir.protocol.device.codec import DeviceOpcode, DeviceReply
+from weir.protocol.device.deliveries import BY_HUB
 
 SEQUENCE_BYTES = 4
 _SN_MAX = 255

@@ -17,8 +17,8 @@ from weir.errors import (
     UnknownTopic,
     refusal,
 )
-from weir.wire import device as wire
-from weir.wire.device import DeviceOpcode, DeviceReply
+from weir.protocol.device import codec as wire
+from weir.protocol.device.codec import DeviceOpcode, DeviceReply
 
 RETRY_FIRST = 0.05
 RETRY_MOST = 2.0

@@ -8,8 +8,14 @@ from typing import NamedTuple
 
 from weir.device.line import Line
 from weir.errors import NotSubscribed, Refused, TooLarge, UnknownTopic, refusal
-from weir.wire import device as wire
-from weir.wire.deliveries import Delivery, DeviceAck, DeviceExtend, DeviceNack, DeviceSettle
+from weir.protocol.device import codec as wire
+from weir.protocol.device.deliveries import (
+    Delivery,
+    DeviceAck,
+    DeviceExtend,
+    DeviceNack,
+    DeviceSettle,
+)
 
 PULL_MESSAGES = 16
 

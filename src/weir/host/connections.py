@@ -14,15 +14,15 @@ from weir.broker.reservations import FIRST_BYTES, Incoming, Reservations, State
 from weir.codec.fields import U32, Buffer
 from weir.errors import Refused, RemoteProtocolError, Revoked
 from weir.host.accept_queue import AcceptQueue, ConnectionLimits
-from weir.host.feed import Feed
-from weir.host.log import Log
+from weir.host.event_queue import Feed
+from weir.host.logger import Log
 from weir.model.limits import KIB, MIB, RETRY_AFTER_MS
-from weir.wire.client import encode_reply
-from weir.wire.connection import Connection
-from weir.wire.device import DeviceHello, DevicePublishes, DeviceRequest
-from weir.wire.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame
-from weir.wire.link import LINK_VERSION
-from weir.wire.messages import Opcode, Refusal
+from weir.protocol.client.codec import encode_reply
+from weir.protocol.client.messages import Opcode, Refusal
+from weir.protocol.connection import Connection
+from weir.protocol.device.codec import DeviceHello, DevicePublishes, DeviceRequest
+from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame
+from weir.protocol.link import LINK_VERSION
 
 #: Of a client's read that is longer than this, so many frames are served at once; the others wait
 #: in line, of which a turn takes at most so many.

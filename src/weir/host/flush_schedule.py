@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sized
 
 from weir.broker import events as ev
 from weir.broker.effects import StartFlush
-from weir.log.flush import Flush
 from weir.model.limits import KIB
+from weir.storage.segments.flush import Flush
 
 #: A flush of one writer, or two: more of it, or more of them, and what comes meanwhile is to be
 #: read while the disk works.

@@ -9,7 +9,7 @@ from weir.broker import events as ev
 from weir.broker.effects import Effect
 from weir.broker.shard import Shard
 from weir.host.connections import Connections
-from weir.host.feed import Feed
+from weir.host.event_queue import Feed
 
 #: Calls what it is given behind this turn of the host.
 Soon = Callable[[Callable[[], None]], object]

@@ -1,7 +1,7 @@
 """The two ends of trunks: bytes between shards, and virtual sessions of theirs.
 
 The shards of a node have socket pairs; those of different nodes a lane of their link
-(`weir.host.links`). A shard is told by its place, which on this node is its number.
+(`weir.host.links.links`). A shard is told by its place, which on this node is its number.
 
 Frames are passed on through the one end, and the other answers. What comes back is always read, so
 that a shard which holds its peers' requests never holds another shard's replies: two shards that
@@ -16,14 +16,14 @@ from collections.abc import Callable, Sequence
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.host.connections import Transport
-from weir.host.guest import Guest
-from weir.host.outlet import TrunkEnd
-from weir.host.wires import Home, Wire
+from weir.host.forwarded_connection import Guest
+from weir.host.shard_connections import Home, Wire
+from weir.host.trunk_end import TrunkEnd
 from weir.model.ids import place_node
 from weir.model.limits import CONNECTIONS_MAX
-from weir.wire import trunk
-from weir.wire.frame import take_client_frame
-from weir.wire.trunk import Arrival, Kind, TrunkFrame
+from weir.protocol import trunk
+from weir.protocol.frame import take_client_frame
+from weir.protocol.trunk import Arrival, Kind, TrunkFrame
 
 #: Told of the shard whose trunk is over, by its place.
 Told = Callable[[int], None]

@@ -35,7 +35,7 @@ from weir.model.limits import (
     TAGS_PER_BATCH_MAX,
 )
 from weir.model.message import LargeMessage, Message
-from weir.model.scattered import Scattered
+from weir.model.scattering import Scattered
 
 __all__ = ["Batch", "check_batches", "encode", "headers", "split"]
 

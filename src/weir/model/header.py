@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
-from weir.codec.crc import crc32c, extended, xxh3
+from weir.codec.checksums import crc32c, extended, xxh3
 from weir.codec.fields import ALIGNMENT, Buffer, padded
 from weir.errors import BadBatch
 from weir.model.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, INFLATION_MAX

@@ -18,23 +18,23 @@ from weir.broker.reservations import Reservations
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
-from weir.host.feed import Feed
+from weir.host.event_queue import Feed
 from weir.host.flush_schedule import FlushSchedule
-from weir.host.guest import Guest
-from weir.host.link_out import Whereabouts
-from weir.host.links import Links, Own
+from weir.host.forwarded_connection import Guest
+from weir.host.links.links import Links, Own
+from weir.host.links.outbound import Whereabouts
+from weir.host.shard_connections import Home
 from weir.host.shard_loop import ShardLoop
 from weir.host.trunks import Trunks
-from weir.host.wires import Home
-from weir.log import checkpoint
-from weir.log.disk import Disk
 from weir.model.limits import CONNECTIONS_MAX
-from weir.server.disk_pool import DiskPool
-from weir.server.flushes import Flushes
-from weir.server.jobs import checkpoint_saved, chore_done, read_done
-from weir.server.position_saver import PositionSaver
-from weir.server.transport import Network, Peer
-from weir.server.wires import Wires
+from weir.server.disk.flushes import Flushes
+from weir.server.disk.jobs import checkpoint_saved, chore_done, read_done
+from weir.server.disk.position_saver import PositionSaver
+from weir.server.disk.thread_pool import DiskPool
+from weir.server.network.connections import Network, Peer
+from weir.server.network.shard_connections import Wires
+from weir.storage.disk import Disk
+from weir.storage.format import checkpoint
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from weir.errors import Fenced, Refused, ValueLost
 from weir.model.chunks import References, chained, runs_of
 from weir.model.header import parse
+from weir.protocol.client import messages as m
 from weir.sim.history import Fence
 from weir.sim.producers import Batch, Producer
 from weir.sim.scene import Scene
 from weir.testing.simulator.world import MS
-from weir.wire import messages as m
 
 _PIECES = (100, 600, 1_500)
 _PIECES_MAX = 5

@@ -5,11 +5,11 @@ they begin at one, as `start="latest"` does: all that came since.
 from __future__ import annotations
 
 from weir.model.batch import Batch
+from weir.protocol.client import messages as m
 from weir.sim.history import Reading, Row
 from weir.sim.programs import TOPIC, Client
 from weir.sim.scene import Scene
 from weir.testing.simulator.world import MS
-from weir.wire import messages as m
 
 _WAIT_MS = 100
 _NEXT = (0, 400 * MS)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from weir.errors import refusal
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 from weir.sim.producers import Producer
 from weir.sim.programs import TOPIC, Client
 from weir.testing.simulator.world import MS
-from weir.wire import administration as a
-from weir.wire import messages as m
 
 _BEGIN = (50 * MS, 400 * MS)
 

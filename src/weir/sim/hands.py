@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from weir.errors import StaleGrant, UnknownCluster, refusal
+from weir.protocol.client import messages as m
 from weir.sim.history import Extension, Grant, Return
 from weir.sim.programs import Client
 from weir.testing.simulator.world import MS
-from weir.wire import messages as m
 
 _DELAYS_MS = (0, 0, 30, 300)
 _EXTENSIONS_MS = (60, 400)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from weir.errors import Fenced, PartitionEnded, Refused, SequenceGap
+from weir.protocol.client import messages as m
 from weir.sim.history import UNKNOWN
 from weir.sim.producers import Batch, Producer
 from weir.sim.scene import Scene
 from weir.testing.simulator.network import Link
-from weir.wire import messages as m
 
 
 class Hasty(Producer):

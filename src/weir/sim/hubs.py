@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from weir.errors import BY_CODE, BadChecksum, PartitionEnded, SequenceGap
 from weir.model.columns import NO_SEQUENCE
+from weir.protocol.device import codec as d
 from weir.sim.history import UNKNOWN, Confirmed, Operation, Publish
 from weir.sim.programs import TOPIC, Program
 from weir.sim.scene import Scene
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.world import MS
-from weir.wire import device as d
 
 _NEXT = (0, 20 * MS)
 _OFFSET_UNKNOWN = (1 << 64) - 1

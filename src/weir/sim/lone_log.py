@@ -12,15 +12,15 @@ import zlib
 
 from weir.codec.fields import U64
 from weir.errors import WeirError
-from weir.log.checkpoint import save
-from weir.log.errors import LogDamaged
-from weir.log.frame import Kind
-from weir.log.log import Log
-from weir.log.record import Record
-from weir.log.recovery import recover
-from weir.log.settings import Settings
 from weir.sim.outcome import Outcome
 from weir.sim.shape import Shape
+from weir.storage.errors import LogDamaged
+from weir.storage.format.checkpoint import save
+from weir.storage.format.frame import Kind
+from weir.storage.format.record import Record
+from weir.storage.log import Log
+from weir.storage.recovery import recover
+from weir.storage.settings import Settings
 from weir.testing.simulator.disk import SimDisk
 
 _GROUP = 1 << 16

@@ -14,14 +14,14 @@ import zlib
 
 from weir.codec.fields import U64
 from weir.errors import DiskFailed, WeirError
-from weir.log.durable_position import DurablePosition, Owner
-from weir.log.errors import LogDamaged
-from weir.log.frame import Kind, frame_size
-from weir.log.record import Record
-from weir.log.recovery import recover
-from weir.log.settings import Settings
 from weir.sim.outcome import Outcome
 from weir.sim.shape import Shape
+from weir.storage.errors import LogDamaged
+from weir.storage.format.durable_position import DurablePosition, Owner
+from weir.storage.format.frame import Kind, frame_size
+from weir.storage.format.record import Record
+from weir.storage.recovery import recover
+from weir.storage.settings import Settings
 from weir.testing.simulator.disk import PowerCut, SimDisk
 
 _GROUP = 1 << 16

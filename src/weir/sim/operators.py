@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from weir.errors import ClusterInUse, OffsetOutOfRange, UnknownCluster, refusal
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 from weir.sim.history import Seek
 from weir.sim.programs import Client
 from weir.sim.scene import Scene
 from weir.testing.simulator.world import MS
-from weir.wire import administration as a
-from weir.wire import messages as m
 
 _NEXT = (20 * MS, 300 * MS)
 _PAUSED = (5 * MS, 120 * MS)

@@ -7,12 +7,12 @@ from weir.model.batch import Batch
 from weir.order.barrier import Barrier
 from weir.order.merge import Merge
 from weir.order.roster import NO_BOUND, Roster
+from weir.protocol.client import messages as m
 from weir.sim.history import Reading, Row
 from weir.sim.programs import TOPIC, Client
 from weir.sim.scene import Scene
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.world import MS
-from weir.wire import messages as m
 
 _WAIT_MS = 100
 _SIZES = (1, 500, 4_000)

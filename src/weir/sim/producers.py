@@ -19,11 +19,11 @@ from weir.errors import (
 from weir.model.batch import encode
 from weir.model.chunks import References
 from weir.model.limits import PIPELINE_WINDOW
+from weir.protocol.client import messages as m
 from weir.sim.history import Confirmed, Operation, Publish
 from weir.sim.programs import Client
 from weir.sim.scene import Scene
 from weir.testing.simulator.world import EPOCH_MS, MS
-from weir.wire import messages as m
 
 _NEXT = (0, 25 * MS)
 #: Between nodes a program takes its time: so that a producer has several batches under way, some of

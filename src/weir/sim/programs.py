@@ -9,12 +9,12 @@ from weir.model.batch import Batch, split
 from weir.model.header import Header
 from weir.model.ids import Address
 from weir.model.topic import SettingsChange
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
 from weir.sim.history import Operation, Seen
 from weir.sim.scene import Scene
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.world import MS, SECOND
-from weir.wire import messages as m
-from weir.wire.client import ClientStream, decode_reply, encode_request
 
 TOPIC = "weather"
 _RECONNECT = (1 * MS, 60 * MS)

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from weir.errors import OffsetOutOfRange, StaleGrant, UnknownCluster, refusal
 from weir.model.clusters import AckOutcome, Mode
+from weir.protocol.client import messages as m
 from weir.sim.hands import HOLD_MS_MAX, Hands
 from weir.sim.history import Ack, Grant, Look
 from weir.sim.programs import Client, past
@@ -13,7 +14,6 @@ from weir.sim.scene import Scene
 from weir.sim.wholes import Wholes
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.world import MS
-from weir.wire import messages as m
 
 _WAIT_MS = 100
 _LEASES_MS = (40, 100, 250)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from weir.errors import BY_CODE, NotSubscribed, StaleGrant
+from weir.protocol.device import codec as d
+from weir.protocol.device.deliveries import Delivery, DeviceAck
 from weir.sim.history import Ack, Grant, Operation, Seen
 from weir.sim.programs import TOPIC, Program
 from weir.sim.scene import Scene
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.world import MS
-from weir.wire import device as d
-from weir.wire.deliveries import Delivery, DeviceAck
 
 _SN = 5
 _LEASES_MS = (40, 100, 250)

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from weir.errors import DamagedRange, OffsetOutOfRange, Refused, refusal
-from weir.log.checkpoint import CHECKPOINT, COPY
-from weir.log.index_file import is_index
+from weir.protocol.client import messages as m
 from weir.sim.checkers import ENTRY_BYTES_MAX, values_by_offset
 from weir.sim.programs import Client
 from weir.sim.scene import Scene
+from weir.storage.format.checkpoint import CHECKPOINT, COPY
+from weir.storage.format.index_file import is_index
 from weir.testing.simulator.disk import SimDisk
 from weir.testing.simulator.world import SECOND, World
-from weir.wire import messages as m
 
 _CUT = 0.15
 _TRIES = 200

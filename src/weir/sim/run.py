@@ -17,6 +17,7 @@ from multiprocessing import get_context
 
 from weir.errors import OffsetOutOfRange, refusal
 from weir.model.stamp import milliseconds_of
+from weir.protocol.client import messages as m
 from weir.sim import rot
 from weir.sim.betrayals import Eviction, Forgetful, Latecomer, Unsettled
 from weir.sim.checkers import LIVE_WITHIN, violations
@@ -37,7 +38,6 @@ from weir.testing.simulator.nemesis import Nemesis
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.storm import Storm
 from weir.testing.simulator.world import EPOCH_MS, MS, SECOND, World
-from weir.wire import messages as m
 
 _DRAIN_WITHIN = 20 * SECOND
 #: A cluster may have to begin again, one message at a time, on disks that take their time.

@@ -11,14 +11,14 @@ from weir.broker.partition.partition import Partition
 from weir.errors import PartitionEnded, Refused, StaleGrant, StampTooFar, refusal
 from weir.model.batch import encode
 from weir.model.ids import Address, group_of
-from weir.model.scattered import Scattered, acks_part, batch_part
+from weir.model.scattering import Scattered, acks_part, batch_part
+from weir.protocol.client import messages as m
+from weir.protocol.client.scattering import Part
 from weir.sim.history import Ack, Confirmed, Grant, Operation, Publish, Scattering
 from weir.sim.programs import TOPIC, Client
 from weir.sim.scene import Scene
 from weir.testing.simulator.witness import groups_of
 from weir.testing.simulator.world import MS
-from weir.wire import messages as m
-from weir.wire.scattering import Part
 
 _NEXT = (0, 30 * MS)
 #: How long after it was sent whoever sent it dies, or hangs up.

@@ -10,9 +10,9 @@ from weir.broker.events import TICK_MS
 from weir.broker.replica.replication import Replication
 from weir.broker.shard import ShardSettings
 from weir.host.accept_queue import ConnectionLimits
-from weir.log.settings import Settings
 from weir.model.limits import KIB
 from weir.sim.checkers import ENTRY_BYTES_MAX
+from weir.storage.settings import Settings
 from weir.testing.simulator.process import Machine
 from weir.testing.simulator.storm import FaultPlan
 from weir.testing.simulator.world import MS, SECOND, World

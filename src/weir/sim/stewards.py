@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from weir.errors import refusal
 from weir.model.limits import FORMAT_LEVEL
+from weir.protocol.client import messages as m
+from weir.protocol.client import nodes as n
 from weir.sim.programs import Client
 from weir.sim.scene import Scene
 from weir.testing.simulator.world import MS
-from weir.wire import messages as m
-from weir.wire import nodes as n
 
 _NEXT = (5 * MS, 60 * MS)
 _TRANSFER = 0.4

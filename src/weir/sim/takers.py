@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 
 from weir.errors import StaleGrant, refusal
+from weir.protocol.client import messages as m
 from weir.sim.history import Move, Row, SeekAll, TurnTaken, Work
 from weir.sim.order_readers import OrderReader
 from weir.sim.programs import Client
 from weir.sim.scene import Scene
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.world import MS
-from weir.wire import messages as m
 
 _WAIT_MS = 100
 _LEASES_MS = (100, 400, 1_500)

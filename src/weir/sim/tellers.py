@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from weir.errors import Refused, StampTooFar
 from weir.model.stamp import milliseconds_of
+from weir.protocol.client import messages as m
 from weir.sim.order_readers import OrderReader
 from weir.sim.producers import Batch, Producer
 from weir.sim.scene import Scene
 from weir.testing.simulator.world import EPOCH_MS, MS
-from weir.wire import messages as m
 
 #: What was read may lie so far ahead of the time, and an answer is still sent.
 _AHEAD_MS = 500

@@ -5,8 +5,8 @@ from __future__ import annotations
 from weir.errors import BadBatch, ValueLost, refusal
 from weir.model.batch import Batch, split
 from weir.model.chunks import References
+from weir.protocol.client import messages as m
 from weir.sim.programs import Client
-from weir.wire import messages as m
 
 
 class Wholes:

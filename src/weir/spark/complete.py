@@ -14,11 +14,11 @@ from operator import itemgetter
 from weir.client.blocking import BlockingClient
 from weir.errors import Unavailable
 from weir.order.barrier import Barrier
+from weir.protocol.client.messages import TopicInfo
 from weir.spark import planning
 from weir.spark.bounds import Bound, Latest, Stamped
 from weir.spark.cuts import Cuts
 from weir.spark.planning import Cut
-from weir.wire.messages import TopicInfo
 
 #: How long a broker may wait for barriers before it answers with what there is.
 _WAIT_MS = 1_000

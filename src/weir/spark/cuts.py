@@ -15,13 +15,13 @@ from weir.client.delivered import deliver
 from weir.errors import OffsetOutOfRange, UnknownTopic
 from weir.model.ids import Address
 from weir.model.limits import KIB, MIB
+from weir.protocol.client.messages import PositionsReply, TopicInfo
 from weir.spark.bounds import Bound, Earliest, Latest, Offsets, Stamped
 from weir.spark.connections import ask
 from weir.spark.errors import BadOption
 from weir.spark.options import EVERYTHING, Options
 from weir.spark.planning import Cut
 from weir.spark.selection import Selection
-from weir.wire.messages import PositionsReply, TopicInfo
 
 T = TypeVar("T")
 #: Asked for where a bound is looked for: mostly it lies in the first entry, so more comes later.

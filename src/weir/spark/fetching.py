@@ -17,6 +17,7 @@ from weir.errors import NotLeader, OffsetOutOfRange, UnknownTopic
 from weir.model.arrow import record_batch
 from weir.model.ids import Address
 from weir.model.limits import MIB
+from weir.protocol.client.messages import TopicInfo
 from weir.spark import planning
 from weir.spark.connections import ask
 from weir.spark.errors import RangeLost
@@ -24,7 +25,6 @@ from weir.spark.large import LARGE_VALUES, LargeValues, load
 from weir.spark.options import EVERYTHING, Hosts, Options
 from weir.spark.planning import Cut, Range
 from weir.spark.selection import Selection
-from weir.wire.messages import TopicInfo
 
 #: Handing a record batch to Spark costs the same whatever is in it: smaller ones are combined.
 COMBINED_ROWS_MIN = 16_384

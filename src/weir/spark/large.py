@@ -9,8 +9,8 @@ from weir.client.blocking import BlockingClient
 from weir.client.delivered import LargeDelivered
 from weir.model.ids import Address
 from weir.model.limits import MIB, VALUE_BYTES_LOADED_MAX
+from weir.protocol.client import messages as m
 from weir.spark.errors import ValueTooLarge
-from weir.wire import messages as m
 
 #: Of one reply; a single chunk may be larger.
 _FETCH_BYTES = 4 * MIB

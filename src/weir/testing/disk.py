@@ -11,11 +11,11 @@ import os
 from collections.abc import Sequence
 
 from weir.codec.fields import Buffer
-from weir.log.disk import Pace, at_once
+from weir.storage.disk import Pace, at_once
 
 
 class MemoryDisk:
-    """The port `weir.log.disk.Disk`. Only `write` waits for a `sync`; all else is durable at once.
+    """The port `weir.storage.disk.Disk`. Only `write` needs a `sync`; all else is durable at once.
 
     A write past the end of a file is a `ValueError`: a bug of the log.
     """

@@ -19,14 +19,14 @@ from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
-from weir.host.feed import Feed
+from weir.host.event_queue import Feed
 from weir.host.flush_schedule import FlushSchedule
 from weir.host.shard_loop import ShardLoop
-from weir.log import checkpoint
-from weir.log.recovery import recover
-from weir.log.settings import Settings
 from weir.model.limits import MIB
-from weir.server.transport import Network, Peer
+from weir.server.network.connections import Network, Peer
+from weir.storage.format import checkpoint
+from weir.storage.recovery import recover
+from weir.storage.settings import Settings
 from weir.testing.disk import MemoryDisk
 
 log = logging.getLogger(__name__)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from weir.log.frame import Kind
-from weir.log.record import HardState, Record
-from weir.log.snapshots import Installed
+from weir.storage.format.frame import Kind
+from weir.storage.format.record import HardState, Record
+from weir.storage.format.snapshots import Installed
 
 
 @dataclass(frozen=True)

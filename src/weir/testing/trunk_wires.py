@@ -8,9 +8,9 @@ from itertools import count
 
 from weir.broker import events as ev
 from weir.model.ids import place_of
-from weir.wire import trunk
-from weir.wire.frame import take_client_frame
-from weir.wire.trunk import Kind, TrunkStream
+from weir.protocol import trunk
+from weir.protocol.frame import take_client_frame
+from weir.protocol.trunk import Kind, TrunkStream
 
 
 class TrunkWires:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weir.broker.replica.replication import Replication
 from weir.broker.shard import ShardSettings
 from weir.client.connect import Connecting, connect
-from weir.log.settings import Settings
 from weir.model.limits import KIB, MIB
+from weir.storage.settings import Settings
 from weir.testing.applications import Main, Process, Surroundings
 from weir.testing.faults import Faults
 from weir.testing.simulator.brokerset import BrokerSet

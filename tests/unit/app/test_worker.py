@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 from weir import testing
-from weir.server.children import environment, python
+from weir.server.processes.interpreter import environment, python
 
 APP = """
 import weir

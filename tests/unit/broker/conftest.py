@@ -13,19 +13,19 @@ from weir.broker import events as ev
 from weir.broker.identity import Identity
 from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
-from weir.log import checkpoint
-from weir.log.recovery import recover
-from weir.log.settings import Settings
 from weir.model.batch import encode
 from weir.model.chunks import References, chained, runs_of
 from weir.model.header import parse
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
+from weir.protocol.device import codec as d
+from weir.protocol.device.codec import DeviceOpcode as Op
+from weir.protocol.device.codec import DeviceReplies, DeviceReply, DeviceStream
+from weir.protocol.device.deliveries import Delivery
+from weir.storage.format import checkpoint
+from weir.storage.recovery import recover
+from weir.storage.settings import Settings
 from weir.testing.simulator.disk import SimDisk
-from weir.wire import device as d
-from weir.wire import messages as m
-from weir.wire.client import ClientStream, decode_reply, encode_request
-from weir.wire.deliveries import Delivery
-from weir.wire.device import DeviceOpcode as Op
-from weir.wire.device import DeviceReplies, DeviceReply, DeviceStream
 
 SYSTEM = 99
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
-from weir.wire import messages as m
-from weir.wire.client import ClientStream, encode_request
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import ClientStream, encode_request
 
 
 def test_a_confirm_leaves_before_those_who_wait_for_messages_are_told(rig: Any) -> None:

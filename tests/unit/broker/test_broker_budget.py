@@ -10,8 +10,8 @@ import pytest
 from weir.broker import effects as ef
 from weir.broker.admission import Budget
 from weir.errors import Overloaded
-from weir.wire import device as d
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
+from weir.protocol.device import codec as d
 
 
 def test_charge_refuses_and_take_does_not() -> None:

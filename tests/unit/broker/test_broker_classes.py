@@ -9,11 +9,11 @@ import pytest
 
 from weir.broker import effects as ef
 from weir.broker.writer import CHECKPOINT_MS, COPY_EVERY_MS
-from weir.log.copying import CopyPiece
 from weir.model.batch import split
 from weir.model.topic import SettingsChange
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.storage.compaction.copy_piece import CopyPiece
 
 HOUR_MS = 3_600_000
 

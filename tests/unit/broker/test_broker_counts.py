@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weir.broker.counts import Counts, Histogram
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 def test_a_histogram_has_each_value_in_one_class() -> None:

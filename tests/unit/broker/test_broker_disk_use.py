@@ -11,9 +11,9 @@ import pytest
 from weir.broker import effects as ef
 from weir.broker.replica.group import Group
 from weir.broker.writer import FREE_TRIES
-from weir.log.checkpoint import CHECKPOINT, COPY
 from weir.model.topic import SettingsChange
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
+from weir.storage.format.checkpoint import CHECKPOINT, COPY
 
 SEGMENT = 64 * 1024
 MINUTE_MS = 60_000

@@ -16,15 +16,15 @@ from weir.broker.outbox import Outbox
 from weir.broker.replica.restore import Opened
 from weir.broker.writer import CHECKPOINT_RETRY_MS, SPARE_RETRY_MS, Writer
 from weir.errors import Overloaded
-from weir.log.frame import Kind
-from weir.log.record import Record
-from weir.log.recovery import recover
-from weir.log.segment import segment_number
-from weir.log.settings import Settings
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.device import codec as d
+from weir.storage.format.frame import Kind
+from weir.storage.format.record import Record
+from weir.storage.format.segment import segment_number
+from weir.storage.recovery import recover
+from weir.storage.settings import Settings
 from weir.testing.simulator.disk import SimDisk
-from weir.wire import administration as a
-from weir.wire import device as d
-from weir.wire import messages as m
 
 VALUE = b"v" * 10_000
 

@@ -14,8 +14,8 @@ from weir.errors import NoHello, OffsetOutOfRange, UnknownOpcode, UnknownTopic, 
 from weir.model.batch import split
 from weir.model.ids import Address
 from weir.model.limits import HELLO_WITHIN_MS
-from weir.wire import messages as m
-from weir.wire.frame import ClientFrame
+from weir.protocol.client import messages as m
+from weir.protocol.frame import ClientFrame
 
 
 def test_hello_comes_first(rig: Any) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from weir.broker import effects as ef
 from weir.broker.scrubber import FIRST_MS, PIECE_EVERY_MS, ROUND_EVERY_MS
-from weir.log.scrub import ScrubPiece
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
+from weir.storage.segments.scrub import ScrubPiece
 
 
 def scrubs(rig: Any) -> list[ScrubPiece]:

@@ -14,11 +14,11 @@ from weir.broker.entries import of_control, read_back
 from weir.broker.replica.restore import CHECKPOINT, States, decode_checkpoint
 from weir.broker.state.state import PartitionState
 from weir.errors import Damaged, Halted, Unavailable
-from weir.log.checkpoint import load
-from weir.log.frame import Kind
-from weir.wire import administration as a
-from weir.wire import device as d
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.device import codec as d
+from weir.storage.format.checkpoint import load
+from weir.storage.format.frame import Kind
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 from weir.broker import effects as ef
 from weir.broker.sessions import Session, Strangers
 from weir.model.limits import HELLO_WITHIN_MS
-from weir.wire import device as d
+from weir.protocol.device import codec as d
 
 
 def test_those_who_say_nothing_are_overdue_once_and_in_order() -> None:

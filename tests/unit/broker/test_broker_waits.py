@@ -11,7 +11,7 @@ from weir.broker.events import Closed
 from weir.broker.outbox import Caller
 from weir.broker.waits import Wait, Waits
 from weir.errors import Overloaded
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 def line(*rows: tuple[int, int]) -> Waits[str]:

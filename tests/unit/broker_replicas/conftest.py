@@ -16,20 +16,20 @@ from weir.broker.replica.replication import Replication
 from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
 from weir.errors import NotLeader, Unavailable
-from weir.log import checkpoint
-from weir.log.durable_position import DurablePosition, Owner
-from weir.log.errors import LogDamaged
-from weir.log.recovery import recover
-from weir.log.settings import Settings
 from weir.model.batch import encode
 from weir.model.ids import group_of, place_node, place_of
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
+from weir.protocol.link import LinkStream
+from weir.protocol.trunk import Kind
+from weir.storage.errors import LogDamaged
+from weir.storage.format import checkpoint
+from weir.storage.format.durable_position import DurablePosition, Owner
+from weir.storage.recovery import recover
+from weir.storage.settings import Settings
 from weir.testing.clocks import Clock, Skewed
 from weir.testing.simulator.disk import SimDisk
 from weir.testing.trunk_wires import TrunkWires
-from weir.wire import messages as m
-from weir.wire.client import ClientStream, decode_reply, encode_request
-from weir.wire.link import LinkStream
-from weir.wire.trunk import Kind
 
 SYSTEM = 99
 STEP_MS = 50

@@ -12,8 +12,8 @@ from msgspec import structs
 from weir.broker.domain.promises import Promises
 from weir.model.ids import group_of
 from weir.model.stamp import milliseconds_of, stamp_at
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 PARTITIONS = 6
 

@@ -9,11 +9,11 @@ from weir.broker import events as ev
 from weir.broker.peers.peer_frames import pack
 from weir.errors import NotLeader
 from weir.model.ids import group_of, place_of, voter_of
+from weir.protocol.client import messages as m
+from weir.protocol.device import codec as d
+from weir.protocol.device.codec import DeviceReplies, DeviceStream
+from weir.protocol.link import LinkStream
 from weir.raft import messages as r
-from weir.wire import device as d
-from weir.wire import messages as m
-from weir.wire.device import DeviceReplies, DeviceStream
-from weir.wire.link import LinkStream
 
 
 def sent(trio: Any, sender: int, to: int, message: Any, group: int = 0) -> int:

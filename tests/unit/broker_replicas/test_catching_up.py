@@ -8,7 +8,7 @@ from typing import Any
 from weir.errors import NotLeader
 from weir.model.ids import REGISTRY_GROUP
 from weir.model.topic import SettingsChange
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 def publish(trio: Any, produce: Any, info: Any, grant: Any, first: int, count: int) -> list[bytes]:

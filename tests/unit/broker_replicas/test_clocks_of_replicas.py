@@ -9,7 +9,7 @@ import pytest
 
 from weir.model.stamp import milliseconds_of, stamp_at
 from weir.model.topic import SettingsChange
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 HOUR_MS = 3_600_000
 

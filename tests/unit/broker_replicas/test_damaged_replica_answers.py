@@ -6,7 +6,7 @@ from typing import Any
 
 from weir.errors import NotLeader
 from weir.model.batch import Batch
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 def segments(node: Any) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from weir.log.checkpoint import CHECKPOINT, COPY
 from weir.model.topic import SettingsChange
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
+from weir.storage.format.checkpoint import CHECKPOINT, COPY
 
 SEGMENT = 64 * 1024
 VALUE = b"v" * 10_000

@@ -15,10 +15,10 @@ from weir.broker.scatter.overdue import Overdue
 from weir.errors import BadRequest, PartitionEnded, UnknownTopic
 from weir.model.batch import encode
 from weir.model.ids import group_of
-from weir.model.scattered import Scattered, batch_part
-from weir.wire import administration as a
-from weir.wire import messages as m
-from weir.wire.scattering import Part, Step
+from weir.model.scattering import Scattered, batch_part
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.client.scattering import Part, Step
 
 
 def ended(trio: Any, partition: int, name: str = "t") -> m.TopicInfo:

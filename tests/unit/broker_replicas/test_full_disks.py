@@ -11,8 +11,8 @@ from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.registry.moving import STEADY_MS
 from weir.errors import Overloaded, Unavailable
-from weir.wire import device as d
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
+from weir.protocol.device import codec as d
 
 VALUE = b"v" * 8_000
 

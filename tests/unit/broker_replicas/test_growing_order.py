@@ -12,8 +12,8 @@ from weir.broker.partition.leading import Leading
 from weir.errors import Unavailable, UnknownTopic
 from weir.model.ids import Address, group_of
 from weir.model.stamp import stamp_at
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 
 def asked(trio: Any, node: Any, info: m.TopicInfo, stamp: int = 0) -> m.Barriers:

@@ -21,17 +21,17 @@ from weir.broker.registry.standing import behind, standing_of
 from weir.broker.state.clusters import ClusterState
 from weir.broker.state.frozen import pack as packed
 from weir.errors import Damaged, NotLeader, Unavailable
-from weir.log.frame import HEADER_SIZE as ENTRY_HEADER_SIZE
-from weir.log.frame import Kind
 from weir.model.batch import encode
 from weir.model.columns import Origins
 from weir.model.header import HEADER_SIZE, renumbered, stamped
 from weir.model.ids import REGISTRY_GROUP, incarnation_of, node_of, place_of
 from weir.model.limits import FORMAT_LEVEL, MIB
+from weir.protocol.client import messages as m
+from weir.protocol.client.nodes import ListNodes
+from weir.protocol.link import LinkStream
 from weir.raft import messages as r
-from weir.wire import messages as m
-from weir.wire.link import LinkStream
-from weir.wire.nodes import ListNodes
+from weir.storage.format.frame import HEADER_SIZE as ENTRY_HEADER_SIZE
+from weir.storage.format.frame import Kind
 
 GRANT = control.MessagesGranted("evil", 7, 0, 1, 5, 5)
 TOPICS = (

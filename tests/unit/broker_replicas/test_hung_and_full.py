@@ -9,7 +9,7 @@ from weir.broker import effects as ef
 from weir.broker.replica.replication import Replication
 from weir.broker.writer import HUNG_FLUSH_MS
 from weir.model.stamp import stamp_at
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 def hang(trio: Any, node: Any, ms: int) -> None:

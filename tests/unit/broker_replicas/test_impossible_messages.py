@@ -17,12 +17,12 @@ from weir.broker import events as ev
 from weir.broker.entries import NOOP, Payload
 from weir.broker.peers.peer_frames import ClockTold, FrameKind, FullTold, framed, pack, pack_link
 from weir.broker.peers.refill_frames import pack_give
-from weir.log.frame import Kind
 from weir.model.batch import encode
 from weir.model.ids import place_of, voter_of
 from weir.model.stamp import stamp_at
+from weir.protocol.link import LinkStream
 from weir.raft import messages as r
-from weir.wire.link import LinkStream
+from weir.storage.format.frame import Kind
 
 DAY_MS = 24 * 3_600 * 1_000
 TO, SENDER = voter_of(1), voter_of(2)

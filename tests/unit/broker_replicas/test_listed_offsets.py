@@ -8,8 +8,8 @@ from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.sessions import SHARD
 from weir.model.ids import place_of
-from weir.wire import messages as m
-from weir.wire.client import ClientStream, encode_request
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import ClientStream, encode_request
 
 
 def offsets(reply: Any) -> dict[int, int]:

@@ -8,7 +8,7 @@ from weir.model.batch import split
 from weir.order.barrier import Barrier
 from weir.order.merge import Merge
 from weir.order.roster import Roster
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 _BYTES_MAX = 1 << 20
 

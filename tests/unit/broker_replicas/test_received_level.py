@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import structs
 
 from weir.errors import SequenceGap
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 def received(request: m.Produce) -> m.Produce:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from weir.errors import Unavailable
-from weir.log.frame import HEADER_SIZE, Kind
 from weir.model.ids import REGISTRY_GROUP, voter_of
+from weir.protocol.client import messages as m
 from weir.raft import Change
-from weir.wire import messages as m
+from weir.storage.format.frame import HEADER_SIZE, Kind
 
 
 def rot(node: Any, group: int, index: int) -> None:

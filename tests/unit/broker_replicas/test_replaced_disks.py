@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from weir.errors import Halted
-from weir.log.lost import begin_lost
 from weir.model.ids import REGISTRY_GROUP, voter_of
+from weir.protocol.client import messages as m
+from weir.storage.lost_log import begin_lost
 from weir.testing.simulator.disk import SimDisk
-from weir.wire import messages as m
 
 _SYSTEM = 99
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from weir.model.topic import SettingsChange
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 SEEDS = int(os.environ.get("WEIR_REPLICA_SEEDS", "12"))
 STEPS = 400

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from weir.errors import Halted, LevelTooHigh
-from weir.wire.nodes import ListNodes, NodeList, RaiseLevel
+from weir.protocol.client.nodes import ListNodes, NodeList, RaiseLevel
 
 
 def levels(trio: Any) -> list[int]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from weir.errors import NotLeader, OffsetOutOfRange, Unavailable
 from weir.model.batch import split
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 def settled(trio: Any) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from weir.log.doubts import Doubts
-from weir.log.errors import LogDamaged
 from weir.model.ids import REGISTRY_GROUP, incarnation_of, node_of, voter_of
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
+from weir.storage.errors import LogDamaged
+from weir.storage.scan.superseded_entries import Doubts
 
 
 def segments(node: Any) -> list[str]:
@@ -108,8 +108,9 @@ def test_who_comes_back_is_another_voter_and_votes(trio: Any, produce: Any) -> N
 def test_what_may_have_been_superseded_is_not_believed_where_others_know(
     trio: Any, produce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the log doubts is lost here, and comes from the others; `tests/unit/log/test_doubts.py`
-    has what it doubts, and why.
+    """What the log doubts is lost here, and comes from the others.
+
+    `tests/unit/storage/scan/test_superseded_entries.py` has what it doubts, and why.
     """
     info, grant = trio.topic(), trio.producer()
     group = info.addresses[0].group
@@ -150,8 +151,8 @@ def test_a_damaged_node_alone_in_its_set_does_not_start(trio: Any, produce: Any)
     from weir.broker.identity import Identity
     from weir.broker.replica.restore import Opened
     from weir.broker.shard import Shard
-    from weir.log.recovery import recover
-    from weir.log.settings import Settings
+    from weir.storage.recovery import recover
+    from weir.storage.settings import Settings
 
     info, grant = trio.topic(), trio.producer()
     fill(trio, produce, info, grant, 0, 30)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from weir.model.batch import encode
-from weir.model.scattered import Scattered, batch_part
-from weir.wire import messages as m
-from weir.wire.scattering import Decide, Standing, Step
+from weir.model.scattering import Scattered, batch_part
+from weir.protocol.client import messages as m
+from weir.protocol.client.scattering import Decide, Standing, Step
 
 #: Longer than a recovery waits for an answer.
 APART_MS = 7_000

@@ -18,10 +18,10 @@ from weir.broker.state.dedupe import ProducerTable
 from weir.errors import StaleGrant, UnknownTopic, refusal
 from weir.model.batch import Batch, encode
 from weir.model.ids import group_of
-from weir.model.scattered import Scattered, acks_part, batch_part
-from weir.wire import administration as a
-from weir.wire import messages as m
-from weir.wire.scattering import Part
+from weir.model.scattering import Scattered, acks_part, batch_part
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.client.scattering import Part
 
 SEEDS = int(os.environ.get("WEIR_SCATTER_SEEDS", "8"))
 PARTITIONS = 3

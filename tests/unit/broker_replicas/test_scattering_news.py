@@ -6,11 +6,11 @@ from typing import Any
 
 from weir.errors import NotTogether, refusal
 from weir.model.batch import encode
-from weir.model.scattered import Scattered, batch_part
+from weir.model.scattering import Scattered, batch_part
 from weir.model.topic import SettingsChange
-from weir.wire import administration as a
-from weir.wire import messages as m
-from weir.wire.scattering import Part
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.client.scattering import Part
 
 
 def scatter(infos: list[m.TopicInfo], grant: m.ProducerGrant) -> m.Scatter:

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from weir.log.errors import LogDamaged
-from weir.log.lost import begin_lost
 from weir.model.ids import REGISTRY_GROUP, node_of
+from weir.storage.errors import LogDamaged
+from weir.storage.lost_log import begin_lost
 from weir.testing.simulator.disk import SimDisk
 
 TRIALS = int(os.environ.get("WEIR_SET_FLIPS", "6"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weir.errors import NotLeader
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 def test_what_is_confirmed_lies_on_all_nodes(trio: Any, produce: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from weir.model.ids import group_of
 from weir.model.topic import SettingsChange
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 PARTITIONS = 6
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from weir.log.errors import LogDamaged
-from weir.log.lost import begin_lost
+from weir.storage.errors import LogDamaged
+from weir.storage.lost_log import begin_lost
 from weir.testing.simulator.disk import SimDisk
 
 PLACES = 100

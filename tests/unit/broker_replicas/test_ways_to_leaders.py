@@ -9,11 +9,11 @@ import pytest
 from weir.broker import events as ev
 from weir.errors import NotLeader, Unavailable, UnknownTopic
 from weir.model.ids import place_of
-from weir.wire import administration as a
-from weir.wire import device
-from weir.wire import messages as m
-from weir.wire.client import ClientStream, encode_request
-from weir.wire.device import DeviceReplies, DeviceStream
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import ClientStream, encode_request
+from weir.protocol.device import codec as device
+from weir.protocol.device.codec import DeviceReplies, DeviceStream
 
 
 def followers(trio: Any, group: int = 0) -> list[Any]:

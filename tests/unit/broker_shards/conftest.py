@@ -14,15 +14,15 @@ from weir.broker.identity import Identity
 from weir.broker.layout import Layout
 from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
-from weir.log.recovery import recover
-from weir.log.settings import Settings
 from weir.model.batch import encode
+from weir.protocol import trunk
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
+from weir.protocol.frame import take_client_frame
+from weir.protocol.trunk import Kind, TrunkStream
+from weir.storage.recovery import recover
+from weir.storage.settings import Settings
 from weir.testing.simulator.disk import SimDisk
-from weir.wire import messages as m
-from weir.wire import trunk
-from weir.wire.client import ClientStream, decode_reply, encode_request
-from weir.wire.frame import take_client_frame
-from weir.wire.trunk import Kind, TrunkStream
 
 SYSTEM = 99
 KIB = 1024

@@ -15,10 +15,10 @@ from weir.broker.outbox import TOGETHER_MS
 from weir.errors import BadChecksum, BadRequest, NotLeader, Overloaded, Unauthorized, UnknownTopic
 from weir.model.batch import Batch
 from weir.model.ids import place_of
-from weir.wire import device
-from weir.wire import messages as m
-from weir.wire.device import DeviceOpcode, DeviceReplies, DeviceStream
-from weir.wire.trunk import OWN_SESSION, Arrival, Kind, TrunkStream
+from weir.protocol.client import messages as m
+from weir.protocol.device import codec as device
+from weir.protocol.device.codec import DeviceOpcode, DeviceReplies, DeviceStream
+from weir.protocol.trunk import OWN_SESSION, Arrival, Kind, TrunkStream
 
 HELLO, PUBLISH = DeviceOpcode.HELLO, DeviceOpcode.PUBLISH_SEQUENCED
 

@@ -11,10 +11,10 @@ from weir.broker import events as ev
 from weir.broker.neighbours.feed import TOLD_WITHIN_MS
 from weir.broker.neighbours.following import NEWS_WITHIN_MS
 from weir.errors import Fenced, Unavailable, UnknownOpcode, UnknownTopic
-from weir.wire import messages as m
-from weir.wire import trunk
-from weir.wire.client import encode_reply
-from weir.wire.frame import take_client_frame
+from weir.protocol import trunk
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import encode_reply
+from weir.protocol.frame import take_client_frame
 
 KIB = 1024
 

@@ -10,9 +10,9 @@ from weir.broker import events as ev
 from weir.broker.neighbours.lanes import SMALL
 from weir.errors import Overloaded, Unavailable
 from weir.model.batch import encode
-from weir.wire import device
-from weir.wire import messages as m
-from weir.wire.device import DeviceReplies, DeviceStream
+from weir.protocol.client import messages as m
+from weir.protocol.device import codec as device
+from weir.protocol.device.codec import DeviceReplies, DeviceStream
 
 KIB = 1024
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from weir.errors import Unavailable
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 
 def carry_all(node: Any) -> None:

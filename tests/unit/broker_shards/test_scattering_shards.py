@@ -9,9 +9,9 @@ import pytest
 from weir.broker import events as ev
 from weir.errors import Unavailable
 from weir.model.batch import Batch, encode
-from weir.model.scattered import Scattered, batch_part
-from weir.wire import messages as m
-from weir.wire.scattering import Part
+from weir.model.scattering import Scattered, batch_part
+from weir.protocol.client import messages as m
+from weir.protocol.client.scattering import Part
 
 
 def request(info: m.TopicInfo, grant: m.ProducerGrant, number: int) -> m.Scatter:

@@ -17,7 +17,7 @@ from weir.app.scaling import Look
 from weir.app.supervising import Blind, Figures, Plan, Scaled, Seen, Supervisor
 from weir.cli.main import main
 from weir.cli.work import _telling, _while_heard
-from weir.cli.work_figures import text_of
+from weir.cli.work_metrics import text_of
 
 PLAN = Plan("ledger", "weir://localhost", 1, 8, 30.0, 10.0)
 MODULES = {

@@ -11,10 +11,10 @@ import pytest
 from weir.model.batch import Batch
 from weir.model.header import HEADER_SIZE, stamped
 from weir.model.ids import Address, group_of, partition_of, topic_of
-from weir.wire import administration as a
-from weir.wire import messages as m
-from weir.wire.client import ClientStream, decode_request, encode_reply
-from weir.wire.frame import ClientFrame
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import ClientStream, decode_request, encode_reply
+from weir.protocol.frame import ClientFrame
 
 #: What a script makes of a request: refuse it, "cut" the connection before or "cut after" it is
 #: served, or None: serve it.

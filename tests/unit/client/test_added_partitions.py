@@ -15,8 +15,8 @@ from weir import sync, testing
 from weir.client import outgoing
 from weir.client.producer import Producer
 from weir.errors import Overloaded, UnknownTopic
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 
 async def send(p: Producer) -> int:

@@ -16,7 +16,7 @@ from weir.client.start import At
 from weir.client.system import REAL
 from weir.errors import BadRequest
 from weir.model.stamp import stamp_at
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 def test_ago_and_ahead_are_counted_by_the_brokers_clock() -> None:

@@ -19,7 +19,7 @@ from weir.model.batch import Batch
 from weir.model.header import HEADER_SIZE
 from weir.model.limits import MIB, VALUE_CHUNK_BYTES
 from weir.model.message import LargeMessage, Message
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 QUICK = Backoff(0.001, 0.01)
 VALUE = b"".join(b"%08d" % n for n in range(3 * MIB // 8 + 5))

@@ -15,8 +15,8 @@ from weir.client.connect import connect
 from weir.client.link import Link, redial_pause
 from weir.errors import Disconnected, Unavailable
 from weir.model.ids import Address
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 Brokers = Callable[[], AbstractAsyncContextManager[Any]]
 NOT_LEADER = 16

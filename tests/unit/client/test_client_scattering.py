@@ -19,10 +19,10 @@ from weir.cli.main import main
 from weir.client import scattering
 from weir.errors import BadRequest, Disconnected, SequenceGap, StaleGrant, TooLarge
 from weir.model.batch import encode
-from weir.model.scattered import Scattered, batch_part
+from weir.model.scattering import Scattered, batch_part
+from weir.protocol.client import messages as m
+from weir.protocol.client.scattering import Part
 from weir.testing import Node
-from weir.wire import messages as m
-from weir.wire.scattering import Part
 
 
 @pytest.fixture

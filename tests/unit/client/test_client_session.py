@@ -8,9 +8,9 @@ from weir.client.session import Session
 from weir.errors import Overloaded, RemoteProtocolError
 from weir.model.ids import Address
 from weir.model.limits import REQUESTS_PENDING_MAX
-from weir.wire import messages as m
-from weir.wire.client import ClientStream, decode_request, encode_reply
-from weir.wire.messages import Opcode
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import ClientStream, decode_request, encode_reply
+from weir.protocol.client.messages import Opcode
 
 
 def reply_bytes(reply: m.Reply, opcode: int, correlation: int) -> bytes:

@@ -14,7 +14,7 @@ from weir.client import link
 from weir.client.connect import connect
 from weir.errors import Disconnected, NotLeader, Unavailable
 from weir.model.ids import Address
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 Brokers = Callable[[], AbstractAsyncContextManager[Any]]
 

@@ -9,7 +9,7 @@ import pytest
 from weir.client.connect import connect
 from weir.errors import StampTooFar
 from weir.model.stamp import stamp_at
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 def too_far(request: m.Produce, behind_ms: int) -> m.Refusal:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from weir.client.barriers import Barriers, Moment
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 class Leaders:

@@ -6,7 +6,7 @@ import asyncio
 
 from weir.client.connect import connect
 from weir.client.hurry import ALONE_IN_A_ROW
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 def batches(broker) -> int:

@@ -10,7 +10,7 @@ import pytest
 from weir.client.connect import connect
 from weir.errors import BadRequest, UnknownOpcode
 from weir.model.clusters import Mode
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 @pytest.mark.parametrize("is_old", [False, True])

@@ -12,8 +12,8 @@ import pytest
 import weir
 from weir.client.blocking import BlockingClient
 from weir.errors import UnknownTopic
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 #: How often the node is asked where the topic is served after it was told of all partitions.
 LATE = 2

@@ -22,7 +22,7 @@ from weir.errors import (
 from weir.model.batch import Batch
 from weir.model.limits import BATCH_BYTES_MAX
 from weir.model.topic import partition_for
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 QUICK = Backoff(first=0.005, most=0.02)
 

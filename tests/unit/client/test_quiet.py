@@ -10,7 +10,7 @@ import weir
 from weir import testing
 from weir.client.client import Client
 from weir.errors import UnknownOpcode
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 async def consumers(w: Client) -> int:

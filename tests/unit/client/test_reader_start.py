@@ -10,7 +10,7 @@ import pytest
 from weir.client.start import At, Begin, End, at, begin_of, end_of, last
 from weir.errors import BadRequest
 from weir.model.stamp import stamp_at
-from weir.wire.messages import PositionsReply
+from weir.protocol.client.messages import PositionsReply
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 HELD = PositionsReply(start=10, end=50, at=33)

@@ -12,7 +12,7 @@ from weir.client.blocking import BlockingClient
 from weir.client.connect import connect
 from weir.errors import BadRequest, Disconnected, OffsetOutOfRange, UnknownTopic
 from weir.model.batch import Batch
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 QUICK = Backoff(first=0.005, most=0.02)
 

@@ -12,8 +12,8 @@ import pytest
 
 from weir.client import portions, replicas
 from weir.client.connect import connect
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 Brokers = Callable[[], AbstractAsyncContextManager[Any]]
 UNAVAILABLE = 17

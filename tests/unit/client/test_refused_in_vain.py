@@ -10,7 +10,7 @@ import pytest
 from weir.client.backoff import Backoff
 from weir.client.connect import connect
 from weir.errors import Disconnected, Overloaded
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 def vain(fake_broker: Any, script: Any) -> str:

@@ -6,8 +6,8 @@ import asyncio
 
 from weir.client.backoff import Backoff
 from weir.client.connect import connect
-from weir.wire import messages as m
-from weir.wire.frame import ClientFrame
+from weir.protocol.client import messages as m
+from weir.protocol.frame import ClientFrame
 
 
 # The request was forgotten before its reply was read: nobody told the lane, which waited for ever.

@@ -32,7 +32,7 @@ from weir.errors import (
     Unavailable,
     UnknownProducer,
 )
-from weir.wire.messages import Confirm
+from weir.protocol.client.messages import Confirm
 
 
 def pipeline(batches: int, window: int = 8) -> tuple[Sequencer[int], list[Held[int]]]:

@@ -15,7 +15,7 @@ from weir.client.returning import Returning
 from weir.errors import BadRequest, StaleGrant, Unavailable, UnknownCluster, UnknownTopic
 from weir.model.ids import Address
 from weir.model.message import Message
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 SETTLING = m.Ack | m.Nack
 

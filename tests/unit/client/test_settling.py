@@ -16,7 +16,7 @@ from weir.client.consumer import Consumer
 from weir.client.extending import Extending
 from weir.errors import BadRequest, StaleGrant
 from weir.model.message import Message
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 Scenario = Callable[[testing.Node, Client], Coroutine[None, None, None]]
 

@@ -13,7 +13,7 @@ from weir.client.client import Client
 from weir.client.system import SYSTEM, System
 from weir.errors import BadRequest, ValueLost
 from weir.model.limits import MIB
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 def run(scenario: Callable[[testing.Node, Client], Coroutine[None, None, None]]) -> None:

@@ -19,7 +19,7 @@ from weir.errors import (
 )
 from weir.model.ids import Address, group_of
 from weir.model.message import Message
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 Place = tuple[int, int, int]
 

@@ -27,7 +27,7 @@ from weir.client.places import Places
 from weir.client.system import REAL
 from weir.client.turns import Turns
 from weir.errors import Disconnected, OffsetOutOfRange, StaleGrant
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 FENCE = 7
 

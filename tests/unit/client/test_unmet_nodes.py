@@ -11,7 +11,7 @@ import weir
 from weir.client import link
 from weir.client.blocking import BlockingClient
 from weir.errors import Disconnected
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 def test_a_node_that_has_met_its_set_is_taken_at_once(

@@ -22,8 +22,14 @@ from weir.errors import (
 )
 from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import DEVICE_WINDOW
-from weir.wire import device as wire
-from weir.wire.device import DeviceHello, DevicePing, DevicePublishes, DeviceRefused, DeviceStream
+from weir.protocol.device import codec as wire
+from weir.protocol.device.codec import (
+    DeviceHello,
+    DevicePing,
+    DevicePublishes,
+    DeviceRefused,
+    DeviceStream,
+)
 
 
 class FakeBroker:

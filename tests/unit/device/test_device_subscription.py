@@ -9,9 +9,9 @@ import pytest
 from weir.device.line import Line
 from weir.device.subscription import Received, Subscription
 from weir.errors import StaleGrant
-from weir.wire import device as wire
-from weir.wire.deliveries import DeviceAck
-from weir.wire.device import DeviceStream
+from weir.protocol.device import codec as wire
+from weir.protocol.device.codec import DeviceStream
+from weir.protocol.device.deliveries import DeviceAck
 
 
 class FakeLine:

@@ -18,14 +18,14 @@ from weir.broker.shard import Shard
 from weir.errors import Revoked
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import PART_FRAMES, Connections
-from weir.host.feed import Feed
+from weir.host.event_queue import Feed
 from weir.host.flush_schedule import FlushSchedule
 from weir.model.limits import KIB, MIB
-from weir.wire import device
-from weir.wire import messages as m
-from weir.wire.client import ClientStream, decode_reply, encode_request
-from weir.wire.frame import CLIENT_HEADER
-from weir.wire.messages import Opcode
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
+from weir.protocol.client.messages import Opcode
+from weir.protocol.device import codec as device
+from weir.protocol.frame import CLIENT_HEADER
 
 PING = device.frame(device.DeviceOpcode.PING, 1, b"")
 

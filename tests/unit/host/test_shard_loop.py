@@ -12,10 +12,10 @@ from weir.broker.admission import Budget
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
-from weir.host.feed import Feed
+from weir.host.event_queue import Feed
 from weir.host.flush_schedule import FlushSchedule
 from weir.host.shard_loop import ShardLoop
-from weir.log.flush import Flush
+from weir.storage.segments.flush import Flush
 
 
 class Network:

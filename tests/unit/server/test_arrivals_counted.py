@@ -10,10 +10,10 @@ from weir.broker.admission import Budget
 from weir.broker.identity import Identity
 from weir.broker.shard import Shard
 from weir.model.ids import place_of
+from weir.protocol import trunk
+from weir.protocol.device.codec import DeviceHello, DevicePublishes
+from weir.protocol.trunk import Arrival, Kind
 from weir.server.driver import Driver
-from weir.wire import trunk
-from weir.wire.device import DeviceHello, DevicePublishes
-from weir.wire.trunk import Arrival, Kind
 
 
 class Noting:

@@ -14,12 +14,12 @@ from weir.broker.admission import Budget
 from weir.broker.identity import Identity
 from weir.broker.shard import Shard
 from weir.host.flush_schedule import LONE_IN_A_ROW, QUICK_SECONDS
-from weir.host.guest import Guest
-from weir.log.flush import Flush, Run
+from weir.host.forwarded_connection import Guest
+from weir.protocol.device.codec import DeviceHello, DevicePing, DevicePublishes, DeviceRequest
+from weir.protocol.trunk import Arrival
 from weir.server.driver import Driver
+from weir.storage.segments.flush import Flush, Run
 from weir.testing.simulator.disk import SimDisk
-from weir.wire.device import DeviceHello, DevicePing, DevicePublishes, DeviceRequest
-from weir.wire.trunk import Arrival
 
 
 def received(driver: Driver, session: int, frames: Sequence[Any]) -> None:

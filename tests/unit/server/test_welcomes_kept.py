@@ -14,13 +14,13 @@ from weir.broker import events as ev
 from weir.broker.identity import Identity
 from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
-from weir.log.recovery import recover
-from weir.log.settings import Settings
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import ClientStream, encode_request
+from weir.protocol.device import codec as device
 from weir.server.driver import Driver
+from weir.storage.recovery import recover
+from weir.storage.settings import Settings
 from weir.testing.simulator.disk import SimDisk
-from weir.wire import device
-from weir.wire import messages as m
-from weir.wire.client import ClientStream, encode_request
 
 WELCOME = device.encode_welcome(0, 0, 99)
 

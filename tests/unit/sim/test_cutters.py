@@ -6,13 +6,13 @@ import pytest
 
 from weir.errors import NotLeader
 from weir.model.ids import Address, group_of
+from weir.protocol.client import messages as m
 from weir.sim.cutters import Cutter
 from weir.sim.programs import Client
 from weir.sim.run import _Run
 from weir.sim.shape import NODE
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.world import SECOND
-from weir.wire import messages as m
 
 
 def test_a_cut_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:

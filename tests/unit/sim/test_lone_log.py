@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from weir.log.reserve import Reserve
 from weir.sim.lone_log import play_log
 from weir.sim.shape import NODE
+from weir.storage.segments.spare_files import Reserve
 
 
 def test_a_log_keeps_what_was_durable_however_often_its_files_are_used(

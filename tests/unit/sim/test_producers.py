@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from weir.errors import PartitionEnded, Unavailable
 from weir.model.ids import Address, group_of
+from weir.protocol.client.messages import ProducerGrant, Refusal
 from weir.sim.producers import Producer
 from weir.sim.run import _Run
 from weir.sim.shape import NODE
 from weir.testing.simulator.network import Link
-from weir.wire.messages import ProducerGrant, Refusal
 
 
 def test_what_was_given_up_does_not_go_out_again() -> None:

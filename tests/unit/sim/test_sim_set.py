@@ -12,6 +12,8 @@ import pytest
 from weir import raft
 from weir.broker import events as ev
 from weir.broker.shard import Shard
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import encode_request
 from weir.sim.run import run_seed
 from weir.sim.shape import UNORDERED, machine
 from weir.testing.simulator.brokerset import BrokerSet
@@ -20,8 +22,6 @@ from weir.testing.simulator.process import Process
 from weir.testing.simulator.storm import Storm
 from weir.testing.simulator.witness import AGREED, Witness
 from weir.testing.simulator.world import MS, SECOND, World
-from weir.wire import messages as m
-from weir.wire.client import encode_request
 
 
 def started(seed: int, nodes: int = 3) -> tuple[World, BrokerSet]:

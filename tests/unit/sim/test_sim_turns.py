@@ -11,10 +11,10 @@ from weir.broker import events as ev
 from weir.broker.shard import Shard
 from weir.host.accept_queue import AcceptQueue
 from weir.host.connections import ClientConnection, Connections
-from weir.host.feed import Feed
+from weir.host.event_queue import Feed
 from weir.host.flush_schedule import FlushSchedule
-from weir.host.link_lanes import OutLane
-from weir.host.link_out import Outbound
+from weir.host.links.lanes import OutLane
+from weir.host.links.outbound import Outbound
 from weir.host.trunks import ServingEnd
 from weir.sim.run import run_seed
 from weir.sim.shape import NODE, UNORDERED

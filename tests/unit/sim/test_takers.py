@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import pytest
 
+from weir.protocol.client.cursors import Turn
 from weir.sim.checkers import violations
 from weir.sim.history import History
 from weir.sim.run import _Run
 from weir.sim.shape import CROWDED, NODE
 from weir.sim.takers import Taker
 from weir.testing.simulator.network import Link
-from weir.wire.cursors import Turn
 
 TURNS = replace(CROWDED, takers=(3,), retentions=(0,), rots=(0,))
 #: Seeds that together meet all that the tests below ask for.

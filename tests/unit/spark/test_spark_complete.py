@@ -14,12 +14,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
 from weir.model.ids import Address, group_of
+from weir.protocol.client import messages as m
 from weir.spark import connections
 from weir.spark.batch import Task
 from weir.spark.errors import BadOption
 from weir.spark.planning import Cut
 from weir.spark.source import Offset, StreamReader, WeirDataSource
-from weir.wire import messages as m
 
 ALL = ReadAllAvailable()
 PER_BATCH = 3

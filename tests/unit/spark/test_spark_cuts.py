@@ -12,6 +12,7 @@ from weir.errors import OffsetOutOfRange
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
 from weir.model.ids import Address, group_of
+from weir.protocol.client.messages import Fetched, PositionsReply, TopicInfo
 from weir.spark import connections
 from weir.spark.batch import BatchReader, Task
 from weir.spark.bounds import Earliest, Latest, Offsets, Stamped
@@ -19,7 +20,6 @@ from weir.spark.cuts import Cuts
 from weir.spark.errors import BadOption
 from weir.spark.options import Options
 from weir.spark.planning import Range
-from weir.wire.messages import Fetched, PositionsReply, TopicInfo
 
 OPTIONS = Options("t", (("broker", 1),))
 PER_BATCH = 2

@@ -17,11 +17,11 @@ from weir.model.arrow import SCHEMA
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
 from weir.model.ids import Address, group_of
+from weir.protocol.client.messages import Fetched, TopicInfo
 from weir.spark import connections
 from weir.spark.errors import RangeLost
 from weir.spark.fetching import COMBINED_ROWS_MIN, Portion, Source, combined, record_batches
 from weir.spark.planning import Range
-from weir.wire.messages import Fetched, TopicInfo
 
 HOSTS = (("broker", 1),)
 ADDRESS = Address(0, 0, group_of(1, 0))

@@ -13,6 +13,7 @@ from weir.model.batch import encode
 from weir.model.chunks import References, chained
 from weir.model.header import parse
 from weir.model.ids import Address, group_of
+from weir.protocol.client import messages as m
 from weir.spark import fetching
 from weir.spark.errors import BadOption, ValueTooLarge
 from weir.spark.fetching import Portion, Source, record_batches
@@ -20,7 +21,6 @@ from weir.spark.large import LargeValues, load
 from weir.spark.options import Options
 from weir.spark.planning import Range
 from weir.spark.selection import Selection
-from weir.wire import messages as m
 
 ADDRESS = Address(0, 0, group_of(1, 0))
 PIECES = [b"a" * 70, b"b" * 30, b"c"]

@@ -12,11 +12,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from weir.errors import UnknownTopic
 from weir.model.ids import Address
+from weir.protocol.client.messages import PositionsReply, TopicInfo
 from weir.spark import connections
 from weir.spark.errors import BadOption, CheckpointMismatch, RangeLost
 from weir.spark.planning import Range
 from weir.spark.source import Offset, StreamReader, Task, WeirDataSource
-from weir.wire.messages import PositionsReply, TopicInfo
 
 ALL = ReadAllAvailable()
 

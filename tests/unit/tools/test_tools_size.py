@@ -65,7 +65,7 @@ def test_a_package_is_a_top_folder_with_all_that_it_holds(tmp_path: Path) -> Non
     assert found["commit"] is None
     assert found["packages"] == {
         "weir/.": one,
-        "weir/log": {figure: 2 * count for figure, count in one.items()},
+        "weir/storage": {figure: 2 * count for figure, count in one.items()},
     }
     assert found["import_roots"] == {"weir": found["total"]}
     assert found["total"] == {figure: 3 * count for figure, count in one.items()}

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 TOOLS = Path(__file__).parents[3] / "tools"
-BEFORE = """tests/unit/log/test_a.py
+BEFORE = """tests/unit/storage/test_a.py
   TestC::test_in_a_class
   test_one
   test_two 5
@@ -42,9 +42,9 @@ def test_a_test_that_is_gone_and_cases_that_are_gone_are_lost(tmp_path: Path) ->
     done = compared(tmp_path, after)
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
-        "lost  tests/unit/log/test_a.py::test_one",
-        "lost  tests/unit/log/test_a.py::test_two: 2 of 5 cases",
-        "new   tests/unit/log/test_a.py::test_new",
+        "lost  tests/unit/storage/test_a.py::test_one",
+        "lost  tests/unit/storage/test_a.py::test_two: 2 of 5 cases",
+        "new   tests/unit/storage/test_a.py::test_new",
     ]
 
 
@@ -54,15 +54,15 @@ def test_more_cases_are_no_loss(tmp_path: Path) -> None:
 
 def test_what_moved_is_found_and_the_longest_beginning_wins(tmp_path: Path) -> None:
     after = (
-        BEFORE.replace("tests/unit/log/", "packages/weir-mq/tests/storage/")
+        BEFORE.replace("tests/unit/storage/", "packages/weir-mq/tests/storage/")
         .replace("tests/unit/logs/", "tests/other/")
         .replace("test_one", "test_first")
     )
     moves = (
         "tests/unit\ttests/other\n"
         "tests/unit/logs/\ttests/other/\n"
-        "tests/unit/log\tpackages/weir-mq/tests/storage\n"
-        "tests/unit/log/test_a.py::test_one\tpackages/weir-mq/tests/storage/test_a.py::test_first\n"
+        "tests/unit/storage\tpackages/weir-mq/tests/storage\n"
+        "tests/unit/storage/test_a.py::test_one\tpackages/weir-mq/tests/storage/test_a.py::test_first\n"
     )
     done = compared(tmp_path, after, moves)
     assert (done.returncode, done.stdout) == (0, "")
@@ -77,22 +77,26 @@ def test_a_move_to_where_the_test_is_not_loses_it(tmp_path: Path) -> None:
 
 def test_two_tests_that_became_one_keep_their_cases(tmp_path: Path) -> None:
     after = BEFORE.replace("  test_one\n", "").replace("test_two 5", "test_two 6")
-    one, two = (f"tests/unit/log/test_a.py::test_{name}" for name in ("one", "two"))
+    one, two = (f"tests/unit/storage/test_a.py::test_{name}" for name in ("one", "two"))
     assert compared(tmp_path, after, f"{one}\t{two}\n").returncode == 0
     assert compared(tmp_path, after.replace(" 6", " 5"), f"{one}\t{two}\n").returncode == 1
 
 
 def test_a_reason_excuses_a_loss(tmp_path: Path) -> None:
     after = BEFORE.replace("  test_one\n", "")
-    done = compared(tmp_path, after, reasons="tests/unit/log/test_a.py::test_one\tis in test_two\n")
+    done = compared(
+        tmp_path, after, reasons="tests/unit/storage/test_a.py::test_one\tis in test_two\n"
+    )
     assert done.returncode == 0
-    assert done.stdout == "gone  tests/unit/log/test_a.py::test_one: is in test_two\n"
-    done = compared(tmp_path, after, reasons="tests/unit/log/test_a.py::test_on\tno such test\n")
+    assert done.stdout == "gone  tests/unit/storage/test_a.py::test_one: is in test_two\n"
+    done = compared(
+        tmp_path, after, reasons="tests/unit/storage/test_a.py::test_on\tno such test\n"
+    )
     assert done.returncode == 1
 
 
 def test_a_line_without_two_columns_is_refused(tmp_path: Path) -> None:
-    done = compared(tmp_path, BEFORE, reasons="tests/unit/log/test_a.py::test_one\n")
+    done = compared(tmp_path, BEFORE, reasons="tests/unit/storage/test_a.py::test_one\n")
     assert done.returncode == 2
     assert "reasons.tsv:1" in done.stderr
 

@@ -21,8 +21,8 @@ from weir.client.connection import Connection
 from weir.client.nodes import Nodes
 from weir.errors import WeirError
 from weir.model.ids import Address
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 TOPIC = "regain"
 _SETTLED_WITHIN_S = 60.0

@@ -18,7 +18,7 @@ from weir.client.connection import Connection
 from weir.errors import Disconnected, WeirError
 from weir.model.batch import Batch, encode
 from weir.model.ids import Address
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 _ASK_EVERY_S = 0.1
 _HELLO_S = 5.0

@@ -22,7 +22,7 @@ from weir.bench.powercut.ledger import Verdict, judge
 from weir.bench.powercut.load import CLUSTER, TOPIC, Load
 from weir.bench.powercut.machine import DISK, Machine, MachineFailed, cut
 from weir.errors import Refused, UnknownTopic
-from weir.server.folder import new_system
+from weir.server.disk.node_folder import new_system
 
 T = TypeVar("T")
 

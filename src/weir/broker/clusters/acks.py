@@ -13,7 +13,7 @@ from weir.broker.state.state import PartitionState
 from weir.errors import BadRequest, StaleGrant, UnknownCluster
 from weir.model.clusters import AckOutcome
 from weir.model.limits import ACK_RANGES_MAX
-from weir.wire.messages import Ack, Acked
+from weir.protocol.client.messages import Ack, Acked
 
 #: Rows in an answer, so that it fits into a frame.
 _ROWS_MAX = ACK_RANGES_MAX

@@ -34,7 +34,7 @@ from weir.model.limits import GRANT_MS_MAX, WAIT_MS_MAX
 from weir.model.stamp import milliseconds_of, stamp_at
 from weir.model.topic import check_name
 from weir.order.clock import Time
-from weir.wire.messages import Granted, Pull
+from weir.protocol.client.messages import Granted, Pull
 
 
 def _holders(state: PartitionState) -> dict[int, set[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from weir.broker.waits import Wait, Waits
-from weir.wire.messages import Pull
+from weir.protocol.client.messages import Pull
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from weir.errors import BadBatch, MissingLibrary, Refused, Unavailable
 from weir.model.batch import Batch
 from weir.model.clusters import Mode
 from weir.model.limits import FETCH_BYTES_MAX, GRANT_RUNS_MAX, MIB, RETRY_AFTER_MS, WATCHED_MAX
-from weir.wire.messages import Pull
+from weir.protocol.client.messages import Pull
 
 #: So much of the log is looked into at a time, and not before there is room for so many messages:
 #: a batch that is looked into in parts is opened for each of them.

@@ -16,7 +16,7 @@ from weir.broker.state.ranges import Ranges
 from weir.broker.waits import Wait
 from weir.model.clusters import Mode
 from weir.model.limits import FETCH_BYTES_MAX, WATCHED_MAX
-from weir.wire.messages import Pull
+from weir.protocol.client.messages import Pull
 
 _NOTHING = (0, 0)
 #: Beyond twice those that are live and so many, grants that ended are forgotten.

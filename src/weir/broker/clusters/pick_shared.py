@@ -16,7 +16,7 @@ from weir.broker.state.ranges import Ranges
 from weir.model.clusters import Mode
 from weir.model.ids import LIMIT_MAX
 from weir.model.limits import FETCH_BYTES_MAX, GRANT_RUNS_MAX, WATCHED_MAX
-from weir.wire.messages import Pull
+from weir.protocol.client.messages import Pull
 
 #: So many runs of holes of earlier leaders' are looked for at a time.
 _HOLES_AT_ONCE = 1_000

@@ -19,12 +19,12 @@ from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
 from weir.broker.waits import Wait
 from weir.errors import Refused
-from weir.log.reading import Reading
 from weir.model.clusters import Mode
 from weir.model.limits import WATCHED_MAX
 from weir.model.stamp import stamp_at
 from weir.order.clock import HybridClock, Time
-from weir.wire.messages import Pull
+from weir.protocol.client.messages import Pull
+from weir.storage.entries.reads import Reading
 
 Run = tuple[int, int]
 

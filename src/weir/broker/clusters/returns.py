@@ -24,7 +24,7 @@ from weir.model.limits import (
 )
 from weir.model.stamp import milliseconds_of, stamp_at
 from weir.order.clock import Time
-from weir.wire.messages import Extend, Extended, Nack, Nacked
+from weir.protocol.client.messages import Extend, Extended, Nack, Nacked
 
 
 class Returns:

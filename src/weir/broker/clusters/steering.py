@@ -34,7 +34,7 @@ from weir.model.clusters import Mode
 from weir.model.stamp import milliseconds_of
 from weir.model.topic import ClusterPause, check_name
 from weir.order.clock import Time
-from weir.wire.administration import (
+from weir.protocol.client.admin import (
     ClusterChanged,
     ClusterInfo,
     ClusterList,
@@ -42,7 +42,7 @@ from weir.wire.administration import (
     ListClusters,
     SeekCluster,
 )
-from weir.wire.messages import ClusterIsOpen, OpenCluster
+from weir.protocol.client.messages import ClusterIsOpen, OpenCluster
 
 Change = SeekCluster | DeleteCluster
 #: Of how many runs of void offsets a list of clusters tells.

@@ -20,9 +20,9 @@ from weir.model.ids import group_of, place_node
 from weir.model.limits import BOOT_MAX
 from weir.model.topic import Topic
 from weir.order.clock import Time
-from weir.wire.deliveries import BY_HUB
-from weir.wire.device import encode_welcome
-from weir.wire.trunk import Arrival
+from weir.protocol.device.codec import encode_welcome
+from weir.protocol.device.deliveries import BY_HUB
+from weir.protocol.trunk import Arrival
 
 
 class Arriving:

@@ -8,7 +8,7 @@ from weir.broker.outbox import TO_DEVICE, Caller, Outbox
 from weir.broker.topics import Topics
 from weir.errors import Overloaded, Refused
 from weir.model.limits import REQUESTS_PENDING_MAX, RETRY_AFTER_MS
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 Asked = m.OpenCluster | m.Pull | m.Fetch | m.Ack | m.Nack | m.Extend
 

@@ -15,15 +15,7 @@ from weir.errors import ErasedBoot, NoHello, Refused, UnknownTopic
 from weir.model.ids import group_of
 from weir.model.limits import BOOT_MAX
 from weir.order.clock import Time
-from weir.wire.deliveries import (
-    BY_HUB,
-    DeviceAck,
-    DeviceExtend,
-    DeviceNack,
-    DevicePull,
-    DeviceSubscribe,
-)
-from weir.wire.device import (
+from weir.protocol.device.codec import (
     DeviceHello,
     DeviceOpcode,
     DevicePing,
@@ -33,6 +25,14 @@ from weir.wire.device import (
     encode_code,
     encode_confirms,
     encode_welcome,
+)
+from weir.protocol.device.deliveries import (
+    BY_HUB,
+    DeviceAck,
+    DeviceExtend,
+    DeviceNack,
+    DevicePull,
+    DeviceSubscribe,
 )
 
 

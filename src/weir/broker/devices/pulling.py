@@ -13,9 +13,9 @@ from weir.codec.fields import Buffer
 from weir.errors import BadBatch, OffsetOutOfRange, UnknownTopic
 from weir.model.limits import DEVICE_BODY_BYTES_MAX
 from weir.order.clock import Time
-from weir.wire import messages as m
-from weir.wire.deliveries import PULL_BYTES_MIN, Delivery, DeviceExtend, DevicePull
-from weir.wire.device import DeviceOpcode, encode_code, encode_delivery
+from weir.protocol.client import messages as m
+from weir.protocol.device.codec import DeviceOpcode, encode_code, encode_delivery
+from weir.protocol.device.deliveries import PULL_BYTES_MIN, Delivery, DeviceExtend, DevicePull
 
 
 class Pulling:

@@ -32,8 +32,9 @@ from weir.model.limits import (
 )
 from weir.model.topic import Topic, check_name
 from weir.order.clock import Time
-from weir.wire import messages as m
-from weir.wire.deliveries import (
+from weir.protocol.client import messages as m
+from weir.protocol.device.codec import DeviceOpcode, encode_code, encode_settled, subscribe_opcode
+from weir.protocol.device.deliveries import (
     ALL_PARTITIONS,
     PULL_BYTES_MIN,
     DeviceAck,
@@ -43,7 +44,6 @@ from weir.wire.deliveries import (
     DeviceSettle,
     DeviceSubscribe,
 )
-from weir.wire.device import DeviceOpcode, encode_code, encode_settled, subscribe_opcode
 
 #: Of the budget, all subscriptions of a shard together: they are held for as long as they last.
 _SHARE = 4

@@ -10,8 +10,8 @@ from weir.errors import UnknownTopic
 from weir.model.ids import Address, topic_of
 from weir.model.limits import KIB, RETRY_AFTER_MS, RETRY_AFTER_MS_MAX
 from weir.model.topic import Topic
-from weir.wire import messages as m
-from weir.wire.deliveries import ALL_PARTITIONS, BY_HUB, DevicePull, DeviceSubscribe
+from weir.protocol.client import messages as m
+from weir.protocol.device.deliveries import ALL_PARTITIONS, BY_HUB, DevicePull, DeviceSubscribe
 
 Then = Callable[[m.Reply], None]
 

@@ -10,7 +10,7 @@ from weir.codec.fields import Buffer
 from weir.errors import BadBatch, MissingLibrary
 from weir.model.chunks import References
 from weir.model.header import Columns
-from weir.wire.deliveries import message_bytes
+from weir.protocol.device.deliveries import message_bytes
 
 _U32_MAX = 0xFFFFFFFF
 

@@ -14,8 +14,8 @@ from weir.model.clusters import Mode
 from weir.model.ids import Address, group_of
 from weir.model.limits import WAIT_MS_MAX
 from weir.order.clock import Time
-from weir.wire import messages as m
-from weir.wire.device import DeviceOpcode, encode_code
+from weir.protocol.client import messages as m
+from weir.protocol.device.codec import DeviceOpcode, encode_code
 
 
 class Watching:

@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from weir.errors import Overloaded
 from weir.model.limits import CONNECTIONS_MAX, RETRY_AFTER_MS
-from weir.wire.ordering import Barriers
+from weir.protocol.client.barriers import Barriers
 
 #: Deadlines of those who were told may stay in the heap, up to so many beyond the live ones.
 _SLACK = 64

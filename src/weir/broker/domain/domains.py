@@ -26,10 +26,10 @@ from weir.model.ids import topic_of
 from weir.model.limits import MAX_AHEAD_MS, WAIT_MS_MAX
 from weir.model.stamp import stamp_at
 from weir.model.topic import Topic
-from weir.wire.client import decode_reply
-from weir.wire.frame import ClientFrame
-from weir.wire.messages import Opcode
-from weir.wire.ordering import AskBarriers, Barriers
+from weir.protocol.client.barriers import AskBarriers, Barriers
+from weir.protocol.client.codec import decode_reply
+from weir.protocol.client.messages import Opcode
+from weir.protocol.frame import ClientFrame
 
 #: What was known of a topic is forgotten when nobody has asked for so long.
 _FORGET_MS = 60_000

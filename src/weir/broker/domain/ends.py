@@ -17,7 +17,7 @@ from weir.broker.sessions import Session
 from weir.errors import Refused
 from weir.model.ids import group_of
 from weir.model.topic import End, Topic
-from weir.wire.ordering import ReportEnded
+from weir.protocol.client.barriers import ReportEnded
 
 
 class Ends(Steps):

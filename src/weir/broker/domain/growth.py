@@ -15,7 +15,7 @@ from weir.broker.partition.partition import Partition
 from weir.broker.sessions import Session
 from weir.model.ids import group_of
 from weir.model.topic import Topic
-from weir.wire.ordering import ReportJoined
+from weir.protocol.client.barriers import ReportJoined
 
 
 class Growth(Steps):

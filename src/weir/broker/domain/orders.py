@@ -16,7 +16,7 @@ from weir.broker.neighbours.passing import Passing
 from weir.broker.registry.registry import Registry
 from weir.broker.surroundings import Surroundings
 from weir.broker.topics import Topics
-from weir.wire.ordering import AskBarriers, ReportEnded, ReportJoined
+from weir.protocol.client.barriers import AskBarriers, ReportEnded, ReportJoined
 
 
 class Orders:

@@ -13,8 +13,8 @@ from typing import Protocol
 from weir import raft
 from weir.model.limits import MAX_AHEAD_MS, PROMISE_EVERY_MS
 from weir.model.stamp import stamp_at
-from weir.order.bound import Bound
 from weir.order.clock import Highest, Time
+from weir.order.promise_bound import Bound
 
 
 class Bounded(Protocol):

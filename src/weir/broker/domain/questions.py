@@ -9,7 +9,7 @@ from weir.broker.domain.askers import ANYTIME, Asker, Scope
 from weir.broker.neighbours.passing import Passing
 from weir.errors import Refused
 from weir.order.clock import Time
-from weir.wire.ordering import AskBarriers
+from weir.protocol.client.barriers import AskBarriers
 
 #: How long others wait at most before they tell what they know: who leads may change meanwhile.
 _WAIT_MS_MAX = 1_000

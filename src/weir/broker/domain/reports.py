@@ -12,7 +12,7 @@ from weir.broker.sessions import Session
 from weir.broker.topics import Topics
 from weir.errors import Refused, UnknownOpcode
 from weir.order.clock import Time
-from weir.wire.messages import Request
+from weir.protocol.client.messages import Request
 
 #: How often the registry is told again what it does not know yet.
 _REPORT_EVERY_MS = 1_000

@@ -19,7 +19,7 @@ from weir.errors import Fenced, Overloaded, Refused, SequenceGap, SequenceReused
 from weir.model.batch import Batch, encode
 from weir.model.columns import NO_SEQUENCE, Origins
 from weir.model.limits import BATCH_BYTES_DEFAULT, ORIGINS_PER_PARTITION_MAX, RETRY_AFTER_MS
-from weir.wire.device import DevicePublishes, encode_confirm
+from weir.protocol.device.codec import DevicePublishes, encode_confirm
 
 #: The offset of a repeat: nothing new is there. A hub that sent it once did not raise its boot.
 DUPLICATE = (1 << 64) - 1

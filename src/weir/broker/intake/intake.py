@@ -38,7 +38,7 @@ from weir.model.ids import partition_of
 from weir.model.limits import DEDUPE_HORIZON_MS, ENTRY_BYTES_MAX
 from weir.model.stamp import milliseconds_of
 from weir.order.clock import HybridClock, Time
-from weir.wire.messages import Confirm
+from weir.protocol.client.messages import Confirm
 
 _ORIGIN = int(Columns.ORIGIN)
 _LARGE = int(Columns.CHUNK | Columns.REFERENCES)

@@ -12,7 +12,7 @@ from weir.broker.surroundings import Surroundings
 from weir.errors import Refused, Unavailable
 from weir.model.batch import Batch
 from weir.model.header import Columns, Header
-from weir.wire.messages import Confirm, Level, Produce
+from weir.protocol.client.messages import Confirm, Level, Produce
 
 _CHUNK = int(Columns.CHUNK)
 #: What is to be looked at beside the messages themselves, where a batch has it.

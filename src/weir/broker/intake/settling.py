@@ -13,7 +13,7 @@ from weir.broker.state.state import PartitionState
 from weir.broker.waits import Wait, Waits
 from weir.errors import Refused, Unavailable
 from weir.order.clock import Time
-from weir.wire.messages import PositionsReply
+from weir.protocol.client.messages import PositionsReply
 
 #: Far above what a commit takes, and below what a client waits for an answer.
 _WAIT_MS_MAX = 10_000

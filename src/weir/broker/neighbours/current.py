@@ -15,9 +15,9 @@ from weir.broker.neighbours.routes import Routes
 from weir.broker.registry.registry import Registry
 from weir.errors import Refused
 from weir.order.clock import Time
-from weir.wire import messages as m
-from weir.wire.client import decode_reply
-from weir.wire.frame import ClientFrame
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import decode_reply
+from weir.protocol.frame import ClientFrame
 
 #: Nobody waits longer for the replica to be current.
 CURRENT_WITHIN_MS = 5_000

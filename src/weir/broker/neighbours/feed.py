@@ -24,8 +24,8 @@ from weir.broker.outbox import Caller, Outbox
 from weir.broker.replica.group import Machine
 from weir.errors import NotLeader, Refused, Unavailable
 from weir.order.clock import Time
-from weir.wire.frame import CLIENT_HEADER, CLIENT_VERSION, Flags
-from weir.wire.messages import Opcode, Reply
+from weir.protocol.client.messages import Opcode, Reply
+from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, Flags
 
 #: Longer than it takes to find that a shard stands still, and to start it again.
 TOLD_WITHIN_MS = 15_000

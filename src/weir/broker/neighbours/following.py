@@ -16,12 +16,12 @@ from weir.broker.control import ControlRecord
 from weir.broker.entries import read_back
 from weir.broker.neighbours.passing import Passing
 from weir.broker.registry.registry import Registry
-from weir.log.frame import Kind
 from weir.order.clock import Time
-from weir.wire import messages as m
-from weir.wire.client import decode_reply
-from weir.wire.frame import ClientFrame
-from weir.wire.messages import Opcode
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import decode_reply
+from weir.protocol.client.messages import Opcode
+from weir.protocol.frame import ClientFrame
+from weir.storage.format.frame import Kind
 
 #: Who is parked waits no longer for news.
 NEWS_WITHIN_MS = 5_000

@@ -20,7 +20,7 @@ from weir.broker.sessions import SHARD, Session
 from weir.errors import NotLeader, Refused, Unavailable
 from weir.model.ids import REGISTRY_GROUP
 from weir.order.clock import Time
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 class Neighbours:

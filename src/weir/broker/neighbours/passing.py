@@ -1,9 +1,9 @@
 """What this shard passes on to other shards: it lets in, only who leads a group confirms.
 
 A peer that asks for a group of another shard, of this node or of the leader's, gets a virtual
-session there (`weir.wire.trunk`). Its requests go on whole, and the replies come back as they are
-to be sent. The requests that are under way are known here, so that each is answered even if the
-other shard is gone. Shards go by their places: see `weir.model.ids.place_of`.
+session there (`weir.protocol.trunk`). Its requests go on whole, and the replies come back as they
+are to be sent. The requests that are under way are known here, so that each is answered even if
+the other shard is gone. Shards go by their places: see `weir.model.ids.place_of`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from weir.codec.fields import Buffer, total
 from weir.errors import Overloaded, Refused, RemoteProtocolError, Unavailable
 from weir.model.ids import place_node
 from weir.model.limits import KIB, RETRY_AFTER_MS
-from weir.wire import messages as m
-from weir.wire import trunk
-from weir.wire.client import OPCODES, decode_reply, encode_request
-from weir.wire.device import DevicePublishes, DeviceRequest
-from weir.wire.frame import CLIENT_VERSION, ClientFrame
-from weir.wire.messages import Opcode
-from weir.wire.trunk import (
+from weir.protocol import trunk
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import OPCODES, decode_reply, encode_request
+from weir.protocol.client.messages import Opcode
+from weir.protocol.device.codec import DevicePublishes, DeviceRequest
+from weir.protocol.frame import CLIENT_VERSION, ClientFrame
+from weir.protocol.trunk import (
     OWN_SESSION,
     Arrival,
     Kind,

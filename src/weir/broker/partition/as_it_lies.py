@@ -14,8 +14,8 @@ from weir.broker.replica.past import LogStorage
 from weir.broker.state.scatterings import Outcome
 from weir.broker.state.state import PartitionState
 from weir.errors import BadBatch, Halted
-from weir.log.errors import LogDamaged
-from weir.model.scattered import Attempt
+from weir.model.scattering import Attempt
+from weir.storage.errors import LogDamaged
 
 
 def find_out(group: Group, state: PartitionState) -> None:

@@ -10,7 +10,7 @@ from weir.broker.replica.group import Group
 from weir.codec.fields import Buffer
 from weir.errors import BadRequest, Refused, ValueLost
 from weir.model.limits import CHUNKS_PER_FETCH_MAX, FETCH_BYTES_MAX
-from weir.wire.messages import FetchChunks, FetchedChunks
+from weir.protocol.client.messages import FetchChunks, FetchedChunks
 
 
 class ChunkReads:

@@ -14,7 +14,7 @@ from weir.broker.partition.leading import Leading
 from weir.broker.state.aside import give_again
 from weir.broker.state.scatterings import Outcome, PreparedAcks
 from weir.broker.state.state import PartitionState
-from weir.model.scattered import Attempt
+from weir.model.scattering import Attempt
 from weir.model.stamp import milliseconds_of
 
 

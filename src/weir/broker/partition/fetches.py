@@ -19,7 +19,7 @@ from weir.errors import DamagedRange, OffsetOutOfRange, Refused, Unavailable
 from weir.model.ids import node_of
 from weir.model.limits import FETCH_BYTES_MAX, WAIT_MS_MAX
 from weir.order.clock import Time
-from weir.wire.messages import Fetch, Fetched
+from weir.protocol.client.messages import Fetch, Fetched
 
 
 class Fetches:

@@ -25,8 +25,8 @@ from weir.errors import Refused
 from weir.model.topic import ClusterPause
 from weir.order.barrier import Barrier, barrier_at
 from weir.order.clock import HybridClock
-from weir.wire.cursors import MoveCursor, SeekCursor, TakeTurn
-from weir.wire.messages import Ack, Extend, Nack, Withdraw, Withdrawn
+from weir.protocol.client.cursors import MoveCursor, SeekCursor, TakeTurn
+from weir.protocol.client.messages import Ack, Extend, Nack, Withdraw, Withdrawn
 
 
 class Leading:

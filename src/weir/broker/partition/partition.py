@@ -30,9 +30,9 @@ from weir.model.header import Header
 from weir.model.ids import node_of, partition_of
 from weir.model.topic import ClusterPause, Topic
 from weir.order.clock import HybridClock
-from weir.wire.administration import ForgetHub, ListClusters, ListHubs
-from weir.wire.cursors import MoveCursor, SeekCursor, TakeTurn
-from weir.wire.messages import (
+from weir.protocol.client.admin import ForgetHub, ListClusters, ListHubs
+from weir.protocol.client.cursors import MoveCursor, SeekCursor, TakeTurn
+from weir.protocol.client.messages import (
     Ack,
     Decide,
     Extend,

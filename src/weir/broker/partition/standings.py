@@ -7,7 +7,7 @@ from weir.broker.control import HubForgotten
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.replica.group import Group
 from weir.broker.state.state import PartitionState
-from weir.wire import administration as a
+from weir.protocol.client import admin as a
 
 #: So many devices at least are told together, if there are so many.
 _TOGETHER = 2_000

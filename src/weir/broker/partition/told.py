@@ -8,8 +8,8 @@ from weir.broker.replica.group import Group
 from weir.broker.state.state import PartitionState
 from weir.broker.surroundings import Surroundings
 from weir.model.ids import partition_of
-from weir.wire.administration import PartitionInfo
-from weir.wire.messages import PositionsReply
+from weir.protocol.client.admin import PartitionInfo
+from weir.protocol.client.messages import PositionsReply
 
 
 def order_of(

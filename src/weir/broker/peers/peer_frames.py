@@ -1,4 +1,4 @@
-"""What replicas of a group tell each other, as frames of a link (`weir.wire.link`).
+"""What replicas of a group tell each other, as frames of a link (`weir.protocol.link`).
 
 A body, little-endian, is u32 CRC-32C of the rest of its head, the head, then payloads as they are.
 An APPEND's head:
@@ -26,14 +26,14 @@ from typing import Any, NamedTuple
 from weir import raft
 from weir.broker.control import belongs, highest_stamp, names_twice
 from weir.broker.entries import Payload, entry_of, read_back, stored_in
-from weir.codec.crc import crc32c
+from weir.codec.checksums import crc32c
 from weir.codec.fields import U32, Buffer, total
 from weir.errors import Halted, WeirError
-from weir.log.frame import Kind
 from weir.model.ids import REGISTRY_GROUP, VOTER_MAX
 from weir.model.stamp import STAMP_FAR
+from weir.protocol.link import LinkFrame, encode_header
 from weir.raft import messages as m
-from weir.wire.link import LinkFrame, encode_header
+from weir.storage.format.frame import Kind
 
 _VOTE_REQUEST = struct.Struct("<QQQQQBB")
 _VOTE_REPLY = struct.Struct("<QQQQBB")

@@ -41,7 +41,7 @@ from weir.broker.replica.replication import Replication
 from weir.broker.replica.slots import Slots
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_of
 from weir.model.stamp import STAMP_FAR, milliseconds_of, stamp_at
-from weir.wire.link import LinkFrame
+from weir.protocol.link import LinkFrame
 
 #: Of groups that are not here yet, so many candidates are remembered: a group is opened on its
 #: nodes one after the other, and its first election must not wait for the second.

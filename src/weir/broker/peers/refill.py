@@ -27,14 +27,14 @@ from weir.broker.reads import Reads
 from weir.broker.writer import Writer
 from weir.codec.fields import Buffer
 from weir.errors import Refused
-from weir.log.frame import Kind
-from weir.log.index_lookups import Stored
-from weir.log.log import Log
-from weir.log.mending import Filled, MendPiece, filled_by
-from weir.log.reading import Reading
 from weir.model.limits import MIB
 from weir.order.clock import Time
-from weir.wire.link import LinkFrame
+from weir.protocol.link import LinkFrame
+from weir.storage.entries.index_lookups import Stored
+from weir.storage.entries.reads import Reading
+from weir.storage.entries.repair import Filled, MendPiece, filled_by
+from weir.storage.format.frame import Kind
+from weir.storage.log import Log
 
 #: Of entries asked for at once: how many, and about how many bytes.
 _TOGETHER = 64

@@ -23,11 +23,11 @@ from weir.broker.peers.peer_frames import (
     sent_to,
     within,
 )
-from weir.codec.crc import crc32c
+from weir.codec.checksums import crc32c
 from weir.codec.fields import U32, Buffer
 from weir.errors import WeirError
-from weir.log.frame import Kind
-from weir.wire.link import LinkFrame
+from weir.protocol.link import LinkFrame
+from weir.storage.format.frame import Kind
 
 _NAME = struct.Struct("<QQ")
 _ENTRY = struct.Struct("<QQIIB7x")

@@ -13,15 +13,15 @@ from weir.errors import Refused, Unavailable, UnknownTopic
 from weir.model.limits import CLUSTER_PAUSES_MAX
 from weir.model.topic import Topic, check_name, check_settings, split_name
 from weir.order.clock import Time
-from weir.wire.administration import (
+from weir.protocol.client.admin import (
     AlterTopic,
     ClusterChanged,
     Deleted,
     DeleteTopic,
     PauseCluster,
 )
-from weir.wire.messages import Reply, TopicInfo
-from weir.wire.ordering import ReportJoined
+from weir.protocol.client.barriers import ReportJoined
+from weir.protocol.client.messages import Reply, TopicInfo
 
 #: Who waits for more partitions waits no longer: partition 0 has no leader, perhaps.
 _GROW_MS = 10_000

@@ -17,9 +17,9 @@ from weir.broker.replica.proposals import Proposals
 from weir.errors import BadRequest, Refused, Unavailable, UnknownTopic
 from weir.model.topic import Topic
 from weir.order.clock import Time
-from weir.wire.administration import EndPartition
-from weir.wire.messages import TopicInfo
-from weir.wire.ordering import ReportEnded
+from weir.protocol.client.admin import EndPartition
+from weir.protocol.client.barriers import ReportEnded
+from weir.protocol.client.messages import TopicInfo
 
 #: Who waits for the end of a partition waits no longer: it has no leader, perhaps.
 _END_MS = 10_000

@@ -36,7 +36,7 @@ from weir.model.ids import (
     voter_of,
 )
 from weir.model.limits import FORMAT_LEVEL_FIRST
-from weir.wire.nodes import (
+from weir.protocol.client.nodes import (
     ChangeNode,
     NodeList,
     NodeRow,

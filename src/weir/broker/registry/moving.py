@@ -19,9 +19,9 @@ from weir.broker.registry.placement import Placement
 from weir.errors import BadRequest, Refused
 from weir.model.ids import REGISTRY_GROUP, node_of
 from weir.order.clock import Time
+from weir.protocol.client.nodes import SETTLED_MAX, ReportSettled
 from weir.raft.membership import Change, Configuration
 from weir.raft.progress import ProgressState
-from weir.wire.nodes import SETTLED_MAX, ReportSettled
 
 #: How often a group is looked at that is on its way, or that another is to lead.
 LOOK_EVERY_MS = 250

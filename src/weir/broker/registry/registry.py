@@ -54,7 +54,7 @@ from weir.model.topic import (
     split_name,
 )
 from weir.order.clock import HybridClock, Time
-from weir.wire.messages import CreateTopic, OpenProducer, ProducerGrant, TopicInfo
+from weir.protocol.client.messages import CreateTopic, OpenProducer, ProducerGrant, TopicInfo
 
 
 class Registry:

@@ -25,9 +25,9 @@ from weir.broker.replica.staging import stage
 from weir.broker.replica.supply import Supply
 from weir.broker.state.frozen import unpack_slowly
 from weir.errors import Damaged, NotLeader, Unavailable
-from weir.log.log import Log
 from weir.model.ids import REGISTRY_GROUP
 from weir.model.limits import KIB, MIB
+from weir.storage.log import Log
 
 #: So much is applied before other events have their turn, each batch counted with what it costs
 #: besides its bytes: about a thousand small ones, or a hundred thousand rows of devices.

@@ -11,13 +11,13 @@ from weir.broker.entries import entry_of, read_back, unread
 from weir.broker.replica.replication import Replication
 from weir.broker.state.frozen import pack, unpack
 from weir.codec.fields import Buffer
-from weir.log.errors import LogDamaged
-from weir.log.frame import Kind
-from weir.log.index import Stored
-from weir.log.log import Log
-from weir.log.reading import Reading
-from weir.log.recovery import RecoveredGroup
 from weir.model.limits import KIB
+from weir.storage.entries.group_index import Stored
+from weir.storage.entries.reads import Reading
+from weir.storage.errors import LogDamaged
+from weir.storage.format.frame import Kind
+from weir.storage.log import Log
+from weir.storage.recovery import RecoveredGroup
 
 #: Raft refuses proposals beyond this; the shard's byte budget refuses publishes long before.
 _PENDING_BYTES_MAX = 1 << 40

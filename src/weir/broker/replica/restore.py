@@ -10,13 +10,13 @@ import msgspec
 from weir import raft
 from weir.broker.replica.group import Group
 from weir.broker.state.frozen import crc_from, pack_onto, taken
-from weir.codec.crc import crc32c
+from weir.codec.checksums import crc32c
 from weir.codec.fields import U32
 from weir.errors import Damaged
-from weir.log.checkpoint import CHECKPOINT as CHECKPOINT
-from weir.log.errors import LogDamaged
-from weir.log.log import Log
-from weir.log.recovery import RecoveredGroup
+from weir.storage.errors import LogDamaged
+from weir.storage.format.checkpoint import CHECKPOINT as CHECKPOINT
+from weir.storage.log import Log
+from weir.storage.recovery import RecoveredGroup
 
 _VERSION = 1
 

@@ -7,9 +7,9 @@ import msgspec
 from weir import raft
 from weir.broker.entries import Payload, stored_in
 from weir.broker.replica.past import pack_installed
-from weir.log.frame import Kind
-from weir.log.log import Log
-from weir.log.record import HardState, Record
+from weir.storage.format.frame import Kind
+from weir.storage.format.record import HardState, Record
+from weir.storage.log import Log
 
 
 class Token(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from weir.broker.replica.slots import Slots
 from weir.broker.state.frozen import Packing, taken
 from weir.codec.fields import Buffer
 from weir.errors import DamagedRange, Refused
-from weir.log.reading import Reading
+from weir.storage.entries.reads import Reading
 
 
 class Supply:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from weir.broker.scatter.participant import Tell
 from weir.errors import Overloaded, Refused, Unavailable
-from weir.model.scattered import part_group
+from weir.model.scattering import part_group
 from weir.order.clock import Time
-from weir.wire.scattering import Decide, PartState, Prepare
+from weir.protocol.client.scattering import Decide, PartState, Prepare
 
 Question = Prepare | Decide
 #: What each part answered: how it is, or why that is not known.

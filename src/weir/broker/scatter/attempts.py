@@ -13,10 +13,18 @@ from weir.broker.scatter.settling import has, question, settle
 from weir.errors import NotLeader, Refused, StampTooFar, Unavailable
 from weir.model.ids import Address
 from weir.model.limits import MAX_AHEAD_MS
-from weir.model.scattered import Attempt, is_acks, part_group
+from weir.model.scattering import Attempt, is_acks, part_group
 from weir.model.stamp import stamp_at
 from weir.order.clock import Highest, Time
-from weir.wire.scattering import Part, PartState, Prepare, Scatter, ScatterConfirm, Standing, Step
+from weir.protocol.client.scattering import (
+    Part,
+    PartState,
+    Prepare,
+    Scatter,
+    ScatterConfirm,
+    Standing,
+    Step,
+)
 
 #: A client is answered within this time; what is not clear by then its participants find out.
 WITHIN_MS = 10_000

@@ -12,12 +12,12 @@ from weir.broker.scatter.attempts import Scattering, Surface
 from weir.broker.scatter.recovery import Recovery
 from weir.errors import Overloaded, Refused, refusal
 from weir.model.limits import RETRY_AFTER_MS, SCATTERINGS_MAX
-from weir.model.scattered import Attempt
+from weir.model.scattering import Attempt
 from weir.order.clock import Highest, HybridClock, Time
-from weir.wire.client import decode_reply
-from weir.wire.frame import ClientFrame
-from weir.wire.messages import Refusal
-from weir.wire.scattering import Part, PartState, Scatter, ScatterConfirm
+from weir.protocol.client.codec import decode_reply
+from weir.protocol.client.messages import Refusal
+from weir.protocol.client.scattering import Part, PartState, Scatter, ScatterConfirm
+from weir.protocol.frame import ClientFrame
 
 
 class Coordinator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weir.broker.state.scatterings import Recover, Scatterings
 from weir.model.limits import MAX_AHEAD_MS
-from weir.model.scattered import Attempt
+from weir.model.scattering import Attempt
 from weir.model.stamp import milliseconds_of
 from weir.order.clock import Time
 

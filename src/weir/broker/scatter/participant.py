@@ -24,10 +24,10 @@ from weir.errors import (
     UnknownCluster,
 )
 from weir.model.limits import ACK_RANGES_MAX, GRANT_MS_MAX, RETRY_AFTER_MS, SCATTERINGS_KEPT_MAX
-from weir.model.scattered import Attempt, Scattered
+from weir.model.scattering import Attempt, Scattered
 from weir.order.clock import Time
-from weir.wire.messages import Confirm
-from weir.wire.scattering import Acks, Decide, PartState, Prepare, Standing, Step
+from weir.protocol.client.messages import Confirm
+from weir.protocol.client.scattering import Acks, Decide, PartState, Prepare, Standing, Step
 
 #: Told how it is with a part, or why that is not known.
 Tell = Callable[[PartState | Refused], None]

@@ -8,9 +8,9 @@ from functools import partial
 from weir.broker.scatter.asks import Answers, Asks, Round
 from weir.broker.scatter.settling import has, question, settle
 from weir.errors import Refused
-from weir.model.scattered import Attempt
+from weir.model.scattering import Attempt
 from weir.order.clock import Time
-from weir.wire.scattering import Standing, Step
+from weir.protocol.client.scattering import Standing, Step
 
 _WITHIN_MS = 4_000
 

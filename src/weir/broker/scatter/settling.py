@@ -8,8 +8,8 @@ from functools import partial
 from weir.broker.scatter.asks import Answers, Asks, Round
 from weir.errors import Refused
 from weir.model.ids import Address, topic_of
-from weir.model.scattered import Attempt, is_acks, part_group
-from weir.wire.scattering import Decide, PartState, Standing, Step
+from weir.model.scattering import Attempt, is_acks, part_group
+from weir.protocol.client.scattering import Decide, PartState, Standing, Step
 
 
 def question(attempt: Attempt, step: Step, part: int) -> Decide:

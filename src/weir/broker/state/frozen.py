@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from weir.codec.crc import crc32c
+from weir.codec.checksums import crc32c
 from weir.codec.fields import Buffer
-from weir.log.disk import Disk
 from weir.model.limits import MIB
+from weir.storage.disk import Disk
 
 
 class Frozen:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from weir.broker.state.dedupe import Answer
 from weir.broker.state.ranges import Ranges
-from weir.model.scattered import Attempt
+from weir.model.scattering import Attempt
 
 #: Told that an attempt with these parts is to be finished, whatever its coordinator does, and
 #: whether it is known to be committed.

@@ -40,7 +40,7 @@ from weir.model.batch import Batch
 from weir.model.chunks import Piece
 from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import DEDUPE_HORIZON_MS, DELAYED_BATCHES_MAX
-from weir.model.scattered import Attempt
+from weir.model.scattering import Attempt
 from weir.model.stamp import milliseconds_of, stamp_at
 
 _VERSION = 9

@@ -24,7 +24,7 @@ from weir.model.ids import group_of
 from weir.model.limits import BATCH_BYTES_MAX
 from weir.model.message import LargeMessage, Message
 from weir.model.topic import FOREVER
-from weir.wire.messages import TopicInfo
+from weir.protocol.client.messages import TopicInfo
 
 _TOTAL_SIZE = struct.Struct("<I")
 

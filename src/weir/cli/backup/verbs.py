@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.cli.connecting import DEFAULT_URL, Url, connected
+from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
     from weir.cli.backup.manifest import Manifest

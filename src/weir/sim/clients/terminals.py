@@ -12,9 +12,9 @@ from typing import Any
 from weir.client.client import Client
 from weir.client.connect import connect
 from weir.commands.output import Form
+from weir.commands.reconnection import for_ever
 from weir.commands.sub import Sub
 from weir.commands.tail import Tail
-from weir.commands.waiting import for_ever
 from weir.errors import Disconnected, OffsetOutOfRange, UnknownTopic, ValueLost, WeirError
 from weir.sim.clients.process import Shipped
 from weir.sim.history import UNREAD, Reading, Row, Seen

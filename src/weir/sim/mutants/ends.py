@@ -8,9 +8,9 @@ from weir.broker.domain.ends import Ends
 from weir.broker.intake.intake import Intake
 from weir.broker.partition.partition import Partition
 from weir.model.topic import Topic
+from weir.protocol.client.barriers import ReportEnded
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.shape import NODE_ENDING
-from weir.wire.ordering import ReportEnded
 
 _BARRIER = {"BarrierHolds", "OneOrder"}
 #: Those who publish to the partition that ends do so for longer.

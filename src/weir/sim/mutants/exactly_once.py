@@ -12,9 +12,9 @@ from weir.broker.requests import Requests
 from weir.broker.state.dedupe import OriginTable, ProducerTable
 from weir.broker.state.large import ValueTable
 from weir.model.header import Header
+from weir.protocol.client.messages import Confirm
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.shape import SET, Shape
-from weir.wire.messages import Confirm
 
 #: One producer id, and four who take it from each other.
 QUARREL = Shape(

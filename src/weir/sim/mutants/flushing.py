@@ -35,7 +35,7 @@ def what_a_start_stages_is_named_durable(patch: Patch) -> None:
     first flush starts again.
     """
     patch.source(
-        "weir.host.start",
+        "weir.host.log_start",
         "log].reached(start.durable)",
         "log].reached(start.opened.log.tail)",
     )

@@ -12,7 +12,7 @@ from weir.sim.outcome import CRASH
 
 _ACCEPT_QUEUE = "weir.host.accept_queue"
 _CONNECTIONS = "weir.host.connections"
-_FEED = "weir.host.feed"
+_FEED = "weir.host.event_queue"
 _FLUSHES = "weir.host.flush_schedule"
 
 

@@ -26,14 +26,14 @@ from weir.order.barrier import Barrier, barrier_at
 from weir.order.clock import HybridClock
 from weir.order.merge import Merge
 from weir.order.roster import Roster
+from weir.protocol.client.barriers import ReportJoined
+from weir.protocol.client.messages import Barriers, Confirm
 from weir.raft import multi
 from weir.raft.ground import Pledge
 from weir.sim.cutters import Cutter
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.mutants.replication import ALL
 from weir.testing.simulator.world import MS, SECOND
-from weir.wire.messages import Barriers, Confirm
-from weir.wire.ordering import ReportJoined
 
 _BARRIER = {"BarrierHolds", "OneOrder"}
 #: Leaders die soon and others follow at once, whose clocks are a little behind or ahead.

@@ -13,7 +13,7 @@ _STREAM = "weir.spark.stream"
 _SUB = "weir.commands.sub"
 _SUPERVISING = "weir.app.supervising"
 _TAIL = "weir.commands.tail"
-_WAITING = "weir.commands.waiting"
+_WAITING = "weir.commands.reconnection"
 
 
 @bug(breaks={"Streamed"})

@@ -10,6 +10,7 @@ from weir.broker.events import TICK_MS
 from weir.broker.intake import producing
 from weir.broker.outbox import Caller
 from weir.broker.registry.membership import Membership
+from weir.protocol.client.nodes import RaiseLevel
 from weir.raft import core, election
 from weir.raft.follower import Follower
 from weir.raft.ground import Ground
@@ -21,7 +22,6 @@ from weir.sim.outcome import CRASH
 from weir.sim.shape import UNORDERED
 from weir.testing.simulator.witness import AGREED
 from weir.testing.simulator.world import MS, SECOND
-from weir.wire.nodes import RaiseLevel
 
 #: Every kind of program has a part in each run, and no disk rots in the end.
 ALL = replace(UNORDERED, absent=0.0, rots=(0,))

@@ -15,7 +15,7 @@ from weir.broker.state.ranges import Ranges
 from weir.broker.state.scatterings import Taken
 from weir.broker.state.state import PartitionState
 from weir.codec.fields import Buffer
-from weir.model.scattered import Attempt
+from weir.model.scattering import Attempt
 from weir.order.barrier import Barrier, barrier_at
 from weir.sim.mutants.order import ORDER
 from weir.sim.mutants.planting import Patch, mutant

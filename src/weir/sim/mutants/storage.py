@@ -10,19 +10,21 @@ from weir.broker.replica.staging import Token
 from weir.broker.state.state import PartitionState
 from weir.broker.writer import Writer
 from weir.errors import BadBatch
-from weir.log import durable_position, index_file, recovery, scan
-from weir.log.disk import Disk
-from weir.log.flush import Flush
-from weir.log.frame import HEADER_SIZE, BadFrame, BadPayload, Frame, Kind, place, verify
-from weir.log.index import GroupIndex
-from weir.log.log import Log
-from weir.log.segment import Segment
 from weir.model.header import parse
 from weir.sim.lone_log import play_log
 from weir.sim.lost_tails import Life, play_tails
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.outcome import CRASH
 from weir.sim.shape import Shape
+from weir.storage import recovery
+from weir.storage.disk import Disk
+from weir.storage.entries.group_index import GroupIndex
+from weir.storage.format import durable_position, index_file
+from weir.storage.format.frame import HEADER_SIZE, BadFrame, BadPayload, Frame, Kind, place, verify
+from weir.storage.format.segment import Segment
+from weir.storage.log import Log
+from weir.storage.scan import segment_scan
+from weir.storage.segments.flush import Flush
 
 #: Much rot in the end.
 ROTTEN = Shape(rots=(3,))
@@ -87,7 +89,7 @@ def ack_before_fsync(patch: Patch) -> None:
 def page_cache_believed(patch: Patch) -> None:
     """Recovery neither rewrites nor syncs what lies above the durable mark (counterexample 9)."""
 
-    def settle(disk: Disk, row: list[Segment], rest: list[str], scan: scan.Scan) -> None:
+    def settle(disk: Disk, row: list[Segment], rest: list[str], scan: segment_scan.Scan) -> None:
         live = {segment.name for segment in scan.live}
         for name in [*(s.name for s in reversed(row) if s.name not in live), *rest]:
             disk.remove(name)
@@ -117,7 +119,7 @@ def torn_tail_believed(patch: Patch) -> None:
                 frame, first_offset=first.first_offset, next_offset=behind, stamp=last.stamp
             )
 
-    patch.setattr(scan, "verify", believed)
+    patch.setattr(segment_scan, "verify", believed)
 
 
 @mutant(seed=1, breaks={"Durable", "Honest"}, play=play_log)
@@ -136,7 +138,7 @@ def old_generation_believed(patch: Patch) -> None:
             frame = verify(data, at, generation=known, position=there)
             return msgspec.structs.replace(frame, position=position)
 
-    patch.setattr(scan, "verify", believed)
+    patch.setattr(segment_scan, "verify", believed)
 
 
 @mutant(seed=6, breaks={"Retained"})
@@ -186,13 +188,13 @@ def a_hole_is_mended_behind(patch: Patch) -> None:
 @mutant(seed=5, breaks={"Durable", "Live", "Honest", CRASH}, shape=ROTTEN)
 def damaged_groups_take_part(patch: Patch) -> None:
     """A group that lost entries it has to apply leads as if nothing were (DESIGN §4 Damage)."""
-    honest = scan.Scan.judge
+    honest = segment_scan.Scan.judge
 
-    def judge(self: scan.Scan, read: scan.Read) -> None:
+    def judge(self: segment_scan.Scan, read: segment_scan.Read) -> None:
         honest(self, read)
         self.groups.damage.clear()
 
-    patch.setattr(scan.Scan, "judge", judge)
+    patch.setattr(segment_scan.Scan, "judge", judge)
 
 
 @mutant(seed=0, breaks={"Live"}, play=play_tails)
@@ -210,4 +212,4 @@ def the_older_position_is_taken(patch: Patch) -> None:
 @mutant(seed=0, breaks={"Durable"}, play=play_tails)
 def a_position_is_not_compared(patch: Patch) -> None:
     """A log that ends below what the file names goes on as if nothing were (ADR 0036, rule 4)."""
-    patch.setattr(scan.Scan, "reach", lambda self, durable: None)
+    patch.setattr(segment_scan.Scan, "reach", lambda self, durable: None)

@@ -10,14 +10,14 @@ from weir.broker.control import CursorMoved, CursorSought, CursorTaken
 from weir.broker.outbox import Caller
 from weir.broker.state.clusters import AT_ONCE
 from weir.broker.state.cursors import Cursor, Cursors
+from weir.protocol.client import messages as m
+from weir.protocol.client.cursors import Turn
 from weir.sim.history import Move, TurnTaken
 from weir.sim.mutants.order import ORDER
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.shape import NODE
 from weir.sim.takers import Taker
 from weir.testing.simulator.world import MS
-from weir.wire import messages as m
-from weir.wire.cursors import Turn
 
 #: Nodes go and come back while three take turns.
 TURNS = replace(ORDER, kinds=("kill", "part"), takers=(3,), ordered=(0,), pace=(2, 20))

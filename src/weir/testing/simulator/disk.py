@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from weir.codec.fields import Buffer
 from weir.errors import DiskFailed
-from weir.log.disk import Pace, at_once
+from weir.storage.disk import Pace, at_once
 
 SECTOR = 512
 _ASIDE = ".new"
@@ -92,7 +92,7 @@ class _File:
 
 
 class SimDisk:
-    """The port `weir.log.disk.Disk` in memory, with power cuts, kills and errors on demand."""
+    """The port `weir.storage.disk.Disk` in memory, with power cuts, kills and errors on demand."""
 
     def __init__(self, rng: random.Random) -> None:
         """Begin with an empty folder; every choice is drawn from `rng`."""

@@ -24,9 +24,9 @@ from weir.host.supervision import (
     Supervision,
     Tell,
 )
-from weir.log.errors import LogDamaged
-from weir.log.lost import begin_lost
 from weir.model.limits import FORMAT_LEVEL
+from weir.storage.errors import LogDamaged
+from weir.storage.lost_log import begin_lost
 from weir.testing.simulator.disk import PowerCut, SimDisk
 from weir.testing.simulator.jobs import Faults
 from weir.testing.simulator.network import Link

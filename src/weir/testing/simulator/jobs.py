@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, get_args
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.errors import DiskFailed
-from weir.log import checkpoint
-from weir.log.errors import LogDamaged
-from weir.log.flush import Flush
-from weir.log.reading import Reading
-from weir.log.scrub import Scrubbed
+from weir.storage.entries.reads import Reading
+from weir.storage.errors import LogDamaged
+from weir.storage.format import checkpoint
+from weir.storage.segments.flush import Flush
+from weir.storage.segments.scrub import Scrubbed
 from weir.testing.simulator.disk import PowerCut, SimDisk
 from weir.testing.simulator.world import MS, SECOND
 

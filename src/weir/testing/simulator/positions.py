@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from weir.errors import DiskFailed
-from weir.log.durable_position import DurablePosition
+from weir.storage.format.durable_position import DurablePosition
 from weir.testing.simulator.disk import PowerCut, SimDisk
 from weir.testing.simulator.world import MS
 

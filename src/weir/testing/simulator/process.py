@@ -15,17 +15,17 @@ from weir.broker.layout import Layout
 from weir.broker.shard import Shard, ShardSettings
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
-from weir.host.feed import Feed
+from weir.host.event_queue import Feed
 from weir.host.flush_schedule import FlushSchedule
-from weir.host.guest import Guest
-from weir.host.link_out import Whereabouts
-from weir.host.links import Links, Own
+from weir.host.forwarded_connection import Guest
+from weir.host.links.links import Links, Own
+from weir.host.links.outbound import Whereabouts
+from weir.host.log_start import Start, open_log, tell_durable
+from weir.host.shard_connections import Home
 from weir.host.shard_loop import ShardLoop
-from weir.host.start import Start, open_log, tell_durable
 from weir.host.trunks import Trunks
-from weir.host.wires import Home
-from weir.log.durable_position import DurablePosition, Owner
-from weir.log.settings import Settings
+from weir.storage.format.durable_position import DurablePosition, Owner
+from weir.storage.settings import Settings
 from weir.testing.simulator.disk import SimDisk
 from weir.testing.simulator.jobs import BESIDES, Faults, Jobs
 from weir.testing.simulator.network import End, Link, Way

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from weir.model.limits import FORMAT_LEVEL
+from weir.protocol.link import Greeting, LinkAnswer, Verdict, decode_hello, encode_greeting, prove
 from weir.testing.simulator.network import End, Link, Way
 from weir.testing.simulator.world import World
-from weir.wire.link import Greeting, LinkAnswer, Verdict, decode_hello, encode_greeting, prove
 
 #: Of a folder that no set knows.
 _BIRTH = 404

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from weir.host.connections import Transport
-from weir.host.link_greeting import Dialled
-from weir.host.wires import Wire
+from weir.host.links.greeting import Dialled
+from weir.host.shard_connections import Wire
 from weir.testing.simulator.network import End, Link, Way
 from weir.testing.simulator.sockets import Socket
 from weir.testing.simulator.world import MS

@@ -24,8 +24,8 @@ from weir.model.clusters import Mode
 from weir.model.limits import DELAY_MS_MAX
 from weir.model.stamp import milliseconds_of, stamp_at
 from weir.model.topic import SettingsChange
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 DAY_MS = 24 * 3600 * 1000
 LEASE_MS = 60_000

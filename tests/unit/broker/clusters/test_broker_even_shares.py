@@ -12,7 +12,7 @@ import pytest
 
 from weir.client.pace import Pace
 from weir.model.clusters import Mode
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 LEASE_MS = 30_000
 

@@ -13,7 +13,7 @@ from weir.model.batch import split
 from weir.model.clusters import AckOutcome
 from weir.model.limits import GRANT_MS_MAX
 from weir.model.stamp import stamp_at
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 LEASE_MS = 1_000
 

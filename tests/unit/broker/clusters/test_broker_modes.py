@@ -8,8 +8,8 @@ import pytest
 
 from weir.errors import BadName, BadRequest, ClusterInUse, Overloaded
 from weir.model.clusters import Mode
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 LEASE_MS = 5_000
 

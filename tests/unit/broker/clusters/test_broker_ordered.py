@@ -9,7 +9,7 @@ import pytest
 from weir.broker.events import Closed
 from weir.errors import BadRequest, StaleGrant
 from weir.model.clusters import Mode
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 LEASE_MS = 1_000
 

@@ -14,8 +14,8 @@ from weir.broker.state.state import PartitionState
 from weir.errors import BadName, Unavailable, UnknownTopic
 from weir.model.ids import Address, group_of
 from weir.model.topic import DEFAULT_NAMESPACE, ClusterPause
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 
 class Pair:

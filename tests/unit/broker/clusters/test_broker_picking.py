@@ -12,7 +12,7 @@ from weir.errors import BadRequest, StaleGrant
 from weir.model.clusters import Mode
 from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 LEASE_MS = 1_000
 MODES = list(Mode)

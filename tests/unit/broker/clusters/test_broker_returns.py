@@ -16,8 +16,8 @@ from weir.errors import (
     UnknownCluster,
 )
 from weir.model.limits import ACK_RANGES_MAX, DELAY_MS_MAX, GRANT_MS_MAX
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 LEASE_MS = 1_000
 DAY_MS = 24 * 3600 * 1000

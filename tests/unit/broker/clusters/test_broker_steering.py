@@ -17,8 +17,8 @@ from weir.errors import (
     StaleGrant,
     UnknownCluster,
 )
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 
 @pytest.fixture

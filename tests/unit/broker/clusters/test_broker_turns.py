@@ -12,8 +12,8 @@ from weir.broker.state.cursors import Cursors
 from weir.errors import BadRequest, Overloaded, StaleGrant, UnknownCluster
 from weir.model.clusters import Mode
 from weir.model.stamp import milliseconds_of, stamp_at
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 LEASE_MS = 1_000
 

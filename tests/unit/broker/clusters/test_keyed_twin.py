@@ -17,7 +17,7 @@ import pytest
 from weir.broker.clusters.keyed import KeyWindow
 from weir.broker.events import Closed
 from weir.model.clusters import Mode
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 LEASE_MS = 1_000
 PROGRAMS = int(os.environ.get("WEIR_KEYED", "25"))

@@ -22,12 +22,12 @@ from weir.errors import (
 )
 from weir.model.batch import Batch
 from weir.model.limits import DEVICE_BODY_BYTES_MAX, KIB, RETRY_AFTER_MS_MAX
-from weir.wire import administration as a
-from weir.wire import device as d
-from weir.wire import messages as m
-from weir.wire.deliveries import ALL_PARTITIONS, PULL_BYTES_MIN, Delivery
-from weir.wire.device import DeviceOpcode as Op
-from weir.wire.device import DeviceReply
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.device import codec as d
+from weir.protocol.device.codec import DeviceOpcode as Op
+from weir.protocol.device.codec import DeviceReply
+from weir.protocol.device.deliveries import ALL_PARTITIONS, PULL_BYTES_MIN, Delivery
 
 LEASE_MS = 5_000
 ONE = PULL_BYTES_MIN + 100

@@ -9,10 +9,10 @@ import pytest
 from weir.broker import events as ev
 from weir.errors import BadRequest, NotSubscribed, StaleGrant
 from weir.model.limits import GRANT_MS_MAX
-from weir.wire import device as d
-from weir.wire.deliveries import PULL_BYTES_MIN, Delivery, DeviceExtend, DeviceNack
-from weir.wire.device import DeviceOpcode as Op
-from weir.wire.device import DeviceReply
+from weir.protocol.device import codec as d
+from weir.protocol.device.codec import DeviceOpcode as Op
+from weir.protocol.device.codec import DeviceReply
+from weir.protocol.device.deliveries import PULL_BYTES_MIN, Delivery, DeviceExtend, DeviceNack
 
 #: As `Doors` subscribe.
 LEASE_MS = 5_000

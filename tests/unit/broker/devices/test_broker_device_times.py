@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from weir.model.stamp import stamp_at
-from weir.wire import administration as a
-from weir.wire import messages as m
-from weir.wire.deliveries import PULL_BYTES_MIN
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.device.deliveries import PULL_BYTES_MIN
 
 
 class Post:

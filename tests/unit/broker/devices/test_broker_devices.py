@@ -13,9 +13,9 @@ from weir.broker.intake.fan_in import DUPLICATE
 from weir.errors import BadRequest, ErasedBoot, NoHello, Overloaded, SequenceReused, UnknownTopic
 from weir.model.limits import DEDUPE_HORIZON_MS, DEVICE_WINDOW, MAX_AHEAD_MS, RETRY_AFTER_MS
 from weir.model.stamp import milliseconds_of
-from weir.wire import administration as a
-from weir.wire import device as d
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.device import codec as d
 
 HUB = 7
 DAY_MS = 24 * 3600 * 1000

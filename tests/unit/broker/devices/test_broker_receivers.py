@@ -21,18 +21,18 @@ from weir.errors import (
 )
 from weir.model.clusters import Mode
 from weir.model.limits import GRANT_MS_MAX, RETRY_AFTER_MS, WAIT_MS_MAX
-from weir.wire import administration as a
-from weir.wire import device as d
-from weir.wire import messages as m
-from weir.wire.deliveries import (
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.device import codec as d
+from weir.protocol.device.codec import DeviceOpcode as Op
+from weir.protocol.device.codec import DeviceReply
+from weir.protocol.device.deliveries import (
     ALL_PARTITIONS,
     BY_HUB,
     PULL_BYTES_MIN,
     Delivery,
     DeviceAck,
 )
-from weir.wire.device import DeviceOpcode as Op
-from weir.wire.device import DeviceReply
 
 LEASE_MS = 5_000
 

@@ -10,7 +10,7 @@ from weir.errors import BadBatch
 from weir.model.batch import encode
 from weir.model.chunks import References
 from weir.model.header import HEADER_SIZE, stamped
-from weir.wire.deliveries import message_bytes
+from weir.protocol.device.deliveries import message_bytes
 
 ROOM = 1 << 16
 

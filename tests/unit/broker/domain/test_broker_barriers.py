@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from weir.model.stamp import stamp_at
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 
 def published(rig: Any, info: m.TopicInfo, sequence: int, partition: int = 0) -> m.Produce:

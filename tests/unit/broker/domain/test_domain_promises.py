@@ -10,8 +10,8 @@ from weir import raft
 from weir.broker.domain.promises import Promises
 from weir.model.limits import PROMISE_EVERY_MS
 from weir.model.stamp import stamp_at
-from weir.order.bound import Bound
 from weir.order.clock import Highest, HybridClock
+from weir.order.promise_bound import Bound
 
 
 class FakeLog:

@@ -10,7 +10,7 @@ import pytest
 from weir.errors import BadRequest
 from weir.model.batch import Batch, split
 from weir.model.header import HEADER_SIZE, Compression, Packed, parse, seal
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 def fetched(rig: Any, info: m.TopicInfo, offset: int = 0) -> list[Batch]:

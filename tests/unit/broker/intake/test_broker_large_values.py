@@ -11,7 +11,7 @@ from weir.errors import BadRequest, Overloaded, SequenceReused, TooLarge, ValueL
 from weir.model.batch import Batch, split
 from weir.model.chunks import Piece, References
 from weir.model.limits import OPEN_VALUE_MS, OPEN_VALUES_MAX
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 def fetched(rig: Any, info: m.TopicInfo, offset: int = 0) -> list[Batch]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from weir.codec.crc import crc32c, xxh3
+from weir.codec.checksums import crc32c, xxh3
 from weir.errors import BadBatch, BadRequest
 from weir.model.batch import Batch, encode
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 VALUES = [b"aa", b"bbb", b"c", b"dd"]
 #: Every column that readers look into, and none that is uniform.

@@ -6,8 +6,8 @@ from typing import Any
 
 from weir.model.batch import split
 from weir.model.stamp import milliseconds_of, stamp_at
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 
 def asked(rig: Any, info: m.TopicInfo, stamp: int) -> int:

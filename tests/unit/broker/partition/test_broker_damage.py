@@ -10,11 +10,11 @@ import pytest
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.errors import Damaged, DamagedRange
-from weir.log.errors import LogDamaged
-from weir.log.frame import Kind
 from weir.model.batch import split
 from weir.model.clusters import Mode
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
+from weir.storage.errors import LogDamaged
+from weir.storage.format.frame import Kind
 
 
 class Rotten:

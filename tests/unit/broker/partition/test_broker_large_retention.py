@@ -10,8 +10,8 @@ from weir.errors import ValueLost
 from weir.model.batch import Batch, split
 from weir.model.limits import OPEN_VALUE_MS
 from weir.model.topic import SettingsChange
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 
 def fetched(rig: Any, info: m.TopicInfo, offset: int = 0) -> list[Batch]:

@@ -12,8 +12,8 @@ from weir.broker.state.state import PartitionState
 from weir.errors import OffsetOutOfRange
 from weir.model.batch import split
 from weir.model.topic import SettingsChange, TopicSettings
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 DAY_MS = 24 * 3600 * 1000
 

@@ -9,7 +9,7 @@ import pytest
 
 from weir.broker.partition.partition import Partition
 from weir.model.stamp import stamp_at
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 WAIT_MS = 500
 #: As long as `Settling` keeps somebody back.

@@ -21,10 +21,10 @@ from weir.broker.peers.peer_frames import (
     unpack_link,
 )
 from weir.codec.fields import Buffer
-from weir.log.frame import Kind
 from weir.model.batch import encode
+from weir.protocol.link import LinkFrame, LinkStream
 from weir.raft import messages as m
-from weir.wire.link import LinkFrame, LinkStream
+from weir.storage.format.frame import Kind
 
 GROUP = 65_536
 NUMBERS = st.integers(0, (1 << 63) - 1)

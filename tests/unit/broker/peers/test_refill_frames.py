@@ -8,10 +8,10 @@ from weir.broker.control import GrantsReleased
 from weir.broker.entries import NOOP, of_control
 from weir.broker.peers.peer_frames import BadMessage, FrameKind
 from weir.broker.peers.refill_frames import pack_ask, pack_give, unpack_ask, unpack_give
-from weir.log.frame import Kind
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
-from weir.wire.link import LinkFrame, LinkStream
+from weir.protocol.link import LinkFrame, LinkStream
+from weir.storage.format.frame import Kind
 
 GROUP = 65536
 

@@ -11,8 +11,8 @@ import pytest
 from weir.errors import BadRequest, TopicExists, UnknownTopic
 from weir.model.limits import RETENTION_MS_DEFAULT
 from weir.model.topic import SettingsChange, TopicSettings
-from weir.wire import administration as a
-from weir.wire import messages as m
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
 
 HOUR_MS = 3600 * 1000
 

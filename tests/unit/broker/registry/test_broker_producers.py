@@ -13,7 +13,7 @@ from weir.broker.registry.catalog import Catalog
 from weir.errors import Fenced, ProducerExpired, UnknownProducer
 from weir.model.limits import DEDUPE_HORIZON_MS
 from weir.model.stamp import stamp_at
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 HORIZON = stamp_at(DEDUPE_HORIZON_MS)
 HOUR = stamp_at(3600 * 1000)

@@ -11,7 +11,7 @@ import pytest
 from weir.broker.control import ProducerOpened, TopicCreated
 from weir.broker.registry.catalog import Catalog
 from weir.errors import BadName, BadRequest, TopicExists, UnknownTopic, UnknownVersion
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 def test_a_topic_is_created_once(rig: Any) -> None:

@@ -33,7 +33,7 @@ from weir.errors import (
     UnknownNode,
 )
 from weir.model.ids import REGISTRY_GROUP, node_of, voter_of
-from weir.wire.nodes import (
+from weir.protocol.client.nodes import (
     ChangeNode,
     NodeList,
     RaiseLevel,

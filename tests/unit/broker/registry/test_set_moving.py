@@ -26,9 +26,9 @@ from weir.broker.registry.moving import (
 )
 from weir.broker.registry.nodes import Nodes
 from weir.model.ids import REGISTRY_GROUP, voter_of
+from weir.protocol.client.nodes import ReportLost, ReportSettled
 from weir.raft.membership import Change, Configuration
 from weir.raft.progress import Progress, ProgressState
-from weir.wire.nodes import ReportLost, ReportSettled
 
 A, B, C, D, E = (voter_of(node) for node in (1, 2, 3, 4, 5))
 

@@ -7,10 +7,10 @@ from typing import cast
 import msgspec
 
 from weir.broker.replica.restore import Opened, saved_states
-from weir.codec.crc import crc32c
+from weir.codec.checksums import crc32c
 from weir.codec.fields import U32
-from weir.log.log import Log
-from weir.log.recovery import RecoveredGroup
+from weir.storage.log import Log
+from weir.storage.recovery import RecoveredGroup
 
 STAYED, CAME_BACK, UNKNOWN = 5, 6, 7
 

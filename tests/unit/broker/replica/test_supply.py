@@ -10,7 +10,7 @@ from weir import raft
 from weir.broker.replica.slots import SLOTS, Slots
 from weir.broker.replica.supply import Supply
 from weir.errors import DamagedRange, Refused
-from weir.log.frame import Kind
+from weir.storage.format.frame import Kind
 
 
 class Still:

@@ -17,10 +17,10 @@ from weir.errors import (
 )
 from weir.model.batch import Batch, encode
 from weir.model.ids import Address
-from weir.model.scattered import Scattered, acks_part, batch_part
-from weir.wire import administration as a
-from weir.wire import messages as m
-from weir.wire.scattering import Part, Standing, Step
+from weir.model.scattering import Scattered, acks_part, batch_part
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.client.scattering import Part, Standing, Step
 
 
 class Desk:

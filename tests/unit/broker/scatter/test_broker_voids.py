@@ -7,7 +7,7 @@ from typing import Any
 from weir.broker.control import LogStartMoved, MessagesGranted
 from weir.broker.state.clusters import ClusterState
 from weir.model.batch import Batch
-from weir.wire import messages as m
+from weir.protocol.client import messages as m
 
 
 def test_what_is_forgotten_while_it_is_read_is_left_out(make_rig: Any) -> None:

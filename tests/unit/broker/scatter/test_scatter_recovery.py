@@ -16,10 +16,10 @@ from weir.broker.scatter.recovery import Recovery
 from weir.errors import Refused, Unavailable
 from weir.model.batch import encode
 from weir.model.ids import group_of
-from weir.model.scattered import Attempt, Scattered, batch_part
+from weir.model.scattering import Attempt, Scattered, batch_part
 from weir.model.stamp import stamp_at
-from weir.wire import messages as m
-from weir.wire.scattering import Decide, PartState, Prepare, Standing, Step
+from weir.protocol.client import messages as m
+from weir.protocol.client.scattering import Decide, PartState, Prepare, Standing, Step
 
 GROUPS = group_of(1, 0), group_of(1, 1), group_of(1, 2)
 PARTS = tuple(batch_part(group) for group in GROUPS)

@@ -8,10 +8,10 @@ import pytest
 
 from weir.broker import events as ev
 from weir.errors import StaleGrant
-from weir.model.scattered import acks_part, batch_part
-from weir.wire import administration as a
-from weir.wire import messages as m
-from weir.wire.scattering import Standing, Step
+from weir.model.scattering import acks_part, batch_part
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.client.scattering import Standing, Step
 
 
 class Acker:

@@ -11,9 +11,9 @@ from weir.broker import events as ev
 from weir.broker.scatter.participant import Participant
 from weir.errors import Unavailable
 from weir.model.batch import encode
-from weir.model.scattered import Scattered, batch_part
-from weir.wire import messages as m
-from weir.wire.scattering import Part, Standing, Step
+from weir.model.scattering import Scattered, batch_part
+from weir.protocol.client import messages as m
+from weir.protocol.client.scattering import Part, Standing, Step
 
 
 def blocked(rig: Any) -> m.Scatter:

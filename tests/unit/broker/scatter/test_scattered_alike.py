@@ -12,9 +12,9 @@ import pytest
 from weir.broker.scatter.participant import Participant
 from weir.errors import Refused, SequenceGap, StampTooFar
 from weir.model.batch import encode, split
-from weir.model.scattered import Scattered, batch_part
-from weir.wire import messages as m
-from weir.wire.scattering import Decide, Part, PartState, Standing, Step
+from weir.model.scattering import Scattered, batch_part
+from weir.protocol.client import messages as m
+from weir.protocol.client.scattering import Decide, Part, PartState, Standing, Step
 
 TOO_FAR = StampTooFar("its clock is behind", 0)
 GAP = SequenceGap("an earlier one is missing", 0)

@@ -9,9 +9,9 @@ import pytest
 from weir.broker.scatter import participant
 from weir.errors import Overloaded
 from weir.model.batch import encode, split
-from weir.model.scattered import Scattered, batch_part
-from weir.wire import messages as m
-from weir.wire.scattering import Part, Standing, Step
+from weir.model.scattering import Scattered, batch_part
+from weir.protocol.client import messages as m
+from weir.protocol.client.scattering import Part, Standing, Step
 
 HOURS_MS = 3 * 3600 * 1000
 

@@ -17,8 +17,8 @@ from weir.broker.partition.as_it_lies import find_out
 from weir.broker.replica.group import Group
 from weir.broker.state.scatterings import Outcome
 from weir.broker.state.state import PartitionState
-from weir.log.frame import Kind
-from weir.model.scattered import Scattered
+from weir.model.scattering import Scattered
+from weir.storage.format.frame import Kind
 
 #: What may lie in a log: nothing that can be read, a record, or a batch.
 Lies = ControlRecord | BatchRecord | None

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 from weir.broker.scatter.asks import Asks, Ways
 from weir.broker.scatter.settling import settle
-from weir.model import scattered
+from weir.model import scattering
 from weir.model.batch import encode, split
 from weir.model.ids import Address
-from weir.model.scattered import Scattered, batch_part
-from weir.wire import administration as a
-from weir.wire import messages as m
-from weir.wire.scattering import Decide, PartState, Standing, Step
+from weir.model.scattering import Scattered, batch_part
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.client.scattering import Decide, PartState, Standing, Step
 
 
 class Part(NamedTuple):
@@ -144,7 +144,7 @@ def test_who_aborts_goes_with_who_committed_before(rig: Any) -> None:
     one.delete(gone)
     assert one.decide(first, Step.COMMIT).standing == Standing.COMMITTED
     told: list[Any] = []
-    attempt = scattered.Attempt(one.grant.producer, one.grant.epoch, 0, one.stamp)
+    attempt = scattering.Attempt(one.grant.producer, one.grant.epoch, 0, one.stamp)
     both = [first.number, second.number]
     settle(
         asks_of(rig), attempt, one.numbers, both, Step.ABORT, rig.time.monotonic + 999, told.append

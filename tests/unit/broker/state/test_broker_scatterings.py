@@ -11,7 +11,7 @@ from weir.broker.entries import BatchRecord
 from weir.broker.state.aside import give_again
 from weir.broker.state.frozen import pack, unpack
 from weir.broker.state.state import PartitionState
-from weir.model.scattered import Attempt, Scattered
+from weir.model.scattering import Attempt, Scattered
 
 PARTS = (131_072, 131_074)
 

@@ -17,7 +17,7 @@ from weir.broker.state.clusters import ClusterState
 from weir.broker.state.dedupe import Answer
 from weir.broker.state.frozen import Frozen, Packing, crc_from, pack, pack_onto, taken, unpack
 from weir.broker.state.state import PartitionState
-from weir.codec.crc import crc32c
+from weir.codec.checksums import crc32c
 from weir.testing.simulator.disk import SimDisk
 
 ROWS = int(os.environ.get("WEIR_STATE_ROWS", "40000"))

@@ -1,0 +1,237 @@
+"""`weir node`: the nodes of a set, and what lies on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weir.cli.connection import DEFAULT_URL, Url, connected
+
+if TYPE_CHECKING:
+    from weir.client.client import Client
+    from weir.client.nodes import SetStatus
+    from weir.protocol.client.nodes import NodeList, Transferred
+
+app = typer.Typer(name="node", help="The nodes of a set: see, add, drain, remove them.")
+
+Node = Annotated[int, typer.Argument(min=1, help="The number of the node.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.callback(invoke_without_command=True)
+def node(context: typer.Context) -> None:
+    """The nodes of a set: see, add, drain, remove them."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def status(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
+    """Show every node: whether it answers, what it leads and holds, and what lags behind.
+
+    Exit code 1 if a node is down, a group has no leader, or a replica is not up to date.
+    """
+    from dataclasses import asdict
+
+    from weir.cli.output import print_json, print_table
+    from weir.client.nodes import Nodes
+
+    async def work(client: Client) -> SetStatus:
+        return await Nodes(client).status()
+
+    found = connected(url, work)
+    if as_json:
+        rows: dict[str, Any] = {
+            "system": f"{found.system:x}",
+            "level": found.level,
+            "logs": found.logs,
+            "asked": found.asked,
+            "settled": found.settled,
+            "nodes": [asdict(one) for one in found.nodes],
+        }
+        print_json("weir.nodes/1", {"url": url}, rows)
+    else:
+        print_table(
+            ("NODE", "ADDRESS", "STATE", "LEADS", "WANTED", "HOLDS", "WANTED", "LAGGING", "MOVING",
+             "LEVEL"),
+            [
+                (
+                    one.id,
+                    f"{one.host}:{one.port}" if one.port else "-",
+                    one.state if one.up else f"{one.state}, down",
+                    one.led,
+                    one.leaders,
+                    one.held,
+                    one.replicas,
+                    one.lagging,
+                    one.moving,
+                    one.level,
+                )
+                for one in found.nodes
+            ],
+        )  # fmt: skip
+        print(_words(found))
+    if not found.settled:
+        raise typer.Exit(1)
+
+
+@app.command()
+def add(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where it will listen.")],
+    number: Annotated[
+        int,
+        typer.Option(
+            "--node", min=0, show_default=False, help="Its number. [default: the next free one]"
+        ),
+    ] = 0,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Register a new node, and say how to found it. Groups come to it by themselves once it runs.
+
+    With --node of one that runs, say where others reach it from now on. Numbers are never used
+    again, not even of nodes that were removed.
+    """
+    from weir.server.config.sections import split_address
+
+    try:
+        host, port = split_address(address)
+    except ValueError as error:
+        raise typer.BadParameter(f"the address {error}", param_hint="HOST:PORT") from None
+
+    from weir.client.nodes import Nodes
+
+    async def work(client: Client) -> NodeList:
+        return await Nodes(client).add(host, port, number)
+
+    listed = connected(url, work)
+    new = next(one for one in listed.nodes if (one.host, one.port) == (host, port))
+    if new.shards:  # it has run: whoever founded it again would lose what it holds
+        print(f"node {new.id} is reached at {host}:{port} from now on")
+        return
+    others = ",".join(f"{one.id}={one.host}:{one.port}" for one in listed.nodes if one.id != new.id)
+    print(
+        f"node {new.id} is registered. On its machine:\n"
+        f"  weir init --node {new.id} --set {others} --system {listed.system:x} "
+        f"--logs {listed.logs} --data FOLDER\n"
+        f"  weir serve --host {host} --port {port} --data FOLDER"
+    )
+
+
+@app.command()
+def drain(
+    number: Node,
+    wait: Annotated[
+        str, typer.Option(help="Wait so long until nothing is left, as in `5m`; 0s: do not.")
+    ] = "5m",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Move leaders, then replicas, from a node to others. It goes on serving meanwhile."""
+    from weir.cli.output import hint
+    from weir.cli.retention import duration
+    from weir.client.nodes import Nodes
+
+    most = duration("--wait", wait)
+
+    async def work(client: Client) -> None:
+        await Nodes(client).drain(number)
+        if most:
+            await Nodes(client).drained(number, most)
+
+    connected(url, work)
+    if most:
+        print(f"node {number} holds nothing any more")
+        hint(f"Next: weir node remove {number}; or, to use it again: weir node activate {number}")
+    else:
+        print(f"node {number} is being drained: `weir node status` shows how far it is")
+
+
+@app.command()
+def activate(number: Node, url: Url = DEFAULT_URL) -> None:
+    """Let a node that was drained be given groups again."""
+
+    from weir.client.nodes import Nodes
+
+    async def work(client: Client) -> NodeList:
+        return await Nodes(client).activate(number)
+
+    connected(url, work)
+    print(f"node {number} is active")
+
+
+@app.command()
+def remove(number: Node, url: Url = DEFAULT_URL) -> None:
+    """Take a node out of the set for good. Refused while it holds what others lack: drain it first.
+
+    Its process can be stopped then, and its folder deleted. Its number is never used again.
+    """
+    from weir.cli.output import hint
+    from weir.client.nodes import Nodes
+
+    async def work(client: Client) -> NodeList:
+        return await Nodes(client).remove(number)
+
+    left = connected(url, work).nodes
+    print(f"node {number} is no part of the set any more: end its process, delete its folder")
+    if len(left) == 2:
+        hint(
+            "Two nodes are left: with either of them down nothing is confirmed. "
+            "`weir node add HOST:PORT` adds a third."
+        )
+
+
+@app.command("transfer-leader")
+def transfer_leader(
+    topic: Annotated[str, typer.Argument(help="`topic`, or `namespace/topic`.")],
+    partition: Annotated[int, typer.Option(min=0, help="Which of its partitions.")] = 0,
+    to: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            show_default=False,
+            help="The node to lead it. [default: the one it is meant for]",
+        ),
+    ] = 0,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Let another node lead a partition. It goes back to the node that it is meant for, in time."""
+
+    from weir.client.nodes import Nodes
+
+    async def work(client: Client) -> Transferred:
+        return await Nodes(client).transfer(topic, partition, to)
+
+    print(f"node {connected(url, work).node} leads partition {partition} of {topic} now")
+
+
+@app.command("raise-level")
+def raise_level(
+    level: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            show_default=False,
+            help="Which. [default: the highest that all nodes support]",
+        ),
+    ] = 0,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Let all nodes write a newer format, once each runs a release that reads it. For good."""
+
+    from weir.client.nodes import Nodes
+
+    async def work(client: Client) -> NodeList:
+        return await Nodes(client).raise_level(level)
+
+    print(f"format level {connected(url, work).level} is written")
+
+
+def _words(found: SetStatus) -> str:
+    down = [str(one.id) for one in found.nodes if not one.up]
+    leaderless = max((one.leaderless for one in found.nodes), default=0)
+    parts = [f"system {found.system:x}, format level {found.level}"]
+    if down:
+        parts.append(f"down: node {', '.join(down)}")
+    if leaderless:
+        parts.append(f"{leaderless} groups have no leader")
+    return "; ".join(parts)

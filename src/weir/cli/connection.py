@@ -1,0 +1,76 @@
+"""What every verb that talks to a broker shares: `--url`, the event loop, and patience."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from weir.client.client import Client
+
+R = TypeVar("R")
+
+Timeout = Annotated[
+    str, typer.Option(help="Give up if no broker is reached for so long at the start.")
+]
+
+#: A person waits at a terminal: long enough for a broker that is starting, and no longer.
+TIMEOUT_SECONDS = 5.0
+
+Url = Annotated[
+    str,
+    typer.Option("--url", envvar="WEIR_URL", show_envvar=True, help="The broker's address."),
+]
+DEFAULT_URL = "weir://localhost:6800"
+
+
+def connected_for_ever(url: str, timeout: str, work: Callable[[Client], Awaitable[R]]) -> R:
+    """Do as `connected` does, with `timeout` for the first connection; a broker that goes later is
+    waited for without end, and stderr says so.
+    """
+
+    async def patiently(client: Client) -> R:
+        from weir.commands.reconnection import for_ever
+
+        return await for_ever(client, work, partial(_tell_away, url))
+
+    return connected(url, patiently, first_timeout(timeout))
+
+
+def first_timeout(timeout: str) -> float:
+    """Return what `--timeout` says, in seconds. Raises `typer.BadParameter`."""
+    from weir.cli.retention import duration
+
+    seconds = duration("--timeout", timeout)
+    if not seconds:
+        raise typer.BadParameter("give more than 0s, as in 5s", param_hint="--timeout")
+    return seconds
+
+
+def _tell_away(url: str, away: bool) -> None:
+    words = "is away: waiting for it (Ctrl-C ends)" if away else "is back"
+    print(f"{url} {words}", file=sys.stderr, flush=True)
+
+
+def connected(
+    url: str, work: Callable[[Client], Awaitable[R]], timeout: float = TIMEOUT_SECONDS
+) -> R:
+    """Connect, do `work`, close; return what it returned. A wrong URL is a usage error."""
+    import asyncio
+
+    from weir.client.connect import connect
+
+    try:
+        connecting = connect(url, name="weir-cli", request_timeout=timeout)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from None
+
+    async def run() -> R:
+        async with connecting as client:
+            return await work(client)
+
+    return asyncio.run(run())

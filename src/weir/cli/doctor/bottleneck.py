@@ -1,0 +1,251 @@
+"""What limits a loaded node: its figures before and after, and what they say together.
+
+Nothing is read here. `weir.cli.doctor.live` takes the figures; these functions judge them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+Resource = Literal["disk", "processor", "network", "follower", "memory", "clients", "nothing"]
+
+#: Of the time, or of what there is: from here on a resource is what limits the node.
+BUSY = 0.7
+#: Of all segments that TCP sent: more that were sent again cost throughput.
+RETRANSMITTED = 0.02
+#: A batch waits for a flush here, its own, as many by a follower, and the way there and back.
+_FLUSHES_TO_COMMIT = 5
+_LINE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+class Figures:
+    """One page of `/metrics`: values by name and labels."""
+
+    def __init__(self, page: str) -> None:
+        """Take the text of a page."""
+        self._values: dict[str, list[tuple[dict[str, str], float]]] = {}
+        for line in page.splitlines():
+            if (found := _LINE.match(line)) is not None:
+                name, labels, value = found.groups()
+                pairs = dict(_LABEL.findall(labels or ""))
+                self._values.setdefault(name, []).append((pairs, float(value)))
+
+    def total(self, name: str) -> float:
+        """Return the sum over all labels; 0 if there is no such figure."""
+        return sum(value for _, value in self._values.get(name, ()))
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        """Return the values of a figure by one of its labels, summed over the others."""
+        found: Counter[str] = Counter()
+        for labels, value in self._values.get(name, ()):
+            found[labels.get(label, "")] += value  # type: ignore[assignment]
+        return dict(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One shard: its figures at both ends, which parts of the time its loop computed and waited
+    for a processor, and how often it was seen in which stage.
+    """
+
+    before: Figures
+    after: Figures
+    works: float = 0.0
+    waits: float = 0.0
+    stages: Mapping[str, int] = field(default_factory=dict)
+
+    def gained(self, name: str) -> float:
+        """Return by how much a figure grew."""
+        return self.after.total(name) - self.before.total(name)
+
+    def gained_by(self, name: str, label: str) -> dict[str, float]:
+        """Return by how much a figure grew, by a label."""
+        before = self.before.by(name, label)
+        return {
+            key: value - before.get(key, 0) for key, value in self.after.by(name, label).items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the system says of the time between. Parts of 1; `sent_bytes` a second.
+
+    `disk_queue` is how many requests lay at the disk on average; `link_bytes` a second are what the
+    fastest network interface can send, 0 where nobody knows.
+    """
+
+    processor: float = 0.0
+    disk_busy: float = 0.0
+    disk_queue: float = 0.0
+    sent_bytes: float = 0.0
+    link_bytes: float = 0.0
+    retransmitted: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """All that was seen in `seconds`. `lagging` says by node in which part of the looks one of its
+    replicas was not up to date; the other nodes are `followers`, and `silent` ones did not answer
+    at some look; `budget` is the part of the byte budget that was used.
+    """
+
+    seconds: float
+    shards: Sequence[Shard]
+    machine: Machine = Machine()
+    lagging: Mapping[int, float] = field(default_factory=dict)
+    followers: Collection[int] = ()
+    silent: Collection[int] = ()
+    budget: float = 0.0
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One resource: how busy it is (1 is all of it), what was found, what would help."""
+
+    resource: Resource
+    busy: float
+    found: str
+    advice: str = ""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What limits the node, and every resource that was looked at."""
+
+    limit: Resource
+    because: str
+    messages_in: float
+    messages_out: float
+    rows: list[Row]
+
+
+def judge(watch: Watch) -> Verdict:
+    """Name what limits the node: the busiest resource, if one is busy; else its clients."""
+    rows = [_disk(watch), _processor(watch), _network(watch), _follower(watch), _memory(watch)]
+    came = sum(one.gained("weir_messages_in_total") for one in watch.shards) / watch.seconds
+    went = sum(one.gained("weir_messages_out_total") for one in watch.shards) / watch.seconds
+    clients = _clients(watch)
+    busiest = max(rows, key=lambda row: row.busy)
+    limit: Resource = "nothing"
+    because = "nothing is published and nothing is handed out"
+    if (came or went) and busiest.busy >= BUSY:
+        limit, because = busiest.resource, busiest.found
+    elif came or went:
+        limit, because = "clients", clients.found
+    return Verdict(limit, because, came, went, [*rows, clients])
+
+
+def _disk(watch: Watch) -> Row:
+    busy, mean_ms, which, count = 0.0, 0.0, "", 0.0
+    for shard in watch.shards:
+        counts = shard.gained_by("weir_flush_seconds_count", "log")
+        for log, took in shard.gained_by("weir_flush_seconds_sum", "log").items():
+            count += counts[log]
+            if took / watch.seconds >= busy and counts[log]:
+                busy, which = took / watch.seconds, log
+                mean_ms = took / counts[log] * 1_000
+    machine = watch.machine
+    found = (
+        f"log {which} writes and syncs {busy:.0%} of the time, {mean_ms:.2f} ms each, "
+        f"{count / watch.seconds:,.0f} a second; the disk's queue holds {machine.disk_queue:.1f}"
+        if which
+        else "nothing was written"
+    )
+    advice = "put the folder on a quicker disk, or logs on several" if busy >= BUSY else ""
+    return Row("disk", min(busy, 1.0), found, advice)
+
+
+def _processor(watch: Watch) -> Row:
+    """Each shard is one loop: it is limited where that computes, or waits to, all the time."""
+    number, shard = max(enumerate(watch.shards), key=lambda one: one[1].works + one[1].waits)
+    found = f"shard {number}'s loop works {shard.works:.0%} of the time"
+    if total := sum(shard.stages.values()):
+        most = sorted(shard.stages.items(), key=lambda one: one[1], reverse=True)[:4]
+        found += f" ({', '.join(f'{stage} {seen / total:.0%}' for stage, seen in most)})"
+    found += f" and waits for a processor {shard.waits:.0%}"
+    found += f"; all processors are used {watch.machine.processor:.0%}"
+    busy = min(shard.works + shard.waits, 1.0)
+    if busy < BUSY:
+        return Row("processor", busy, found)
+    if shard.waits > shard.works:
+        return Row("processor", busy, found, "other programs take the processors: move them away")
+    advice = "publish in larger batches, run more shards, or move leaders to other nodes"
+    return Row("processor", busy, found, advice)
+
+
+def _network(watch: Watch) -> Row:
+    machine = watch.machine
+    part = machine.sent_bytes / machine.link_bytes if machine.link_bytes else 0.0
+    found = f"{machine.sent_bytes / 1e6:,.1f} MB/s sent"
+    if machine.link_bytes:
+        found += f", {part:.0%} of what the interface can"
+    found += f"; {machine.retransmitted:.2%} of all segments were sent again"
+    busy = max(part, BUSY if machine.retransmitted >= RETRANSMITTED else 0.0)
+    advice = "look at the network between the nodes and to the clients" if busy >= BUSY else ""
+    return Row("network", min(busy, 1.0), found, advice)
+
+
+def _follower(watch: Watch) -> Row:
+    """Name the follower that is behind. One that does not answer holds nothing up, for the others
+    confirm without it; it is told all the same.
+    """
+    gone = f"no answer of node {', '.join(map(str, sorted(watch.silent)))}; " * bool(watch.silent)
+    node, part = max(watch.lagging.items(), key=lambda one: one[1], default=(0, 0.0))
+    slow = [node] if node else sorted(watch.followers)
+    names = " or ".join(map(str, slow))
+    waits, words = _waits_for_others(watch)
+    if slow and waits >= BUSY and waits > part:
+        part, found = waits, f"{gone}{words} for node {names}"
+    elif node:
+        found = f"{gone}replicas of node {node} are behind in {part:.0%} of the looks"
+    else:
+        others = "all others" if gone else "all replicas"
+        found = f"{gone}{others} are up to date whenever looked at"
+    advice = f"look at the disk, the processor and the network of node {names}"
+    return Row("follower", part, found, advice if part >= BUSY else "")
+
+
+def _waits_for_others(watch: Watch) -> tuple[float, str]:
+    """Return which part of the time to its commit a batch waits for followers beyond what one as
+    quick as this node takes, and that in words; 0 while this node's loops keep the batches back.
+    """
+    commits, waited, flushes, flushed = (
+        sum(shard.gained(f"weir_{name}") for shard in watch.shards)
+        for name in (
+            "commit_seconds_count", "commit_seconds_sum", "flush_seconds_count",
+            "flush_seconds_sum",
+        )
+    )  # fmt: skip
+    if not (commits and waited and flushes) or _processor(watch).busy >= BUSY:
+        return 0.0, ""
+    commit_ms, flush_ms = waited / commits * 1_000, flushed / flushes * 1_000
+    words = f"a batch waits {commit_ms:.2f} ms for its commit, and a sync here takes {flush_ms:.2f}"
+    return max(1 - _FLUSHES_TO_COMMIT * flush_ms / commit_ms, 0.0), f"{words} ms: it waits"
+
+
+def _memory(watch: Watch) -> Row:
+    holds = sum(one.gained("weir_holds_total") for one in watch.shards)
+    found = f"{watch.budget:.0%} of the byte budget is used; reading stopped {holds:,.0f} times"
+    busy = max(watch.budget, BUSY if holds > watch.seconds else 0.0)
+    advice = "raise memory.budget_mib, or see why consumers read slowly" if busy >= BUSY else ""
+    return Row("memory", min(busy, 1.0), found, advice)
+
+
+def _clients(watch: Watch) -> Row:
+    """By Little's law: what waited all together, divided by the time, is what was under way."""
+    waited = sum(one.gained("weir_commit_seconds_sum") for one in watch.shards)
+    commits = sum(one.gained("weir_commit_seconds_count") for one in watch.shards)
+    connections = sum(one.after.total("weir_connections") for one in watch.shards)
+    if not commits:
+        return Row("clients", 0.0, f"{connections:,.0f} connections, none of which publishes")
+    found = (
+        f"{connections:,.0f} connections keep {waited / watch.seconds:.1f} batches under way, of "
+        f"{waited / commits * 1_000:.2f} ms each"
+    )
+    advice = "let clients send before they are answered (linger, window), in larger batches"
+    return Row("clients", 0.0, found, advice)

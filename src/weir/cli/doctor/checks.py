@@ -1,0 +1,332 @@
+"""What `weir doctor` looks at: each check returns a finding, and each finding says what to do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from weir.cli.reasons import EXTRAS, what_to_do
+from weir.errors import WeirError
+from weir.model.limits import CONNECTIONS_MAX, MIB
+
+if TYPE_CHECKING:
+    from weir.client.client import Client
+    from weir.server.config.sections import Config
+
+State = Literal["ok", "warn", "fail"]
+
+_SYNCS = 20
+#: Below this a sync did not reach any disk that we know of; above it, users feel it.
+_SYNC_MS_LEAST, _SYNC_MS_MOST = 0.01, 25.0
+_BACKLOG_LEAST = 1_024
+#: The clock is wrong if it shows a day before this release could exist: 2025-01-01.
+_SANE_SECONDS = 1_735_689_600
+_FIGURES_SECONDS = 5.0
+_DAMAGE = re.compile(r"^weir_scrub_damage\{[^}]*\} (\d+)$", re.MULTILINE)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What a check found. `advice` says what to do, and is empty where all is well."""
+
+    check: str
+    state: State
+    found: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """What is looked at. `must_run`: no node in the folder is a failure."""
+
+    config: Config
+    must_run: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """The data folder, which need not be there yet."""
+        return Path(self.config.node.data)
+
+    @property
+    def logs(self) -> int:
+        """How many logs a new node gets there."""
+        from weir.server.disk.node_folder import default_logs
+
+        return self.config.node.logs or default_logs()
+
+    @property
+    def shards(self) -> int:
+        """How many shards a node runs there."""
+        from weir.server.disk.node_folder import NodeFolder
+
+        founded = NodeFolder(self.folder).founded()
+        logs = founded.logs if founded else self.logs
+        return min(self.config.node.shards or os.cpu_count() or 1, logs)
+
+    @property
+    def place(self) -> Path:
+        """The nearest folder that is there: the one whose disk will be used."""
+        whole = self.folder.absolute()
+        return next(path for path in (whole, *whole.parents) if path.is_dir())
+
+
+def python(patient: Patient) -> Finding:
+    """Look at the interpreter and its event loop."""
+    version = f"{platform.python_implementation()} {platform.python_version()}"
+    if find_spec("uvloop") is None:
+        advice = "the slower loop of asyncio is used: pip install 'weir-mq[fast]'"
+        return Finding("python", "warn", f"{version} without uvloop", advice)
+    return Finding("python", "ok", f"{version} with uvloop")
+
+
+def extras(patient: Patient) -> Finding:
+    """Say which optional parts are installed."""
+    there = [name for name, needs in EXTRAS.items() if all(map(find_spec, needs))]
+    missing = [name for name in EXTRAS if name not in there]
+    advice = f"if you need them: pip install 'weir-mq[{','.join(missing)}]'" if missing else ""
+    return Finding("extras", "ok", ", ".join(there) or "none", advice)
+
+
+def clock(patient: Patient) -> Finding:
+    """Look whether the clock can be right: stamps come from it."""
+    now = time.time()
+    shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    advice = "set the clock, and let NTP keep it (timedatectl set-ntp true)"
+    if now < _SANE_SECONDS:
+        return Finding("clock", "fail", shown, advice)
+    newest = max((path.stat().st_mtime for path in patient.folder.glob("log-*/*")), default=0.0)
+    if newest > now + 1.0:
+        behind = f"{shown}, {newest - now:,.0f} s before the last write to the log"
+        return Finding("clock", "fail", behind, advice)
+    return Finding("clock", "ok", shown)
+
+
+def sync(patient: Patient) -> Finding:
+    """Measure how long a small durable write takes: what a lone publish waits for."""
+    took: list[float] = []
+    try:
+        with tempfile.NamedTemporaryFile(dir=patient.place, prefix=".weir-doctor-") as file:
+            os.write(file.fileno(), bytes(64 * 1024))
+            os.fsync(file.fileno())
+            for turn in range(_SYNCS):
+                began = time.perf_counter()
+                os.pwrite(file.fileno(), bytes([turn]) * 4096, turn % 16 * 4096)
+                os.fdatasync(file.fileno())
+                took.append((time.perf_counter() - began) * 1_000)
+    except OSError as error:
+        advice = what_to_do(error) or "look what is wrong with the disk (dmesg)"
+        return Finding("sync", "fail", f"{patient.place}: {error.strerror}", advice)
+    median = statistics.median(took)
+    shown = f"{median:.2f} ms, worst {max(took):.2f} ms, in {patient.place}"
+    if median < _SYNC_MS_LEAST:
+        return Finding("sync", "warn", shown, "too fast for a disk (is it memory?): what is "
+                       "confirmed here may not survive a power cut")  # fmt: skip
+    if median > _SYNC_MS_MOST:
+        return Finding("sync", "warn", shown, "slow: put the folder on a disk of its own, best an "
+                       "SSD with power-loss protection")  # fmt: skip
+    return Finding("sync", "ok", shown)
+
+
+def room(patient: Patient) -> Finding:
+    """Look at the room on the disk."""
+    disk = os.statvfs(patient.place)
+    free, size = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+    log = patient.config.log
+    least = patient.logs * (log.spares + 3) * log.segment_mib * MIB
+    shown = f"{free / 2**30:,.1f} GiB free of {size / 2**30:,.1f} GiB"
+    if free < least and not (patient.folder / "node.json").exists():
+        return Finding("room", "fail", shown, f"a new node takes {least // MIB:,} MiB to begin "
+                       "with: free some, or give --data a folder on another disk")  # fmt: skip
+    if free < log.segment_mib * MIB:
+        return Finding("room", "fail", shown, "not even one more segment fits, and publishes are "
+                       "refused when those that are there are full: free some")  # fmt: skip
+    if free < size / 10:
+        return Finding("room", "warn", shown, "under a tenth is free: at 0 publishes are refused")
+    return Finding("room", "ok", shown)
+
+
+def memory(patient: Patient) -> Finding:
+    """Look whether what the settings allow fits in memory."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB
+    memory = patient.config.memory
+    shards = min(patient.config.node.shards or os.cpu_count() or 1, patient.logs)
+    # Frames that are not whole yet have as much as the budget beside it.
+    wanted = shards * (2 * memory.budget_mib + memory.cache_mib)
+    shown = f"{wanted:,} of {there:,} MiB in {shards:,} shards"
+    if wanted > there * 3 // 4:
+        return Finding("memory", "fail", shown, "lower budget_mib or cache_mib in [memory]")
+    return Finding("memory", "ok", shown)
+
+
+def files(patient: Patient) -> Finding:
+    """Look how many connections this user may have open: a node raises its own limit so far."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    endless = hard == resource.RLIM_INFINITY
+    shown = "no limit" if endless else f"up to {hard:,} open files"
+    if endless or hard >= CONNECTIONS_MAX + 100:
+        return Finding("files", "ok", shown)
+    state: State = "fail" if hard < 256 else "warn"
+    return Finding("files", state, shown, f"a connection takes one, and up to {CONNECTIONS_MAX:,} "
+                   "are served: ulimit -Hn 65536, or LimitNOFILE=65536 in the unit")  # fmt: skip
+
+
+def backlog(patient: Patient) -> Finding:
+    """Look how many connections may wait to be accepted."""
+    try:
+        many = int(Path("/proc/sys/net/core/somaxconn").read_text(encoding="ascii"))
+    except OSError:
+        return Finding("backlog", "ok", "not told by this system")
+    if many < _BACKLOG_LEAST:
+        return Finding("backlog", "warn", f"somaxconn {many:,}", "many devices that connect at "
+                       "once will be turned away: sysctl net.core.somaxconn=4096")  # fmt: skip
+    return Finding("backlog", "ok", f"somaxconn {many:,}")
+
+
+def folder(patient: Patient) -> Finding:
+    """Look at the data folder: whose it is, and whether it may be used."""
+    from weir.server.disk.node_folder import NodeFolder
+
+    path = patient.folder
+    if not path.exists():
+        return Finding("folder", "ok", f"{path} is not there yet; `weir serve` makes it")
+    if not path.is_dir() or not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        advice = "give --data a folder that this user may read and write"
+        return Finding("folder", "fail", f"{path} cannot be used by this user", advice)
+    try:
+        founded = NodeFolder(path).founded()
+    except WeirError as error:
+        return Finding("folder", "fail", str(error), "restore it: weir restore")
+    if founded is None:
+        if any(path.glob("log-*")):
+            return Finding("folder", "fail", f"{path} has logs and no node.json",
+                           "restore it: weir restore")  # fmt: skip
+        return Finding("folder", "ok", f"{path} is no node's yet")
+    shown = f"{path} of system {founded.system:x}, node {founded.node}, {founded.logs} logs"
+    return Finding("folder", "ok", shown)
+
+
+def damage(patient: Patient) -> Finding:
+    """Look for damaged places: a stopped node's logs are read, a running node is asked."""
+    from weir.cli.inspection.survey import NotALog, log_folders, survey
+    from weir.server.disk.file_disk import FolderInUse
+
+    advice = "copy what can be read (weir backup), replace the disk, restore a backup"
+    try:
+        elsewhere = patient.config.log.position_folder
+        found = [
+            survey(path, positions=Path(elsewhere) / path.name if elsewhere else None)
+            for path in log_folders(patient.folder)
+        ]
+    except FolderInUse:
+        return _asked_for_damage(patient, advice)
+    except NotALog:
+        return Finding("damage", "ok", f"there are no logs in {patient.folder}")
+    bad = [one.damage for one in found if one.damage]
+    if bad:
+        return Finding("damage", "fail", "; ".join(bad), advice)
+    size = sum(segment.used_bytes for one in found for segment in one.segments)
+    return Finding("damage", "ok", f"none in {size // MIB:,} MiB of {len(found)} logs")
+
+
+def _asked_for_damage(patient: Patient, advice: str) -> Finding:
+    """Sum up what the shards' figures say, as far as they are served where the settings say."""
+    import urllib.request
+
+    from weir.server.config.sections import split_address
+
+    listen = patient.config.metrics.listen
+    if not listen or listen.endswith(":0"):
+        return Finding("damage", "ok", "not looked for: a node runs here, and its figures are not "
+                       "served where these settings say (weir_scrub_damage)")  # fmt: skip
+    host, port = split_address(listen)
+    host = f"[{host}]" if ":" in host else host
+    bad = 0
+    try:
+        for shard in range(patient.shards):
+            url = f"http://{host}:{port + shard}/metrics"
+            with urllib.request.urlopen(url, timeout=_FIGURES_SECONDS) as page:
+                text = page.read().decode()
+            bad += sum(map(int, _DAMAGE.findall(text)))
+    except OSError as error:
+        return Finding("damage", "warn", f"{url}: {getattr(error, 'reason', error)}",
+                       "see why the figures are not served: they tell of damage")  # fmt: skip
+    if bad:
+        places = "place" if bad == 1 else "places"
+        return Finding("damage", "fail", f"{bad} damaged {places}, by the node's figures", advice)
+    return Finding("damage", "ok", "none, by the node's figures")
+
+
+def endpoint(patient: Patient) -> Finding:
+    """Ask the node that runs on the folder, if one does."""
+    from weir.cli.connection import connected
+    from weir.server.disk.node_folder import NodeFolder
+
+    path = patient.folder
+    place = NodeFolder(path).endpoint()
+    if place is None or not Path(f"/proc/{place.pid}").exists():
+        state: State = "fail" if patient.must_run else "ok"
+        advice = f"start one: weir serve --data {path}" if patient.must_run else ""
+        return Finding("endpoint", state, f"no node runs on {path}", advice)
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    url = f"weir://{host}:{place.port}"
+    try:
+        took, own = connected(url, _asked)
+        for port in own:
+            connected(f"weir://{host}:{port}", _asked)
+    except WeirError as error:
+        return Finding("endpoint", "fail", f"{url} (process {place.pid}) does not serve: {error}",
+                       "see what it tells on stderr; both must be of one release")  # fmt: skip
+    shards = f", and so do its {len(own)} shards" if own else ""
+    return Finding("endpoint", "ok", f"{url} answers in {took:.1f} ms{shards}")
+
+
+async def _asked(client: Client) -> tuple[float, tuple[int, ...]]:
+    """Return how many milliseconds an answer took, and the shards' own ports."""
+    began = time.perf_counter()
+    await client.ping()
+    return (time.perf_counter() - began) * 1_000, client.welcome.ports
+
+
+#: All checks in the order they are shown.
+CHECKS: dict[str, Callable[[Patient], Finding]] = {
+    "python": python,
+    "extras": extras,
+    "clock": clock,
+    "sync": sync,
+    "room": room,
+    "memory": memory,
+    "files": files,
+    "backlog": backlog,
+    "folder": folder,
+    "damage": damage,
+    "endpoint": endpoint,
+}
+
+
+def examine(patient: Patient, only: Collection[str] = ()) -> list[Finding]:
+    """Make all checks, or those named; one that cannot be made is a finding as well."""
+    findings = []
+    for name, check in CHECKS.items():
+        if only and name not in only:
+            continue
+        try:
+            findings.append(check(patient))
+        except WeirError as error:
+            findings.append(Finding(name, "fail", str(error), "mend that, then look again"))
+        except OSError as error:
+            shown = f"{error.filename or patient.folder}: {error.strerror or error}"
+            advice = what_to_do(error) or "mend that, then look again"
+            findings.append(Finding(name, "fail", shown, advice))
+    return findings

@@ -1,0 +1,110 @@
+"""`weir doctor`: is this machine, and this folder, fit for a node?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from weir.cli.doctor.checks import Patient
+
+
+def doctor(
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="The data folder. [default: as `weir serve` would take it]")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this check; again for more. `endpoint`: a node must run."),
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Watch a loaded node, and name what limits it.")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(min=3.0, max=3600.0, help="With --live: how long it is watched.")
+    ] = 30.0,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="With --live: where the node serves its figures. [default: metrics.listen]",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check the machine, the folder and a running node; each finding says what to do.
+
+    Exit code 1 if a check fails. Nothing is changed; a small file is written and removed.
+
+    With --live, watch the node that runs on the folder under its load, and name what limits it:
+    disk, processor (with the stages that use it), network, a slow follower, memory, or its clients.
+    """
+    import os
+
+    from weir.cli.doctor.checks import CHECKS, Patient, examine
+    from weir.cli.output import hint, print_json, print_table
+    from weir.server.config.sources import resolve
+
+    unknown = [name for name in only or () if name not in CHECKS]
+    if unknown:
+        raise typer.BadParameter(
+            f"no check {unknown[0]!r}: there are {', '.join(CHECKS)}", param_hint="--only"
+        )
+    flags = {} if data is None else {"node.data": ("--data", data)}
+    settings = resolve(config, os.environ, flags).config
+    patient = Patient(settings, must_run="endpoint" in (only or ()))
+    if live:
+        _watch(patient, seconds, metrics or settings.metrics.listen, as_json)
+        return
+    findings = examine(patient, only or ())
+    failed = [finding for finding in findings if finding.state == "fail"]
+    if as_json:
+        print_json(
+            "weir.doctor/1", {"data": settings.node.data, "only": only}, {"findings": findings}
+        )
+    else:
+        print_table(
+            ("CHECK", "STATE", "FOUND", "WHAT TO DO"),
+            [(one.check, one.state, one.found, one.advice) for one in findings],
+        )
+        hint("Next: weir serve" if not failed else "Mend what failed, then: weir doctor")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _watch(patient: Patient, seconds: float, metrics: str, as_json: bool) -> None:
+    import msgspec
+
+    from weir.cli.doctor.bottleneck import judge
+    from weir.cli.doctor.live import watch
+    from weir.cli.output import hint, print_json, print_table
+    from weir.server.disk.node_folder import NodeFolder
+
+    place = NodeFolder(patient.folder).endpoint()
+    if place is None or not Path(f"/proc/{place.pid}").exists():
+        raise typer.BadParameter(
+            f"no node runs on {patient.folder}: give --data the folder of one that does",
+            param_hint="--data",
+        )
+    if not metrics or metrics.endswith(":0"):
+        raise typer.BadParameter(
+            "give --metrics HOST:PORT, as the node was started with: its figures are read there",
+            param_hint="--metrics",
+        )
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    if not as_json:
+        hint(f"Watching for {seconds:g} s ...")
+    found = judge(watch(patient.folder, metrics, seconds, f"weir://{host}:{place.port}"))
+    if as_json:
+        settings = {"data": str(patient.folder), "seconds": seconds}
+        print_json("weir.doctor.live/1", settings, msgspec.structs.asdict(found))
+        return
+    print_table(
+        ("RESOURCE", "BUSY", "FOUND", "WHAT TO DO"),
+        [(one.resource, f"{one.busy:.0%}", one.found, one.advice) for one in found.rows],
+    )
+    print(f"{found.messages_in:,.0f} messages/s in, {found.messages_out:,.0f} messages/s out")
+    print(f"limited by: {found.limit} ({found.because})")

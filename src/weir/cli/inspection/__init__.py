@@ -1,0 +1,1 @@
+"""The verb `inspect`: what the folder of a stopped node holds."""

@@ -1,0 +1,1 @@
+"""Verbs that publish and consume messages."""

@@ -1,0 +1,120 @@
+"""`weir tail`: show messages as they come."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weir.cli.connection import DEFAULT_URL, Timeout, Url, connected_for_ever
+from weir.cli.streams import discard
+from weir.commands.output import Form
+
+if TYPE_CHECKING:
+    from weir.client.client import Client
+    from weir.client.start import Start
+
+
+def tail(
+    topic: Annotated[str, typer.Argument(help="The topic to show.")],
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="earliest|latest|last|OFFSET|-1h|TIME",
+            help="Where to begin; a time as in -1h or 2026-11-22T10:00; last is the last message "
+            "of each partition, or of --key. [default: latest, or earliest with --no-follow]",
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow/--no-follow", help="Wait for more, or end at today's end.")
+    ] = True,
+    count: Annotated[
+        int | None, typer.Option("-n", "--count", min=1, help="End after so many messages.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option(min=0, help="Only this partition. [default: all]")
+    ] = None,
+    key: Annotated[
+        list[str] | None, typer.Option(help="Only messages of this key; again for more.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(help="Only messages of this tag; again for more.")
+    ] = None,
+    order: Annotated[
+        str | None,
+        typer.Option(
+            metavar="total|partition",
+            help="total: all partitions in one order, as everybody sees them. [default: the "
+            "topic's]",
+        ),
+    ] = None,
+    form: Annotated[
+        Form, typer.Option("-o", "--output", help="json: an object a line.")
+    ] = Form.text,
+    timeout: Timeout = "5s",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Show the messages of a topic until Ctrl-C, or until nobody reads them (`| head -1`).
+
+    A broker that goes meanwhile is waited for.
+    """
+    # At the latest there is nothing before today's end.
+    begin = start or ("latest" if follow else "earliest")
+    keys = [*map(os.fsencode, key)] if key else None
+    place = _place(begin)
+
+    async def work(client: Client) -> None:
+        from weir.commands.tail import Tail
+
+        shown = Tail(topic, place, follow, count, partition, keys, tag or None, order, form)
+        await shown.show(client, sys.stdout.buffer)
+
+    from weir.cli.output import hint
+    from weir.errors import OffsetOutOfRange
+
+    try:
+        with ending_quietly():
+            connected_for_ever(url, timeout, work)
+    except OffsetOutOfRange as error:
+        raise OffsetOutOfRange(
+            f"{topic} does not hold what --from {begin} asks for; the nearest offset is "
+            f"{error.detail:,}: give --from {error.detail}, or earliest",
+            error.detail,
+        ) from None
+    if form is Form.text:
+        hint(f"Next: weir pub {topic} hello, or weir tail {topic} --from earliest -o json")
+
+
+@contextmanager
+def ending_quietly() -> Iterator[None]:
+    """Take Ctrl-C, and a reader of our output who has enough, for what they are: the end."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:  # as `head` does
+        discard(sys.stdout)
+
+
+def _place(begin: str) -> Start | int:
+    """Return what `--from` means; an offset as a number."""
+    from weir.client.start import at
+    from weir.errors import BadRequest
+
+    if begin in ("earliest", "latest", "last"):
+        return begin
+    if begin.isdecimal():
+        return int(begin)
+    try:
+        return at(begin)
+    except BadRequest:
+        raise typer.BadParameter(
+            f"{begin!r}: give earliest, latest, last, an offset from 0 on, or a time as in -1h or "
+            "2026-11-22T10:00",
+            param_hint="--from",
+        ) from None

@@ -1,0 +1,1 @@
+"""Verbs that found, configure and run nodes."""

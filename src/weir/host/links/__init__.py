@@ -1,0 +1,1 @@
+"""Links between the shards of different nodes."""

@@ -1,0 +1,349 @@
+"""Links between the shards of different nodes: those that are kept, and those that are served.
+
+Each shard dials the shards of the other nodes itself, by one link for what it sends; what they send
+comes by theirs. Which nodes there are is the core's word (`Connect`, `Disconnect`). A node of the
+set that the core has not heard of yet may link here as well, and is linked back to where it says
+that it is: else who fell behind could never be told of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.broker.identity import Identity
+from weir.errors import RemoteProtocolError
+from weir.host.connections import Transport
+from weir.host.links.greeting import Caller, Dialer, Dice
+from weir.host.links.inbound import Inbound
+from weir.host.links.outbound import LinkRefused, Outbound, Whereabouts, founded_anew
+from weir.host.shard_connections import Home, Wire
+from weir.host.trunks import Trunks
+from weir.model.ids import place_node, place_of, place_shard
+from weir.model.limits import FORMAT_LEVEL, LINK_NODES_MAX, LINKS_GREETING_MAX
+from weir.protocol.link import (
+    LINK_PROTOCOL,
+    Lane,
+    LinkAnswer,
+    LinkHello,
+    Verdict,
+    decode_hello,
+    encode_greeting,
+    is_from,
+    is_of,
+    prove,
+    vouch,
+)
+
+_COMPLAINTS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """This shard as others are told of it: who it is, of how many logs and shards, the shards' own
+    ports by number (none if there is but one), and where other nodes reach the port of them all.
+    """
+
+    identity: Identity
+    logs: int = 1
+    shards: int = 1
+    ports: tuple[int, ...] = ()
+    host: str = ""
+    port: int = 0
+
+
+class Links:
+    """All links of a shard."""
+
+    def __init__(
+        self,
+        home: Home,
+        trunks: Trunks,
+        own: Own,
+        nodes: dict[int, Whereabouts],
+        found: set[str],
+        run: int,
+        dialer: Dialer,
+        dice: Dice,
+    ) -> None:
+        """Begin without any; each has a lane that is one of the `trunks`. `nodes` are to be those
+        that this shard links to, by number, and `found` the addresses of other nodes, as far as
+        they are known. `run` tells this life of the process from others.
+        """
+        self.home = home
+        self.trunks = trunks
+        self.dialer = dialer
+        self.dice = dice
+        self.run = run
+        self.found = found
+        self._own = own
+        self.nodes = nodes
+        self._out: dict[int, dict[int, Outbound]] = {}
+        self._in: dict[int, Inbound] = {}
+        self._removed: set[int] = set()
+        #: By node, the birth of the only folder that is this node.
+        self._births: dict[int, int] = {}
+        #: Who was refused, and why: told once until it is let in, for it comes every second.
+        self._complaints: set[tuple[int, str]] = set()
+        self._callers: dict[Caller, None] = {}
+        self._closed = False
+
+    # -- the host calls -----------------------------------------------------------------------
+
+    def connect(self, effect: ef.Connect) -> None:
+        """Keep links to a node from now on, at this address."""
+        if effect.node == self._own.identity.node or self._closed:
+            return
+        self._removed.discard(effect.node)
+        if effect.birth:
+            self._births[effect.node] = effect.birth
+            inbound = self._of(effect.node)
+            self._cut([at for at, one in inbound if not is_from(one.hello, effect.birth)])
+            for link in self._out.get(effect.node, {}).values():
+                link.expect(effect.birth)
+        at = self.nodes.setdefault(effect.node, Whereabouts(effect.node))
+        at.told = effect.host, effect.port
+        self._join(at)
+
+    def disconnect(self, effect: ef.Disconnect) -> None:
+        """Keep none any more, and serve none."""
+        self._removed.add(effect.node)
+        # Behind what this turn has to say: replies to peers of that node may be gathered already.
+        self.home.later(0.0, partial(self._leave, effect.node))
+
+    def end_inbound(self, effect: ef.EndLink) -> None:
+        """End a link that is served; the other side may dial again."""
+        if (link := self._in.get(effect.place)) is not None:
+            link.end(effect.reason, is_warning=True)
+
+    def send(self, effect: ef.SendToPeer) -> None:
+        """Write frames to a shard of another node, or drop them."""
+        link = self._outbound(effect.place)
+        lane = link.lane(effect.quick) if link is not None else None
+        if lane is not None:
+            lane.write(effect.buffers, effect.charged)
+        elif effect.charged:
+            self.home.budget.release(effect.charged)
+
+    def accept(self, transport: Transport, data: bytes, address: str) -> Wire:
+        """Take a connection over that began with `data`, in the link dialect; `address` is where it
+        comes from.
+        """
+        caller = Caller(self, self.home, transport, address)
+        wire = caller.wire
+        if self._closed or len(self._callers) >= LINKS_GREETING_MAX:
+            caller.cut()
+            return wire
+        self._callers[caller] = None
+        wire.end.receive(data)
+        return wire
+
+    def tick(self) -> None:
+        """Look after all lanes."""
+        for links in self._out.values():
+            for link in links.values():
+                link.tick()
+        for serving in list(self._in.values()):
+            serving.tick()
+
+    def close(self) -> None:
+        """End all links; the shard hears no more of them."""
+        self._closed = True
+        for caller in list(self._callers):
+            caller.cut()
+        self._callers.clear()
+        for node in list(self.nodes):
+            self._leave(node)
+        for serving in self._in.values():
+            serving.cut()
+
+    # -- links that are kept ------------------------------------------------------------------
+
+    def hello(self, lane: Lane, node: int, shard: int) -> LinkHello:
+        """Return what this shard says when it dials another."""
+        own = self._own
+        who = own.identity
+        at = self.nodes.get(node)
+        # Anybody may say that it is a node which the registry does not name yet.
+        is_named = at is not None and at.told is not None
+        hello = LinkHello(
+            LINK_PROTOCOL, who.system, who.brokerset, who.node, who.shard, own.shards, own.logs,
+            FORMAT_LEVEL, self.run, lane, node, shard, own.host, own.port,
+            who.birth if is_named else 0, self.dice.getrandbits(62),
+        )  # fmt: skip
+        return msgspec.structs.replace(hello, proof=vouch(who.birth, hello))
+
+    def lanes_to(self, at: Whereabouts, shard: int) -> list[Lane]:
+        """Return which lanes a link has, in the order to dial them: entries go only between shards
+        that share a log, since the same group lies in the same log everywhere.
+        """
+        logs = range(self._own.identity.shard, self._own.logs, self._own.shards)
+        shared = any(log % at.shards == shard for log in logs)
+        return [Lane.QUICK, *([Lane.BULK] if shared else []), Lane.TRUNK]
+
+    def answered(self, at: Whereabouts, host: str, hello: LinkHello, answer: LinkAnswer) -> None:
+        """A node that was dialled at `host` said who it is. Raises `LinkRefused` if its folder is
+        another than that node's.
+        """
+        if answer.node != at.node:
+            return
+        birth = self._births.get(at.node)
+        if birth is not None and not is_of(answer, hello, birth):
+            raise LinkRefused(founded_anew(at.node))
+        if answer.verdict in (Verdict.ACCEPTED, Verdict.ELSEWHERE):
+            at.learn(host, answer.ports)
+            if at.shards != answer.shards:
+                at.shards = answer.shards
+                self._join(at)
+
+    def tell(self, event: ev.LinkOpened | ev.LinkClosed) -> None:
+        """Tell the shard what became of a link."""
+        if not self._closed:
+            self.home.feed.put(event)
+
+    def _join(self, at: Whereabouts) -> None:
+        """Have a link to each shard that a node has now."""
+        if self.nodes.get(at.node) is not at:
+            return
+        links = self._out.setdefault(at.node, {})
+        for shard in [one for one in links if one >= at.shards]:
+            links.pop(shard).close()
+        for shard in range(at.shards):
+            if shard not in links:
+                links[shard] = Outbound(self, at, shard)
+
+    def _leave(self, node: int) -> None:
+        self.nodes.pop(node, None)
+        for link in self._out.pop(node, {}).values():
+            link.close()
+        self._cut([place for place, _ in self._of(node)])
+
+    def _of(self, node: int) -> list[tuple[int, Inbound]]:
+        return [(place, link) for place, link in self._in.items() if place_node(place) == node]
+
+    def _cut(self, places: list[int]) -> None:
+        for place in places:
+            self._in.pop(place).cut()
+
+    def _outbound(self, place: int) -> Outbound | None:
+        return self._out.get(place_node(place), {}).get(place_shard(place))
+
+    # -- links that are served ----------------------------------------------------------------
+
+    def greeted(self, caller: Caller, body: memoryview) -> None:
+        """Who linked here has said who it is: let it in, or say why not."""
+        self._callers.pop(caller, None)
+        try:
+            hello = decode_hello(body)
+        except RemoteProtocolError as error:
+            self.home.log.warning("a link was refused: %s", error)
+            caller.refuse(self._answer(Verdict.UNCLEAR, str(error)))
+            return
+        if (refused := self._judge(hello)) is not None:
+            verdict, reason = refused
+            if verdict is not Verdict.ELSEWHERE:
+                self._complain(hello.node, reason)
+            caller.refuse(self._answer(verdict, reason))
+            return
+        self._serve(hello, caller)
+        if hello.lane is Lane.QUICK:
+            self._met(hello)
+
+    def unheard(self, caller: Caller, why: str) -> None:
+        """Who linked here did not say who it is."""
+        if self._callers.pop(caller, caller) is None:
+            self.home.log.warning("a link without a hello: %s", why)
+
+    def _complain(self, node: int, reason: str) -> None:
+        if (node, reason) not in self._complaints and len(self._complaints) < _COMPLAINTS_MAX:
+            self._complaints.add((node, reason))
+            self.home.log.warning("node %d may not link here: %s", node, reason)
+
+    def _judge(self, hello: LinkHello) -> tuple[Verdict, str] | None:
+        """Return why there is no link; None if there is."""
+        if hello.protocol != LINK_PROTOCOL:
+            reason = f"it speaks protocol {hello.protocol}, this node {LINK_PROTOCOL}: upgrade it"
+            return Verdict.UNKNOWN_PROTOCOL, reason
+        who, meant = self._own.identity, (hello.to_node, hello.to_shard)
+        if strange := _strange(hello, self._own):
+            return Verdict.STRANGER, strange
+        if hello.node in self._removed:
+            return Verdict.REMOVED, f"node {hello.node} was removed from this set: found a new one"
+        birth = self._births.get(hello.node)
+        if birth is not None and not is_from(hello, birth):
+            return Verdict.STRANGER, founded_anew(hello.node)
+        if meant != (who.node, who.shard):
+            return Verdict.ELSEWHERE, f"this is shard {who.shard}"
+        link = self._in.get(place_of(hello.node, hello.shard))
+        if hello.lane is not Lane.QUICK and (link is None or not link.takes(hello.run, hello.lane)):
+            return Verdict.UNCLEAR, "a link begins with its quick lane, and has one of each"
+        if link is None and not self._has_room(hello.node):
+            return Verdict.UNCLEAR, "so many nodes that nobody has named link here already"
+        return None
+
+    def _has_room(self, node: int) -> bool:
+        """Whether another link may be served: of a node that the core has named, always."""
+        if (at := self.nodes.get(node)) is not None and at.told is not None:
+            return True
+        most = LINK_NODES_MAX * self._own.logs
+        if len(self._in) >= most:
+            self._in = {place: link for place, link in self._in.items() if not link.over}
+        return len(self._in) < most
+
+    def _serve(self, hello: LinkHello, caller: Caller) -> None:
+        if caller.address:
+            self.found.add(caller.address)
+        self._complaints = {one for one in self._complaints if one[0] != hello.node}
+        proof = prove(self._own.identity.birth, hello)
+        wire = caller.wire
+        wire.transport.write(encode_greeting(self._answer(Verdict.ACCEPTED, "", proof)))
+        place = place_of(hello.node, hello.shard)
+        if hello.lane is Lane.QUICK:
+            if (old := self._in.pop(place, None)) is not None:
+                old.cut()
+            self._in[place] = Inbound(self.home, self.trunks, place, hello)
+        self._in[place].add(hello.lane, wire)
+
+    def _met(self, hello: LinkHello) -> None:
+        """Link back to a shard that links here."""
+        at = self.nodes.get(hello.node)
+        if at is None:
+            if not hello.port or len(self.nodes) >= LINK_NODES_MAX:
+                return
+            at = self.nodes[hello.node] = Whereabouts(hello.node)
+        if hello.port:
+            at.said = hello.host, hello.port
+        at.shards = hello.shards
+        self._join(at)
+        if (link := self._outbound(place_of(hello.node, hello.shard))) is not None:
+            link.nudge()
+
+    def _answer(self, verdict: Verdict, reason: str, proof: bytes = b"") -> LinkAnswer:
+        own = self._own
+        who = own.identity
+        return LinkAnswer(
+            verdict, reason, who.node, who.shard, own.shards, FORMAT_LEVEL, self.run, own.ports,
+            proof=proof,
+        )  # fmt: skip
+
+
+def _strange(hello: LinkHello, own: Own) -> str:
+    """Return what makes a node a stranger here; empty if nothing does."""
+    who = own.identity
+    if hello.system != who.system:
+        return "it is of another system: correct the address it dials, or found it with this one's"
+    if hello.brokerset != who.brokerset:
+        return f"it is of BrokerSet {hello.brokerset}, this node of {who.brokerset}"
+    if hello.logs != own.logs:
+        return f"it was founded with {hello.logs} logs, this node with {own.logs}: they must agree"
+    if not hello.shard < hello.shards <= hello.logs:
+        return f"no node has a shard {hello.shard} of {hello.shards} for {hello.logs} logs"
+    if hello.node == who.node:
+        return f"it is node {hello.node} like this one: found each with a number of its own"
+    if hello.to_node != who.node:
+        return f"this is node {who.node}, not {hello.to_node}: correct the address it dials"
+    return ""

@@ -1,0 +1,1 @@
+"""The client protocol: requests and replies, and their bytes."""

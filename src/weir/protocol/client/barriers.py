@@ -1,0 +1,73 @@
+"""What readers in total order ask: how far the one order of a topic's partitions is complete
+(DESIGN §5 Aggregation).
+"""
+
+from __future__ import annotations
+
+from weir.model.ids import Address, Natural
+from weir.protocol.client.control import Control
+
+
+class AskBarriers(Control, frozen=True, array_like=True):
+    """Ask for the barriers of all partitions of a topic, by its id.
+
+    The answer comes once all of them are at `stamp` or above, or after `wait_ms` with what is known
+    by then. Leaders promise what they have to for it. With `anew`, or stamp 0, each of them is
+    asked after this question came: then all that was confirmed to anybody before that is stamped at
+    or below their barriers. Any shard of any node takes it; it tells another shard of what is led
+    here.
+    """
+
+    topic: Natural
+    stamp: Natural = 0
+    wait_ms: Natural = 0
+    anew: bool = False
+
+
+class ReportJoined(Control, frozen=True, array_like=True):
+    """Only a shard sends this, to who leads the registry: a partition that is new in a topic has
+    joined its order above stamp `floor`, by an entry of partition 0.
+    """
+
+    topic: Natural
+    partition: Natural
+    floor: Natural
+
+
+class ReportEnded(Control, frozen=True, array_like=True):
+    """Only a shard sends this, to who leads the registry: a partition that is to end is sealed at
+    `stamp`, and all of it lies below `offset`; partition 0 has that in an entry if it is `done`.
+    """
+
+    topic: Natural
+    partition: Natural
+    stamp: Natural
+    offset: Natural
+    done: bool = False
+
+
+class ReportDone(Control, frozen=True, array_like=True):
+    """Only a shard sends this, from who leads partition 0 of a topic to who leads another one: the
+    offset of that partition below which each cluster is done that reads in total order.
+    """
+
+    address: Address
+    done: tuple[tuple[str, Natural], ...]
+
+
+class Barriers(Control, frozen=True, array_like=True):
+    """The barriers of partitions, (partition, stamp, through) each: all that is ever stamped at or
+    below `stamp` lies below offset `through`, and is committed; 0 is one of which nothing is known.
+
+    The order is complete through the least stamp of all partitions. They are all where they were
+    asked to be if that is `reached`; else time was up. `roster` are those that joined
+    since the topic was made, as (partition, floor): they are stamped above that. `ends` are those
+    that have ended, as (partition, stamp, offset): nothing of them is stamped above that, or lies
+    behind.
+    """
+
+    topic: Natural
+    registers: list[tuple[Natural, Natural, Natural]]
+    roster: tuple[tuple[Natural, Natural], ...] = ()
+    reached: bool = False
+    ends: tuple[tuple[Natural, Natural, Natural], ...] = ()

@@ -1,0 +1,368 @@
+"""The client dialect, both sides (DESIGN §4 Client frame)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from weir.codec.fields import Buffer, total
+from weir.errors import BadRequest, RemoteProtocolError, TooLarge, UnknownOpcode
+from weir.model.ids import ADDRESS, Address
+from weir.model.limits import CLIENT_FRAME_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, GRANT_RUNS_MAX
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.client import nodes as n
+from weir.protocol.client.field_errors import complaint
+from weir.protocol.client.messages import Opcode
+from weir.protocol.frame import (
+    CLIENT_HEADER,
+    CLIENT_VERSION,
+    ClientFrame,
+    Flags,
+    Reassembler,
+    body_bytes_max,
+    client_frame_size,
+    take_client_frame,
+)
+
+#: The address, the highest stamp seen, the level.
+_PRODUCED = struct.Struct("<HHIQqB7x")
+#: All of a publish before its batch, frame header included: what comes oftenest is packed at once.
+_PRODUCE_HEAD = struct.Struct("<BBHIQHHIQqB7x")
+#: Behind the address: offset, next offset, committed, barrier, partitions, number of voids; then
+#: first and next of each.
+_FETCHED = struct.Struct("<qqqqqI4x")
+#: Behind the address: Raft index of the first chunk.
+_CHUNKS = struct.Struct("<q")
+#: Behind the address: fence, deadline, offset, next offset, attempts, stamp, number of runs, by
+#: how many ms the stamp is ahead of the leader's clock; then first and next of each run.
+_GRANTED = struct.Struct("<qqqqqqII")
+_RUN = struct.Struct("<qq")
+_U32_MAX = 0xFFFFFFFF
+
+_LEVELS = frozenset(m.Level)
+#: Plain numbers: flag arithmetic costs more than all else in a small frame.
+_RESPONSE, _ERROR = int(Flags.RESPONSE), int(Flags.ERROR)
+#: Opcodes as plain numbers: looking one up in its class takes as long as decoding a confirm.
+_OP_PRODUCE, _OP_FETCH = int(Opcode.PRODUCE), int(Opcode.FETCH)
+_OP_PULL, _OP_FETCH_CHUNKS = int(Opcode.PULL), int(Opcode.FETCH_CHUNKS)
+_REPLY_FLAGS = (_RESPONSE, _RESPONSE | _ERROR)
+
+_pack = msgspec.msgpack.Encoder().encode
+
+_REQUESTS: dict[int, type[Any]] = {
+    Opcode.HELLO: m.Hello,
+    Opcode.PING: m.Ping,
+    Opcode.DESCRIBE_TOPIC: m.DescribeTopic,
+    Opcode.LIST_TOPICS: m.ListTopics,
+    Opcode.LIST_OFFSETS: m.ListOffsets,
+    Opcode.CREATE_TOPIC: m.CreateTopic,
+    Opcode.OPEN_PRODUCER: m.OpenProducer,
+    Opcode.POSITIONS: m.Positions,
+    Opcode.ASK_BARRIERS: m.AskBarriers,
+    Opcode.FOLLOW: m.Follow,
+    Opcode.REACH_REGISTRY: m.ReachRegistry,
+    Opcode.FETCH: m.Fetch,
+    Opcode.PULL: m.Pull,
+    Opcode.ACK: m.Ack,
+    Opcode.NACK: m.Nack,
+    Opcode.EXTEND: m.Extend,
+    Opcode.WITHDRAW: m.Withdraw,
+    Opcode.OPEN_CLUSTER: m.OpenCluster,
+    Opcode.TAKE_TURN: m.TakeTurn,
+    Opcode.MOVE_CURSOR: m.MoveCursor,
+    Opcode.SEEK_CURSOR: m.SeekCursor,
+    Opcode.FETCH_CHUNKS: m.FetchChunks,
+    Opcode.SCATTER: m.Scatter,
+    Opcode.PREPARE: m.Prepare,
+    Opcode.DECIDE: m.Decide,
+    Opcode.ALTER_TOPIC: a.AlterTopic,
+    Opcode.DELETE_TOPIC: a.DeleteTopic,
+    Opcode.END_PARTITION: a.EndPartition,
+    Opcode.DESCRIBE_PARTITION: a.DescribePartition,
+    Opcode.ASK_LEADER: a.AskLeader,
+    Opcode.LIST_CLUSTERS: a.ListClusters,
+    Opcode.SEEK_CLUSTER: a.SeekCluster,
+    Opcode.PAUSE_CLUSTER: a.PauseCluster,
+    Opcode.DELETE_CLUSTER: a.DeleteCluster,
+    Opcode.LIST_HUBS: a.ListHubs,
+    Opcode.FORGET_HUB: a.ForgetHub,
+    Opcode.LIST_NODES: n.ListNodes,
+    Opcode.DESCRIBE_SHARD: n.DescribeShard,
+    Opcode.CHANGE_NODE: n.ChangeNode,
+    Opcode.RAISE_LEVEL: n.RaiseLevel,
+    Opcode.TRANSFER_LEADER: n.TransferLeader,
+    Opcode.REPORT_NODE: n.ReportNode,
+    Opcode.REPORT_SETTLED: n.ReportSettled,
+    Opcode.REPORT_LOST: n.ReportLost,
+    Opcode.REPORT_JOINED: m.ReportJoined,
+    Opcode.REPORT_ENDED: m.ReportEnded,
+    Opcode.REPORT_DONE: m.ReportDone,
+}
+_REPLIES: dict[int, type[Any]] = {
+    Opcode.HELLO: m.Welcome,
+    Opcode.PING: m.Pong,
+    Opcode.DESCRIBE_TOPIC: m.TopicInfo,
+    Opcode.LIST_TOPICS: m.TopicList,
+    Opcode.LIST_OFFSETS: m.OffsetList,
+    Opcode.CREATE_TOPIC: m.TopicInfo,
+    Opcode.OPEN_PRODUCER: m.ProducerGrant,
+    Opcode.REACH_REGISTRY: m.RegistryReached,
+    Opcode.POSITIONS: m.PositionsReply,
+    Opcode.ASK_BARRIERS: m.Barriers,
+    Opcode.PRODUCE: m.Confirm,
+    Opcode.ACK: m.Acked,
+    Opcode.NACK: m.Nacked,
+    Opcode.EXTEND: m.Extended,
+    Opcode.WITHDRAW: m.Withdrawn,
+    Opcode.OPEN_CLUSTER: m.ClusterIsOpen,
+    Opcode.TAKE_TURN: m.Turn,
+    Opcode.MOVE_CURSOR: m.Moved,
+    Opcode.SEEK_CURSOR: m.Moved,
+    Opcode.SCATTER: m.ScatterConfirm,
+    Opcode.PREPARE: m.PartState,
+    Opcode.DECIDE: m.PartState,
+    Opcode.ALTER_TOPIC: m.TopicInfo,
+    Opcode.DELETE_TOPIC: a.Deleted,
+    Opcode.END_PARTITION: m.TopicInfo,
+    Opcode.DESCRIBE_PARTITION: a.PartitionInfo,
+    Opcode.ASK_LEADER: a.LeaderInfo,
+    Opcode.LIST_CLUSTERS: a.ClusterList,
+    Opcode.SEEK_CLUSTER: a.ClusterChanged,
+    Opcode.PAUSE_CLUSTER: a.ClusterChanged,
+    Opcode.DELETE_CLUSTER: a.ClusterChanged,
+    Opcode.LIST_HUBS: a.HubList,
+    Opcode.FORGET_HUB: a.HubForgotten,
+    Opcode.LIST_NODES: n.NodeList,
+    Opcode.DESCRIBE_SHARD: n.ShardInfo,
+    Opcode.CHANGE_NODE: n.NodeList,
+    Opcode.RAISE_LEVEL: n.NodeList,
+    Opcode.TRANSFER_LEADER: n.Transferred,
+}
+_REQUEST_DECODERS = {op: msgspec.msgpack.Decoder(kind) for op, kind in _REQUESTS.items()}
+_REPLY_DECODERS = {op: msgspec.msgpack.Decoder(kind) for op, kind in _REPLIES.items()}
+_REFUSAL = msgspec.msgpack.Decoder(m.Refusal)
+#: By kind of request its opcode, which its reply has as well.
+OPCODES: dict[type[Any], int] = {kind: int(op) for op, kind in _REQUESTS.items()}
+OPCODES[m.Produce] = _OP_PRODUCE
+
+
+#: What a body that is not what it should be makes the decoder raise; the last is deep nesting.
+_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def _framed(flags: int, opcode: int, correlation: int, *body: Buffer) -> tuple[Buffer, ...]:
+    size, limit = total(body), body_bytes_max(opcode)
+    if size > limit:
+        raise _too_large(size, limit)
+    header = CLIENT_HEADER.pack(CLIENT_VERSION, flags, opcode, size, correlation)
+    return (header, *body) if len(body) > 1 else (header + body[0],)
+
+
+def _too_large(size: int, limit: int) -> TooLarge:
+    return TooLarge(f"a frame of {size:,} bytes; {limit:,} allowed: ask for less", limit)
+
+
+def encode_request(request: m.Request, correlation: int) -> tuple[Buffer, ...]:
+    """Return the buffers of a request's frame; a batch is among them as it is, uncopied.
+
+    Raises `TooLarge` for one that the other side would have to close the connection for.
+    """
+    if isinstance(request, m.Produce):
+        shard, log, group, node = request.address
+        batch = request.batch
+        size = _PRODUCED.size + len(batch)
+        if size > CLIENT_FRAME_BYTES_MAX:
+            raise _too_large(size, CLIENT_FRAME_BYTES_MAX)
+        head = _PRODUCE_HEAD.pack(
+            CLIENT_VERSION, 0, _OP_PRODUCE, size, correlation,
+            shard, log, node, group, request.seen, request.level,
+        )  # fmt: skip
+        return head, batch
+    opcode = OPCODES[type(request)]
+    if isinstance(request, n.ReportSettled) and not request.learning:
+        return _framed(0, opcode, correlation, _pack((request.rows,)))  # as most are
+    return _framed(0, opcode, correlation, _pack(request))
+
+
+def decode_request(frame: ClientFrame) -> m.Request:
+    """Read a request. Raises `UnknownOpcode` or `BadRequest`; the connection can go on."""
+    if frame.flags:
+        raise BadRequest(f"opcode {frame.opcode}: a request has no flags, not {frame.flags:#x}")
+    if frame.opcode == _OP_PRODUCE:
+        body = frame.body
+        if len(body) < _PRODUCED.size:
+            raise BadRequest(f"{len(body)} bytes are too few for this request")
+        shard, log, node, group, seen, level = _PRODUCED.unpack_from(body)
+        if level not in _LEVELS:
+            raise BadRequest(f"level {level} is not known here")
+        address = Address(shard, log, group, node)
+        return m.Produce(address, seen, body[_PRODUCED.size :], level)
+    decoder = _REQUEST_DECODERS.get(frame.opcode)
+    if decoder is None:
+        raise UnknownOpcode(f"opcode {frame.opcode} is not known here", frame.opcode)
+    try:
+        request: m.Request = decoder.decode(frame.body)
+    except _MALFORMED as error:
+        raise BadRequest(complaint(_REQUESTS[frame.opcode], error)) from None
+    return request
+
+
+def encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer, ...]:
+    """Return the buffers of a reply's frame; batches are among them as they are, uncopied.
+
+    One that is too long for its frame becomes a `Refusal`: the client must not lose its connection
+    for having asked.
+    """
+    if isinstance(reply, m.Confirm):
+        body = _pack(reply)
+        size = len(body)
+        return (CLIENT_HEADER.pack(CLIENT_VERSION, _RESPONSE, opcode, size, correlation) + body,)
+    try:
+        return _encode_reply(reply, opcode, correlation)
+    except TooLarge as error:
+        refusal = m.Refusal(error.code, str(error), error.detail)
+        return _encode_reply(refusal, opcode, correlation)
+
+
+def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer, ...]:
+    if isinstance(reply, m.Fetched):
+        shard, log, group, node = reply.address
+        prefix = ADDRESS.pack(shard, log, node, group) + _FETCHED.pack(
+            reply.offset, reply.next_offset, reply.committed, reply.barrier, reply.partitions,
+            len(reply.voids),
+        )  # fmt: skip
+        prefix += b"".join(_RUN.pack(*run) for run in reply.voids)
+        return _framed(_RESPONSE, opcode, correlation, prefix, *reply.batches)
+    if isinstance(reply, m.Granted):
+        shard, log, group, node = reply.address
+        prefix = ADDRESS.pack(shard, log, node, group) + _GRANTED.pack(
+            reply.fence, reply.deadline, reply.offset, reply.next_offset, reply.attempts,
+            reply.stamp, len(reply.runs), min(reply.ahead_ms, _U32_MAX),
+        )  # fmt: skip
+        prefix += b"".join(_RUN.pack(*run) for run in reply.runs)
+        return _framed(_RESPONSE, opcode, correlation, prefix, *reply.batches)
+    if isinstance(reply, m.FetchedChunks):
+        shard, log, group, node = reply.address
+        prefix = ADDRESS.pack(shard, log, node, group) + _CHUNKS.pack(reply.index)
+        return _framed(_RESPONSE, opcode, correlation, prefix, *reply.batches)
+    flags = _RESPONSE | _ERROR if isinstance(reply, m.Refusal) else _RESPONSE
+    return _framed(flags, opcode, correlation, _pack(_bare(reply)))
+
+
+def _bare(reply: m.ControlReply) -> object:
+    """Return a reply without its last field where that says nothing, as of most topics and nodes:
+    which partitions have ended, which offsets hold nothing, and that a node has met its set.
+    """
+    match reply:
+        case m.Welcome(met=True):
+            return msgspec.structs.astuple(reply)[:-1]
+        case m.Barriers(ends=()) | m.TopicInfo(ends=()) | a.ClusterList(voids=()):
+            return msgspec.structs.astuple(reply)[:-1]
+        case m.TopicList(topics, more):
+            return [_bare(topic) for topic in topics], more
+        case m.OffsetList(topics, offsets, more):
+            return [_bare(topic) for topic in topics], offsets, more
+    return reply
+
+
+def decode_reply(frame: ClientFrame) -> m.Reply:
+    """Read a reply; a refusal comes back as `Refusal`. Raises `RemoteProtocolError`."""
+    if frame.flags not in _REPLY_FLAGS:
+        raise RemoteProtocolError(f"flags {frame.flags:#x} make no reply")
+    try:
+        if frame.flags & _ERROR:
+            refusal: m.Refusal = _REFUSAL.decode(frame.body)
+            return refusal
+        if frame.opcode == _OP_FETCH:
+            return _fetched(frame.body)
+        if frame.opcode == _OP_PULL:
+            return _granted(frame.body)
+        if frame.opcode == _OP_FETCH_CHUNKS:
+            address, at = _address(frame.body, _CHUNKS.size)
+            (index,) = _CHUNKS.unpack_from(frame.body, at)
+            return m.FetchedChunks(address, index, _batches(frame.body, at + _CHUNKS.size))
+        reply: m.Reply = _REPLY_DECODERS[frame.opcode].decode(frame.body)
+    except (*_MALFORMED, KeyError, BadRequest) as error:
+        raise RemoteProtocolError(
+            f"a reply to opcode {frame.opcode} makes no sense: {error}"
+        ) from None
+    return reply
+
+
+def _address(body: memoryview, more: int) -> tuple[Address, int]:
+    if len(body) < ADDRESS.size + more:
+        raise BadRequest(f"{len(body)} bytes are too few for this request")
+    shard, log, node, group = ADDRESS.unpack_from(body)
+    return Address(shard, log, group, node), ADDRESS.size
+
+
+def _fetched(body: memoryview) -> m.Fetched:
+    address, at = _address(body, _FETCHED.size)
+    offset, behind, committed, barrier, partitions, count = _FETCHED.unpack_from(body, at)
+    at += _FETCHED.size
+    end = at + count * _RUN.size
+    if len(body) < end:
+        raise BadRequest(f"{len(body)} bytes hold no {count:,} void runs")
+    voids = tuple(_RUN.iter_unpack(body[at:end]))
+    batches = _batches(body, end)
+    return m.Fetched(address, offset, behind, committed, batches, barrier, partitions, voids)
+
+
+def _granted(body: memoryview) -> m.Granted:
+    address, at = _address(body, _GRANTED.size)
+    fence, deadline, offset, behind, attempts, stamp, count, ahead = _GRANTED.unpack_from(body, at)
+    at += _GRANTED.size
+    if count > GRANT_RUNS_MAX or len(body) - at < count * _RUN.size:
+        raise BadRequest(f"{len(body)} bytes hold no {count:,} runs of a grant")
+    runs = tuple(_RUN.iter_unpack(body[at : at + count * _RUN.size]))
+    if min(fence, deadline, offset, behind, attempts, stamp, *(min(run) for run in runs)) < 0:
+        raise BadRequest("a grant with a number below 0")
+    batches = _batches(body, at + count * _RUN.size)
+    return m.Granted(
+        address, fence, deadline, offset, behind, attempts, stamp, runs, batches, ahead
+    )  # fmt: skip
+
+
+def _batches(body: memoryview, at: int) -> tuple[Buffer, ...]:
+    return (body[at:],) if at < len(body) else ()
+
+
+class ClientStream:
+    """Frames of one connection in the client dialect, either side."""
+
+    __slots__ = ("_reassembler", "pending")
+
+    def __init__(self) -> None:
+        """Start at the first byte of the connection."""
+        self._reassembler = Reassembler(CLIENT_HEADER.size, client_frame_size)
+        #: Bytes held for a frame that is not whole yet.
+        self.pending = 0
+
+    @property
+    def claimed(self) -> int:
+        """Bytes that the frame under way will take when it is whole; 0 until its header is."""
+        return self._reassembler.claimed
+
+    @property
+    def unfinished(self) -> tuple[int, int] | None:
+        """Opcode and correlation of the frame under way; None until its header has come."""
+        if (start := self._reassembler.header) is None:
+            return None
+        _, _, opcode, _, correlation = CLIENT_HEADER.unpack_from(start)
+        return int(opcode), int(correlation)
+
+    def receive(self, data: bytes) -> Sequence[ClientFrame]:
+        """Take bytes as they come, return whole frames. Raises `RemoteProtocolError`."""
+        if not self.pending and (size := len(data) - CLIENT_HEADER.size) >= 0:
+            version, flags, opcode, length, correlation = CLIENT_HEADER.unpack_from(data)
+            # A frame a read, as small ones mostly come; whatever else comes goes the long way.
+            if length == size <= CONTROL_FRAME_BYTES_MAX and version == CLIENT_VERSION:
+                body = memoryview(data)[CLIENT_HEADER.size :]
+                return (ClientFrame(flags, opcode, correlation, body),)
+        frames = [take_client_frame(view) for view in self._reassembler.receive(data)]
+        self.pending = self._reassembler.pending
+        return frames

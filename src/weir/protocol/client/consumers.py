@@ -1,0 +1,162 @@
+"""Requests and replies of consumers: pull, ack, nack, extend (DESIGN §5 Consume)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+from weir.codec.fields import Buffer
+from weir.model.clusters import Mode
+from weir.model.ids import Address, Natural
+from weir.model.limits import ACK_RANGES_MAX
+from weir.model.stamp import milliseconds_of
+from weir.protocol.client.control import Control
+from weir.protocol.integers import Unsigned8
+
+#: Runs [first, next) of messages.
+Runs = Annotated[list[tuple[Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)]
+
+
+class OpenCluster(Control, frozen=True, array_like=True):
+    """Ask that a cluster has this `mode` in all partitions of its topic; it goes to partition 0.
+
+    A cluster that has no mode yet becomes of this one, and begins. Answered by `ClusterIsOpen`;
+    `BadRequest` refuses any mode but the cluster's. Consumers ask it before they pull.
+    """
+
+    address: Address
+    cluster: str
+    mode: Mode
+
+
+class ClusterIsOpen(Control, frozen=True, array_like=True):
+    """A majority knows that the cluster has the mode that was asked for."""
+
+
+class Pull(Control, frozen=True, array_like=True):
+    """Ask for a grant of messages of one partition for a consumer of `cluster`.
+
+    With `max_messages` 0 nothing is granted: the reply says which offsets a pull would get, once
+    there are some. A cluster that has no mode becomes of this `mode` (a `Mode`) here; one of
+    another mode refuses it. `OpenCluster` gives it one in the whole topic.
+
+    `begun` are runs [first, next) of messages that the client works on, whatever became of their
+    leases: this pull is granted none of them, and they had an attempt should it lose them. Once a
+    lease of the client has ended that ran when the pull came, the pull is answered with nothing,
+    for the client may have begun more since. None: the client does not say, as those of earlier
+    releases.
+    """
+
+    address: Address
+    cluster: str
+    max_messages: Natural
+    max_bytes: Natural
+    wait_ms: Natural = 0
+    lease_ms: Natural = 30_000
+    mode: Mode = Mode.SHARED
+    begun: Runs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A lease of messages [offset, next_offset); `fence` 0 and nothing in it when time ran out.
+
+    With `runs`, of these messages only those of the runs [first, next) are granted, whatever else
+    the batches hold. `deadline` is a stamp, and so is `stamp`, the time of the grant, which lies
+    `ahead_ms` ahead of the leader's wall clock. `attempts` counts how often these messages were
+    tried, this time included.
+    """
+
+    address: Address
+    fence: int
+    deadline: int
+    offset: int
+    next_offset: int
+    attempts: int = 0
+    stamp: int = 0
+    runs: tuple[tuple[int, int], ...] = ()
+    batches: tuple[Buffer, ...] = ()
+    ahead_ms: int = 0
+
+    @property
+    def granted_ms(self) -> int:
+        """When it was granted by the leader's wall clock, in ms since 1970: what has expired by
+        then is not to be handled any more.
+        """
+        return milliseconds_of(self.stamp) - self.ahead_ms
+
+
+class Withdraw(Control, frozen=True, array_like=True):
+    """Answer the peer's pulls of one partition, and its turns, that wait in `cluster`: with
+    nothing. What is being granted comes; so the answers may be behind this one's.
+    """
+
+    address: Address
+    cluster: str
+
+
+class Withdrawn(Control, frozen=True, array_like=True):
+    """Nothing of the peer waits there."""
+
+
+class Ack(Control, frozen=True, array_like=True):
+    """Done with ranges [first, next) of grants: (fence, first, next) each.
+
+    If `exact`, the answer is always `Acked`, and its `late` holds what these grants did not do.
+    Without it, `StaleGrant` refuses ranges that are not done, as earlier releases expect.
+    """
+
+    address: Address
+    cluster: str
+    ranges: Annotated[
+        list[tuple[Natural, Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)
+    ]
+    exact: bool = False
+
+
+class Acked(Control, frozen=True, array_like=True):
+    """The acks are durable on a majority. `done` is the cluster's cursor: all below it is done.
+
+    To an `exact` ack, `late` has rows (fence, first, next, outcome) of the messages that were acked
+    and that their grant did not do; `outcome` is an `AckOutcome`. All others are `DONE`.
+    """
+
+    done: Natural
+    late: tuple[tuple[Natural, Natural, Natural, Unsigned8], ...] = ()
+
+
+class Nack(Control, frozen=True, array_like=True):
+    """Give ranges [first, next) of grant `fence` back, to be granted again no sooner than in
+    `delay_ms`. What is `untried` was handed to nobody: this grant does not count as an attempt.
+    """
+
+    address: Address
+    cluster: str
+    fence: Natural
+    ranges: Annotated[list[tuple[Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)]
+    delay_ms: Natural = 0
+    untried: bool = False
+
+
+class Nacked(Control, frozen=True, array_like=True):
+    """What was given back is nobody's until `deadline`, a stamp (0: anybody's at once)."""
+
+    deadline: Natural
+
+
+class Extend(Control, frozen=True, array_like=True):
+    """Let grants end no sooner than in `lease_ms`; `begun` as in `Pull`."""
+
+    address: Address
+    cluster: str
+    fences: Annotated[list[Natural], msgspec.Meta(max_length=ACK_RANGES_MAX)]
+    lease_ms: Natural
+    begun: Runs | None = None
+
+
+class Extended(Control, frozen=True, array_like=True):
+    """The grants last until `deadline`, a stamp, or longer if they did before."""
+
+    deadline: Natural

@@ -1,0 +1,146 @@
+"""Requests and replies that look after the nodes of a set.
+
+What the registry holds, any shard answers. What one shard leads and holds now, only that shard
+knows: a client asks each of them, by its place.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from weir.model.ids import NODE_MAX, Address, Natural
+from weir.protocol.client.control import Control
+
+#: Groups that one report speaks of.
+SETTLED_MAX = 1_024
+NodeId = Annotated[int, msgspec.Meta(ge=1, le=NODE_MAX)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+
+
+class ListNodes(Control, frozen=True, array_like=True):
+    """Ask for the nodes of the set."""
+
+
+class NodeRow(Control, frozen=True, array_like=True):
+    """A node as the registry has it: where it listens, whether it is active or draining, how many
+    shards it runs, which format level it supports, how many groups are to lie on it and to be led
+    by it, and how many are to leave it and may still need it.
+    """
+
+    id: int
+    host: str
+    port: int
+    state: str
+    shards: int
+    level: int
+    replicas: int
+    leaders: int
+    leaving: int
+
+
+class NodeList(Control, frozen=True, array_like=True):
+    """The nodes by id, the format level that is written, the system and node of who answers, and
+    how many logs every node of the system has.
+    """
+
+    nodes: list[NodeRow]
+    level: int
+    system: int
+    node: int
+    logs: int
+
+
+class DescribeShard(Control, frozen=True, array_like=True):
+    """Ask one shard for what it leads and holds: `place` 0 is whichever the frame comes to."""
+
+    place: Natural = 0
+
+
+class ShardInfo(Control, frozen=True, array_like=True):
+    """What a shard leads and holds at this moment.
+
+    `led` and `held` count groups. Of those led here, `moving` are not yet where the registry wants
+    them; `lagging` counts by node the replicas that are not up to date. `leaderless` groups here
+    know no leader. `linked` are the nodes that a link to at least one shard is up to.
+    """
+
+    node: int
+    shard: int
+    led: int
+    held: int
+    moving: int
+    leaderless: int
+    lagging: dict[int, int]
+    linked: list[int]
+
+
+class ChangeNode(Control, frozen=True, array_like=True):
+    """Add a node at `host` and `port`, let it be `active` again, `drain` or `remove` it.
+
+    Answered by `NodeList`. Node 0 to add is the next free id.
+    """
+
+    verb: str
+    node: Annotated[int, msgspec.Meta(ge=0, le=NODE_MAX)]
+    host: str = ""
+    port: Port = 0
+
+
+class RaiseLevel(Control, frozen=True, array_like=True):
+    """Let every node write format level `level` (0: the highest that all support).
+
+    Answered by `NodeList`.
+    """
+
+    level: Natural = 0
+
+
+class TransferLeader(Control, frozen=True, array_like=True):
+    """Let `node` lead a partition (0: its preferred leader). Its leader answers once it begins."""
+
+    address: Address
+    node: Annotated[int, msgspec.Meta(ge=0, le=NODE_MAX)] = 0
+
+
+class Transferred(Control, frozen=True, array_like=True):
+    """The leader hands over to `node`, which leads as soon as it has won; or leads already."""
+
+    node: int
+
+
+class ReportNode(Control, frozen=True, array_like=True):
+    """Only a shard of a set's node sends this: how many shards its node runs, which format level
+    it supports, and what tells its folder from one that was founded anew under the same number.
+    """
+
+    node: NodeId
+    shards: Natural
+    level: Natural
+    birth: Natural = 0
+
+
+class ReportSettled(Control, frozen=True, array_like=True):
+    """Only a shard of a set's node sends this: groups that it leads, and who votes in them now;
+    and who is `learning`, before voting or without, in those to which somebody comes back.
+    """
+
+    rows: Annotated[list[tuple[Natural, list[Natural]]], msgspec.Meta(max_length=SETTLED_MAX)]
+    learning: Annotated[
+        list[tuple[Natural, list[Natural]]], msgspec.Meta(max_length=SETTLED_MAX)
+    ] = msgspec.field(default_factory=list)
+
+
+class ReportLost(Control, frozen=True, array_like=True):
+    """Only a shard of a set's node sends this: what `voter` had of a group is damaged, and perhaps
+    how it voted is lost. It comes back with nothing, as another voter.
+    """
+
+    group: Natural
+    voter: Natural
+
+
+Report = ReportNode | ReportSettled | ReportLost
+Request = ListNodes | DescribeShard | ChangeNode | RaiseLevel | TransferLeader | Report
+Reply = NodeList | ShardInfo | Transferred

@@ -1,0 +1,111 @@
+"""Scatterings: what a client asks of the shard that coordinates, and that of the leaders of the
+parts (DESIGN §5 Scattering, docs/adr/0024).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Annotated
+
+import msgspec
+
+from weir.model.ids import Address, Natural
+from weir.model.limits import ACK_RANGES_MAX, SCATTER_PARTS_MAX
+from weir.protocol.client.control import Control
+from weir.protocol.integers import Unsigned32
+
+Ranges = Annotated[list[tuple[Natural, Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)]
+#: By cluster the ranges (fence, first, next) of its grants that are done.
+Acks = Annotated[list[tuple[str, Ranges]], msgspec.Meta(max_length=SCATTER_PARTS_MAX)]
+Parts = Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1, max_length=SCATTER_PARTS_MAX)]
+
+
+class Part(Control, frozen=True, array_like=True):
+    """A batch for a partition, or acks of messages of it."""
+
+    address: Address
+    batch: bytes = b""
+    acks: Acks = msgspec.field(default_factory=list)
+
+
+class Scatter(Control, frozen=True, array_like=True):
+    """Publish all of these batches and ack all of these messages at one stamp, or nothing of it.
+
+    `number` counts the scatterings of a producer. Whoever asks again with the same bytes, anywhere,
+    learns what became of it. `seen` is what it is for `Produce`.
+    """
+
+    producer: Natural
+    epoch: Unsigned32
+    number: Natural
+    seen: Natural
+    parts: Annotated[list[Part], msgspec.Meta(min_length=1, max_length=SCATTER_PARTS_MAX)]
+
+
+class ScatterConfirm(Control, frozen=True, array_like=True):
+    """All of it is durable and will be seen: its stamp, and the first offset of each batch, as
+    (group, offset).
+    """
+
+    stamp: Natural
+    offsets: list[tuple[Natural, Natural]]
+    duplicate: bool = False
+
+
+class Prepare(Control, frozen=True, array_like=True):
+    """Only shards ask this of each other: prepare a part, to be stamped exactly `stamp`."""
+
+    address: Address
+    producer: Natural
+    epoch: Unsigned32
+    number: Natural
+    stamp: Natural
+    parts: Parts
+    batch: bytes = b""
+    acks: Acks = msgspec.field(default_factory=list)
+
+
+class Step(IntEnum):
+    """What is to be done with a part."""
+
+    #: Say what became of it; what is not prepared is not prepared any more.
+    ASK = 0
+    ABORT = 1
+    COMMIT = 2
+    #: Every part has decided to commit: forget it.
+    CLOSE = 3
+
+
+class Decide(Control, frozen=True, array_like=True):
+    """Only shards ask this of each other: do `step` with a part of the attempt at `stamp`."""
+
+    address: Address
+    producer: Natural
+    epoch: Unsigned32
+    number: Natural
+    stamp: Natural
+    is_acks: bool
+    step: Step
+
+
+class Standing(IntEnum):
+    """How it is with a part."""
+
+    #: It is prepared, and nothing is decided.
+    PREPARED = 0
+    #: It counts, by the attempt at the stamp that is told.
+    COMMITTED = 1
+    #: It is not prepared, and never will be.
+    NEVER = 2
+    #: Its stamp was too low: above the one that is told it may be prepared.
+    TOO_LOW = 3
+    #: An attempt at the stamp that is told, of the same producer, is undecided.
+    OTHER = 4
+
+
+class PartState(Control, frozen=True, array_like=True):
+    """How it is with a part; `offset` is that of its batch where it is known."""
+
+    standing: Standing
+    stamp: Natural
+    offset: Natural = 0

@@ -1,0 +1,1 @@
+"""The device protocol: frames that devices send and receive."""

@@ -1,0 +1,1 @@
+"""The settings of a node, and where each value comes from."""

@@ -1,0 +1,268 @@
+"""The data folder of a node: who it is, where its logs lie, and where it listens now.
+
+node.json      system, BrokerSet and node ids, the set it was founded with, and the logs; written
+               once, when it is founded
+endpoint.json  host, port and pid of the running node
+lock           held by the running node
+life-0 ...     which log lies in the folder of each number: see `weir.server.disk.log_identity`
+log-0/ ...     the numbered logs, where they have no folders elsewhere
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from weir.broker.identity import Identity, Member
+from weir.errors import WeirError
+from weir.model.ids import NODE_MAX
+from weir.model.limits import LOGS_MAX
+from weir.server.disk.file_disk import FolderInUse
+
+#: Told host and port once clients may connect.
+Started = Callable[[str, int], None]
+
+_NODE = "node.json"
+_ENDPOINT = "endpoint.json"
+_LOCK = "lock"
+_OF_A_BACKUP = "manifest.json"
+#: What may lie in a folder before a node is founded there: what an interrupted founding left, and
+#: what a new file system has.
+_BEFORE_FOUNDING = frozenset({_LOCK, f"{_NODE}.new", "lost+found"})
+
+
+class BadFolder(WeirError):
+    """The data folder is not one, or not of this release, or not what was asked for."""
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """Where a running node listens."""
+
+    host: str
+    port: int
+    pid: int
+
+
+class Part(NamedTuple):
+    """Which node of which set is to be founded: alone, unless `members` are given.
+
+    `system` 0 draws a new one; every node of a set has the same.
+    """
+
+    node: int = 1
+    members: tuple[Member, ...] = ()
+    system: int = 0
+
+
+class Founded(msgspec.Struct, frozen=True):
+    """What is fixed when a node is founded. `folders` names those logs that lie elsewhere.
+
+    `members` are the nodes that the set began with, of which this one need not be: see `Identity`.
+    """
+
+    system: int
+    brokerset: int
+    node: int
+    logs: int
+    folders: dict[str, str] = {}
+    members: tuple[Member, ...] = ()
+    #: Drawn for this folder alone: one that is founded anew, under the same number, has another.
+    birth: int = 0
+
+    def identity(self, shard: int) -> Identity:
+        """Return who a shard of this node is."""
+        return Identity(self.system, self.brokerset, self.node, shard, self.members, self.birth)
+
+
+def life_name(log: int) -> str:
+    """Return the file that says which log lay last in the folder of a number."""
+    return f"life-{log}"
+
+
+def default_logs() -> int:
+    """Return how many logs a node gets: one for each core, so that each may have a shard."""
+    return min(max(2, os.cpu_count() or 1), LOGS_MAX)
+
+
+def new_system() -> int:
+    """Draw the id of a new system, or the birth of a folder."""
+    return secrets.randbits(62) + 1
+
+
+def _check_part(part: Part) -> None:
+    """Raise `BadFolder` for a part that no set has."""
+    ids = [member.node for member in part.members]
+    if not all(1 <= node <= NODE_MAX for node in (part.node, *ids)):
+        raise BadFolder(f"nodes are numbered from 1 to {NODE_MAX:,}")
+    if len(set(ids)) < len(ids):
+        raise BadFolder("a node stands twice in the set: name each of them once")
+    if len({(member.host, member.port) for member in part.members}) < len(ids):
+        raise BadFolder("two nodes of the set have the same address: give each its own")
+    if part.node not in ids and (part.members or part.node > 1) and not part.system:
+        raise BadFolder(
+            f"node {part.node} is none of those that the set is founded with: to join one that is "
+            "there, say which by --system and --set (`weir node add` tells both)"
+        )
+
+
+class NodeFolder:
+    """One node's data folder."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Use a folder; `found` makes it if it is not there."""
+        self.path = Path(path)
+
+    def log(self, number: int, founded: Founded | None = None) -> Path:
+        """Return the folder of a numbered log."""
+        elsewhere = founded.folders.get(str(number)) if founded else None
+        return Path(elsewhere) if elsewhere else self.path / f"log-{number}"
+
+    def founded(self) -> Founded | None:
+        """Return what was fixed here; None if nothing was. Raises `BadFolder`."""
+        file = self.path / _NODE
+        if not file.exists():
+            return None
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=Founded)
+        except msgspec.DecodeError as error:
+            raise BadFolder(
+                f"{file}: {error}. Restore it from a backup, or use the release that wrote it"
+            ) from None
+
+    def found(
+        self, logs: int = 0, folders: Mapping[int, str] | None = None, part: Part | None = None
+    ) -> Founded:
+        """Return what is fixed here, fixing it the first time: so many `logs`, 0 for the default,
+        of this `part` of a set.
+
+        Raises `BadFolder`, also if it was founded with another number of logs; `FolderInUse` if
+        another process is founding it.
+        """
+        founded = self.founded()
+        if founded is None:
+            _check_part(part or Part())
+            self._check_free(logs or default_logs(), folders or {})
+            with self.held():  # another process may be founding it as well
+                if self.founded() is None:
+                    return self._draw(logs or default_logs(), folders or {}, part or Part())
+            founded = self.founded()
+            assert founded is not None
+        if logs not in (0, founded.logs) or folders:
+            raise BadFolder(
+                f"{self.path} was founded with {founded.logs} logs, for good: found another node "
+                "for another number, or other places"
+            )
+        return founded
+
+    def _check_free(self, logs: int, folders: Mapping[int, str]) -> None:
+        if not 1 <= logs <= LOGS_MAX:
+            raise BadFolder(f"{logs} logs: give 1 to {LOGS_MAX}")
+        beyond = [number for number in folders if not 0 <= number < logs]
+        if beyond:
+            raise BadFolder(f"there is no log {beyond[0]} to place: logs are 0 to {logs - 1}")
+        if (self.path / _OF_A_BACKUP).exists():
+            raise BadFolder(
+                f"{self.path} holds a backup: weir restore {self.path} puts it back, this folder "
+                "stays what it is"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise BadFolder(
+                f"{self.path} is a file, or lies below one: give --data a folder"
+            ) from None
+        # In this order: whoever founds it now writes the one before it makes the others.
+        if any(self.path.glob("log-*")) and self.founded() is None:
+            raise BadFolder(
+                f"{self.path / _NODE} is missing, but there are logs: restore it from a backup"
+            )
+        foreign = sorted({one.name for one in self.path.iterdir()} - _BEFORE_FOUNDING)
+        if foreign and self.founded() is None:
+            raise BadFolder(
+                f"{self.path} holds other files ({', '.join(foreign[:3])}"
+                f"{', ...' * (len(foreign) > 3)}) and no node: give --data an empty folder, or one "
+                "that does not exist yet"
+            )
+
+    def _draw(self, logs: int, folders: Mapping[int, str], part: Part) -> Founded:
+        places = {str(n): os.path.abspath(place) for n, place in folders.items()}
+        system = part.system or new_system()
+        founded = Founded(system, 0, part.node, logs, places, part.members, new_system())
+        self._replace(_NODE, msgspec.json.encode(founded))
+        return founded
+
+    def life(self, log: int) -> str:
+        """Return what tells the log from others that lay, or will lie, in its folder; "" if it has
+        never begun.
+        """
+        try:
+            return (self.path / life_name(log)).read_text()
+        except FileNotFoundError:
+            return ""
+
+    def remember_life(self, log: int, life: str) -> None:
+        """Remember durably that the log has begun, and which one it is."""
+        self._replace(life_name(log), life.encode())
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Have the folder for oneself while it lasts. Raises `FolderInUse`."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise FolderInUse(
+                    f"{self.path} is in use by another weir process: stop that one, or give this "
+                    "one a folder of its own"
+                ) from None
+            yield
+        finally:
+            os.close(lock)
+
+    @contextmanager
+    def announced(self, host: str, port: int, started: Started | None) -> Iterator[None]:
+        """Tell the world where this node listens while it lasts, `started` first of all."""
+        self.announce(host, port)
+        try:
+            if started is not None:
+                started(host, port)
+            yield
+        finally:
+            self.withdraw()
+
+    def announce(self, host: str, port: int) -> None:
+        """Write where this node listens."""
+        self._replace(_ENDPOINT, msgspec.json.encode(Endpoint(host, port, os.getpid())))
+
+    def withdraw(self) -> None:
+        """Remove the announcement."""
+        (self.path / _ENDPOINT).unlink(missing_ok=True)
+
+    def endpoint(self) -> Endpoint | None:
+        """Return what the running node announced; None if nothing is announced."""
+        try:
+            return msgspec.json.decode((self.path / _ENDPOINT).read_bytes(), type=Endpoint)
+        except FileNotFoundError:
+            return None
+
+    def _replace(self, name: str, data: bytes) -> None:
+        aside = self.path / f"{name}.new"
+        with aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.rename(self.path / name)
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

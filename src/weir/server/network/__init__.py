@@ -1,0 +1,1 @@
+"""The sockets of a node: addresses, listening, and connections on asyncio."""

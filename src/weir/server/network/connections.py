@@ -1,0 +1,107 @@
+"""Accepted connections: between asyncio's transports and `weir.host.connections`."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Container
+from typing import Protocol, cast
+
+from weir.host.connections import UNSENT_BYTES_MAX, ClientConnection
+from weir.host.event_queue import Feed
+
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
+#: The first byte of Linux's `struct tcp_info`, of a connection that neither side has ended.
+_ESTABLISHED = 1
+
+
+class Running(Protocol):
+    """Who does what a shard asks for."""
+
+    def run(self) -> None:
+        """Let the shard take what is in its feed, and do what comes of it."""
+
+
+class Network:
+    """What a host on asyncio knows of its network."""
+
+    def __init__(
+        self, found: Container[str], accept_link: Callable[[asyncio.Transport, bytes], None]
+    ) -> None:
+        """`found` are the addresses of other nodes, whose connections `accept_link` takes."""
+        self.found = found
+        self.accept_link = accept_link
+
+    def address(self, transport: asyncio.Transport) -> str:
+        """Return the address of a peer; empty if it has none."""
+        name = transport.get_extra_info("peername")
+        return str(name[0]) if isinstance(name, tuple) else ""
+
+    def is_gone(self, transport: asyncio.Transport) -> bool:
+        """Return whether a peer has hung up from which nothing is read."""
+        sock = transport.get_extra_info("socket")
+        if sock is None or sock.family not in _INTERNET:
+            return False
+        state: bytes = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        return state[0] != _ESTABLISHED
+
+
+class Peer(asyncio.Protocol):
+    """Hands on what a transport says, and has the shard take it."""
+
+    __slots__ = ("_feed", "_running", "connection")
+
+    def __init__(
+        self, running: Running, feed: Feed, connection: ClientConnection[asyncio.Transport]
+    ) -> None:
+        """Tell `connection`, and have `running` run when that has put something into `feed`."""
+        self.connection = connection
+        self._running = running
+        self._feed = feed
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, or hang up if there are enough connections."""
+        transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
+        transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        if not self.connection.open(transport):
+            # Later: uvloop begins to read behind connection_made.
+            asyncio.get_running_loop().call_soon(self.connection.update)
+        feed = self._feed
+        if feed.events and not feed.waits:
+            self._running.run()
+
+    def moved(self, transport: asyncio.Transport) -> None:
+        """Go on over another transport: the connection is the same."""
+        transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        self.connection.move(transport)
+
+    def update(self) -> None:
+        """Read, or not, as it is to be."""
+        self.connection.update()
+
+    def data_received(self, data: bytes) -> None:
+        """Hand bytes on."""
+        self.connection.receive(data)
+        feed = self._feed
+        if feed.events and not feed.waits:
+            self._running.run()
+
+    def pause_writing(self) -> None:
+        """The peer does not take its replies."""
+        self.connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The peer took its replies."""
+        self.connection.resume_writing()
+        if not self._feed.waits:
+            self._running.run()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is over."""
+        self.connection.close()
+        self._run()
+
+    def _run(self) -> None:
+        feed = self._feed
+        if feed.events and not feed.waits:
+            self._running.run()

@@ -1,0 +1,295 @@
+"""Where connections come in, and where devices stay: thousands of sockets that are one to the loop.
+
+Those are looked at together, by an epoll of their own that the loop watches. Who turns out to be a
+client or another node moves to a transport of the loop, which is made for much at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import select
+import socket
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Protocol, cast
+
+from weir.protocol.device.codec import VERSION as DEVICE_VERSION
+from weir.server.network.socket_transport import READ_BYTES, READS, PlainTransport
+
+log = logging.getLogger(__name__)
+
+#: So many sockets are looked at, and so many connections taken, before others have their turn.
+_EVENTS_MAX = 64
+_ACCEPTS_MAX = 64
+#: What is read in a turn from all together, and the least from each.
+_TURN_BYTES = 1 << 17
+_READ_BYTES_MIN = 1 << 11
+#: How many frames a turn takes. Small frames cost by their number: 128 KiB of pings are 9,300, and
+#: take most of a second in which nobody else is served.
+_TURN_FRAMES = 1_024
+_READ_FRAMES_BYTES_MIN = 1 << 7
+#: How long nobody is taken while no file descriptor is free.
+_PAUSE_SECONDS = 0.5
+_NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+
+
+class Guided(Protocol):
+    """A protocol that may be given another transport for its connection."""
+
+    def moved(self, transport: asyncio.Transport) -> None:
+        """Go on with `transport`."""
+
+    def update(self) -> None:
+        """Read, or not, as it is to be."""
+
+
+class Gathering(Protocol):
+    """Who is told what connections say."""
+
+    @property
+    def frames(self) -> int:
+        """How many frames have come from all connections so far."""
+
+    def gather(self) -> None:
+        """Keep what connections say, until `settle`: it is one to the shard."""
+
+    def settle(self) -> None:
+        """Hand on what was gathered."""
+
+
+class Door(socket.socket):
+    """A listening socket."""
+
+    #: How many seconds who comes waits here for another process whose door it is.
+    patience = 0.0
+
+    def take(self) -> socket.SocketType:
+        """Return the next connection; quicker than `accept`, without what `socket.socket` adds in
+        Python. Raises `OSError`.
+        """
+        handle, _ = self._accept()  # type: ignore[attr-defined]  # typeshed leaves it out
+        return socket.SocketType(self._kind, socket.SOCK_STREAM, 0, handle)
+
+    @cached_property
+    def _kind(self) -> int:
+        return int(self.family)
+
+
+class Crowd:
+    """The connections that came in through `doors`, and all of them that are devices'."""
+
+    def __init__(self, protocol: Callable[[], asyncio.Protocol], gathering: Gathering) -> None:
+        """Let each connection have its protocol, which tells `gathering`, until `shut`."""
+        self._protocol = protocol
+        self._gathering = gathering
+        self._loop = asyncio.get_running_loop()
+        self._epoll = select.epoll()
+        self._doors: dict[int, Door] = {}
+        self._members: dict[int, PlainTransport] = {}
+        self._ending: list[PlainTransport] = []
+        #: Sockets that had something and got no turn yet.
+        self._due: list[int] = []
+        self._frames_end = 0
+        self._is_shut = False
+        self._moves: set[asyncio.Task[None]] = set()
+        self._loop.add_reader(self._epoll.fileno(), self._turn)
+
+    def open(self, door: Door) -> None:
+        """Take connections that come to a listening socket."""
+        self._doors[door.fileno()] = door
+        self._epoll.register(door, READS)
+
+    def shut(self) -> None:
+        """Take no connections any more; who is in stays."""
+        for door in self._doors.values():
+            # Closed alone it would stay there while another process has it open, too.
+            with contextlib.suppress(FileNotFoundError):  # nobody is taken just now
+                self._epoll.unregister(door)
+            door.close()
+        self._doors.clear()
+        self._is_shut = True
+        self._rest()
+
+    # -- what transports call -----------------------------------------------------------------
+
+    def watch(self, transport: PlainTransport, events: int) -> None:
+        """Look at a connection for `events`. None are asked for by leaving it out: else a broken
+        one would be told again and again.
+        """
+        handle = transport.sock.fileno()
+        if handle < 0:
+            return
+        if not transport.events:
+            self._epoll.register(handle, events)
+        elif events:
+            self._epoll.modify(handle, events)
+        else:
+            self._epoll.unregister(handle)
+        transport.events = events
+
+    def sniff(self, transport: PlainTransport, data: bytes) -> bool:
+        """Keep a device; move all others, which go on with `data`."""
+        if data[0] == DEVICE_VERSION:
+            return True
+        if transport.events:
+            self.watch(transport, 0)
+        del self._members[transport.sock.fileno()]
+        transport.moving = True
+        task = self._loop.create_task(self._move(transport, data))
+        self._moves.add(task)
+        task.add_done_callback(self._moves.discard)
+        self._rest()
+        return False
+
+    def soon(self, transport: PlainTransport) -> None:
+        """End a connection behind this turn of the loop."""
+        if not self._ending:
+            self._loop.call_soon(self._end)
+        self._ending.append(transport)
+
+    def ended(self, transport: PlainTransport) -> None:
+        """A connection is closed now, which takes it out of the epoll."""
+        transport.events = 0
+        self._members.pop(transport.sock.fileno(), None)
+        self._rest()
+
+    def failed(self, transport: PlainTransport, error: Exception) -> None:
+        """Say what a protocol raised."""
+        self._loop.call_exception_handler(
+            {"message": "a peer's protocol failed", "exception": error, "transport": transport}
+        )
+
+    # -- inside -------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _gathered(self) -> Iterator[None]:
+        self._gathering.gather()
+        self._frames_end = self._gathering.frames + _TURN_FRAMES
+        try:
+            yield
+        finally:
+            self._gathering.settle()
+
+    def _turn(self) -> None:
+        with self._gathered():
+            found = self._due or [handle for handle, _ in self._epoll.poll(0, _EVENTS_MAX)]
+            self._due = []
+            for at, handle in enumerate(found):
+                if self._is_over:
+                    self._due = found[at:]  # they are first in the next turn
+                    break
+                transport = self._members.get(handle)
+                if transport is not None:
+                    self._read(transport, len(found))
+                elif (door := self._doors.get(handle)) is not None:
+                    if door.patience:
+                        self._leave(door, door.patience)
+                    else:
+                        self._let_in(door)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether a turn has taken its frames."""
+        return self._gathering.frames >= self._frames_end
+
+    def _read(self, transport: PlainTransport, sharing: int) -> None:
+        """Read what is one connection's share of a turn, in bytes and in frames."""
+        most = READ_BYTES
+        if sharing * most > _TURN_BYTES:
+            most = max(_READ_BYTES_MIN, _TURN_BYTES // sharing)
+        frames = max(1, _TURN_FRAMES // sharing)
+        most = min(most, max(_READ_FRAMES_BYTES_MIN, frames * transport.frame_bytes))
+        before = self._gathering.frames
+        read = transport.turn(most)
+        came = self._gathering.frames - before
+        if came:
+            transport.frame_bytes = max(1, read // came)
+        elif read:
+            transport.frame_bytes = READ_BYTES  # it is within a large one
+
+    def _end(self) -> None:
+        ending, self._ending = self._ending, []
+        with self._gathered():
+            for transport in ending:
+                transport.end()
+
+    def _rest(self) -> None:
+        if self._is_shut and not self._members and not self._epoll.closed:
+            self._loop.remove_reader(self._epoll.fileno())
+            self._epoll.close()
+
+    def _let_in(self, door: Door) -> None:
+        for _ in range(_ACCEPTS_MAX):
+            if self._is_over:
+                return
+            try:
+                sock = door.take()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionAbortedError:
+                continue  # it has left already
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    log.error("connections wait: %s", error)
+                    self._leave(door, _PAUSE_SECONDS)
+                    return
+                log.warning("a connection could not be taken: %s", error)
+                continue
+            transport = PlainTransport(self, sock, self._protocol())
+            self._members[sock.fileno()] = transport
+            transport.open()
+
+    def _leave(self, door: Door, seconds: float) -> None:
+        self._epoll.unregister(door)
+        self._loop.call_later(seconds, self._return, door)
+
+    def _return(self, door: Door) -> None:
+        """Take who is still there."""
+        if door.fileno() in self._doors:
+            self._epoll.register(door, READS)
+            with self._gathered():
+                self._let_in(door)
+
+    async def _move(self, transport: PlainTransport, data: bytes) -> None:
+        mover = _Mover(self._loop, transport, data)
+        plain = transport.sock
+        family, handle = plain.family, plain.detach()
+        transport.sock = sock = socket.socket(family, socket.SOCK_STREAM, 0, handle)
+        try:
+            await self._loop.connect_accepted_socket(lambda: mover, sock)
+        except (OSError, RuntimeError) as error:  # the loop's, if the peer was cut meanwhile
+            mover.give_up(error)
+
+
+class _Mover(asyncio.Protocol):
+    """Has a connection's new transport until it is handed to the protocol."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, old: PlainTransport, data: bytes) -> None:
+        self._loop = loop
+        self._old = old
+        self._data = data
+        self._moved = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._moved = True
+        new, old = cast(asyncio.Transport, transport), self._old
+        protocol = old.protocol
+        guided = cast(Guided, protocol)
+        new.set_protocol(protocol)
+        guided.moved(new)
+        if unsent := old.taken():
+            new.write(unsent)
+        if old.is_closing():
+            new.close()
+            return
+        protocol.data_received(self._data)
+        self._loop.call_soon(guided.update)  # loops begin to read behind connection_made
+
+    def give_up(self, error: Exception) -> None:
+        """There is no new transport."""
+        if not self._moved:
+            self._old.sock.close()
+            self._old.protocol.connection_lost(error)

@@ -1,0 +1,1 @@
+"""Metrics, health, status lines and warnings of a running node."""

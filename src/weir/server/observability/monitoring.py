@@ -1,0 +1,97 @@
+"""What others see of a running node without being its clients: figures, health, the manager."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from weir.broker.shard import Shard
+from weir.server.config.quantity import in_mib
+from weir.server.config.sections import Config, split_address
+from weir.server.driver import Driver
+from weir.server.network.addresses import in_words
+from weir.server.observability.exposition import CONTENT_TYPE
+from weir.server.observability.http_pages import PLAIN, Answer, Pages
+from weir.server.observability.leader_changes import LeadsTold
+from weir.server.observability.loop_lag import LoopLag
+from weir.server.observability.metrics import Metrics
+from weir.server.observability.operator_warnings import TroublesTold
+from weir.server.observability.page_cache import Recent
+from weir.server.observability.stage_sampler import Stages
+from weir.server.observability.systemd import Notifier
+
+log = logging.getLogger(__name__)
+
+
+@contextlib.asynccontextmanager
+async def observed(
+    driver: Driver,
+    shard: Shard,
+    config: Config,
+    stopping: asyncio.Event,
+    away: Callable[[], Sequence[int]] = tuple,
+) -> AsyncIterator[Notifier]:
+    """Serve figures and health during the block, if that is configured; yields the notifier.
+
+    `away` returns the node's shards that do not serve: while there are any, none is ready.
+    Raises `BadAddress` if that cannot be listened on.
+    """
+    notifier = Notifier(os.environ)
+    with contextlib.closing(notifier), LeadsTold(shard), TroublesTold(shard):
+        if not config.metrics.listen:
+            yield notifier
+            return
+        host, port = split_address(config.metrics.listen)
+        port += shard.identity.shard if port else 0
+        with LoopLag() as lag:
+            metrics = Metrics(shard, driver, config.node.data, lag.seconds)
+            pages = _pages(metrics, shard, stopping, away)
+            async with contextlib.AsyncExitStack() as stack:
+                with in_words(host, port, "--metrics"):
+                    bound = await stack.enter_async_context(pages.listening(host, port))
+                shown = f"[{host}]" if ":" in host else host
+                url = f"http://{shown}:{bound}/metrics"
+                log.info("metrics at %s", url, extra={"fields": {"url": url}})
+                yield notifier
+
+
+def _pages(
+    metrics: Metrics, shard: Shard, stopping: asyncio.Event, away: Callable[[], Sequence[int]]
+) -> Pages:
+    recent, stages = Recent(metrics.text), Stages()
+
+    async def figures() -> Answer:
+        return 200, CONTENT_TYPE, await recent.text()
+
+    async def sampled() -> Answer:
+        if (found := await stages.sample()) is None:
+            return 503, PLAIN, "somebody else samples the stages: try again in 2 s\n"
+        rows = [f"works {found.works:.4f}\n", f"waits {found.waits:.4f}\n"]
+        rows += [f"{stage} {seen}\n" for stage, seen in found.stages.items()]
+        return 200, PLAIN, "".join(rows)
+
+    async def healthy() -> Answer:
+        return 200, PLAIN, "alive\n"
+
+    async def ready() -> Answer:
+        if stopping.is_set():
+            return 503, PLAIN, "stopping\n"
+        if not shard.ready:
+            return 503, PLAIN, "starting\n"
+        if shards := away():
+            # The shared port leads to any shard, and any of them asks the others.
+            return 503, PLAIN, f"shards that do not serve: {', '.join(map(str, shards))}\n"
+        if needed := shard.needed_bytes:
+            more = in_mib(needed)
+            return 503, PLAIN, f"not ready for writes: the disk is full, free {more} or more\n"
+        if (short := shard.short) is not None:
+            more = in_mib(short.needed_bytes)
+            return 503, PLAIN, f"not ready for writes: {short}, free {more} or more there\n"
+        return 200, PLAIN, "ready\n"
+
+    cheap = ("/healthz", "/readyz")
+    pages = {"/metrics": figures, "/healthz": healthy, "/readyz": ready, "/stages": sampled}
+    return Pages(pages, cheap)

@@ -1,0 +1,61 @@
+"""Warns of what an operator must mend: a wrong clock, a full disk. At once, then once a minute."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from weir.broker.shard import Shard
+from weir.server.config.quantity import in_mib
+from weir.server.reminder import Reminder
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+
+
+class TroublesTold:
+    """Looks once a second while it is entered."""
+
+    def __init__(self, shard: Shard) -> None:
+        """Begin with nothing told."""
+        self._shard = shard
+        self._reminder = Reminder()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> TroublesTold:
+        self._look()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+        astray_ms = self._shard.clock_astray_ms
+        if self._reminder.is_due("clock", bool(astray_ms)):
+            log.warning(
+                "the clock of this node is %.1f s %s those of the others: set it right "
+                "(as by NTP). Until then this node leads nothing and uses their time",
+                abs(astray_ms) / 1_000,
+                "ahead of" if astray_ms > 0 else "behind",
+                extra={"fields": {"clock_astray_ms": astray_ms}},
+            )
+        needed = self._shard.needed_bytes
+        if self._reminder.is_due("disk", bool(needed)):
+            log.warning(
+                "the disk is full: publishes are refused, acks and reads go on. Free %s or "
+                "more on it, or add a disk",
+                in_mib(needed),
+                extra={"fields": {"needed_bytes": needed}},
+            )
+        short = self._shard.short
+        if self._reminder.is_due("disks of others", short is not None) and short is not None:
+            log.warning(
+                "%s: publishes that need them are refused, acks and reads go on. Free %s or more "
+                "there, or add disks",
+                short,
+                in_mib(short.needed_bytes),
+                extra={"fields": {"needed_bytes": short.needed_bytes, "nodes": short.nodes}},
+            )

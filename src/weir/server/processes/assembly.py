@@ -1,0 +1,239 @@
+"""The composition root of a shard: folder, logs, shard, driver, sockets, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weir.broker.layout import Layout
+from weir.broker.shard import Shard, ShardSettings
+from weir.host.links.links import Own
+from weir.host.log_start import Start, open_log, tell_durable
+from weir.model.limits import LISTEN_BACKLOG, MIB
+from weir.server.config.sections import Config, advertised
+from weir.server.disk.file_disk import FileDisk, FolderInUse
+from weir.server.disk.log_identity import begin, generation_of
+from weir.server.disk.node_folder import Founded, NodeFolder, Started
+from weir.server.disk.position_saver import PositionSaver
+from weir.server.driver import Driver
+from weir.server.network.connection_limits import open_doors
+from weir.server.network.poller import Crowd, Door
+from weir.server.observability.monitoring import observed
+from weir.server.processes.clock import SystemTime
+from weir.server.processes.drain import drain
+from weir.server.processes.signals import stop_by_signal
+from weir.storage.format.durable_position import DurablePosition, Owner
+from weir.storage.format.segment import segment_number
+from weir.storage.settings import Settings
+
+log = logging.getLogger(__name__)
+
+#: How long a log may still be held by a process whose supervisor was killed.
+ORPHAN_SECONDS = 10.0
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which shard of how many a process is, and the shards' own ports, by number."""
+
+    shard: int = 0
+    shards: int = 1
+    ports: tuple[int, ...] = ()
+
+
+async def serve(
+    config: Config, started: Started | None = None, stop: asyncio.Event | None = None
+) -> bool:
+    """Run a node of one shard on this loop until `stop` is set, or a signal comes.
+
+    See `weir.server.processes.node.run`.
+    """
+    stopping = stop or asyncio.Event()
+    stop_by_signal(stopping)
+    folder = NodeFolder(config.node.data)
+    founded = folder.found(config.node.logs)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(folder.held())
+        hosted = hosting(config, founded, Share())
+        driver, shard = await stack.enter_async_context(hosted)
+        notifier = await stack.enter_async_context(observed(driver, shard, config, stopping))
+        try:
+            async with listening(driver, config.node.host, config.node.port) as (host, port):
+                await driver.start()
+                with folder.announced(host, port, started):
+                    notifier.ready(f"serving from {config.node.data}")
+                    await driver.wait(stopping)
+                    notifier.stopping(config.stop.drain_seconds)
+        finally:
+            drained = await drain(driver, shard, config.stop.drain_seconds)
+    log.info("stopped" if drained else "stopped before everything was drained")
+    return drained
+
+
+@contextlib.asynccontextmanager
+async def hosting(
+    config: Config, founded: Founded, share: Share
+) -> AsyncIterator[tuple[Driver, Shard]]:
+    """Recover a shard's logs, and have it and its driver while it lasts; they are not started."""
+    folder = NodeFolder(config.node.data)
+    layout = Layout(founded.logs, share.shards)
+    numbers = layout.logs_of(share.shard)
+    disks: dict[int, FileDisk] = {}
+    with contextlib.ExitStack() as stack:
+        for number in numbers:
+            disk = await _disk(folder.log(number, founded))
+            disks[number] = stack.enter_context(contextlib.closing(disk))
+            begin(folder, founded, number, disk)
+        positions: dict[int, DurablePosition] = {}
+        for number in numbers:
+            place = disks[number]
+            if config.log.position_folder:
+                place = await _disk(Path(config.log.position_folder) / f"log-{number}")
+                stack.enter_context(contextlib.closing(place))
+            generation = generation_of(folder.life(number))
+            owner = Owner(number, founded.system, generation)
+            positions[number] = DurablePosition(place, owner)
+        starts = [
+            _open(
+                disk,
+                Settings(
+                    log=number,
+                    system=founded.system,
+                    segment_bytes=config.log.segment_mib * MIB,
+                    cache_bytes_max=config.memory.cache_mib * MIB // len(numbers),
+                    spares=config.log.spares,
+                ),
+                positions[number],
+            )
+            for number, disk in disks.items()
+        ]
+        logs = [start.opened for start in starts]
+        settings = ShardSettings(
+            config.memory.budget_mib * MIB,
+            ports=share.ports,
+            device_in_hand=config.connections.device_in_hand,
+        )
+        shard = Shard(founded.identity(share.shard), logs, SystemTime(), settings, layout)
+        own = Own(shard.identity, founded.logs, share.shards, share.ports, *_reached(config, shard))
+        savers = {n: PositionSaver(n, file) for n, file in positions.items()}
+        tell_durable(starts, savers)
+        yield Driver(shard, disks, open_doors(config.connections.doors()), own, savers), shard
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    driver: Driver, host: str, port: int, shared: Sequence[Door] | None = None
+) -> AsyncIterator[tuple[str, int]]:
+    """Accept connections while it lasts; yields where. A shard of several shares bound sockets with
+    the others, and the port is kept for it by the supervisor.
+
+    Raises `OSError` if it cannot listen there.
+    """
+    doors = [*await _doors(host, port, is_kept=shared is not None), *(shared or ())]
+    crowd = Crowd(driver.protocol, driver)
+    try:
+        for door in doors:
+            _listen(door)
+            crowd.open(door)
+        host, port = doors[0].getsockname()[:2]
+        fields = {"host": host, "port": port}
+        log.info("listening on %s:%d", host, port, extra={"fields": fields})
+        yield host, port
+    finally:
+        crowd.shut()
+        for door in doors:
+            door.close()  # also one that could not listen
+
+
+async def _doors(host: str, port: int, is_kept: bool) -> list[Door]:
+    """Return a bound socket for each address of a host."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    doors: list[Door] = []
+    try:
+        for family, _, protocol, _, address in dict.fromkeys(found):
+            doors.append(Door(family, socket.SOCK_STREAM, protocol))
+            _bind(doors[-1], address, is_kept)
+    except BaseException:
+        for door in doors:
+            door.close()
+        raise
+    return doors
+
+
+def _bind(door: Door, address: tuple[Any, ...], is_kept: bool) -> None:
+    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if is_kept:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if door.family == socket.AF_INET6:
+        door.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    with _in_words(address):
+        door.bind(address)
+
+
+def _listen(door: Door) -> None:
+    # Connections inherit these: a call less for each that comes.
+    door.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # Who connects speaks first: it is worth a look once it has, or a second later.
+    door.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
+    door.setblocking(False)
+    # All devices that lost this node come back within a second; the kernel takes somaxconn of them.
+    with _in_words(door.getsockname()):
+        door.listen(LISTEN_BACKLOG)
+
+
+@contextlib.contextmanager
+def _in_words(address: tuple[Any, ...]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            error.errno, f"cannot listen on {address[0]}:{address[1]}: {error.strerror}"
+        ) from None
+
+
+def _reached(config: Config, shard: Shard) -> tuple[str, int]:
+    """Return where other nodes reach this one: as it was founded, unless that is set."""
+    who = shard.identity
+    founded = [(host, port) for node, host, port in who.members if node == who.node]
+    return founded[0] if founded and not config.node.advertise else advertised(config)
+
+
+async def _disk(folder: Path) -> FileDisk:
+    """Open a log's folder; the node's folder is held, so who has it open is about to end."""
+    until = asyncio.get_running_loop().time() + ORPHAN_SECONDS
+    while True:
+        try:
+            return FileDisk(folder)
+        except FolderInUse:
+            if asyncio.get_running_loop().time() > until:
+                raise
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def _open(disk: FileDisk, settings: Settings, file: DurablePosition) -> Start:
+    """Recover a log, and tell of what was found at it."""
+    if not file.found.count and any(segment_number(name) is not None for name in disk.names()):
+        log.warning(
+            "log %d has no durable position that counts: %s. That is right at the first start of a "
+            "new release, after a restore, and with another log.position_folder; else look at that "
+            "folder. A tail of the log that vanished before now is not noticed",
+            settings.log,
+            file.found.bad,
+            extra={"fields": {"log": settings.log}},
+        )
+    start = open_log(disk, settings, file)
+    for hole in start.opened.holes:
+        fields = {"log": hole.log, "segment": hole.segment, "position": hole.position}
+        log.error("found at the start: %s", hole, extra={"fields": fields})
+    return start

@@ -1,0 +1,357 @@
+"""Which segments give their survivors away, how far that is, and what holds them then.
+
+A copy counts in three steps: its pieces are written and synced; a checkpoint names the copies and
+no longer the segment that they came from; that checkpoint is durable. Only then do entries lie at
+their new places, and only then is the old file used again. So a power cut finds all of the old or
+all of the new, and never both. Only what a durable checkpoint holds the state of is copied:
+committed entries, which nothing supersedes any more.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from weir.model.limits import MIB
+from weir.storage.compaction.copy_piece import CopyPiece
+from weir.storage.compaction.retention_classes import LONGEST, ClassSegment
+from weir.storage.entries.group_index import GroupIndex, Stored
+from weir.storage.format.frame import frame_size
+from weir.storage.format.index_file import IndexFile
+from weir.storage.format.segment import BLOCK, CLASS_SPACE, COPY_GENERATION, Segment
+from weir.storage.segments.scrub import Scrubbed
+from weir.storage.segments.segment_list import Segments
+from weir.storage.segments.spare_files import Reserve
+from weir.storage.settings import Settings
+
+#: A segment of which more than one in so many bytes is alive stays as it is.
+LIVE_PART = 4
+#: Segments at the end of the row that are left alone.
+_YOUNG = 2
+#: What one piece copies at most, and more only where one entry is larger.
+_PIECE_BYTES = 4 * MIB
+_PIECE_ENTRIES = 1024
+
+
+class _Move(NamedTuple):
+    """Entries of a group, from index `first` on, and where they lie once a copy counts."""
+
+    group: int
+    first: int
+    positions: array[int]
+    places: array[int]
+    into: ClassSegment
+
+
+@dataclass(slots=True, eq=False)
+class _Copy:
+    """The survivors of one segment on their way: those left to be written, by class and group."""
+
+    source: Segment
+    left: deque[tuple[int, int, int, int]]
+    moves: list[_Move] = field(default_factory=list)
+    piece: CopyPiece | None = None
+    into: ClassSegment | None = None
+
+
+class Copies:
+    """The class segments of one log, and the copy that is being made. Only chores touch a disk."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        segments: Segments,
+        reserve: Reserve,
+        groups: dict[int, GroupIndex],
+        found: Iterable[ClassSegment] = (),
+        serial: int = 0,
+    ) -> None:
+        """Go on with the class segments that a start found, ordered by base, and with the serial
+        number of the checkpoint that named them.
+        """
+        self._settings = settings
+        self._segments = segments
+        self._reserve = reserve
+        self._groups = groups
+        self._held = list(found)
+        for one in self._held:
+            segments.copies.append(one.segment)
+            if not one.lost:
+                segments.ends[one.segment.name] = one.saved
+        #: By class, the one to which copies are added.
+        self._open = {one.segment.class_: one for one in self._held if not one.damaged}
+        self._base = max((one.segment.end for one in self._held), default=CLASS_SPACE)
+        self._classes: dict[int, int] = {}
+        self._copy: _Copy | None = None
+        #: Written and synced, waiting for the next checkpoint; what waits for one to be durable.
+        self._done: list[_Copy] = []
+        self._naming: list[_Copy] = []
+        self._named: list[tuple[ClassSegment, int]] = []
+        self._dropping: list[ClassSegment] = []
+        #: What is still to be looked at, of the segments below `_replay`.
+        self._queue: deque[Segment] = deque()
+        self._replay = 0
+        self._applied: Mapping[int, int] = {}
+        self._serial = serial
+        self._next: tuple[int, Mapping[int, int]] = (0, {})
+        self._news = False
+        #: Groups that began anew, and those that the checkpoint knows to which is being saved. A
+        #: power cut may bring back what they held, and until then an index file must tell of it.
+        self._restarted: set[int] = set()
+        self._restarting: set[int] = set()
+        #: Bases of segments of which something cannot be read: they stay as they are.
+        self._unfit: set[int] = set()
+        #: How many bytes of frames were copied since the start.
+        self.copied_bytes = 0
+
+    @property
+    def wait(self) -> bool:
+        """Whether copies were made that no durable checkpoint names."""
+        return bool(self._done)
+
+    def set_class(self, group: int, class_: int) -> None:
+        """Say which class a group's survivors belong to from now on; without, to the longest."""
+        self._classes[group] = class_
+
+    def forget(self, group: int) -> None:
+        """A group is gone."""
+        self._classes.pop(group, None)
+
+    def restart(self, group: int) -> None:
+        """No entry of a group counts any more, copied or on its way; others may come instead."""
+        for copy in (*self._done, *((self._copy,) if self._copy else ())):
+            for move in copy.moves:
+                if move.group == group:
+                    move.into.runs.setdefault(group, [])
+            copy.moves = [move for move in copy.moves if move.group != group]
+            copy.left = deque(run for run in copy.left if run[1] != group)
+        self._restarted.add(group)
+
+    def holds(self, group: int) -> bool:
+        """Whether frames of a group lie in class segments, needed or not."""
+        if any(move.group == group for copy in self._done for move in copy.moves):
+            return True
+        return any(group in one.runs for one in self._held)
+
+    # -- checkpoints -------------------------------------------------------------------------
+
+    def name(
+        self, replay: int, applied: Mapping[int, int], serial: int, free: bool
+    ) -> tuple[tuple[tuple[Segment, int], ...], list[Segment]]:
+        """Return what the next checkpoint is to say of class segments, and the segments whose
+        survivors all lie there, and which it is not to name any more.
+
+        Unless `free`, nothing may be given up, and so nothing changes.
+        """
+        ready = free and all(copy.source.end <= replay for copy in self._done)
+        self._naming = list(self._done) if ready else []
+        self._dropping = [one for one in self._held if free and self._dead(one)]
+        self._named = [
+            (one, one.done if ready else one.saved)
+            for one in self._held
+            if one not in self._dropping
+        ]
+        self._restarting = set(self._restarted)
+        self._serial, self._next = serial, (replay, dict(applied))
+        named = tuple((one.segment, end) for one, end in self._named if end > BLOCK)
+        return named, [copy.source for copy in self._naming]
+
+    def saved(self) -> list[Segment]:
+        """The checkpoint is durable: entries lie where it says. Return class segments that nobody
+        needs any more.
+        """
+        for copy in self._naming:
+            for move in copy.moves:
+                move.into.note(move.group, move.first, move.first + len(move.places) - 1)
+                if (entries := self._groups.get(move.group)) is not None:
+                    entries.move(move.first, move.positions, move.places)
+            self._done.remove(copy)
+        for one, end in self._named:
+            one.saved = end
+            if end > BLOCK and not one.lost:
+                self._segments.ends[one.segment.name] = end
+        for one in self._dropping:
+            self._held.remove(one)
+            self._segments.copies.remove(one.segment)
+            self._segments.ends.pop(one.segment.name, None)
+            if self._open.get(one.segment.class_) is one:
+                del self._open[one.segment.class_]
+        for one in self._held:
+            for group in self._restarting:
+                one.forget(group)
+        self._restarted -= self._restarting
+        dropped, self._naming, self._named, self._dropping = self._dropping, [], [], []
+        self._replay, self._applied = self._next
+        self._news = True
+        return [one.segment for one in dropped if not one.lost and one.missing is None]
+
+    def _dead(self, one: ClassSegment) -> bool:
+        if not one.tail == one.done == one.saved:
+            return False
+        begun = one.done == BLOCK and self._open.get(one.segment.class_) is one
+        return not begun and not one.needed(self._groups)
+
+    # -- copying -----------------------------------------------------------------------------
+
+    def next_piece(self) -> CopyPiece | None:
+        """Return the next piece, to be run off the loop and told to `copied`; None if there is
+        none now. Each call looks at one segment at most.
+        """
+        copy = self._copy = self._copy or self._begin()
+        if copy is None or copy.piece is not None:
+            return None
+        copy.piece = self._cut(copy)
+        if copy.piece is None:
+            self._end(copy)
+        return copy.piece
+
+    def copied(self, piece: CopyPiece, found: Scrubbed | None) -> None:
+        """A piece is durable; or it is not, and its segment stays: for good if something is bad."""
+        copy = self._copy
+        if copy is None or copy.piece is not piece:
+            raise ValueError("this piece is not the one under way: report each once")
+        copy.piece = None
+        if found is None or found.bad:
+            if found is not None:
+                self._unfit.add(copy.source.base)
+            self._give_up(copy)
+            return
+        assert copy.into is not None  # a piece has a target
+        copy.into.missing = None
+        self.copied_bytes += found.size
+        if not copy.left:
+            self._end(copy)
+
+    def next_index(self, floors: Mapping[int, int]) -> IndexFile | None:
+        """Return the index file of a class segment of which a checkpoint says more than the last
+        one told; `floors` says of groups that are gone since which log position.
+        """
+        for one in self._held:
+            told = self._restarted.isdisjoint(one.runs)
+            if told and one.indexed < one.saved and not one.damaged:
+                return one.index_file(self._groups, floors)
+        return None
+
+    def _begin(self) -> _Copy | None:
+        if not self._queue and self._news:
+            self._news = False
+            waiting = {copy.source.base for copy in self._done}
+            self._queue.extend(
+                one
+                for one in list(self._segments)[:-_YOUNG]
+                if one.end <= self._replay and one.base not in waiting
+            )
+        if not self._queue:
+            return None
+        source = self._queue.popleft()
+        if source not in self._segments or source.base in self._unfit:
+            return None
+        left = self._survivors(source)
+        if not left:
+            return None
+        self._segments.pins[source.name] += 1
+        return _Copy(source, deque(sorted(left)))
+
+    def _survivors(self, source: Segment) -> list[tuple[int, int, int, int]]:
+        """Return class, group, first and last index of all that is needed there; nothing if it is
+        too much, or not all of it is settled.
+        """
+        if source.size > self._settings.segment_bytes:  # its entries may be too large
+            return []
+        left, size = [], 0
+        for group, entries in self._groups.items():
+            if not entries.reaches(source.base, source.end):
+                continue
+            room = source.size // LIVE_PART - size
+            first, last, more = entries.span(source.base, source.end, room)
+            if last < first:
+                continue
+            size += more
+            if more > room or last > self._applied.get(group, 0):
+                return []
+            left.append((self._classes.get(group, LONGEST), group, first, last))
+        return left
+
+    def _cut(self, copy: _Copy) -> CopyPiece | None:
+        """Return the next piece of a copy; None if nothing of it is left."""
+        picked: list[tuple[int, Stored]] = []
+        size = start = 0
+        target: ClassSegment | None = None
+        while copy.left and size < _PIECE_BYTES and len(picked) < _PIECE_ENTRIES:
+            class_, group, first, last = copy.left[0]
+            entries = self._groups.get(group)
+            stored = entries.get(first) if entries else None
+            if stored is not None:  # else it was let go of meanwhile
+                into = self._target(class_, frame_size(stored.length))
+                if target is None:
+                    target, start = into, into.tail
+                elif into is not target:
+                    break
+                picked.append((group, stored))
+                size += stored.length
+                self._plan(copy, group, stored, into)
+            copy.left.popleft()
+            if first < last:
+                copy.left.appendleft((class_, group, first + 1, last))
+        copy.into = target
+        if target is None:
+            return None
+        settings = self._settings
+        return CopyPiece(
+            settings.log,
+            settings.system,
+            copy.source,
+            target.segment,
+            start,
+            tuple(picked),
+            target.missing,
+        )
+
+    def _plan(self, copy: _Copy, group: int, stored: Stored, into: ClassSegment) -> None:
+        """Let an entry lie at the end of a class segment, once the copy counts."""
+        move = copy.moves[-1] if copy.moves else None
+        if (
+            move is None
+            or (move.group, move.into) != (group, into)
+            or move.first + len(move.places) != stored.index
+        ):
+            move = _Move(group, stored.index, array("Q"), array("Q"), into)
+            copy.moves.append(move)
+        move.positions.append(stored.position)
+        move.places.append(into.segment.base + into.tail)
+        into.tail += frame_size(stored.length)
+
+    def _target(self, class_: int, room: int) -> ClassSegment:
+        """Return the class segment that is open, or a new one if that has too little room."""
+        held = self._open.get(class_)
+        if held is not None and held.tail + room <= held.segment.size:
+            return held
+        name, missing = self._reserve.lend()
+        generation = COPY_GENERATION | (self._serial + 1) % COPY_GENERATION
+        size = self._settings.segment_bytes
+        segment = Segment(name, generation, self._base, size, class_)
+        self._base = segment.end
+        held = self._open[class_] = ClassSegment(segment, missing=missing)
+        self._held.append(held)
+        self._segments.copies.append(segment)
+        return held
+
+    def _end(self, copy: _Copy) -> None:
+        """All is written: the next checkpoint may name it."""
+        for one in self._held:
+            one.done = one.tail
+        if copy.moves:
+            self._done.append(copy)
+        self._let_go(copy)
+
+    def _give_up(self, copy: _Copy) -> None:
+        for one in self._held:
+            one.tail = one.done
+        self._let_go(copy)
+
+    def _let_go(self, copy: _Copy) -> None:
+        self._segments.pins[copy.source.name] -= 1
+        self._copy = None

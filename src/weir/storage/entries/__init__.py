@@ -1,0 +1,1 @@
+"""The entries of each group: the index of their places, reads and repairs."""

@@ -1,0 +1,230 @@
+"""Where each group's entries lie: Raft index, offset and stamp to a place, in packed arrays.
+
+`ROW_BYTES` an entry and no object, so that millions of entries stay outside the garbage collector's
+view. It lives in memory; a start joins it from index files and scans.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+
+from weir.storage.entries.index_lookups import UNKNOWN, IndexLookups
+from weir.storage.entries.index_lookups import Stored as Stored
+from weir.storage.entries.repair import Filled
+from weir.storage.errors import BadRecord
+from weir.storage.format.frame import Kind
+from weir.storage.format.rows import Rows
+
+_BATCHES = int(Kind.BATCHES)
+
+
+class GroupIndex(IndexLookups):
+    """One group's entries, `first` to `last`, without a gap."""
+
+    __slots__ = ()
+
+    def add(
+        self,
+        index: int,
+        term: int,
+        kind: Kind,
+        position: int,
+        length: int,
+        first_offset: int = -1,
+        next_offset: int = -1,
+        stamp: int = -1,
+        place: int | None = None,
+    ) -> None:
+        """Append an entry; those at its index and above are superseded (Raft's conflict rule).
+
+        The offsets are those of its messages and `stamp` the last one's, -1 where it has none.
+        Raises `BadRecord` if an index would be left out.
+        """
+        if index - self.first != len(self._positions):
+            self._truncate(index)
+        if self._behind:
+            behind, last, total = self._behind[-1], self._stamps[-1], self._totals[-1]
+        else:
+            behind, last, total = self.base, -1, self._total
+        if next_offset >= 0:
+            if self.base < 0:
+                self.base = first_offset
+            if last == UNKNOWN:
+                self._settle(stamp)
+                last = stamp
+            if next_offset > behind:
+                behind = next_offset
+            if stamp > last:
+                last = stamp
+        self._positions.append(position)
+        self._places.append(position if place is None else place)
+        self._terms.append(term)
+        self._behind.append(behind)
+        self._stamps.append(last)
+        self._totals.append(total + length if next_offset > first_offset else total)
+        self._lengths.append(length)
+        self._kinds.append(kind)
+
+    def lose(self, last: int, position: int, place: int) -> None:
+        """Stand in for entries up to `last` that lay in a damaged place: reading them
+        fails there, as reading any damaged entry does. Their term is 0: nobody knows it.
+        """
+        for index in range(self.last + 1, last + 1):
+            self.add(index, 0, Kind.BATCHES, position, 1, place=place)
+
+    def lose_outdated(self) -> None:
+        """Know the first entries as lost if they are of an earlier term than the one before them:
+        terms never fall, so others superseded them, and those lay in a damaged place.
+        """
+        for at, term in enumerate(self._terms):
+            if term >= self.before:
+                return
+            self._lose(at)
+
+    def disbelieve(self, indexes: Iterable[int]) -> None:
+        """Know entries as lost though something lies there: others may have superseded them."""
+        for index in indexes:
+            if 0 <= (at := index - self.first) < len(self._terms):
+                self._lose(at)
+
+    def _lose(self, at: int) -> None:
+        self._terms[at], self._kinds[at], self._lengths[at] = 0, _BATCHES, 1
+
+    def count_lost(self) -> int:
+        """Return for how many entries others stand in that are lost."""
+        return self._terms.count(0)
+
+    def mend(self, lost: int, first_offset: int) -> None:
+        """Let entry `lost`, and none of those behind it, be the one that held the offsets below
+        `first_offset`, which is that of the next messages.
+        """
+        if lost < self.first:  # and dropped meanwhile: what it held lies before all that is left
+            self.base = max(self.base, first_offset)
+        elif self.base < 0:  # it held the first messages that are known of
+            self.base = 0
+        for at in range(max(lost - self.first, 0), len(self._behind)):
+            self._behind[at] = max(self._behind[at], first_offset)
+            self._stamps[at] = UNKNOWN
+
+    def fill(self, filled: Mapping[int, Filled]) -> None:
+        """Let entries that were lost, and those behind them, tell what they would have told had
+        none of these been lost.
+        """
+        had = self._behind[:]
+        carries = False
+        for at in range(max(min(filled) - self.first, 0), len(self)):
+            found = filled.get(self.first + at)
+            before = self._behind[at - 1] if at else self.base
+            stamp = self._stamps[at - 1] if at else -1
+            if found is not None:
+                self._fill(at, found, before, stamp)
+                carries = True
+            elif carries and self._terms[at] and had[at] == (had[at - 1] if at else self.base):
+                self._behind[at], self._stamps[at] = before, stamp  # it has no messages
+            else:
+                carries = False
+
+    def _fill(self, at: int, found: Filled, before: int, stamp: int) -> None:
+        if found.next_offset <= found.first_offset:
+            self._behind[at], self._stamps[at] = before, stamp
+            return
+        if before <= self.base < found.first_offset:
+            self.base = found.first_offset
+        self._behind[at] = max(before, found.next_offset)
+        self._stamps[at] = max(stamp, found.stamp)
+        if self._totals[at] == (self._totals[at - 1] if at else self._total):
+            for later in range(at, len(self)):
+                self._totals[later] += self._lengths[at]
+
+    def _settle(self, stamp: int) -> None:
+        """Let the lost entries at the end have been stamped up to `stamp`."""
+        at = bisect_left(self._stamps, UNKNOWN)
+        self._stamps[at:] = array("q", [stamp]) * (len(self._stamps) - at)
+
+    def check(self, index: int) -> None:
+        """Raise `BadRecord` if an entry at `index` would leave a gap."""
+        if index > self.first + len(self._positions) and self._positions:
+            raise BadRecord(f"entry {index} cannot follow entry {self.last}: one is missing")
+
+    def _truncate(self, index: int) -> None:
+        self.check(index)
+        count = index - self.first
+        if count < 0:
+            self.base, self._total = -1, 0
+        if count < 0 or not self._positions:
+            self.before = self.before if index == self.first else 0
+            self.first, count = index, 0
+        for column in self._columns:
+            del column[count:]
+
+    def cut(self, index: int) -> None:
+        """Forget the entry at `index` and all above: one that is not kept superseded them."""
+        for column in self._columns:
+            del column[max(index - self.first, 0) :]
+
+    def drop(self, index: int) -> None:
+        """Forget all entries below `index`; the next one to come may not lie below it."""
+        count = index - self.first
+        if count <= 0:
+            return
+        self.before = self._terms[count - 1] if count <= len(self._positions) else 0
+        if gone := min(count, len(self._positions)):
+            self.base = max(self.base, self._behind[gone - 1])
+            self._total = self._totals[gone - 1]
+            for column in self._columns:
+                del column[:gone]
+        self.first = index
+
+    # -- rows in bulk ------------------------------------------------------------------------
+
+    def rows(self, start: int, end: int) -> Rows:
+        """Return a copy of the entries between two log positions."""
+        return self._rows(bisect_left(self._positions, start), bisect_left(self._positions, end))
+
+    def rows_of(self, first: int, last: int) -> Rows:
+        """Return a copy of the entries that are left of those from index `first` to `last`."""
+        a = min(max(first - self.first, 0), len(self._positions))
+        return self._rows(a, max(last + 1 - self.first, a))
+
+    def _rows(self, a: int, b: int) -> Rows:
+        before = a - 1
+        return Rows(
+            self.floor,
+            self.first,
+            self.before,
+            self.first + a,
+            max(self._behind[before], self.base) if a else self.base,
+            self._totals[before] if a else self._total,
+            *(column[a:b] for column in self._columns),
+        )
+
+    def join(self, rows: Rows) -> None:
+        """Append rows as `add` would one by one. Raises `BadRecord` if an index is left out."""
+        if rows.first != self.last + 1 or not self._positions:
+            self._truncate(rows.first)
+        if not self._positions:
+            self._total = rows.total
+        if self.base < 0:
+            self.base = rows.base
+        if self._stamps and self._stamps[-1] == UNKNOWN and rows.stamps:
+            self._settle(rows.stamps[0])
+        total = self._totals[-1] if self._totals else self._total
+        for mine, more in zip(self._columns, rows.columns, strict=True):
+            mine.extend(more)
+        if rows.total != total:
+            for at in range(len(self._totals) - len(rows.totals), len(self._totals)):
+                self._totals[at] += total - rows.total
+
+    def move(self, first: int, positions: array[int], places: array[int]) -> None:
+        """Let the entries from index `first` on lie at other places, as far as they are still here.
+
+        Raises `ValueError` where they are not those at `positions`.
+        """
+        dropped = max(self.first - first, 0)
+        a, b = max(first - self.first, 0), first - self.first + len(places)
+        if dropped < len(places):
+            if self._positions[a:b] != positions[dropped:]:
+                raise ValueError(f"entries {first} and up are not what was copied")
+            self._places[a:b] = places[dropped:]

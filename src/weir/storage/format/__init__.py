@@ -1,0 +1,1 @@
+"""How records, segments, checkpoints and index files lie as bytes."""

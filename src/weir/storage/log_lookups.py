@@ -1,0 +1,270 @@
+"""What a log is asked: where entries lie, what they hold, where a stamp or a size cuts them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+
+from weir.codec.fields import Buffer
+from weir.storage.disk import Disk
+from weir.storage.entries.group_index import GroupIndex, Stored
+from weir.storage.entries.payload_cache import Cache
+from weir.storage.entries.reads import Reading, spans_of
+from weir.storage.entries.repair import Filled, MendPiece
+from weir.storage.format.frame import Kind
+from weir.storage.format.record import Raw
+from weir.storage.format.segment import Segment
+from weir.storage.segments.scrub import ScrubPiece
+from weir.storage.segments.segment_list import Segments
+from weir.storage.settings import Settings
+
+
+class Lookups:
+    """The reading side of a log; `weir.storage.log.Log` is the whole."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        settings: Settings,
+        segments: Segments,
+        groups: dict[int, GroupIndex],
+        durable: int,
+    ) -> None:
+        """Look into `groups`, of whose frames those below position `durable` are durable."""
+        self.settings = settings
+        self._disk = disk
+        self._segments = segments
+        self._groups = groups
+        self._cache = Cache(settings.cache_bytes_max)
+        self._durable = durable
+
+    @property
+    def durable(self) -> int:
+        """All frames below this position are durable."""
+        return self._durable
+
+    def read(
+        self,
+        group: int,
+        offset: int,
+        max_bytes: int,
+        last_index: int,
+        behind_offset: int | None = None,
+    ) -> Reading | None:
+        """Plan to read whole BATCHES entries from the one that holds `offset` on.
+
+        At least one entry, then as many as stay within `max_bytes` of payload and hold offsets
+        below `behind_offset`; none above Raft index `last_index`, none that is not durable. None
+        if there is nothing to read, or `offset` lies below the log's start.
+        """
+        index = self._groups.get(group)
+        if index is None:
+            return None
+        placed: list[tuple[Segment, Stored]] = []
+        cached: list[Buffer] = []
+        size, next_offset = 0, -1
+        for stored, behind in index.holding(offset, last_index, self._durable):
+            payload = self._cache.get(stored.position)
+            if behind_offset is not None and next_offset >= behind_offset:
+                break
+            # All from the cache or all from the disk: the next call takes what is left.
+            if placed and (size + stored.length > max_bytes or (cached and payload is None)):
+                break
+            if payload is not None and (cached or not placed):
+                cached.extend(payload)
+            placed.append((self._segments.find(stored.place), stored))
+            size += stored.length
+            next_offset = behind
+        if not placed:
+            return None
+        log = self.settings.log
+        if cached:
+            return Reading(log, group, next_offset, size, tuple(cached))
+        spans = spans_of(placed)
+        return Reading(log, group, next_offset, size, None, spans, self._segments.pins)
+
+    def read_entries(
+        self, group: int, first: int, count: int, max_bytes: int, last_index: int
+    ) -> Reading | None:
+        """Plan to read up to `count` BATCHES entries from Raft index `first` on, from the disk.
+
+        At least one entry, then as many as stay within `max_bytes` of payload; none above Raft
+        index `last_index`, none that is not durable. None if there is none of batches at `first`.
+        """
+        behind = min(first + count, last_index + 1)
+        return self._plan(group, range(first, behind), max_bytes, batches=True)
+
+    def read_raw(self, group: int, lo: int, hi: int, max_bytes: int) -> Reading | None:
+        """Plan to read entries [lo, hi) of any kind, as they lie on the disk, for a peer that lacks
+        them; `Reading.entries` says which they are.
+
+        At least one entry, then as many as stay within `max_bytes` of payload; none that is not
+        durable. None if there is none at `lo`.
+        """
+        return self._plan(group, range(lo, hi), max_bytes)
+
+    def cached(self, group: int, lo: int, hi: int, max_bytes: int) -> list[Raw] | None:
+        """Return entries [lo, hi) of any kind from memory, durable or not: at least one, then as
+        many as are there and stay within `max_bytes` of payload. None if the first is not there.
+        """
+        found: list[Raw] = []
+        size = 0
+        for at in range(lo, hi):
+            stored = self.stored(group, at)
+            payload = self._cache.get(stored.position) if stored is not None else None
+            if stored is None or payload is None or (found and size + stored.length > max_bytes):
+                break
+            size += stored.length
+            found.append(Raw(at, stored.term, stored.kind, payload, stored.length))
+        return found or None
+
+    def _plan(
+        self, group: int, indexes: Iterable[int], max_bytes: int, batches: bool = False
+    ) -> Reading | None:
+        placed: list[tuple[Segment, Stored]] = []
+        size = 0
+        for at in indexes:
+            stored = self.stored(group, at)
+            if stored is None or (batches and stored.kind is not Kind.BATCHES):
+                break
+            if stored.position >= self._durable or (placed and size + stored.length > max_bytes):
+                break
+            size += stored.length
+            placed.append((self._segments.find(stored.place), stored))
+        if not placed:
+            return None
+        spans = spans_of(placed)
+        return Reading(self.settings.log, group, -1, size, None, spans, self._segments.pins)
+
+    def offset_at(self, group: int, stamp: int) -> int | None:
+        """Return the first offset of the first durable entry that holds a message stamped `stamp`
+        or higher; None if there is none. Messages before that one may lie in the entry too.
+        """
+        cut = self.cut_by_stamp(group, stamp)
+        return cut[1] if cut else None
+
+    def cut_by_stamp(self, group: int, stamp: int) -> tuple[int, int] | None:
+        """Return Raft index and first offset of that entry: all below are older than `stamp`."""
+        index = self._groups.get(group)
+        return index.at_stamp(stamp, self._durable) if index else None
+
+    def cut_by_offset(self, group: int, offset: int) -> tuple[int, int] | None:
+        """Return Raft index and first offset of the durable entry that holds a message's offset;
+        None if that is not stored.
+        """
+        index = self._groups.get(group)
+        return index.at_offset(offset, self._durable) if index else None
+
+    def cut_by_size(
+        self, group: int, size: int, beside: Callable[[int], int]
+    ) -> tuple[int, int] | None:
+        """Return Raft index and first offset of the last durable entry from which on messages take
+        at least `size` bytes, of the first one if they never do; None if there is none. `beside`
+        says what messages from an offset on take elsewhere: the chunks of their values.
+        """
+        index = self._groups.get(group)
+        return index.at_size(size, self._durable, beside) if index else None
+
+    def stamp_of(self, group: int, offset: int) -> int | None:
+        """Return the stamp of the last message of the entry that holds `offset`; None if none."""
+        index = self._groups.get(group)
+        return index.stamp_of(offset) if index else None
+
+    def group_bytes(self, group: int) -> int:
+        """Return the bytes of all entries with messages that a group holds; chunks apart."""
+        index = self._groups.get(group)
+        return index.batch_bytes if index else 0
+
+    def next_offset(self, group: int) -> int:
+        """Return the offset behind the last message that a group holds, durable or not."""
+        index = self._groups.get(group)
+        return index.next_offset if index is not None else 0
+
+    def of_kind(self, group: int, kind: Kind, first: int) -> list[int]:
+        """Return the Raft indices, from `first` on, of a group's entries of a rare kind."""
+        index = self._groups.get(group)
+        return [] if index is None else index.of_kind(kind, first)
+
+    def base(self, group: int) -> tuple[int, int]:
+        """Return index and term of the entry before the first one that a group holds; (0, 0) where
+        there was none, and term 0 where it is not known any more.
+        """
+        index = self._groups.get(group)
+        return (index.first - 1, index.before) if index is not None else (0, 0)
+
+    def stored(self, group: int, index: int) -> Stored | None:
+        """Return where a group's entry lies, durable or not; None if it is not stored."""
+        entries = self._groups.get(group)
+        return entries.get(index) if entries is not None else None
+
+    def term_of(self, group: int, index: int) -> int | None:
+        """Return the term of a group's entry, durable or not; None if it is not stored."""
+        entries = self._groups.get(group)
+        return entries.term_of(index) if entries is not None else None
+
+    def hold_closed(self, position: int) -> Segment | None:
+        """Return the first closed and durable segment from a place on; its file is not used
+        again before `let_go`. None if there is none.
+        """
+        for segment in chain(self._segments, self._segments.copies):
+            if segment.class_:
+                durable = segment.name in self._segments.ends
+            else:
+                durable = segment.end <= self._durable
+            if durable and segment.base >= position:
+                self._segments.pins[segment.name] += 1
+                return segment
+        return None
+
+    def scrub(self, segment: Segment) -> ScrubPiece:
+        """Return the first piece of a scrub of a segment that is held."""
+        return ScrubPiece(self.settings.log, segment, end=self._segments.ends.get(segment.name, 0))
+
+    def let_go(self, segment: Segment) -> None:
+        """Let a segment's file be used again, once for each `hold_closed`."""
+        self._segments.pins[segment.name] -= 1
+
+    def load(self, stored: Stored) -> bytes:
+        """Read one durable entry's payload, verified; blocks: for a start, never for the loop.
+
+        Raises `LogDamaged`.
+        """
+        return self.load_all([stored])[0]
+
+    def load_all(self, entries: Sequence[Stored]) -> list[bytes]:
+        """Return what `load` does of each of a group's entries, in as few reads as are cheap."""
+        find, log = self._segments.find, self.settings.log
+        spans = spans_of([(find(stored.place), stored) for stored in entries])
+        return [payload for span in spans for payload in span.payloads(self._disk, log, None)]
+
+    # -- mending -----------------------------------------------------------------------------
+
+    def mend(self, group: int, index: int, payload: Buffer) -> MendPiece | None:
+        """Return what fills in an entry's payload that rotted, to be run off the loop, then to be
+        told to `mended`; its file is kept meanwhile. None if the entry is not needed any more.
+        """
+        stored = self.stored(group, index)
+        if stored is None:
+            return None
+        segment = self._segments.find(stored.place)
+        self._segments.pins[segment.name] += 1
+        return MendPiece(self.settings.log, segment, group, stored, payload)
+
+    def mended(self, piece: MendPiece) -> bool:
+        """A piece is done, whatever came of it: let go of its file. Whether its entry still lies
+        there.
+        """
+        self.let_go(piece.segment)
+        return self.stored(piece.group, piece.stored.index) == piece.stored
+
+    def disbelieve(self, group: int, indexes: Iterable[int]) -> None:
+        """Count entries as lost that recovery found to be in doubt: reading them fails."""
+        index = self._groups.get(group)
+        if index is not None:
+            index.disbelieve(indexes)
+
+    def fill(self, group: int, filled: Mapping[int, Filled]) -> None:
+        """All that a group lacked is mended: let these entries tell what they hold."""
+        index = self._groups.get(group)
+        if index is not None and filled:
+            index.fill(filled)

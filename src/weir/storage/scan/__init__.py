@@ -1,0 +1,1 @@
+"""What a start reads of the segments: entries, hard states, and damage."""

@@ -1,0 +1,1 @@
+"""The segment files of a log: their order, spare files, flushes and scrubs."""

@@ -1,0 +1,103 @@
+"""The scrub: closed segments are read again in pieces and verified, so that rot is found early.
+
+piece = ScrubPiece(log, segment)
+while piece is not None:
+    found = piece.run(disk)             # off the loop
+    piece = found.next_piece
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weir.model.limits import MIB
+from weir.storage.disk import Readable
+from weir.storage.errors import LogDamaged
+from weir.storage.format.frame import (
+    HEADER_SIZE,
+    BadFrame,
+    BadPayload,
+    CutFrame,
+    Kind,
+    frame_size,
+    next_frame,
+    verify,
+)
+from weir.storage.format.segment import BLOCK, Segment
+
+#: What one piece reads, and more only where one frame is larger.
+PIECE_BYTES = 4 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubbed:
+    """What one piece found: `size` bytes were verified, and what is `bad` in them.
+
+    `next_piece` goes on behind them; None at the end of the segment. `rotten` names entries of
+    which only the payload is bad: group, index, and the place where each lies.
+    """
+
+    size: int
+    bad: tuple[LogDamaged, ...]
+    next_piece: ScrubPiece | None
+    rotten: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubPiece:
+    """The frames of a segment from file offset `start` on, in about `piece_bytes` bytes.
+
+    A class segment has no END: its frames reach to file offset `end`.
+
+    With `seeking`, it begins in a damaged place that was told of already.
+    """
+
+    log: int
+    segment: Segment
+    start: int = BLOCK
+    piece_bytes: int = PIECE_BYTES
+    seeking: bool = False
+    end: int = 0
+
+    def run(self, disk: Readable) -> Scrubbed:
+        """Verify headers, CRCs and hashes; blocks. Raises `OSError` where nothing can be read."""
+        segment, generation = self.segment, self.segment.generation
+        end = self.end or segment.size
+        data = disk.read(segment.name, self.start, min(self.piece_bytes, end - self.start))
+        last = self.start + self.piece_bytes >= end
+        place = segment.base + self.start
+        base = None if segment.class_ else place
+        bad: list[LogDamaged] = []
+        rotten: list[tuple[int, int, int]] = []
+        view, at, seeking = memoryview(data), 0, self.seeking
+        while at < len(data):
+            if seeking:
+                at = next_frame(data, at, generation=generation, base=base)
+                seeking = at == len(data)
+                continue
+            position = None if base is None else base + at
+            try:
+                frame = verify(view, at, generation=generation, position=position)
+            except BadFrame as error:
+                if not last and (isinstance(error, CutFrame) or len(data) - at < HEADER_SIZE):
+                    break
+                bad.append(LogDamaged(self.log, segment.name, place + at, str(error)))
+                if not isinstance(error, BadPayload):
+                    at, seeking = at + 8, True
+                    continue
+                frame = error.frame
+                rotten.append((frame.group, frame.index, place + at))
+            at += frame_size(frame.length)
+            if frame.kind is Kind.END:
+                return Scrubbed(at, tuple(bad), None, tuple(rotten))
+        if last:
+            if not self.end and not bad and not self.seeking:
+                reason = "the segment does not end in an END"
+                bad.append(LogDamaged(self.log, segment.name, place + at, reason))
+            return Scrubbed(at, tuple(bad), None, tuple(rotten))
+        if seeking:  # a header may lie across the end
+            at = max(len(data) - HEADER_SIZE, 8) & -8
+        # A frame that does not fit is tried again in a larger piece.
+        size = self.piece_bytes if at else 2 * self.piece_bytes
+        more = ScrubPiece(self.log, segment, self.start + at, size, seeking, self.end)
+        return Scrubbed(at, tuple(bad), more, tuple(rotten))

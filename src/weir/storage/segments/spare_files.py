@@ -1,0 +1,175 @@
+"""Files made ahead of their use: a roll need not wait, a full disk leaves room (DESIGN §4).
+
+A segment that nobody needs any more is a spare as it lies: its blocks are written, and its frames
+are of an earlier generation than the next use's, so none of them will exist then. Its old header
+does no harm meanwhile: the checkpoint names the file no more.
+
+A spare of an earlier life is kept, because its blocks are the reserve of a disk that is full by
+now. But its zeros may be only the page cache's, and its folder entry too: it counts once it was
+zeroed again, off the loop. A roll that comes earlier takes it all the same, and its flush waits; so
+it does for one that is being made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from weir.storage.disk import Disk, Pace, at_once
+from weir.storage.format.segment import segment_name
+
+#: Of files that were segments; the rest goes back to the disk.
+_KEPT_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """A file to be made ahead of its use. `run` blocks for a whole segment's writing."""
+
+    name: str
+    size: int
+
+    def run(self, disk: Disk, pace: Pace = at_once) -> None:
+        """Make the file, or zero it if it is there; after an `OSError` (a full disk) it may be run
+        again.
+        """
+        if self.name in disk.names():
+            disk.zero(self.name, pace)
+        else:
+            disk.create(self.name, self.size, pace)
+
+
+class Reserve:
+    """The spares of one log: ready ones, and those that are still to be made or zeroed."""
+
+    __slots__ = (
+        "_awaited",
+        "_lately",
+        "_making",
+        "_number",
+        "_old",
+        "_ready",
+        "_size",
+        "_taken",
+        "_taken_before",
+        "_target",
+        "_unasked",
+        "_wanted",
+    )
+
+    def __init__(self, old: Iterable[str], numbers: Iterable[int], size: int, wanted: int) -> None:
+        """Keep `old` files, and `wanted` of `size` bytes; `numbers` are all ever used in names."""
+        self._number = max(numbers, default=0)
+        self._size = size
+        #: How many are kept under load, and how many now.
+        self._wanted = self._target = wanted
+        self._ready: list[str] = []
+        #: Files of an earlier life that are not zeroed yet: to be asked for; free to be taken;
+        #: taken by a roll already.
+        self._unasked = list(old)
+        self._old = list(self._unasked)
+        self._awaited: set[str] = set()
+        #: Asked for and not made yet, in that order.
+        self._making: dict[str, None] = {}
+        self._taken = self._taken_before = 0
+        #: How many were taken since `trim`.
+        self._lately = 0
+
+    @property
+    def ready_bytes(self) -> int:
+        """The bytes of all files that are ready."""
+        return len(self._ready) * self._size
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether a file was taken that is not zeroed yet: nothing may be written to it."""
+        return bool(self._awaited)
+
+    def wants(self) -> Spare | None:
+        """Return a file to make or to zero, then to be told to `made` or `failed`; None if enough.
+
+        The name of a new file was never used before.
+        """
+        if self._unasked:
+            spare = Spare(self._unasked.pop(0), self._size)
+        elif len(self._ready) + len(self._making.keys() - self._awaited) < self._target:
+            spare = self._plan()
+        else:
+            return None
+        self._making[spare.name] = None
+        return spare
+
+    def made(self, spare: Spare) -> None:
+        """A file is there, all zeros, durably."""
+        name = spare.name
+        self._making.pop(name, None)
+        if name in self._awaited:
+            self._awaited.discard(name)
+            return
+        if name in self._old:
+            self._old.remove(name)
+        self._ready.append(name)
+
+    def failed(self, spare: Spare) -> None:
+        """A file could not be made, or not be zeroed: it is asked for again."""
+        self._making.pop(spare.name, None)
+        if spare.name in self._awaited or spare.name in self._old:
+            self._unasked.insert(0, spare.name)
+
+    def recycle(self, names: Iterable[str]) -> list[str]:
+        """Take files that were segments; return those that are too many.
+
+        As many are kept as are wanted, and as were used since files came last: so many will be used
+        again before more come, and no more room is taken than was before these were given up.
+        """
+        files = list(names)
+        used = min(max(self._taken, self._taken_before), _KEPT_MAX)
+        room = max(self._target + used - len(self._ready), 0)
+        self._ready += files[:room]
+        self._taken_before, self._taken = self._taken, 0
+        return files[room:]
+
+    def trim(self) -> list[str]:
+        """Return the files that are too many for a log that takes few, to be removed.
+
+        It is asked at regular times. Where at most one file was taken since the last time, one is
+        enough to keep: a roll takes it, and the next is made before the next roll.
+        """
+        if self._lately <= 1:
+            self._target = min(self._wanted, 1)
+        kept = self._target + min(max(self._taken, self._taken_before), self._lately)
+        self._lately = 0
+        self._ready, surplus = self._ready[:kept], self._ready[kept:]
+        return surplus
+
+    def take(self) -> tuple[str, Spare | None]:
+        """Return the file to use next, and how to make it first if none waits here."""
+        self._taken += 1
+        self._lately += 1
+        if self._lately > 1:
+            self._target = self._wanted
+        if self._ready:
+            return self._ready.pop(0), None
+        if self._old:
+            name = self._old.pop(0)
+            self._awaited.add(name)
+            return name, None
+        for name in self._making:
+            if name not in self._awaited:
+                # Another one beside it might be one too many for the disk.
+                self._awaited.add(name)
+                return name, None
+        missing = self._plan()
+        return missing.name, missing
+
+    def lend(self) -> tuple[str, Spare | None]:
+        """Return a file for copies, and how to make it first: none of those in reserve is given."""
+        self._taken += 1
+        if len(self._ready) > self._target:
+            return self._ready.pop(), None
+        missing = self._plan()
+        return missing.name, missing
+
+    def _plan(self) -> Spare:
+        self._number += 1
+        return Spare(segment_name(self._number), self._size)

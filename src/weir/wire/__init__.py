@@ -1,5 +1,0 @@
-"""Dialects as state machines: bytes in, requests out; replies in, bytes out. No sockets here.
-
-Import a dialect by its own name (`weir.wire.client`, `weir.wire.device`): this file imports none,
-so that a client does not load the broker's side.
-"""

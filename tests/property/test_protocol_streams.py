@@ -1,0 +1,416 @@
+"""Streams cut anywhere, garbage, and bodies that are not what they claim; the client dialect's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.errors import BadRequest, RemoteProtocolError, UnknownOpcode
+from weir.model.clusters import Mode
+from weir.model.ids import NODE_MAX, Address
+from weir.model.limits import (
+    CLIENT_FRAME_BYTES_MAX,
+    CONTROL_FRAME_BYTES_MAX,
+)
+from weir.model.topic import SettingsChange, TopicSettings
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.client import nodes as n
+from weir.protocol.client.codec import (
+    ClientStream,
+    decode_reply,
+    decode_request,
+    encode_reply,
+    encode_request,
+)
+from weir.protocol.client.messages import Opcode
+from weir.protocol.client.scattering import Part, Standing, Step
+from weir.protocol.connection import Connection
+from weir.protocol.frame import (
+    CLIENT_HEADER,
+    ClientFrame,
+    Reassembler,
+    body_bytes_max,
+    client_frame_size,
+)
+
+NATURAL = st.integers(0, 2**63 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+TEXT = st.text(max_size=20)
+SMALL = st.integers(0, 65_535)
+ADDRESS = st.builds(Address, SMALL, SMALL, NATURAL, st.integers(0, NODE_MAX))
+BODY = st.binary(max_size=60)
+CORRELATION = st.integers(0, 2**64 - 1)
+
+RUNS = st.lists(st.tuples(NATURAL, NATURAL), max_size=4)
+NODE = st.integers(0, 2**31 - 1)
+PORT = st.integers(0, 65_535)
+COUNTS = st.dictionaries(NODE, NATURAL, max_size=3)
+NODE_ROW = st.builds(n.NodeRow, NATURAL, TEXT, PORT, TEXT, *[NATURAL] * 5)
+NAMES = st.lists(TEXT, max_size=3).map(tuple)
+MEMBERS = st.lists(st.tuples(NATURAL, st.lists(NATURAL, max_size=3)), max_size=3)
+CHANGE = st.builds(SettingsChange, st.none() | NATURAL, st.none() | NATURAL, st.none() | NAMES)
+
+EPOCH = st.integers(0, 2**32 - 1)
+PARTS = st.lists(NATURAL, min_size=1, max_size=3).map(tuple)
+ACKS = st.lists(st.tuples(TEXT, st.lists(st.tuples(NATURAL, NATURAL, NATURAL))), max_size=2)
+PART = st.builds(Part, ADDRESS, BODY, ACKS)
+VECTOR = st.lists(NATURAL, max_size=4).map(tuple)
+HUB = st.integers(0, 2**32 - 1)
+#: Rows of messages that a grant did not do, with what became of each.
+LATE = st.lists(st.tuples(NATURAL, NATURAL, NATURAL, st.integers(0, 255)), max_size=3).map(tuple)
+
+REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
+    m.Hello: st.builds(m.Hello, TEXT, NATURAL, NATURAL),
+    m.Ping: st.builds(m.Ping, st.lists(st.tuples(ADDRESS, TEXT, RUNS), max_size=2).map(tuple)),
+    m.DescribeTopic: st.builds(m.DescribeTopic, TEXT),
+    m.ListTopics: st.builds(m.ListTopics, TEXT, TEXT),
+    m.ListOffsets: st.builds(m.ListOffsets, TEXT, TEXT, NATURAL, st.lists(NATURAL, max_size=3)),
+    m.CreateTopic: st.builds(m.CreateTopic, TEXT, NATURAL, TEXT, st.booleans(), CHANGE),
+    m.OpenProducer: st.builds(m.OpenProducer, NATURAL),
+    m.Follow: st.builds(m.Follow, NATURAL),
+    m.ReachRegistry: st.just(m.ReachRegistry()),
+    m.Positions: st.builds(m.Positions, ADDRESS, NATURAL),
+    m.AskBarriers: st.builds(m.AskBarriers, NATURAL, NATURAL, NATURAL, st.booleans()),
+    m.ReportJoined: st.builds(m.ReportJoined, NATURAL, NATURAL, NATURAL),
+    m.ReportDone: st.builds(
+        m.ReportDone, ADDRESS, st.lists(st.tuples(TEXT, NATURAL), max_size=3).map(tuple)
+    ),
+    m.ReportEnded: st.builds(m.ReportEnded, *[NATURAL] * 4, st.booleans()),
+    m.Fetch: st.builds(m.Fetch, ADDRESS, NATURAL, NATURAL, NATURAL, st.booleans()),
+    m.FetchChunks: st.builds(m.FetchChunks, ADDRESS, NATURAL, NATURAL, NATURAL),
+    m.Scatter: st.builds(
+        m.Scatter, NATURAL, EPOCH, NATURAL, NATURAL, st.lists(PART, min_size=1, max_size=3)
+    ),
+    m.Prepare: st.builds(m.Prepare, ADDRESS, NATURAL, EPOCH, NATURAL, NATURAL, PARTS, BODY, ACKS),
+    m.Decide: st.builds(
+        m.Decide, ADDRESS, NATURAL, EPOCH, NATURAL, NATURAL, st.booleans(), st.sampled_from(Step)
+    ),
+    m.Pull: st.builds(m.Pull, ADDRESS, TEXT, *[NATURAL] * 4, st.sampled_from(Mode)),
+    m.Ack: st.builds(m.Ack, ADDRESS, TEXT, st.lists(st.tuples(NATURAL, NATURAL, NATURAL))),
+    m.Nack: st.builds(m.Nack, ADDRESS, TEXT, NATURAL, RUNS, NATURAL, st.booleans()),
+    m.TakeTurn: st.builds(m.TakeTurn, ADDRESS, TEXT, VECTOR, NATURAL, NATURAL),
+    m.MoveCursor: st.builds(
+        m.MoveCursor, ADDRESS, TEXT, NATURAL, VECTOR, NATURAL, st.booleans(), st.booleans()
+    ),
+    m.SeekCursor: st.builds(m.SeekCursor, ADDRESS, TEXT, VECTOR),
+    m.Extend: st.builds(m.Extend, ADDRESS, TEXT, st.lists(NATURAL), NATURAL),
+    m.Withdraw: st.builds(m.Withdraw, ADDRESS, TEXT),
+    m.OpenCluster: st.builds(m.OpenCluster, ADDRESS, TEXT, st.sampled_from(Mode)),
+    m.Produce: st.builds(m.Produce, ADDRESS, INT64, BODY.map(memoryview), st.sampled_from(m.Level)),
+    a.AlterTopic: st.builds(a.AlterTopic, TEXT, CHANGE, NATURAL),
+    a.DeleteTopic: st.builds(a.DeleteTopic, TEXT, NATURAL),
+    a.EndPartition: st.builds(a.EndPartition, TEXT, NATURAL),
+    a.DescribePartition: st.builds(a.DescribePartition, ADDRESS),
+    a.AskLeader: st.builds(a.AskLeader, ADDRESS),
+    a.ListClusters: st.builds(a.ListClusters, ADDRESS, TEXT),
+    a.SeekCluster: st.builds(a.SeekCluster, ADDRESS, TEXT, NATURAL),
+    a.PauseCluster: st.builds(a.PauseCluster, ADDRESS, TEXT, st.booleans()),
+    a.DeleteCluster: st.builds(a.DeleteCluster, ADDRESS, TEXT),
+    a.ListHubs: st.builds(a.ListHubs, ADDRESS, st.none() | HUB, NATURAL),
+    a.ForgetHub: st.builds(a.ForgetHub, ADDRESS, HUB),
+    n.ListNodes: st.just(n.ListNodes()),
+    n.DescribeShard: st.builds(n.DescribeShard, NATURAL),
+    n.ChangeNode: st.builds(n.ChangeNode, TEXT, NODE, TEXT, PORT),
+    n.RaiseLevel: st.builds(n.RaiseLevel, NATURAL),
+    n.TransferLeader: st.builds(n.TransferLeader, ADDRESS, NODE),
+    n.ReportNode: st.builds(n.ReportNode, st.integers(1, 2**31 - 1), NATURAL, NATURAL),
+    n.ReportLost: st.builds(n.ReportLost, NATURAL, NATURAL),
+    n.ReportSettled: st.builds(n.ReportSettled, MEMBERS, MEMBERS),
+}
+SETTINGS = st.builds(TopicSettings, NATURAL, NATURAL, NAMES)
+INFO = st.builds(
+    m.TopicInfo,
+    NATURAL,
+    TEXT,
+    TEXT,
+    TEXT,
+    st.lists(ADDRESS, max_size=3),
+    SETTINGS,
+    st.lists(st.tuples(NATURAL, NATURAL), max_size=2).map(tuple),
+)
+CLUSTER = st.builds(
+    a.ClusterInfo,
+    TEXT,
+    *[INT64] * 7,
+    st.booleans(),
+    st.sampled_from((-1, *Mode)),
+    *[INT64] * 2,
+    VECTOR,
+)
+REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
+    m.Welcome: (
+        Opcode.HELLO,
+        st.builds(
+            m.Welcome,
+            *[NATURAL] * 7,
+            st.lists(NATURAL, max_size=3).map(tuple),
+            st.lists(st.tuples(NATURAL, TEXT, NATURAL), max_size=3).map(tuple),
+            st.booleans(),
+        ),
+    ),
+    m.Pong: (Opcode.PING, st.builds(m.Pong, st.integers(0, 2**62))),
+    m.TopicInfo: (Opcode.CREATE_TOPIC, INFO),
+    m.TopicList: (
+        Opcode.LIST_TOPICS,
+        st.builds(m.TopicList, st.lists(INFO, max_size=3), st.booleans()),
+    ),
+    m.OffsetList: (
+        Opcode.LIST_OFFSETS,
+        st.builds(
+            m.OffsetList,
+            st.lists(INFO, max_size=3),
+            st.lists(st.tuples(NATURAL, NATURAL, NATURAL), max_size=3),
+            st.booleans(),
+        ),
+    ),
+    m.RegistryReached: (Opcode.REACH_REGISTRY, st.builds(m.RegistryReached, NATURAL)),
+    m.ProducerGrant: (Opcode.OPEN_PRODUCER, st.builds(m.ProducerGrant, NATURAL, EPOCH)),
+    m.PositionsReply: (
+        Opcode.POSITIONS,
+        st.builds(m.PositionsReply, NATURAL, NATURAL, NATURAL),
+    ),
+    m.Barriers: (
+        Opcode.ASK_BARRIERS,
+        st.builds(
+            m.Barriers,
+            NATURAL,
+            st.lists(st.tuples(NATURAL, NATURAL, NATURAL), max_size=3),
+            st.lists(st.tuples(NATURAL, NATURAL), max_size=3).map(tuple),
+            st.booleans(),
+            st.lists(st.tuples(NATURAL, NATURAL, NATURAL), max_size=2).map(tuple),
+        ),
+    ),
+    m.Confirm: (Opcode.PRODUCE, st.builds(m.Confirm, INT64, INT64, st.booleans(), NATURAL)),
+    m.Acked: (Opcode.ACK, st.builds(m.Acked, NATURAL, LATE)),
+    m.Nacked: (Opcode.NACK, st.builds(m.Nacked, NATURAL)),
+    m.Turn: (Opcode.TAKE_TURN, st.builds(m.Turn, NATURAL, NATURAL, VECTOR, NATURAL)),
+    m.Moved: (Opcode.MOVE_CURSOR, st.builds(m.Moved, NATURAL)),
+    m.Extended: (Opcode.EXTEND, st.builds(m.Extended, NATURAL)),
+    m.Withdrawn: (Opcode.WITHDRAW, st.builds(m.Withdrawn)),
+    m.ClusterIsOpen: (Opcode.OPEN_CLUSTER, st.builds(m.ClusterIsOpen)),
+    m.Refusal: (Opcode.FETCH, st.builds(m.Refusal, SMALL, TEXT, INT64)),
+    m.Fetched: (
+        Opcode.FETCH,
+        st.builds(
+            m.Fetched,
+            ADDRESS,
+            *[INT64] * 3,
+            st.lists(BODY, max_size=3).map(tuple),
+            INT64,
+            NATURAL,
+            RUNS.map(tuple),
+        ),
+    ),
+    m.FetchedChunks: (
+        Opcode.FETCH_CHUNKS,
+        st.builds(m.FetchedChunks, ADDRESS, INT64, st.lists(BODY, max_size=3).map(tuple)),
+    ),
+    m.Granted: (
+        Opcode.PULL,
+        st.builds(
+            m.Granted,
+            ADDRESS,
+            *[NATURAL] * 6,
+            RUNS.map(tuple),
+            st.lists(BODY, max_size=3).map(tuple),
+        ),
+    ),
+    m.ScatterConfirm: (
+        Opcode.SCATTER,
+        st.builds(m.ScatterConfirm, NATURAL, st.lists(st.tuples(NATURAL, NATURAL)), st.booleans()),
+    ),
+    m.PartState: (Opcode.DECIDE, st.builds(m.PartState, st.sampled_from(Standing), *[NATURAL] * 2)),
+    a.Deleted: (Opcode.DELETE_TOPIC, st.builds(a.Deleted, NATURAL)),
+    a.LeaderInfo: (
+        Opcode.ASK_LEADER,
+        st.builds(a.LeaderInfo, NATURAL, NATURAL, st.lists(NATURAL).map(tuple)),
+    ),
+    a.PartitionInfo: (
+        Opcode.DESCRIBE_PARTITION,
+        st.builds(a.PartitionInfo, *[INT64] * 3, st.lists(TEXT), *[st.lists(NATURAL)] * 2),
+    ),
+    a.ClusterList: (
+        Opcode.LIST_CLUSTERS,
+        st.builds(
+            a.ClusterList,
+            INT64,
+            INT64,
+            st.lists(CLUSTER, max_size=3),
+            st.lists(st.tuples(INT64, INT64), max_size=2).map(tuple),
+        ),
+    ),
+    a.ClusterChanged: (Opcode.PAUSE_CLUSTER, st.builds(a.ClusterChanged, INT64)),
+    a.HubList: (
+        Opcode.LIST_HUBS,
+        st.builds(a.HubList, st.lists(st.tuples(*[NATURAL] * 5), max_size=3), NATURAL),
+    ),
+    a.HubForgotten: (Opcode.FORGET_HUB, st.builds(a.HubForgotten, NATURAL)),
+    n.NodeList: (
+        Opcode.LIST_NODES,
+        st.builds(n.NodeList, st.lists(NODE_ROW, max_size=3), *[NATURAL] * 4),
+    ),
+    n.ShardInfo: (
+        Opcode.DESCRIBE_SHARD,
+        st.builds(n.ShardInfo, *[NATURAL] * 6, COUNTS, st.lists(NODE, max_size=3)),
+    ),
+    n.Transferred: (Opcode.TRANSFER_LEADER, st.builds(n.Transferred, NODE)),
+}
+
+
+def frame_of(buffers: tuple[Any, ...]) -> ClientFrame:
+    (frame,) = ClientStream().receive(b"".join(buffers))
+    return frame
+
+
+def with_joined_batches(reply: Any) -> Any:
+    """Batches come back glued together: their own headers tell them apart, not the frame."""
+    if not isinstance(reply, m.Fetched | m.FetchedChunks | m.Granted):
+        return reply
+    glued = b"".join(bytes(batch) for batch in reply.batches)
+    return replace(reply, batches=(glued,) if glued else ())
+
+
+@pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_requests_come_back_as_they_went(kind: type[Any], data: st.DataObject) -> None:
+    request, correlation = data.draw(REQUESTS[kind]), data.draw(CORRELATION)
+    frame = frame_of(encode_request(request, correlation))
+    assert (frame.flags, frame.correlation) == (0, correlation)
+    assert decode_request(frame) == request
+
+
+@pytest.mark.parametrize("kind", REPLIES, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_replies_come_back_as_they_went(kind: type[Any], data: st.DataObject) -> None:
+    opcode, replies = REPLIES[kind]
+    reply, correlation = data.draw(replies), data.draw(CORRELATION)
+    frame = frame_of(encode_reply(reply, opcode, correlation))
+    assert (frame.opcode, frame.correlation) == (opcode, correlation)
+    assert decode_reply(frame) == with_joined_batches(reply)
+
+
+def test_every_opcode_and_every_kind_is_covered() -> None:
+    assert set(REQUESTS) == set(m.Request.__args__)
+    assert set(REPLIES) == set(m.Reply.__args__)
+    assert len(REQUESTS) == len(Opcode)
+
+
+def cut(stream: bytes, places: list[int]) -> list[bytes]:
+    ends = [0, *sorted(place % (len(stream) + 1) for place in places), len(stream)]
+    return [stream[a:b] for a, b in pairwise(ends)]
+
+
+CUTS = st.lists(st.integers(0, 10_000), max_size=12)
+CLIENT_FRAMES = st.lists(
+    st.tuples(st.integers(0, 255), st.integers(0, 65_535), CORRELATION, st.binary(max_size=300)),
+    max_size=8,
+)
+
+
+@given(CLIENT_FRAMES, CUTS)
+def test_client_frames_do_not_depend_on_the_cuts(
+    frames: list[tuple[int, int, int, bytes]], cuts: list[int]
+) -> None:
+    stream = b"".join(
+        CLIENT_HEADER.pack(2, flags, opcode, len(body), correlation) + body
+        for flags, opcode, correlation, body in frames
+    )
+    connection, found = Connection(), []
+    for part in cut(stream, cuts):
+        found += connection.receive(part)
+        assert connection.pending <= len(stream)
+    assert [(f.flags, f.opcode, f.correlation, bytes(f.body)) for f in found] == frames
+    assert connection.pending == 0
+
+
+@given(st.integers(0, 65_535), st.integers(1, 2**32 - 1), st.integers(0, 80))
+def test_a_frame_costs_what_has_come_and_not_what_it_claims(
+    opcode: int, length: int, come: int
+) -> None:
+    limit = body_bytes_max(opcode)
+    assert limit in (CONTROL_FRAME_BYTES_MAX, CLIENT_FRAME_BYTES_MAX)
+    reassembler = Reassembler(CLIENT_HEADER.size, client_frame_size)
+    data = CLIENT_HEADER.pack(2, 0, opcode, length, 1) + bytes(come)
+    if length > limit:
+        with pytest.raises(RemoteProtocolError, match="allows"):
+            reassembler.receive(data)
+        assert reassembler.pending == 0
+    elif length > come:
+        assert reassembler.receive(data) == []
+        assert reassembler.pending == len(data)
+
+
+@given(st.binary(max_size=200), st.sampled_from([b"", b"\1", b"\2"]), CUTS)
+def test_garbage_is_the_peers_fault_and_nothing_else(
+    data: bytes, first: bytes, cuts: list[int]
+) -> None:
+    connection = Connection()
+    try:
+        for part in cut(first + data, cuts):
+            connection.receive(part)
+    except RemoteProtocolError:
+        return
+    assert connection.pending <= len(first + data)
+
+
+@given(st.integers(0, 65_535), st.integers(0, 255), st.binary(max_size=60))
+def test_any_body_is_a_request_or_a_refusal(opcode: int, flags: int, body: bytes) -> None:
+    for op in (opcode, opcode % 22):
+        try:
+            request = decode_request(ClientFrame(0, op, 1, memoryview(body)))
+        except (BadRequest, UnknownOpcode):
+            continue
+        assert isinstance(request, m.Request)
+    with_flags = ClientFrame(flags | 1, opcode, 1, memoryview(body))
+    with pytest.raises(BadRequest):
+        decode_request(with_flags)
+
+
+@given(st.integers(0, 22), st.integers(0, 3), st.binary(max_size=80))
+def test_any_body_is_a_reply_or_the_peers_fault(opcode: int, flags: int, body: bytes) -> None:
+    try:
+        reply = decode_reply(ClientFrame(flags, opcode, 1, memoryview(body)))
+    except RemoteProtocolError:
+        return
+    assert isinstance(reply, m.Reply)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | TEXT | BODY,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+CONTROL = [kind for kind in REQUESTS if kind is not m.Produce]
+
+
+@pytest.mark.parametrize("kind", CONTROL, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_fields_of_a_later_release_are_passed_over(kind: type[Any], data: st.DataObject) -> None:
+    request, extra = data.draw(REQUESTS[kind]), data.draw(st.lists(JSON, max_size=3))
+    frame = frame_of(encode_request(request, 1))
+    whole = msgspec.msgpack.decode(msgspec.msgpack.encode(request))  # fields that say nothing, too
+    longer = msgspec.msgpack.encode([*whole, *extra])
+    assert decode_request(msgspec.structs.replace(frame, body=memoryview(longer))) == request
+
+
+@pytest.mark.parametrize("kind", CONTROL, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_wrong_types_are_bad_requests(kind: type[Any], data: st.DataObject) -> None:
+    request = data.draw(REQUESTS[kind])
+    frame = frame_of(encode_request(request, 1))
+    fields = msgspec.msgpack.decode(frame.body)
+    wrong: Any = {}
+    if fields:
+        at = data.draw(st.integers(0, len(fields) - 1))
+        fields[at] = 1.5
+        wrong = fields
+    body = memoryview(msgspec.msgpack.encode(wrong))
+    with pytest.raises(BadRequest, match="Expected"):
+        decode_request(msgspec.structs.replace(frame, body=body))

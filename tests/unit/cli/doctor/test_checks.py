@@ -1,0 +1,149 @@
+"""Each finding of the doctor: what is well, what is not, and what to do then."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from weir.cli.doctor import checks
+from weir.cli.doctor.checks import CHECKS, Finding, Patient, examine
+from weir.cli.main import main
+from weir.server.config.sections import Config, LogConfig, MemoryConfig, NodeConfig
+
+
+def patient(folder: Path, **more: object) -> Patient:
+    return Patient(Config(node=NodeConfig(data=str(folder)), **more))  # type: ignore[arg-type]
+
+
+def sick(finding: Finding, state: str, found: str, advice: str) -> None:
+    assert finding.state == state, finding
+    assert found in finding.found
+    assert advice in finding.advice
+
+
+def test_every_check_says_what_it_found_and_leaves_nothing(tmp_path: Path) -> None:
+    for name, check in CHECKS.items():
+        finding = check(patient(tmp_path / "not" / "there"))
+        assert finding.check == name
+        assert finding.found
+        assert finding.state == "ok" or finding.advice, finding
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_clock_that_went_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "log-0").mkdir()
+    (tmp_path / "log-0" / "segment-00000001").write_bytes(b"")
+    now = (tmp_path / "log-0" / "segment-00000001").stat().st_mtime
+    monkeypatch.setattr(checks.time, "time", lambda: now - 3600)
+    behind = checks.clock(patient(tmp_path))
+    sick(behind, "fail", "3,600 s before the last write to the log", "let NTP keep it")
+    monkeypatch.setattr(checks.time, "time", lambda: 1_000.0)
+    sick(checks.clock(patient(tmp_path)), "fail", "1970-01-01", "set the clock")
+
+
+@pytest.mark.parametrize(
+    ("ms", "state", "advice"),
+    [(0.001, "warn", "is it memory?"), (1.0, "ok", ""), (90, "warn", "SSD")],
+)
+def test_how_long_a_sync_takes(
+    ms: float, state: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(checks.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(checks.os, "fdatasync", lambda _: now.__setitem__(0, now[0] + ms / 1_000))
+    sick(checks.sync(patient(tmp_path)), state, f"in {tmp_path}", advice)
+
+
+def test_a_folder_that_cannot_be_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(checks.os, "fsync", refuse)
+    sick(checks.sync(patient(tmp_path)), "fail", "Permission denied", "give another folder")
+
+
+def test_a_disk_without_room_and_a_machine_without_memory(tmp_path: Path) -> None:
+    disk = os.statvfs(tmp_path)
+    huge = LogConfig(segment_mib=disk.f_bavail * disk.f_frsize // (1 << 20))
+    sick(checks.room(patient(tmp_path / "new", log=huge)), "fail", "GiB free of", "on another disk")
+    greedy = MemoryConfig(budget_mib=1 << 20)
+    sick(checks.memory(patient(tmp_path, memory=greedy)), "fail", "MiB in", "lower budget_mib")
+
+
+@pytest.mark.parametrize(("limit", "state"), [(100, "fail"), (1_024, "warn"), (65_536, "ok")])
+def test_how_many_files_may_be_open(
+    limit: int, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    advice = "LimitNOFILE=65536" if state != "ok" else ""
+    sick(checks.files(patient(tmp_path)), state, f"{limit:,} open files", advice)
+
+
+def test_folders_that_are_no_nodes(tmp_path: Path) -> None:
+    sick(checks.folder(patient(tmp_path)), "ok", "is no node's yet", "")
+    (tmp_path / "log-0").mkdir()
+    sick(checks.folder(patient(tmp_path)), "fail", "has logs and no node.json", "weir restore")
+    (tmp_path / "node.json").write_text("{")
+    sick(checks.folder(patient(tmp_path)), "fail", "node.json", "weir restore")
+    (tmp_path / "file").write_bytes(b"")
+    sick(checks.folder(patient(tmp_path / "file")), "fail", "cannot be used", "read and write")
+
+
+def test_a_check_that_is_not_there_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--only", "teeth"]) == 2
+    assert "no check 'teeth': there are python, extras, clock" in capsys.readouterr().err
+
+
+def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A founded node's disk without a byte left was only warned of, and a sync that failed for it
+    was said to be a matter of rights.
+    """
+
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checks.os, "fsync", refuse)
+    sick(checks.sync(patient(tmp_path)), "fail", "No space left on device", "free some")
+    full = os.statvfs_result((4096, 4096, 1_000, 0, 0, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(checks.os, "statvfs", lambda _: full)
+    (tmp_path / "node.json").write_text("{}")
+    sick(checks.room(patient(tmp_path)), "fail", "0.0 GiB free", "free some")
+
+
+def test_a_limit_of_open_files_that_a_node_raises_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, 65_536))
+    sick(checks.files(patient(tmp_path)), "ok", "up to 65,536 open files", "")
+
+
+def test_a_check_that_cannot_be_made_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended the whole examination, with one line in the place of all findings."""
+    (tmp_path / "log-0").mkdir()
+    (tmp_path / "node.json").write_text("{")
+    found = {finding.check: finding for finding in examine(patient(tmp_path))}
+    assert list(found) == list(CHECKS)
+    sick(found["damage"], "fail", "node.json", "mend that")
+
+    def refuse(_: Patient) -> Finding:
+        raise PermissionError(errno.EACCES, "Permission denied", "/data/endpoint.json")
+
+    monkeypatch.setitem(CHECKS, "endpoint", refuse)
+    assert main(["doctor", "--only", "endpoint", "--data", str(tmp_path)]) == 1
+    assert "/data/endpoint.json: Permission denied" in (told := capsys.readouterr().out)
+    assert "be the user who owns it" in told
+
+
+def test_what_is_not_installed_names_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "find_spec", lambda name: None if name == "lz4" else name)
+    finding = checks.extras(patient(Path("nowhere")))
+    assert finding.found == "arrow, spark, inbox, bench"
+    assert "weir-mq[compress]" in finding.advice

@@ -1,0 +1,125 @@
+"""Links that other nodes dialled: without a network, in time that is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.broker.admission import Budget
+from weir.broker.identity import Identity
+from weir.host.links.links import Links, Own
+from weir.host.shard_connections import Home, Wire
+from weir.host.trunks import Trunks
+from weir.protocol import link, trunk
+from weir.protocol.link import Lane, LinkHello
+from weir.protocol.trunk import Kind
+
+
+class Transport:
+    """Keeps what is written while it is open."""
+
+    def __init__(self) -> None:
+        self.data: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        if not self.closed:
+            self.data.append(bytes(data))
+
+    def writelines(self, buffers: Any) -> None:
+        self.write(b"".join(buffers))
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def resume_reading(self) -> None:
+        """Read on."""
+
+    close = abort
+
+
+class World:
+    """Node 1, which node 2 dials."""
+
+    def __init__(self) -> None:
+        self.heard: list[ev.Event] = []
+        #: What is done behind the turn under way, and what once seconds have passed.
+        self.behind: list[Callable[[], None]] = []
+        self.timers: list[Callable[[], None]] = []
+        self.guests: dict[int, Any] = {}
+        sessions = count(1)
+        feed: Any = SimpleNamespace(put=self.heard.append, held=False, receive=lambda *_: None)
+        connections: Any = SimpleNamespace(
+            time=lambda: 0.0, reservations=SimpleNamespace(limit=1 << 20), more=[],
+            new_session=lambda: next(sessions), receive=lambda *_: None,
+        )  # fmt: skip
+        log: Any = SimpleNamespace(
+            info=lambda *_, **__: None, warning=lambda *_, **__: None, error=lambda *_, **__: None
+        )
+        shard: Any = SimpleNamespace(budget=Budget(100), passed_on=lambda *_: None)
+        dice: Any = SimpleNamespace(getrandbits=lambda bits: 7, uniform=lambda least, most: most)
+        dialer: Any = SimpleNamespace(dial=lambda *_: None)
+        home = Home(shard, feed, connections, self.behind.append, self.later, log)
+        own = Own(Identity(7, 0, 1, birth=5), 2)
+        trunks = Trunks(home, self.guests)
+        self.links = Links(home, trunks, own, {}, set(), 1, dialer, dice)
+        self.links.connect(ef.Connect(2, "two", 6800))
+
+    def later(self, seconds: float, act: Callable[[], None]) -> Callable[[], None]:
+        waiting = self.timers if seconds else self.behind
+        waiting.append(act)
+        return lambda: waiting.remove(act)
+
+    def dialled(self, lane: Lane) -> tuple[Transport, Wire]:
+        """Return a connection that node 2 made."""
+        transport: Any = Transport()
+        hello = LinkHello(link.LINK_PROTOCOL, 7, 0, 2, 0, 1, 2, 1, 9, lane, 1, 0, "two", 6800)
+        return transport, self.links.accept(transport, link.encode_greeting(hello), "")
+
+    def turns(self) -> None:
+        while self.behind:
+            self.behind.pop(0)()
+
+
+def test_replies_of_the_turn_of_a_disconnect_go_out() -> None:
+    """What a node confirms as it stops must reach those who came by way of another node."""
+    world = World()
+    world.dialled(Lane.QUICK)
+    transport, wire = world.dialled(Lane.TRUNK)
+    wire.end.receive(b"".join(trunk.encode(Kind.OPENED, 3, b"who")))
+    (guest,) = world.guests.values()
+    written = len(transport.data)
+    guest.send((b"confirm",), 0)
+    world.links.disconnect(ef.Disconnect(2))
+    world.turns()
+    assert b"confirm" in b"".join(transport.data[written:])
+    assert transport.closed
+
+
+def test_whoever_greeted_is_not_kept_by_its_timer() -> None:
+    world = World()
+    timers = len(world.timers)
+    world.dialled(Lane.QUICK)
+    assert len(world.timers) == timers
+    transport: Any = Transport()
+    world.links.accept(transport, b"\x00" * 64, "")
+    assert transport.closed
+    assert len(world.timers) == timers
+
+
+def test_whoever_says_nothing_is_cut_when_its_time_is_up() -> None:
+    world = World()
+    transport: Any = Transport()
+    world.links.accept(transport, b"", "")
+    world.timers[-1]()
+    assert transport.closed

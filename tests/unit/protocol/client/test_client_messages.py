@@ -1,0 +1,56 @@
+"""Control bodies: fields may only be added at the end."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from weir.model.ids import Address
+from weir.model.limits import CLIENT_FRAME_BYTES_MAX
+from weir.model.topic import SettingsChange, TopicSettings
+from weir.protocol.client import messages as m
+from weir.protocol.client.messages import Opcode
+from weir.protocol.frame import body_bytes_max
+
+ADDRESS = [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "expected"),
+    [
+        (m.Hello, ["python"], m.Hello("python", 0, 1)),
+        (m.CreateTopic, ["locks"], m.CreateTopic("locks", 1, "partition", True)),
+        (m.ListTopics, [], m.ListTopics("")),
+        (m.OpenProducer, [], m.OpenProducer(0)),
+        (m.Fetch, [ADDRESS, 4, 5], m.Fetch(Address(1, 2, 3), 4, 5, 0)),
+        (m.Pull, [ADDRESS, "c", 4, 5], m.Pull(Address(1, 2, 3), "c", 4, 5, 0, 30_000)),
+        (m.Confirm, [4, 5], m.Confirm(4, 5, False)),
+        (m.Refusal, [2, "no"], m.Refusal(2, "no", 0)),
+    ],
+)
+def test_fields_with_defaults_may_be_left_out(
+    kind: type[m.Control], fields: list[object], expected: m.Control
+) -> None:
+    body = msgspec.msgpack.encode(fields)
+    assert msgspec.msgpack.decode(body, type=kind) == expected
+
+
+def test_only_opcodes_with_batches_have_large_bodies() -> None:
+    data = {Opcode.PRODUCE, Opcode.FETCH, Opcode.PULL, Opcode.ACK, Opcode.FETCH_CHUNKS}
+    data |= {Opcode.SCATTER, Opcode.PREPARE}
+    large = {opcode for opcode in Opcode if body_bytes_max(opcode) == CLIENT_FRAME_BYTES_MAX}
+    assert large == data
+
+
+def test_messages_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        m.Hello("python").system = 5  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        m.Fetched(Address(1, 2, 3), 0, 0, 0).offset = 5  # type: ignore[misc]
+
+
+def test_settings_of_the_release_before_are_read() -> None:
+    settings = msgspec.convert([1_000, 0, ["home/doors"]], TopicSettings)
+    assert settings == TopicSettings(1_000, 0, ("home/doors",), ())
+    change = msgspec.convert([None, 5, None], SettingsChange)
+    assert change == SettingsChange(retention_bytes=5)
