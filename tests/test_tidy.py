@@ -35,13 +35,13 @@ DECIDED = {
 }  # fmt: skip
 #: Carries trunks between shards that tests drive by hand.
 TRUNKS = {"src/weir/testing/trunk_wires.py"}
-PURE_MODULES = ("client/session.py",)
+PURE_ROOMS = ("client/core/", "app/core/")
 FACADE = {
     "App", "Backoff", "Batch", "Inbox", "Message", "Reject", "__version__", "at", "connect", "last",
     "sync", "testing",
 }  # fmt: skip
 #: Where the client meets the machine: its clocks and dice, and what has threads of its own.
-OF_THE_MACHINE = ("system", "background", "blocking")
+OF_THE_MACHINE = ("system", "loop_thread", "blocking_client")
 MACHINE = {"time", "secrets", "uuid", "threading", "concurrent", "subprocess", "signal"}
 #: What a set of them is iterated by is their hashes: of numbers, themselves.
 NUMBERS = {"int", "str", "bytes"}
@@ -146,7 +146,7 @@ def pure_nodes(root: Path) -> Iterator[tuple[str, ast.AST]]:
     """Every syntax node of the pure floors, with the name of its file."""
     for name, node in source_nodes(root):
         inside = name.removeprefix("src/weir/")
-        if inside.split("/")[0] in PURE or inside in PURE_MODULES:
+        if inside.split("/")[0] in PURE or inside.startswith(PURE_ROOMS):
             yield name, node
 
 
@@ -243,9 +243,9 @@ def clocks_of_the_machine(root: Path) -> Iterator[str]:
                 alias.name for alias in node.names
             ]  # fmt: skip
             for found in sorted(MACHINE & {(one or "").split(".")[0] for one in names}):
-                yield f"{name}:{node.lineno}: imports {found}: take it of weir.client.system"
+                yield f"{name}:{node.lineno}: imports {found}: take it of connection.system"
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"Random", "random.Random"}:
-            yield f"{name}:{node.lineno}: dice of its own: take those of weir.client.system"
+            yield f"{name}:{node.lineno}: dice of its own: take those of connection.system"
 
 
 def documented(path: Path) -> bool:
@@ -439,7 +439,7 @@ PLANTED: dict[Callable[[Path], Iterator[str]], tuple[str, str, str]] = {
         "a.py:3: ef.Hangup is for weir.host",
     ),
     opens_in_pure_floors: (
-        "src/weir/client/session.py",
+        "src/weir/client/core/session.py",
         f"{DOC}read = open\n",
         "session.py:3: open()",
     ),

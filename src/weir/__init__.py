@@ -40,12 +40,12 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from weir import errors, testing
     from weir.app.app import App
+    from weir.app.core.retry_policy import Reject
     from weir.app.inbox import Inbox
-    from weir.app.verdict import Reject
-    from weir.client import sync
-    from weir.client.backoff import Backoff
+    from weir.client.arguments.positions import at, last
     from weir.client.connect import connect
-    from weir.client.start import at, last
+    from weir.client.core.backoff import Backoff
+    from weir.client.sync import client as sync
     from weir.model.batch import Batch
     from weir.model.message import Message
 else:
@@ -53,18 +53,18 @@ else:
 
     _HOMES = {
         "App": "weir.app.app",
-        "Backoff": "weir.client.backoff",
+        "Backoff": "weir.client.core.backoff",
         "Batch": "weir.model.batch",
         "Inbox": "weir.app.inbox",
         "Message": "weir.model.message",
-        "Reject": "weir.app.verdict",
-        "at": "weir.client.start",
+        "Reject": "weir.app.core.retry_policy",
+        "at": "weir.client.arguments.positions",
         "connect": "weir.client.connect",
-        "last": "weir.client.start",
+        "last": "weir.client.arguments.positions",
     }
     _MODULES = {
         "errors": "weir.errors",
-        "sync": "weir.client.sync",
+        "sync": "weir.client.sync.client",
         "testing": "weir.testing",
     }
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import weir
-from weir.client.backoff import Backoff
 from weir.client.connect import connect
+from weir.client.core.backoff import Backoff
 from weir.errors import WeirError
 
 EXIT_DISK = 74

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 import weir
-from weir.client.backoff import Backoff
 from weir.client.client import Client
 from weir.client.connect import connect
-from weir.client.producer import Sent
-from weir.client.receipts import Receipt
+from weir.client.core.backoff import Backoff
+from weir.client.producer.producer import Sent
+from weir.client.producer.receipts import Receipt
 from weir.device.client import Client as DeviceClient
 from weir.protocol.device.codec import DeviceReply
 

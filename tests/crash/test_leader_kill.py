@@ -14,7 +14,7 @@ from collections.abc import Callable
 from weir.bench.node_set import NodeSet, Patient
 from weir.client.client import Client
 from weir.client.connect import connect
-from weir.client.receipts import Sent
+from weir.client.producer.receipts import Sent
 
 KILLS = int(os.environ.get("WEIR_LEADER_KILLS", "2"))
 TOPIC = "load"

@@ -13,10 +13,10 @@ from itertools import combinations
 from pathlib import Path
 
 from weir.bench.node_set import NodeSet, Patient, running_set
-from weir.client.administration import Part
+from weir.client.admin.administration import Part
 from weir.client.client import Client
 from weir.client.connect import connect
-from weir.client.receipts import Confirmed
+from weir.client.producer.receipts import Confirmed
 
 NODES = 5
 PARTITIONS = 3

@@ -24,7 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from weir.client import sync
+from weir.client.sync import client as sync
 
 BEFORE = Path(__file__).parent / "before"
 ARCHIVE = BEFORE / "old-data.tar.xz"

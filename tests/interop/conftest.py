@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from weir.bench.node import Node
-from weir.client.blocking import BlockingClient
+from weir.client.sync.blocking_client import BlockingClient
 
 Pids = Callable[[Node], list[int]]
 Landing = Callable[[Node, int], BlockingClient]

@@ -19,12 +19,12 @@ import pytest
 
 import weir
 from weir.bench.node import Node, running_node, start_node
-from weir.client.blocking import BlockingClient
+from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import TooLarge
 from weir.model.limits import MIB
 from weir.model.message import LargeMessage
 from weir.spark.connections import forget
-from weir.spark.fetching import Portion, Source, record_batches
+from weir.spark.fetcher import Portion, Source, record_batches
 from weir.spark.planning import Range
 
 VALUE_MIB = int(os.environ.get("WEIR_VALUE_MIB", "64"))

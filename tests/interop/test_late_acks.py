@@ -11,7 +11,7 @@ import pytest
 
 import weir
 from weir.bench.node import Node, running_node
-from weir.client.acking import Stale
+from weir.client.consumer.acknowledgements import Stale
 from weir.model.clusters import AckOutcome
 
 LEASE = "300ms"

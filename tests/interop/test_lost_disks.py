@@ -13,9 +13,9 @@ import pytest
 import weir
 from weir.cli.demo.signals import Signals
 from weir.cli.server.dev_nodes import DevSet
-from weir.client.blocking import BlockingClient
 from weir.client.client import Client
 from weir.client.nodes import Nodes
+from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import Disconnected
 from weir.server.disk.node_folder import NodeFolder, Part
 

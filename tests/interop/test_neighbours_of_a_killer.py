@@ -35,7 +35,7 @@ asyncio.run(main(*sys.argv[1:4], float(sys.argv[4])))
 _LATE = """
 import asyncio, os, sys
 import weir
-from weir.client import connection
+from weir.client.connection import connection
 
 async def main(url, topic, how):
     connection.PING_AFTER = 0.3 if how == "ping" else 30.0

@@ -14,7 +14,7 @@ import pytest
 import weir
 from weir import device
 from weir.broker.partition.partition import Partition
-from weir.client.blocking import BlockingClient
+from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import (
     BadRequest,
     Disconnected,

@@ -21,7 +21,7 @@ import weir
 from weir import device, sync
 from weir.bench.node import Node, start_node
 from weir.bench.node_set import NodeSet, Patient
-from weir.client.blocking import BlockingClient
+from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import Fenced
 from weir.model.batch import encode
 from weir.protocol.client import messages as m

@@ -17,8 +17,8 @@ import weir
 from weir import device
 from weir.bench.node import Node, NodeFailed, running_node
 from weir.cli.inspection.survey import log_folders
-from weir.client.blocking import BlockingClient
 from weir.client.client import Client
+from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import Disconnected, Fenced, UnknownOpcode, UnknownTopic
 from weir.model.batch import encode
 from weir.protocol.client import messages as m

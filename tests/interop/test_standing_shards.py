@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from weir.bench.node import Node, running_node
-from weir.client.blocking import BlockingClient
+from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import Unavailable
 from weir.protocol.client import messages as m
 

@@ -28,7 +28,7 @@ from weir.protocol.client.messages import TopicInfo
 from weir.sim import power, run
 from weir.sim.mutants import redraw
 from weir.spark.batch import BatchReader, Task
-from weir.spark.fetching import Portion, portions
+from weir.spark.fetcher import Portion, portions
 from weir.spark.options import Options
 from weir.spark.planning import Cut
 from weir.spark.source import StreamReader, WeirDataSource
@@ -155,7 +155,7 @@ def started(name: str, folder: Path) -> str:
 def test_each_module_that_can_be_run_starts(tmp_path: Path) -> None:
     names = [name for name, path in sources() if is_run(path)]
     assert "weir.server.processes.shard_process" in names
-    assert "weir.app.worker" in names
+    assert "weir.app.supervision.worker" in names
     with ThreadPoolExecutor(2) as pool:
         failed = [told for told in pool.map(lambda name: started(name, tmp_path), names) if told]
     assert not failed, "\n".join(failed)

@@ -19,7 +19,7 @@ import pytest
 
 import weir
 from weir import sync, testing
-from weir.client.shares import Cluster
+from weir.client.admin.clusters import Cluster
 
 MESSAGES = 4_000
 WITHIN_SECONDS = 100

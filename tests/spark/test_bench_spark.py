@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from weir.bench import spark_rows
 from weir.bench.spark_rows import RowsDiffer, Settings, measure
-from weir.spark.fetching import combined
+from weir.spark.fetcher import combined
 
 
 class Parts:

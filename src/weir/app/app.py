@@ -7,7 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from weir.app.running import Running
+from weir.app.hooks import Hooks
+from weir.app.runner import Running
 from weir.app.signals import stopped_by_signals
 from weir.app.subscription import (
     CONCURRENCY,
@@ -19,12 +20,11 @@ from weir.app.subscription import (
     call,
     policy_of,
 )
-from weir.app.work import Hooks
-from weir.client.backoff import Backoff
+from weir.client.arguments.url import parse_url
 from weir.client.client import Client
 from weir.client.connect import connect
-from weir.client.duration import seconds
-from weir.client.url import parse_url
+from weir.client.core.backoff import Backoff
+from weir.client.core.duration import seconds
 
 if TYPE_CHECKING:
     from weir.app.inbox import Inbox

@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any, cast, overload
 
 from weir.client.client import Client
-from weir.client.daemon import in_daemon
-from weir.client.duration import seconds
-from weir.client.system import SYSTEM
+from weir.client.connection.daemon_threads import in_daemon
+from weir.client.connection.system import SYSTEM
+from weir.client.core.duration import seconds
 from weir.errors import MissingLibrary
 from weir.model.message import Message
 from weir.model.topic import DEFAULT_NAMESPACE, check_name, split_name

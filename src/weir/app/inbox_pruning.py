@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from weir.app import inbox_tables as t
-from weir.client.system import SYSTEM
+from weir.client.connection.system import SYSTEM
 
 #: A topic and a partition.
 Place = tuple[str, int]

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 from weakref import WeakKeyDictionary
 
-from weir.client.system import SYSTEM
+from weir.client.connection.system import SYSTEM
 
 log = logging.getLogger("weir.app")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from weir.client.system import SYSTEM
+from weir.client.connection.system import SYSTEM
 
 Call = tuple[asyncio.Future[Any], Callable[[Any], Any], Any]
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from weir.app.room import Alone, Room
-from weir.app.taking import Taking
+from weir.app.exclusion import Alone, Room
+from weir.app.work_queue import Taking
 
 Worker = asyncio.Task[None]
 

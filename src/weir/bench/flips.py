@@ -23,9 +23,9 @@ import msgspec
 from weir.bench.loop import run
 from weir.bench.machine import Machine, this_machine
 from weir.bench.node import Node, NodeFailed, Setting, start_node
-from weir.client.backoff import Backoff
 from weir.client.client import Client
 from weir.client.connect import connect
+from weir.client.core.backoff import Backoff
 from weir.errors import WeirError
 from weir.model.limits import MIB
 

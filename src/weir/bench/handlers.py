@@ -19,9 +19,9 @@ from weir.bench.machine import filesystem_of
 from weir.bench.own import Own, check_replicas
 from weir.bench.payload import SIZE_MIN, Checker
 from weir.bench.side import topic_name
-from weir.client.acking import AckResult
 from weir.client.client import Client
 from weir.client.connect import connect
+from weir.client.consumer.acknowledgements import AckResult
 from weir.model.limits import BATCH_BYTES_MAX, MIB
 from weir.model.message import Message
 

@@ -28,8 +28,8 @@ from weir.bench.machine import Machine, this_machine
 from weir.bench.node_set import NodeSet, Patient, running_set
 from weir.client.client import Client
 from weir.client.connect import connect
-from weir.client.consumer import Consumer
-from weir.client.granted import Grant
+from weir.client.consumer.consumer import Consumer
+from weir.client.core.grants import Grant
 from weir.errors import WeirError
 from weir.model.message import Message
 

@@ -17,8 +17,8 @@ from weir.bench.produce import Done, Plan
 from weir.bench.producers import Crew, Producers
 from weir.bench.side import Take
 from weir.client.connect import connect
-from weir.client.producer import Producer
-from weir.client.reader import Reader
+from weir.client.producer.producer import Producer
+from weir.client.reader.reader import Reader
 from weir.model.limits import KIB, MIB
 
 PROCESSES_MAX = 2

@@ -15,8 +15,8 @@ import msgspec
 from weir.bench.led import Orders, Ready, be_led, report
 from weir.bench.payload import Block
 from weir.client.connect import connect
-from weir.client.producer import Producer
-from weir.client.receipts import Confirmed
+from weir.client.producer.producer import Producer
+from weir.client.producer.receipts import Confirmed
 from weir.model.limits import MIB
 
 #: Long enough for a clear figure, short beside the measurement.

@@ -29,7 +29,7 @@ from weir.bench.machine import Machine, this_machine
 from weir.bench.member import FIGURES_PORT, PORT, UP
 from weir.bench.network import HOST, Network, addresses, enter
 from weir.client.connect import connect
-from weir.client.producer import Producer
+from weir.client.producer.producer import Producer
 from weir.errors import WeirError
 from weir.server.disk.node_folder import new_system
 

@@ -24,7 +24,7 @@ from weir.bench.producers import Crew
 from weir.bench.side import topic_name
 from weir.bench.spread import percentiles
 from weir.client.connect import connect
-from weir.client.reader import Reader
+from weir.client.reader.reader import Reader
 from weir.model.limits import BATCH_BYTES_MAX, MIB
 
 PRODUCERS_MAX = 10_000

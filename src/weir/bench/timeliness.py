@@ -23,7 +23,7 @@ from weir.bench.payload import SIZE_MIN, Checker
 from weir.bench.produce import Done, Plan
 from weir.bench.producers import Producers
 from weir.client.connect import connect
-from weir.client.reader import Reader
+from weir.client.reader.reader import Reader
 from weir.errors import WeirError
 from weir.model.limits import BATCH_BYTES_MAX, MIB, PARTITIONS_PER_TOPIC_MAX
 

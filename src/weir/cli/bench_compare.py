@@ -20,7 +20,7 @@ from weir.cli.bench_runs import (
     stop_as_by_ctrl_c,
     usage,
 )
-from weir.client.duration import seconds
+from weir.client.core.duration import seconds
 
 if TYPE_CHECKING:
     from weir.bench.compare import Comparison
@@ -121,7 +121,7 @@ def spark(
 
         from weir.bench.runs import record as keep
         from weir.bench.spark_rows import Settings, measure
-        from weir.spark import fetching
+        from weir.spark import fetcher
         from weir.spark.session import session
 
         settings = Settings(messages, size, partitions, rounds, seconds(deadline), folder)
@@ -134,7 +134,7 @@ def spark(
             """Return a session."""
             return session("weir-bench", cores=partitions)
 
-        combined = staticmethod(fetching.combined)
+        combined = staticmethod(fetcher.combined)
 
     schema = "weir.bench.spark/1"
     with stop_as_by_ctrl_c():

@@ -18,7 +18,7 @@ from weir.cli.bench_runs import (
     stop_as_by_ctrl_c,
     usage,
 )
-from weir.client.duration import seconds
+from weir.client.core.duration import seconds
 
 if TYPE_CHECKING:
     from weir.bench.burst import Result as BurstResult

@@ -185,7 +185,7 @@ def _watch(
     """
     from weir.bench.chaos.faults import ByCommand
     from weir.bench.chaos.rounds import Where
-    from weir.client.url import parse_url
+    from weir.client.arguments.url import parse_url
 
     try:
         places = parse_url(url)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from weir.app.app import App
-    from weir.app.crew import Start
-    from weir.app.supervising import Event, Plan, Supervisor
+    from weir.app.supervision.process_pool import Start
+    from weir.app.supervision.supervisor import Event, Plan, Supervisor
 
 
 def work(
@@ -54,10 +54,10 @@ def work(
     import asyncio
     import os
 
-    from weir.app.loading import NoApp, load
-    from weir.app.supervising import Plan, Supervisor
-    from weir.client.duration import seconds
-    from weir.client.url import parse_url
+    from weir.app.supervision.loader import NoApp, load
+    from weir.app.supervision.supervisor import Plan, Supervisor
+    from weir.client.arguments.url import parse_url
+    from weir.client.core.duration import seconds
 
     try:
         app = load(name)
@@ -98,7 +98,7 @@ async def _run(
     from contextlib import AsyncExitStack
 
     from weir.app.signals import stopped_by_signals
-    from weir.app.supervising import Figures
+    from weir.app.supervision.supervisor import Figures
     from weir.cli.work_metrics import told_to_collectors
 
     async with AsyncExitStack() as stack:
@@ -111,10 +111,10 @@ async def _run(
 
 def _starting(name: str, plan: Plan, as_json: bool) -> Start:
     """Return what starts a process with the handlers of MODULE:APP."""
-    from weir.app.processes import starting
+    from weir.app.supervision.child_processes import starting
     from weir.server.processes.interpreter import python
 
-    words = python("weir.app.worker", name, plan.cluster, plan.url, f"{plan.grace:g}")
+    words = python("weir.app.supervision.worker", name, plan.cluster, plan.url, f"{plan.grace:g}")
     return starting(words, sys.stderr.fileno() if as_json else None)
 
 
@@ -182,8 +182,8 @@ def _telling(plan: Plan, as_json: bool) -> Callable[[Event], None]:
 
 
 def _words(event: Event, url: str) -> str:
-    from weir.app.crew import Ended, Killed, Refused, Started
-    from weir.app.supervising import Figures, Scaled, Seen
+    from weir.app.supervision.process_pool import Ended, Killed, Refused, Started
+    from weir.app.supervision.supervisor import Figures, Scaled, Seen
 
     if isinstance(event, Figures):
         return f"figures at {event.url}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from weir.app.supervising import Plan, Supervisor
+from weir.app.supervision.supervisor import Plan, Supervisor
 from weir.server.network.addresses import in_words
 from weir.server.observability.exposition import CONTENT_TYPE, Family
 from weir.server.observability.http_pages import PLAIN, Answer, Pages

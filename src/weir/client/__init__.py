@@ -1,7 +1,6 @@
-"""What applications import: an async client (`weir.client.connect`) and its blocking twin
-(`weir.client.sync`); `weir.client.blocking` is a bare connection for worker processes.
+"""What applications import as `weir.connect` and `weir.sync`, by rooms.
 
-Import what you use by its own name; this file imports nothing. What decides (session, sequencer,
-batching, acks, picking, duration, backoff, url) is pure; connection, link, lane, producer, reader
-and consumer are its asyncio shell.
+`core` decides and is pure. `arguments` reads what applications write. `connection` holds the
+connections to a BrokerSet; `producer`, `reader`, `consumer` and `admin` use it. `sync` is the
+blocking twin, and a bare connection for worker processes. This file imports nothing.
 """

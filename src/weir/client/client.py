@@ -8,22 +8,22 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from weir.client.acking import Stale
-from weir.client.administration import Administration, Held, Part, change_of
-from weir.client.batching import BATCH_BYTES
-from weir.client.consumer import Consumer
-from weir.client.consuming import ConsumerOptions
-from weir.client.hubs import Device, devices_of, forget
-from weir.client.link import Link
-from weir.client.places import Places
-from weir.client.producer import Producer, ProducerOptions
-from weir.client.publishing import Publishing
-from weir.client.reader import Reader, ReaderOptions
-from weir.client.receipts import Confirmed, Receipt
+from weir.client.admin.administration import Administration, Held, Part, change_of
+from weir.client.admin.clusters import Cluster
+from weir.client.admin.hubs import Device, devices_of, forget
+from weir.client.arguments.delivery_times import Delay, Due
+from weir.client.arguments.positions import Start, Until
+from weir.client.connection.link import Link
+from weir.client.connection.metadata import Places
+from weir.client.consumer.acknowledgements import Stale
+from weir.client.consumer.consumer import Consumer
+from weir.client.consumer.options import ConsumerOptions
+from weir.client.core.batcher import BATCH_BYTES
+from weir.client.producer.producer import Producer, ProducerOptions
+from weir.client.producer.publisher import Publishing
+from weir.client.producer.receipts import Confirmed, Receipt
+from weir.client.reader.reader import Reader, ReaderOptions
 from weir.client.scattering import Scattering, Scatterings
-from weir.client.shares import Cluster
-from weir.client.start import Start, Until
-from weir.client.timing import Delay, Due
 from weir.errors import WeirError
 from weir.model.limits import GRANT_MS_DEFAULT, MIB, VALUE_BYTES_LOADED_MAX
 from weir.protocol.client import messages as m

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from weir.client.client import Client
-from weir.client.places import Places
+from weir.client.connection.metadata import Places
 from weir.errors import BadRequest, NodeInUse, NotLeader, Refused, Unavailable, WeirError
 from weir.model.ids import place_of
 from weir.protocol.client import nodes as n

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from weir.client.aside import Aside, set_aside
-from weir.client.consumer import Consumer, Grant
-from weir.client.growth import ASK_EVERY
-from weir.client.link import Link
-from weir.client.places import Places
-from weir.client.receipts import Receipt
-from weir.client.values import check_columns, key_bytes, value_bytes
+from weir.client.arguments.values import check_columns, key_bytes, value_bytes
+from weir.client.connection.growth import ASK_EVERY
+from weir.client.connection.link import Link
+from weir.client.connection.metadata import Places
+from weir.client.consumer.consumer import Consumer, Grant
+from weir.client.producer.receipts import Receipt
+from weir.client.scattered_acks import Aside, set_aside
 from weir.errors import BadRequest, PartitionEnded, TooLarge, UnknownTopic
 from weir.model.batch import encode
 from weir.model.ids import Address, partition_of

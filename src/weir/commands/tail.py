@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from weir.client.arguments.positions import Start
 from weir.client.client import Client
-from weir.client.reader import Reader
-from weir.client.start import Start
+from weir.client.reader.reader import Reader
 from weir.commands.output import Form, Output, line_of
 from weir.errors import BadRequest
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from random import Random
 from types import TracebackType
 
-from weir.device.line import Line
+from weir.device.connection import Line
 from weir.device.pipeline import Pipeline, Publish
 from weir.device.subscription import Subscription
 from weir.errors import BadChecksum, BadRequest, Disconnected

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from weir.device.line import Line
+from weir.device.connection import Line
 from weir.errors import NotSubscribed, Refused, TooLarge, UnknownTopic, refusal
 from weir.protocol.device import codec as wire
 from weir.protocol.device.deliveries import (

@@ -9,10 +9,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from weir.spark import planning
+from weir.spark.barrier_cuts import Complete
 from weir.spark.bounds import Latest
-from weir.spark.complete import Complete
 from weir.spark.cuts import Cuts
-from weir.spark.fetching import Portion, portions, record_batches
+from weir.spark.fetcher import Portion, portions, record_batches
 from weir.spark.options import Options
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from weir.client.blocking import BlockingClient
-from weir.client.delivered import deliver
+from weir.client.core.delivered_batches import deliver
+from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import OffsetOutOfRange, UnknownTopic
 from weir.model.ids import Address
 from weir.model.limits import KIB, MIB

@@ -36,13 +36,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weir.client.url import PORT, parse_url
+from weir.client.arguments.url import PORT, parse_url
 from weir.errors import BadName, BadRequest
 from weir.model.limits import FETCH_BYTES_MAX, PARTITIONS_PER_TOPIC_MAX, VALUE_BYTES_LOADED_MAX
 from weir.model.topic import check_order, split_name
 from weir.spark.bounds import EARLIEST, Bound, parse_ending, parse_starting
 from weir.spark.errors import BadOption
-from weir.spark.large import LARGE_VALUES, LargeValues
+from weir.spark.large_values import LARGE_VALUES, LargeValues
 from weir.spark.selection import Selection
 
 Hosts = tuple[tuple[str, int], ...]

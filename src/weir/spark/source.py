@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 from weir.model.arrow import SCHEMA
 from weir.spark.batch import BatchReader, Task, tasks
 from weir.spark.errors import BadOption
-from weir.spark.fetching import record_batches
+from weir.spark.fetcher import record_batches
 from weir.spark.options import Options
 from weir.spark.stream import Offset, Stream
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from weir.spark import planning
+from weir.spark.barrier_cuts import Complete
 from weir.spark.bounds import Latest, Offsets, Stamped
-from weir.spark.complete import Complete
 from weir.spark.cuts import Cuts
 from weir.spark.errors import CheckpointMismatch
-from weir.spark.fetching import Portion, portions
+from weir.spark.fetcher import Portion, portions
 from weir.spark.options import Options
 from weir.spark.planning import Cut
 

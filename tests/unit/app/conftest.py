@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import weir
-from weir.app.handling import Handling
+from weir.app.dispatcher import Handling
 from weir.app.subscription import Subscription, policy_of
 
 
 class FakeDelivery:
-    """As `weir.client.delivery.Delivery`; `outcome` is what was told."""
+    """As `weir.client.consumer.delivery.Delivery`; `outcome` is what was told."""
 
     def __init__(self, value: str, attempts: int = 1, key: bytes | None = None) -> None:
         self.message = weir.Message(value.encode(), key=key, topic="doors", partition=0, offset=0)
@@ -43,7 +43,7 @@ class FakeDelivery:
 
 
 class FakeSource:
-    """As `weir.client.deliveries.Deliveries`."""
+    """As `weir.client.consumer.messages.Deliveries`."""
 
     def __init__(self) -> None:
         self.waiting: list[FakeDelivery] = []

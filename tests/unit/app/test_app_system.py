@@ -8,7 +8,7 @@ from contextvars import copy_context
 from dataclasses import replace
 
 from weir.app.signals import stopped_by_signals
-from weir.client.system import REAL, SYSTEM
+from weir.client.connection.system import REAL, SYSTEM
 
 
 class Machine:

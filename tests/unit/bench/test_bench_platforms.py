@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from weir.app.verdict import Reject
+from weir.app.core.retry_policy import Reject
 from weir.bench.compare import Comparison, Settings, unit_of
 from weir.bench.devices import VALUE_BYTES, maker
 from weir.bench.dormitory.breakfast import held_back

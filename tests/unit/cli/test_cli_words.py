@@ -13,7 +13,7 @@ import typer
 from weir.cli import output
 from weir.cli.main import _command, app, main
 from weir.cli.messages.pub import _summary
-from weir.client.receipts import Confirmed
+from weir.client.producer.receipts import Confirmed
 from weir.commands.output import as_json, as_text, printable
 from weir.model.message import LargeMessage, Message
 

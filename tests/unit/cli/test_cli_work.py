@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import weir
-from weir.app.crew import Ended, Killed, Refused, Started
-from weir.app.processes import starting
-from weir.app.scaling import Look
-from weir.app.supervising import Blind, Figures, Plan, Scaled, Seen, Supervisor
+from weir.app.core.scaling import Look
+from weir.app.supervision.child_processes import starting
+from weir.app.supervision.process_pool import Ended, Killed, Refused, Started
+from weir.app.supervision.supervisor import Blind, Figures, Plan, Scaled, Seen, Supervisor
 from weir.cli.main import main
 from weir.cli.work import _telling, _while_heard
 from weir.cli.work_metrics import text_of

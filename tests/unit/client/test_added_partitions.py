@@ -12,8 +12,8 @@ import pytest
 
 import weir
 from weir import sync, testing
-from weir.client import outgoing
-from weir.client.producer import Producer
+from weir.client.producer import sender as outgoing
+from weir.client.producer.producer import Producer
 from weir.errors import Overloaded, UnknownTopic
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m

@@ -15,7 +15,7 @@ import pytest
 
 from weir import testing
 from weir.client.connect import connect
-from weir.client.receipts import Receipt
+from weir.client.producer.receipts import Receipt
 from weir.errors import BadRequest, PartitionEnded, UnknownTopic
 from weir.model.topic import partition_for
 

@@ -12,9 +12,9 @@ import pytest
 
 import weir
 from weir import testing
-from weir.client.acking import Stale
+from weir.client.arguments.values import value_bytes
 from weir.client.client import Client
-from weir.client.values import value_bytes
+from weir.client.consumer.acknowledgements import Stale
 from weir.errors import TooLarge, UnknownTopic
 from weir.model.message import LargeMessage, Message
 
@@ -128,6 +128,6 @@ def test_a_callback_that_raises_costs_no_report(caplog: pytest.LogCaptureFixture
             *range(4)
         }
 
-    with caplog.at_level(logging.ERROR, "weir.client.acking"):
+    with caplog.at_level(logging.ERROR, "weir.client.consumer.acknowledgements"):
         run(scenario)
     assert len(caplog.records) == 2

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from weir.device.line import Line
+from weir.device.connection import Line
 from weir.device.subscription import Received, Subscription
 from weir.errors import StaleGrant
 from weir.protocol.device import codec as wire

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from weir.client.daemon import in_daemon
-from weir.client.system import SYSTEM, System
+from weir.client.connection.daemon_threads import in_daemon
+from weir.client.connection.system import SYSTEM, System
 from weir.testing.simulator.clients.loop import VirtualLoop, refuse_thread
 from weir.testing.simulator.world import MS, SECOND, World
 
@@ -114,7 +114,10 @@ def test_a_timer_that_was_cancelled_does_not_ring() -> None:
 )
 def test_what_has_no_virtual_time_is_refused_by_the_name_of_whoever_asks(ask: Any) -> None:
     async def main() -> None:
-        with pytest.raises(RuntimeError, match=r"(test_client_loops|weir\.client\.daemon), line"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"(test_client_loops|weir\.client\.connection\.daemon_threads), line",
+        ):
             await ask(asyncio.get_running_loop())
 
     play(main)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from weir.client import barriers
-from weir.client.barriers import Barriers
+from weir.client.reader import barriers
+from weir.client.reader.barriers import Barriers
 from weir.sim.mutants.planting import Patch
 from weir.sim.mutants.source import PlantingRefused
 

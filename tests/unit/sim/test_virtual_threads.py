@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from weir.client.background import BackgroundThread
-from weir.client.system import REAL
+from weir.client.connection.loop_thread import BackgroundThread
+from weir.client.connection.system import REAL
 from weir.testing.simulator.clients.loop import VirtualLoop
 from weir.testing.simulator.clients.threads import (
     VirtualBackground,

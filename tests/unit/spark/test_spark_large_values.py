@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.client.delivered import LargeDelivered, deliver
+from weir.client.core.delivered_batches import LargeDelivered, deliver
 from weir.errors import BadBatch
 from weir.model.arrow import record_batch
 from weir.model.batch import encode
@@ -14,10 +14,10 @@ from weir.model.chunks import References, chained
 from weir.model.header import parse
 from weir.model.ids import Address, group_of
 from weir.protocol.client import messages as m
-from weir.spark import fetching
+from weir.spark import fetcher
 from weir.spark.errors import BadOption, ValueTooLarge
-from weir.spark.fetching import Portion, Source, record_batches
-from weir.spark.large import LargeValues, load
+from weir.spark.fetcher import Portion, Source, record_batches
+from weir.spark.large_values import LargeValues, load
 from weir.spark.options import Options
 from weir.spark.planning import Range
 from weir.spark.selection import Selection
@@ -84,7 +84,7 @@ def test_over_the_limit_a_query_ends_or_gets_null() -> None:
 def test_a_value_that_is_not_selected_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     part = closing()
     source = Source((("broker", 1),), "t", ADDRESS, LargeValues(len(WHOLE) - 1))
-    monkeypatch.setattr(fetching._Leader, "fetch", lambda *_: ([part], 1))
+    monkeypatch.setattr(fetcher._Leader, "fetch", lambda *_: ([part], 1))
 
     def read(key: bytes) -> list[Any]:
         selection = Selection(keys=frozenset([key]))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from weir import sync, testing
-from weir.client import growth
+from weir.client.connection import growth
 
 PARTITIONS = 3
 

@@ -13,9 +13,9 @@ from weir.bench.chaos.ledger import NOWHERE, Read, Sent, Taken
 from weir.bench.payload import Block
 from weir.client.client import Client
 from weir.client.connect import connect
-from weir.client.producer import Producer
-from weir.client.reader import Reader
-from weir.client.receipts import Confirmed
+from weir.client.producer.producer import Producer
+from weir.client.producer.receipts import Confirmed
+from weir.client.reader.reader import Reader
 from weir.device.client import Client as Device
 from weir.errors import WeirError
 from weir.model.limits import MIB

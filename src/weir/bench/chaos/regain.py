@@ -17,7 +17,7 @@ import msgspec
 from weir.bench.node_set import NodeSet, Patient
 from weir.client.client import Client
 from weir.client.connect import connect
-from weir.client.connection import Connection
+from weir.client.connection.connection import Connection
 from weir.client.nodes import Nodes
 from weir.errors import WeirError
 from weir.model.ids import Address

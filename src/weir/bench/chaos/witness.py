@@ -14,7 +14,7 @@ from functools import partial
 
 from weir.bench.chaos.ledger import Read, Sent
 from weir.bench.payload import Block
-from weir.client.connection import Connection
+from weir.client.connection.connection import Connection
 from weir.errors import Disconnected, WeirError
 from weir.model.batch import Batch, encode
 from weir.model.ids import Address

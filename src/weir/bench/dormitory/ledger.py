@@ -9,9 +9,9 @@ import struct
 from sqlalchemy import Engine, create_engine, func, select, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from weir.app.core.retry_policy import Reject
 from weir.app.inbox import Inbox
 from weir.app.inbox_tables import FLOORS, METADATA, ROWS
-from weir.app.verdict import Reject
 from weir.bench.devices import VALUE_BYTES
 from weir.bench.payload import filler
 from weir.model.message import Message

@@ -13,7 +13,7 @@ from typing import Protocol, cast
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from weir.app.verdict import Reject
+from weir.app.core.retry_policy import Reject
 from weir.bench.devices import VALUE_BYTES
 from weir.bench.dormitory.ledger import Ledger
 from weir.bench.led import Orders, Ready, be_led, report

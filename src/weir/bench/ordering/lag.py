@@ -21,9 +21,9 @@ from weir.bench.node_set import NodeSet
 from weir.bench.spread import percentiles
 from weir.client.client import Client
 from weir.client.connect import connect
-from weir.client.producer import Producer
-from weir.client.reader import Reader
-from weir.client.receipts import Sent
+from weir.client.producer.producer import Producer
+from weir.client.producer.receipts import Sent
+from weir.client.reader.reader import Reader
 from weir.errors import WeirError
 
 _TOPIC = "lag"

@@ -8,8 +8,8 @@ from typing import Literal
 
 from weir.bench.ordering.sending import MARK
 from weir.bench.payload import Checker
-from weir.client.delivered import Delivered
-from weir.client.reader import Reader
+from weir.client.core.delivered_batches import Delivered
+from weir.client.reader.reader import Reader
 
 #: How a topic is read. `sequencer`: partition by partition, sorted by the numbers of batches.
 Order = Literal["partition", "total", "sequencer"]

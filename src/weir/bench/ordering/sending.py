@@ -20,7 +20,7 @@ from weir.bench.ordering.sequencer import Sequencer, connected
 from weir.bench.payload import Block
 from weir.client.client import Client
 from weir.client.connect import connect
-from weir.client.producer import Producer
+from weir.client.producer.producer import Producer
 from weir.model.limits import MIB
 
 #: What came due within this time goes out as one batch.

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from weir.bench.powercut.ledger import Ledger, Name, Place, value_of
-from weir.client.backoff import Backoff
 from weir.client.client import Client
 from weir.client.connect import Connecting, connect
-from weir.client.consumer import Consumer
-from weir.client.receipts import Confirmed
+from weir.client.consumer.consumer import Consumer
+from weir.client.core.backoff import Backoff
+from weir.client.producer.receipts import Confirmed
 from weir.errors import WeirError
 
 TOPIC = "power"

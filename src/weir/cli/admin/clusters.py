@@ -11,9 +11,9 @@ from weir.cli.admin.redrive import redrive
 from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
+    from weir.client.admin.clusters import Cluster
+    from weir.client.arguments.positions import Start
     from weir.client.client import Client
-    from weir.client.shares import Cluster
-    from weir.client.start import Start
 
 app = typer.Typer(name="cluster", help="See how far consumer clusters are, and steer them.")
 app.command()(redrive)
@@ -232,7 +232,7 @@ def cluster_rows(clusters: Sequence[Cluster]) -> list[dict[str, Any]]:
 
 def _place(to: str, partition: int | None) -> Start:
     """Return what `--to` means."""
-    from weir.client.start import at
+    from weir.client.arguments.positions import at
 
     if to.isdigit():
         if partition is None:

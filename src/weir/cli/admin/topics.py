@@ -18,9 +18,9 @@ from weir.cli.retention import (
 )
 
 if TYPE_CHECKING:
-    from weir.client.administration import Held, Part
+    from weir.client.admin.administration import Held, Part
+    from weir.client.admin.clusters import Cluster
     from weir.client.client import Client
-    from weir.client.shares import Cluster
     from weir.protocol.client.messages import TopicInfo
 
 app = typer.Typer(name="topic", help="Create topics, look after them, delete them.")

@@ -15,8 +15,8 @@ import msgspec
 import weir
 from weir.cli.backup import manifest as m
 from weir.client.client import Client
-from weir.client.producer import Producer
-from weir.client.reader import Reader
+from weir.client.producer.producer import Producer
+from weir.client.reader.reader import Reader
 from weir.errors import BadBatch, DamagedRange, OffsetOutOfRange, UnknownTopic
 from weir.model.batch import Batch
 from weir.model.header import HEADER_SIZE, Columns

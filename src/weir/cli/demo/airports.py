@@ -19,7 +19,7 @@ from weir.cli.demo.ledger import Sent
 from weir.cli.demo.tasks import FULL_SPEED, PACED_PER_SECOND, AirportTask, paced_count
 from weir.cli.demo.worker import Stage, now_us, work
 from weir.client.connect import connect
-from weir.client.receipts import Confirmed
+from weir.client.producer.receipts import Confirmed
 from weir.device.client import Client as Device
 
 CHUNK = 1_000

@@ -19,7 +19,7 @@ from weir.cli.demo.tasks import APART, READERS, OrderTask
 from weir.cli.demo.worker import Stage, work
 from weir.client.client import Client
 from weir.client.connect import connect
-from weir.client.delivered import Delivered
+from weir.client.core.delivered_batches import Delivered
 from weir.model.limits import MIB
 
 #: What each of the live readers asks for at once: they need not agree about that either.

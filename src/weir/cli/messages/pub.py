@@ -14,7 +14,7 @@ from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
     from weir.client.client import Client
-    from weir.client.receipts import Confirmed, Sent
+    from weir.client.producer.receipts import Confirmed, Sent
 
 
 Delay = Annotated[
@@ -56,7 +56,7 @@ def pub(
 ) -> None:
     """Publish messages; returns when all of them are durable. Readers see them at once."""
     from weir.cli.output import hint, print_json
-    from weir.client.receipts import Receipt
+    from weir.client.producer.receipts import Receipt
     from weir.errors import WeirError
 
     if file is not None and values:
@@ -110,7 +110,7 @@ def _header(text: str) -> tuple[str, bytes]:
 
 def _timing(delay: str | None, due: str | None, ttl: str | None) -> dict[str, str | None]:
     """Return what is not to be told by the broker but here, before stdin is read."""
-    from weir.client.timing import timing
+    from weir.client.arguments.delivery_times import timing
 
     try:
         timing(delay, due, ttl)

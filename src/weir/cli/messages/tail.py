@@ -15,8 +15,8 @@ from weir.cli.streams import discard
 from weir.commands.output import Form
 
 if TYPE_CHECKING:
+    from weir.client.arguments.positions import Start
     from weir.client.client import Client
-    from weir.client.start import Start
 
 
 def tail(
@@ -103,7 +103,7 @@ def ending_quietly() -> Iterator[None]:
 
 def _place(begin: str) -> Start | int:
     """Return what `--from` means; an offset as a number."""
-    from weir.client.start import at
+    from weir.client.arguments.positions import at
     from weir.errors import BadRequest
 
     if begin in ("earliest", "latest", "last"):

@@ -15,11 +15,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from weir.app.app import App
+from weir.app.core.retry_policy import Reject
 from weir.app.dead_letters import CLUSTER, OFFSET, PARTITION, REASON
 from weir.app.inbox import Inbox
-from weir.app.verdict import Reject
-from weir.client.backoff import Backoff
 from weir.client.client import Client
+from weir.client.core.backoff import Backoff
 from weir.errors import Disconnected, Refused, WeirError
 from weir.model.message import Message
 from weir.sim.clients.process import Shipped

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 from weir import sync
-from weir.client.backoff import Backoff
 from weir.client.client import Client
-from weir.client.receipts import Confirmed, Receipt
+from weir.client.core.backoff import Backoff
+from weir.client.producer.receipts import Confirmed, Receipt
 from weir.errors import Disconnected, OffsetOutOfRange, ValueLost, WeirError
 from weir.model.limits import MIB
 from weir.sim.clients.process import Shipped

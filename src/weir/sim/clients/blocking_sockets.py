@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from weir.client.system import BlockingSocket
+from weir.client.connection.system import BlockingSocket
 from weir.testing.simulator.clients.threads import current_thread, run_in_loop
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ def sleep(seconds: float) -> None:
 
 
 def dial(host: str, port: int, timeout: float) -> BlockingSocket:
-    """Stand for `weir.client.system.dial`. Raises `OSError`."""
+    """Stand for `weir.client.connection.system.dial`. Raises `OSError`."""
     return _block(_dial(host, port, timeout))
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 
-from weir.client.acking import AckResult
 from weir.client.client import Client
-from weir.client.consumer import Consumer
-from weir.client.granted import Grant
+from weir.client.consumer.acknowledgements import AckResult
+from weir.client.consumer.consumer import Consumer
+from weir.client.core.grants import Grant
 from weir.errors import Disconnected, UnknownCluster, WeirError
 from weir.model.clusters import AckOutcome, Mode
 from weir.sim.clients.process import Shipped

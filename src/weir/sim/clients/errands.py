@@ -1,7 +1,7 @@
 """`weir work` and `weir cluster redrive`, as they ship; child processes are processes of the world.
 
-A child runs the application's handlers, as `weir.app.worker` does: until it is told to end, or the
-process that started it is gone.
+A child runs the application's handlers, as `weir.app.supervision.worker` does: until it is told to
+end, or the process that started it is gone.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from contextlib import suppress
 from zlib import crc32
 
 from weir.app.app import App
-from weir.app.crew import Child
+from weir.app.core.retry_policy import Reject
 from weir.app.redrive import redrive
 from weir.app.signals import stopped_by_signals
-from weir.app.supervising import Event, Plan, Supervisor
-from weir.app.verdict import Reject
-from weir.client.backoff import Backoff
+from weir.app.supervision.process_pool import Child
+from weir.app.supervision.supervisor import Event, Plan, Supervisor
 from weir.client.client import Client
 from weir.client.connect import connect
+from weir.client.core.backoff import Backoff
 from weir.errors import Disconnected, TopicExists, UnknownTopic, WeirError
 from weir.model.message import Message
 from weir.sim.clients.process import Shipped
@@ -253,7 +253,7 @@ class _Worker(Shipped):
         """Do nothing: the application has a connection of its own."""
 
     async def _once(self) -> None:
-        """Run the application, as `weir.app.worker` does."""
+        """Run the application, as `weir.app.supervision.worker` does."""
         code = 0
         try:
             await self._work.app().run(self.url, cluster=HANDS, grace=self._work.grace)

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 from weir.client.client import Client
-from weir.client.consumer import Consumer
-from weir.client.producer import Producer
-from weir.client.receipts import Receipt
+from weir.client.consumer.consumer import Consumer
+from weir.client.producer.producer import Producer
+from weir.client.producer.receipts import Receipt
 from weir.errors import Disconnected, TopicExists, ValueLost, WeirError
 from weir.model.message import Message
 from weir.sim.clients.process import CHUNK_BYTES, Shipped

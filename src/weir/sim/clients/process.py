@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from weir.client.backoff import Backoff
 from weir.client.client import Client
 from weir.client.connect import connect
+from weir.client.core.backoff import Backoff
 from weir.errors import (
     Disconnected,
     OffsetOutOfRange,

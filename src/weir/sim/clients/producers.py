@@ -7,8 +7,8 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from weir.client.client import Client
-from weir.client.producer import Producer
-from weir.client.receipts import Handed, Receipt, Sent
+from weir.client.producer.producer import Producer
+from weir.client.producer.receipts import Handed, Receipt, Sent
 from weir.errors import Disconnected, PartitionEnded, WeirError
 from weir.sim.clients.process import Shipped
 from weir.sim.history import UNKNOWN, Confirmed, Publish

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 from weir.client.client import Client
-from weir.client.system import SYSTEM, System
+from weir.client.connection.system import SYSTEM, System
 from weir.errors import UnknownTopic, ValueLost, WeirError
 from weir.sim.clients.blocking_sockets import dial, sleep
 from weir.sim.clients.process import Shipped
@@ -23,7 +23,7 @@ from weir.sim.queries import MicroBatch, Query
 from weir.sim.scene import Scene
 from weir.spark.connections import forget
 from weir.spark.errors import RangeLost
-from weir.spark.fetching import Portion, record_batches
+from weir.spark.fetcher import Portion, record_batches
 from weir.spark.options import Options
 from weir.spark.planning import Cut
 from weir.spark.stream import Offset, Stream

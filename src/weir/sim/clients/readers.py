@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from weir.client.client import Client
-from weir.client.reader import Reader
+from weir.client.reader.reader import Reader
 from weir.errors import Disconnected, OffsetOutOfRange, ValueLost, WeirError
 from weir.model.limits import MIB
 from weir.model.message import Message

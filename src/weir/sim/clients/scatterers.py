@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from weir.client.client import Client
-from weir.client.consumer import Consumer
-from weir.client.granted import Grant
+from weir.client.consumer.consumer import Consumer
+from weir.client.core.grants import Grant
 from weir.errors import Disconnected, PartitionEnded, StaleGrant, WeirError
 from weir.model.clusters import Mode
 from weir.sim.clients.consumers import ShippedConsumer

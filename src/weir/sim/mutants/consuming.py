@@ -15,16 +15,16 @@ from weir.sim.shape import NODE_SHIPPED
 #: One node on which clients consume in turns, read in total order, and scatter.
 ONE = replace(NODE_SHIPPED, takers=(3,), scatterers=(3,), rots=(0,), retentions=(0,))
 
-_ACKING = "weir.client.acking"
-_BARRIERS = "weir.client.barriers"
-_CONSUMER = "weir.client.consumer"
-_HOLDINGS = "weir.client.holdings"
-_MERGING = "weir.client.merging"
-_PORTIONS = "weir.client.portions"
-_PULLING = "weir.client.pulling"
-_READER = "weir.client.reader"
-_RETURNING = "weir.client.returning"
-_TURNS = "weir.client.turns"
+_ACKING = "weir.client.consumer.acknowledgements"
+_BARRIERS = "weir.client.reader.barriers"
+_CONSUMER = "weir.client.consumer.consumer"
+_HOLDINGS = "weir.client.consumer.leases"
+_MERGING = "weir.client.reader.total_order"
+_PORTIONS = "weir.client.reader.fetcher"
+_PULLING = "weir.client.consumer.pulls"
+_READER = "weir.client.reader.reader"
+_RETURNING = "weir.client.consumer.nacks"
+_TURNS = "weir.client.consumer.cursor_lease"
 
 _ORDER = {"OneOrder", "ReadWhole", "Durable", "Honest"}
 
@@ -141,7 +141,7 @@ def an_ack_in_a_lost_turn_is_believed(patch: Patch) -> None:
 def a_cursor_ahead_of_what_is_done(patch: Patch) -> None:
     """A turn's cursor does not pass what is worked on."""
     patch.source(
-        "weir.client.vector",
+        "weir.client.core.cursor",
         "min((first for first, _ in runs), default=self._behind[partition])",
         "self._behind[partition]",
     )
@@ -151,7 +151,7 @@ def a_cursor_ahead_of_what_is_done(patch: Patch) -> None:
 def the_rest_of_a_batch_is_forgotten_in_a_turn(patch: Patch) -> None:
     """A batch that is handed out by pieces is handed out whole."""
     patch.source(
-        "weir.client.turn_reading",
+        "weir.client.consumer.cursor_reader",
         "            self._rest = replace(part, offset=cut)\n",
         "",
     )

@@ -15,7 +15,7 @@ SHAPE = replace(NODE_HANDLERS, takers=(0,), scatterers=(0,), rots=(0,), retentio
 def a_message_is_acked_before_its_effect(patch: Patch) -> None:
     """A message is done once its handler has returned, and no sooner."""
     patch.source(
-        "weir.app.handling",
+        "weir.app.dispatcher",
         "await self._work(unit.message)",
         "unit.done(); await self._work(unit.message)",
     )
@@ -35,7 +35,7 @@ def an_inbox_does_not_look_for_its_row(patch: Patch) -> None:
 def a_dead_letter_is_acked_unpublished(patch: Patch) -> None:
     """A message that no handler can handle is acked once it lies in the dead-letter topic."""
     patch.source(
-        "weir.app.handling",
+        "weir.app.dispatcher",
         "await self._bury(part.message, part.attempts, dead.reason)",
         "part.attempts",
     )

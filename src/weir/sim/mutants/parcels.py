@@ -17,7 +17,7 @@ SHAPE = replace(NODE_PARCELS, parcels=(60,), ordered=(0,), takers=(0,), scattere
 def a_large_value_is_closed_without_its_last_piece(patch: Patch) -> None:
     """A large value is closed by references to all of its chunks."""
     patch.source(
-        "weir.client.large",
+        "weir.client.producer.chunker",
         "            extend(runs, (await hands.confirmed(waiting.popleft())).index)\n"
         "        references",
         "            extend(runs, (await hands.confirmed(waiting.popleft())).index)\n"
@@ -30,7 +30,7 @@ def a_large_value_is_closed_without_its_last_piece(patch: Patch) -> None:
 def delays_count_from_this_machines_clock(patch: Patch) -> None:
     """A delay counts from what the clock of the broker says."""
     patch.source(
-        "weir.client.clock",
+        "weir.client.connection.broker_clock",
         "self._asked = said, steady, wall",
         "self._asked = wall, steady, wall",
     )
@@ -39,7 +39,9 @@ def delays_count_from_this_machines_clock(patch: Patch) -> None:
 @mutant(seed=7, breaks={"Delivered"}, shape=SHAPE)
 def delays_follow_a_wall_clock_that_jumps(patch: Patch) -> None:
     """What the clock of the broker says now is counted by a clock that is never set back."""
-    patch.source("weir.client.clock", "passed = max(steadily, by_wall)", "passed = by_wall")
+    patch.source(
+        "weir.client.connection.broker_clock", "passed = max(steadily, by_wall)", "passed = by_wall"
+    )
 
 
 @mutant(seed=344039898, breaks={"Delivered"}, shape=EVEN_PARCELS)

@@ -11,12 +11,12 @@ from weir.sim.shape import SET
 #: Three nodes over a network that breaks.
 THREE = replace(SET, shipped=(True,), rots=(0,), retentions=(0,), takers=(0,), scatterers=(2,))
 
-_CONNECTION = "weir.client.connection"
-_LANE = "weir.client.lane"
-_LINK = "weir.client.link"
-_OUTGOING = "weir.client.outgoing"
+_CONNECTION = "weir.client.connection.connection"
+_LANE = "weir.client.producer.partition_sender"
+_LINK = "weir.client.connection.link"
+_OUTGOING = "weir.client.producer.sender"
 _SCATTERING = "weir.client.scattering"
-_SEQUENCER = "weir.client.sequencer"
+_SEQUENCER = "weir.client.core.sequencer"
 
 
 @bug(breaks={"OneOffset"})
@@ -80,7 +80,7 @@ def only_what_was_seen_last_counts(patch: Patch) -> None:
 def what_was_read_is_not_seen(patch: Patch) -> None:
     """What is published behind what a client has read is stamped above it."""
     patch.source(
-        "weir.client.portions",
+        "weir.client.reader.fetcher",
         "        for part in delivered:\n            self._link.saw(part.batch.header.stamp)\n",
         "",
     )

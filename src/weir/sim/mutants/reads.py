@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from weir.sim.mutants.planting import Patch, bug
 
-_COMPLETE = "weir.spark.complete"
-_CREW = "weir.app.crew"
+_COMPLETE = "weir.spark.barrier_cuts"
+_CREW = "weir.app.supervision.process_pool"
 _CUTS = "weir.spark.cuts"
-_FETCHING = "weir.spark.fetching"
+_FETCHING = "weir.spark.fetcher"
 _REDRIVE = "weir.app.redrive"
 _STREAM = "weir.spark.stream"
 _SUB = "weir.commands.sub"
-_SUPERVISING = "weir.app.supervising"
+_SUPERVISING = "weir.app.supervision.supervisor"
 _TAIL = "weir.commands.tail"
 _WAITING = "weir.commands.reconnection"
 

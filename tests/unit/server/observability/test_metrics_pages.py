@@ -17,7 +17,7 @@ import pytest
 import weir
 from weir.broker.counts import Histogram
 from weir.broker.peers.rooms import Full
-from weir.client.blocking import BlockingClient
+from weir.client.sync.blocking_client import BlockingClient
 from weir.device.client import Client as Device
 from weir.errors import Disconnected, RemoteProtocolError, UnknownTopic
 from weir.server.config.sections import Config, LogConfig, MetricsConfig, NodeConfig

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from weir.client.system import SYSTEM, System
+from weir.client.connection.system import SYSTEM, System
 from weir.model.limits import VALUE_CHUNK_BYTES
 from weir.testing.simulator.brokerset import BrokerSet
 from weir.testing.simulator.clients.loop import VirtualLoop

@@ -1,0 +1,1 @@
+"""What an application decides, without I/O, clock or random numbers."""

@@ -1,0 +1,305 @@
+"""One subscription at work: takes messages, lets its handler have them, and settles each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any, cast
+
+from weir.app.core.breaker import Breaker, State
+from weir.app.core.retry_policy import Again, Dead, Reject, told
+from weir.app.subscription import Subscription
+from weir.app.work_queue import Source, Taking, Unit, parts_of
+from weir.app.workers import Worker, Workers
+from weir.client.connection.system import SYSTEM
+from weir.client.core.backoff import Backoff
+from weir.client.core.duration import seconds
+from weir.errors import Disconnected, Refused, WeirError
+from weir.model.message import Message
+
+log = logging.getLogger("weir.app")
+
+#: Seconds that handlers which never wait may keep the event loop for.
+_TURN = 0.005
+#: How often a handler's time limit is looked at while it lasts, at most.
+_LOOKS = 20
+#: What failed while the breaker was not closed may come so much later than it was asked to.
+_FORGIVING_SLACK = 30.0
+_RETRY = Backoff(first=0.2, most=10.0)
+
+Bury = Callable[[Message, int, str], Awaitable[None]]
+"""Publish a message, in its attempt 1, 2, ..., to the dead-letter topic for a reason."""
+
+
+class Handling:
+    """As many workers as messages may be handled at once; each takes one after the other."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        source: Source,
+        work: Callable[[Any], Awaitable[object]],
+        bury: Bury,
+        random: Random,
+    ) -> None:
+        """Take where messages come from, what handles one, or a list, and where dead ones go."""
+        self._subscription = subscription
+        self._policy = subscription.policy
+        self._work = work
+        self._bury = bury
+        self._dice = random.random
+        self._now = SYSTEM.get().monotonic
+        self._taking = Taking(subscription, source)
+        self.breaker = Breaker()
+        #: Raises what ended it; it ends by nothing else.
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._workers = Workers(self._taking)
+        self._stopping = False
+        timeout = subscription.timeout
+        self._timeout = None if timeout is None else seconds(timeout)
+        #: When each worker that handles something began; and who was cancelled for its length.
+        self._begun: dict[Worker, float] = {}
+        self._hanging: set[Worker] = set()
+        self._watch: asyncio.TimerHandle | None = None
+        self._known = asyncio.Event()
+        self._turn_ends = 0.0
+        self._troubles = 0
+
+    def start(self) -> None:
+        """Begin to take messages."""
+        loop = asyncio.get_running_loop()
+        for _ in range(self._subscription.concurrency):
+            worker = loop.create_task(self._run(), name=f"weir {self._subscription.name}")
+            self._workers.all.add(worker)
+            worker.add_done_callback(self._workers.over)
+        self._look()
+
+    async def stop(self, grace: float) -> int:
+        """Begin no more; return once all that runs is over, or cancelled after `grace` seconds.
+
+        Returns how many were cancelled. All that was not done is given back.
+        """
+        self._stopping = True
+        if self._watch is not None:
+            self._watch.cancel()
+        for worker in self._workers.idle:
+            worker.cancel()
+        busy = {*self._workers.all}
+        if busy:
+            _, busy = await asyncio.wait(busy, timeout=grace)
+        for worker in busy:
+            worker.cancel()
+        if busy:
+            log.warning(
+                "%s: %d messages were not done within %g s; they are given back",
+                self._subscription.name, len(busy), grace,
+            )  # fmt: skip
+            await asyncio.wait(busy)
+        self._taking.give_back()
+        if not self.failed.done():
+            self.failed.cancel()
+        return len(busy)
+
+    # -- workers ---------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        worker = cast(Worker, asyncio.current_task())
+        try:
+            while not self._stopping:
+                if self.breaker.state is not State.CLOSED:
+                    await self._workers.idly(worker, self._paused())
+                if self._turn_ends < self._now():
+                    await asyncio.sleep(0)
+                    self._turn_ends = self._now() + _TURN
+                    continue  # whatever it is told meanwhile
+                if self._workers.closed:
+                    await self._workers.idly(worker, self._workers.admitted())
+                    continue
+                unit = self._taking.next()
+                if unit is None:
+                    await self._workers.idly(worker, self._more())
+                else:
+                    await self._handle(worker, unit)
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+        except Exception as error:
+            if not self.failed.done():
+                self.failed.set_exception(error)
+
+    def _look(self) -> None:
+        """End handlers that hang; look again when the next one may.
+
+        A time limit round each message would cost more than all else that is done for it.
+        """
+        if self._timeout is None:
+            return
+        now = self._now()
+        for worker, began in self._begun.items():
+            if now >= began + self._timeout and worker not in self._hanging:
+                self._hanging.add(worker)
+                worker.cancel()
+        due = min(self._begun.values(), default=now) + self._timeout
+        wait = max(due - now, self._timeout / _LOOKS)
+        self._watch = asyncio.get_running_loop().call_later(wait, self._look)
+
+    async def _paused(self) -> None:
+        """Wait until the breaker may let a message begin."""
+        while (pause := self.breaker.wait(self._now())) != 0.0:
+            self._known.clear()
+            try:
+                async with asyncio.timeout(pause):
+                    await self._known.wait()
+            except TimeoutError:
+                pass
+
+    async def _more(self) -> None:
+        try:
+            await self._taking.more()
+        except (Disconnected, Refused) as error:
+            if isinstance(error, Refused) and not error.retryable:
+                raise
+            self._troubles += 1
+            pause = _RETRY.delay(self._troubles, self._dice())
+            log.warning("%s: %s; again in %.1f s", self._subscription.name, error, pause)
+            await asyncio.sleep(pause)
+        else:
+            self._troubles = 0
+
+    async def _handle_alone(self, worker: Worker, unit: Unit) -> None:
+        """Let a message have its last attempt with nothing beside it.
+
+        It may be one that ends processes. To what else is here its end would be an attempt, too;
+        and what was done, and not acked yet, would come again.
+        """
+        try:
+            alone = await self._workers.idly(worker, self._workers.close())
+        except (asyncio.CancelledError, WeirError) as error:
+            unit.give_back()
+            self._taking.done(unit)
+            if isinstance(error, WeirError):
+                return  # who asks for more has the same trouble, and waits
+            raise
+        try:
+            alone.begin()
+            await self._handle(worker, unit, alone=True)
+            with contextlib.suppress(WeirError):  # what could not be told is told later
+                await self._taking.flush()
+        finally:
+            alone.end()
+
+    async def _handle(self, worker: Worker, unit: Unit, alone: bool = False) -> None:
+        breaker = self.breaker
+        if not unit.held:
+            unit.give_back()  # its grant is settled when all of it is
+            self._taking.done(unit)
+            return
+        tried = unit.attempts > 1
+        if tried and not alone and self._policy.is_last(unit.attempts):
+            await self._handle_alone(worker, unit)
+            return
+        now = self._now()
+        ticket = breaker.begin(now)
+        if ticket is None:
+            self._taking.put_back(unit)
+            return
+        try:
+            if tried:
+                dead = self._policy.delivered(unit.attempts, breaker.forgives(now))
+                if dead is not None:
+                    breaker.give_up(ticket)
+                    await self._buried(unit, dead)
+                    return
+            self._begun[worker] = now
+            try:
+                await self._work(unit.message)
+            finally:
+                del self._begun[worker]
+        except Exception as error:
+            await self._failed(unit, ticket, error)
+        except asyncio.CancelledError as error:
+            if self._stopping:
+                raise
+            await self._failed(unit, ticket, self._why_cancelled(worker, error))
+        else:
+            unit.done()
+            if breaker.succeeded(ticket):
+                self._told()
+        finally:
+            self._taking.done(unit)
+            if worker in self._hanging:  # it made nothing of being cancelled
+                self._why_cancelled(worker, None)
+
+    def _why_cancelled(self, worker: Worker, error: asyncio.CancelledError | None) -> BaseException:
+        """Return what went wrong in a handler that nobody stops; let its worker go on."""
+        worker.uncancel()
+        hangs = worker in self._hanging
+        self._hanging.discard(worker)
+        if hangs or error is None:
+            return TimeoutError(f"not over after {self._timeout:g} s")
+        return error  # what it awaited was cancelled, or it cancelled itself
+
+    async def _failed(self, unit: Unit, ticket: int, error: BaseException) -> None:
+        now, breaker = self._now(), self.breaker
+        if isinstance(error, Reject):  # the handler works: it has judged the message
+            changed = breaker.succeeded(ticket)
+        else:
+            changed = breaker.failed(ticket, now, told(error))
+        if changed:
+            self._told()
+        closed = breaker.state is State.CLOSED
+        verdict = self._policy.failed(unit.attempts, error, self._dice(), not closed)
+        if isinstance(verdict, Dead):
+            await self._buried(unit, verdict)
+            return
+        unit.nack(verdict.delay)
+        if not closed:
+            breaker.forgive_until(now + verdict.delay + _FORGIVING_SLACK)
+        self._tell(unit, verdict, error)
+
+    async def _buried(self, unit: Unit, dead: Dead) -> None:
+        """Publish to the dead-letter topic, then ack; where that fails, try all again later."""
+        for part in parts_of(unit):
+            try:
+                await self._bury(part.message, part.attempts, dead.reason)
+            except Exception as error:  # whatever it is, the message is not to be lost by it
+                delay = self._policy.retry.delay(part.attempts, self._dice())
+                part.give_back(delay)  # an attempt more would end as another reason
+                log.error(
+                    "%s: %s is no dead letter yet, again in %.3g s: %s",
+                    self._subscription.name, _place(part.message), delay, error,
+                )  # fmt: skip
+            else:
+                part.done()
+                log.warning(
+                    "%s: %s is a dead letter in %s after %d attempts: %s",
+                    self._subscription.name, _place(part.message),
+                    self._policy.dead_letter, part.attempts, dead.reason,
+                )  # fmt: skip
+
+    def _told(self) -> None:
+        """Let all know that the breaker has changed; nothing is pulled while it is open."""
+        self._known.set()
+        breaker = self.breaker
+        level = logging.INFO if breaker.state is State.CLOSED else logging.ERROR
+        log.log(level, "%s: %s", self._subscription.name, breaker.why)
+        if breaker.state is State.OPEN:
+            self._taking.pause()
+
+    def _tell(self, unit: Unit, again: Again, error: BaseException) -> None:
+        hint = ""
+        if isinstance(error, Reject):
+            hint = " (give dead_letter= to take away what is rejected)"
+        first = parts_of(unit)[0]
+        log.warning(
+            "%s: attempt %d of %s failed, again in %.3g s%s",
+            self._subscription.name, unit.attempts, _place(first.message), again.delay, hint,
+            exc_info=error,
+        )  # fmt: skip
+
+
+def _place(message: Message) -> str:
+    return f"{message.topic}/{message.partition} offset {message.offset}"

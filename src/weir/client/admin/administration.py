@@ -1,0 +1,341 @@
+"""Looking after topics and consumer clusters: what `Client`'s methods of that kind do.
+
+A partition knows only its own share of a cluster; here the shares are asked for and put together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from weir.client.admin.clusters import Cluster, cluster_of
+from weir.client.arguments.positions import Start, begin_of
+from weir.client.connection.link import Link
+from weir.client.connection.metadata import Places
+from weir.client.core.duration import seconds
+from weir.errors import (
+    BadRequest,
+    ClusterInUse,
+    OffsetOutOfRange,
+    Unavailable,
+    UnknownCluster,
+)
+from weir.model.ids import LIMIT_MAX, Address
+from weir.model.limits import MAX_AHEAD_MS, TOPICS_TOGETHER_MAX, UNTIL_DONE_MAX
+from weir.model.stamp import milliseconds_of
+from weir.model.topic import EVERY_CLUSTER, FOREVER, SettingsChange
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+
+R = TypeVar("R")
+
+#: A place that was asked for may be past retention by the time it is sought.
+_SEEK_TRIES = 5
+_ASKED_TOGETHER = 256
+#: A list does not wait longer for a partition of which nobody answers.
+_SILENT_MS = 1_000
+#: How long partitions may take to follow when a cluster is paused, and how often they are asked.
+_PAUSED_WITHIN = 10.0
+_PAUSED_LOOK = 0.01
+#: What sets no limit on a retention.
+_KEPT_FOR_EVER = "forever"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a partition holds: offsets [start, end), `bytes` of messages, and where it is served.
+
+    `nodes` hold it, its leader's included; those of them in `behind` are not up to date.
+    """
+
+    partition: int
+    address: Address
+    start: int
+    end: int
+    bytes: int
+    clusters: tuple[str, ...]
+    nodes: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
+
+
+def change_of(
+    retention: str | float | None,
+    retention_bytes: int | str | None,
+    scatter_with: Sequence[str] | None = None,
+    until_done: Sequence[str] | None = None,
+) -> SettingsChange:
+    """Return what to ask for. Raises `BadRequest` or `ValueError` for what is no retention.
+
+    Only the word means for ever: a number that comes to nothing would do the opposite of what it
+    says.
+    """
+    ms, size = retention, retention_bytes
+    if ms is not None:
+        ms = _KEPT_FOR_EVER if ms == _KEPT_FOR_EVER else round(seconds(ms) * 1_000)
+        ms = _limit(ms, f"retention={retention!r}: give 1 second or more")
+    if size is not None:
+        size = _limit(size, f"retention_bytes={retention_bytes!r}: give 1 byte or more")
+    if isinstance(scatter_with, str):
+        raise BadRequest(f"scatter_with={scatter_with!r}: give a list of topics")
+    if scatter_with is not None and len(scatter_with) >= TOPICS_TOGETHER_MAX:
+        raise BadRequest(
+            f"scatter_with names {len(scatter_with)} topics; {TOPICS_TOGETHER_MAX - 1} are allowed"
+        )
+    if isinstance(until_done, str):
+        raise BadRequest(
+            f"until_done={until_done!r}: give a list of clusters, or [{EVERY_CLUSTER!r}] for every "
+            "cluster there is"
+        )
+    if until_done is not None and len(until_done) > UNTIL_DONE_MAX:
+        raise BadRequest(
+            f"until_done names {len(until_done)} clusters; {UNTIL_DONE_MAX} are allowed"
+        )
+    together = None if scatter_with is None else tuple(scatter_with)
+    clusters = None if until_done is None else tuple(until_done)
+    return SettingsChange(ms, size, together, clusters)
+
+
+def _limit(value: int | str, advice: str) -> int:
+    if value == _KEPT_FOR_EVER:
+        return FOREVER
+    if not isinstance(value, int) or not 0 < value <= LIMIT_MAX:
+        raise BadRequest(f'{advice}, {LIMIT_MAX:,} at most, or "{_KEPT_FOR_EVER}"')
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A topic, and by partition the offsets [start, end) that it holds; None of a partition whose
+    leader did not answer in time.
+    """
+
+    info: m.TopicInfo
+    offsets: list[tuple[int, int] | None]
+
+
+class Administration:
+    """What operators ask of one system of brokers."""
+
+    def __init__(self, link: Link) -> None:
+        """Ask over `link`."""
+        self._link = link
+
+    async def topics(self, namespace: str) -> list[m.TopicInfo]:
+        """Return the topics of a namespace, or of all ("")."""
+        found: list[m.TopicInfo] = []
+        after, more = "", True
+        while more:
+            page = await self._link.request(m.ListTopics(namespace, after), m.TopicList)
+            found += page.topics
+            more = page.more and bool(page.topics)
+            if found:
+                after = f"{found[-1].namespace}/{found[-1].name}"
+        return found
+
+    async def held(self, namespace: str) -> list[Held]:
+        """Return the topics of a namespace, or of all (""), and what their partitions hold."""
+        found: list[Held] = []
+        after, more = "", True
+        while more:
+            request = m.ListOffsets(namespace, after, _SILENT_MS)
+            page = await self._link.request(request, m.OffsetList, wait=_SILENT_MS / 1_000)
+            known = {group: (start, end) for group, start, end in page.offsets}
+            for info in page.topics:
+                found.append(Held(info, [known.get(at.group) for at in info.addresses]))
+                after = f"{info.namespace}/{info.name}"
+            more = page.more and bool(page.topics)
+        return found
+
+    async def alter(self, name: str, change: SettingsChange, partitions: int) -> m.TopicInfo:
+        """Change a topic's settings or number of partitions.
+
+        A cluster that is paused is so in new partitions too. Before they are asked for, the broker
+        is told of clusters again that were paused partition by partition, as releases did before.
+        """
+        if partitions:
+            places = await Places.find(self._link, name)
+            for cluster in await self._clusters(places, ""):
+                if cluster.paused:
+                    await self._set_paused(places, cluster.name, True)
+        return await self._link.request(a.AlterTopic(name, change, partitions), m.TopicInfo)
+
+    async def end(self, name: str, partition: int) -> m.TopicInfo:
+        """End a partition; one that has ended is answered the same."""
+        return await self._link.request(a.EndPartition(name, partition), m.TopicInfo)
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic. By its id, so that a second try deletes no other of that name."""
+        info = await self._link.request(m.DescribeTopic(name), m.TopicInfo)
+        await self._link.request(a.DeleteTopic(name, info.id), a.Deleted)
+
+    async def parts(self, topic: str) -> list[Part]:
+        """Return what each partition holds."""
+        places = await Places.find(self._link, topic)
+        infos = await _each(
+            places, lambda _, address: a.DescribePartition(address), a.PartitionInfo
+        )
+        return [
+            Part(
+                p,
+                places[p],
+                info.start,
+                info.end,
+                info.bytes,
+                tuple(info.clusters),
+                tuple(info.nodes),
+                tuple(info.behind),
+            )
+            for p, info in enumerate(infos)
+        ]
+
+    async def clusters(self, topic: str, name: str = "") -> list[Cluster]:
+        """Return the clusters of a topic, or one of them, by name; none is no error."""
+        return await self._clusters(await Places.find(self._link, topic), name)
+
+    async def seek(
+        self, topic: str, name: str, to: Start, partitions: Sequence[int] | None, create: bool
+    ) -> Cluster:
+        """Let a cluster go on elsewhere. Raises `UnknownCluster` unless it may be created."""
+        begin = begin_of(to)
+        places = await self._known(topic, name, create)
+        if begin.needs_clock:
+            begin = begin.settled(await self._link.wall_ms())
+        elif begin.stamp:
+            await self._has_come(begin.stamp)
+        chosen = [*(range(len(places)) if partitions is None else partitions)]
+        if begin.offsets is not None:
+            chosen = [*begin.offsets]
+        await places.find_these(chosen)
+        for attempt in range(_SEEK_TRIES):
+            found = await places.positions(begin.stamp, chosen)
+            wanted = {p: begin.offset(p, reply) for p, reply in found.items()}
+            try:
+                await self._seek(places, name, wanted)
+            except OffsetOutOfRange:
+                if begin.offsets is not None or attempt == _SEEK_TRIES - 1:
+                    raise
+            else:
+                break
+        (cluster,) = await self._clusters(places, name)
+        return cluster
+
+    async def _has_come(self, stamp: int) -> None:
+        """Raise `BadRequest` for a time ahead, as far as no leader stamps anything."""
+        if milliseconds_of(stamp) > await self._link.wall_ms() + MAX_AHEAD_MS:
+            raise BadRequest(
+                "this is a time ahead of the broker's clock, and nothing is stamped then: give a "
+                'time that has passed, or "latest" to go on behind all there is'
+            )
+
+    async def pause(self, topic: str, name: str, paused: bool) -> Cluster:
+        """Pause a cluster, or let it go on; return when every partition does so.
+
+        One request decides it for all partitions, and for those to come. Raises `Unavailable` if a
+        partition does not follow in time: it will, as soon as it has a leader.
+        """
+        places = await self._known(topic, name, create=False)
+        await self._set_paused(places, name, paused)
+        try:
+            async with asyncio.timeout(_PAUSED_WITHIN):
+                while True:
+                    (cluster,) = await self._clusters(places, name)
+                    if all(share.paused == paused for share in cluster.shares):
+                        return cluster
+                    await asyncio.sleep(_PAUSED_LOOK)
+        except TimeoutError:
+            raise Unavailable(
+                f"cluster {name!r} is {'paused' if paused else 'resumed'}, but some partitions do "
+                "not know it yet: they follow by themselves once they have a leader"
+            ) from None
+
+    async def _set_paused(self, places: Places, name: str, paused: bool) -> None:
+        request = a.PauseCluster(places[0], name, paused)
+        await self._link.request(request, a.ClusterChanged)
+
+    async def forget(self, topic: str, name: str) -> None:
+        """Delete a cluster; nothing is deleted if it has consumers anywhere when this begins."""
+        places = await self._known(topic, name, create=False)
+        (cluster,) = await self._clusters(places, name)
+        if cluster.consumers:
+            raise ClusterInUse(
+                f"{cluster.consumers} consumers of cluster {name!r} are at work: stop them first",
+                cluster.consumers,
+            )
+        if cluster.paused:  # one of its name that comes later is not
+            await self.pause(topic, name, False)
+        infos = await _each(places, lambda _, address: a.ListClusters(address, name), a.ClusterList)
+        mine = [partition for partition, info in enumerate(infos) if info.clusters]
+        await _each(
+            places,
+            lambda _, address: a.DeleteCluster(address, name),
+            a.ClusterChanged,
+            mine,
+            gone_is_done=True,
+        )
+
+    async def _known(self, topic: str, name: str, create: bool) -> Places:
+        places = await Places.find(self._link, topic)
+        if not create and not await self._clusters(places, name):
+            raise UnknownCluster(
+                f"no cluster {name!r} reads {topic}: `weir cluster list {topic}` names those "
+                "that do; a consumer that starts, or a seek that may create, makes one"
+            )
+        return places
+
+    async def _clusters(self, places: Places, name: str) -> list[Cluster]:
+        replies = await _each(
+            places, lambda _, address: a.ListClusters(address, name), a.ClusterList
+        )
+        names = sorted({info.name for reply in replies for info in reply.clusters})
+        return [cluster_of(one, replies) for one in names]
+
+    async def _seek(self, places: Places, name: str, wanted: Mapping[int, int]) -> None:
+        known = await self._clusters(places, name)
+        if known and known[0].order == "total":
+            offsets = tuple(wanted.get(share.partition, share.cursor) for share in known[0].shares)
+            await _each(
+                places, lambda _, address: m.SeekCursor(address, name, offsets), m.Moved, [0]
+            )
+            return
+        await _each(
+            places,
+            lambda partition, address: a.SeekCluster(address, name, wanted[partition]),
+            a.ClusterChanged,
+            [*wanted],
+        )
+
+
+async def _each(
+    places: Places,
+    request: Callable[[int, Address], m.Request],
+    kind: type[R],
+    partitions: list[int] | None = None,
+    gone_is_done: bool = False,
+) -> list[R]:
+    """Ask partitions, all if None, a few hundred at a time; return their replies in order.
+
+    With `gone_is_done`, one that does not know the cluster has done what was asked, at an earlier
+    try, and gives no reply.
+    """
+
+    async def ask(partition: int) -> R | None:
+        try:
+            return await places.ask(
+                partition,
+                lambda address: request(partition, address),
+                kind,
+                wait=0.0,
+                check=lambda _: None,
+            )
+        except UnknownCluster:
+            if not gone_is_done:
+                raise
+            return None
+
+    asked = [*range(len(places))] if partitions is None else partitions
+    found: list[R | None] = []
+    for first in range(0, len(asked), _ASKED_TOGETHER):
+        found += await asyncio.gather(*map(ask, asked[first : first + _ASKED_TOGETHER]))
+    return [reply for reply in found if reply is not None]

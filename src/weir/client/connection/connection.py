@@ -1,0 +1,296 @@
+"""One TCP connection to a broker: the asyncio shell of a `Session`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator
+from typing import cast
+from weakref import WeakSet
+
+from weir.client.core.session import Session
+from weir.errors import Disconnected, RemoteProtocolError, refusal
+from weir.model.limits import KIB, REQUESTS_PENDING_MAX
+from weir.protocol.client import messages as m
+
+PING_AFTER = 10.0
+DEAD_AFTER = 30.0
+#: Where others can take over, who owes an answer is asked and given up sooner.
+PROMPT_PING_AFTER = 0.3
+PROMPT_DEAD_AFTER = 2.0
+#: Who owes an answer for so long may have been followed by another leader: see `on_silent`.
+SILENT_AFTER = 0.3
+#: How often `on_silent` is called from then on.
+SILENT_EVERY = 0.1
+#: The loop was busy for so long: what came meanwhile was not heard yet.
+_LATE = 0.5
+
+#: A request up to here is copied into one buffer.
+_SMALL_BYTES = 4 * KIB
+
+#: More requests than one connection ever has, and more connections than there are at a time.
+_REQUESTS = 1 << 40
+_CONNECTIONS = 1 << 23
+
+#: What a request comes to: its correlation number, and the reply or that there will be none.
+OnAnswer = Callable[[int, m.Reply | Disconnected], None]
+
+
+class Connection(asyncio.Protocol):
+    """Requests out, replies in. Pings after 10 s of silence; 30 s of silence end it.
+
+    If it is `prompt`, while answers are due, 0.3 s and 2 s.
+    """
+
+    def __init__(
+        self,
+        on_writable: Callable[[], None],
+        on_silent: Callable[[Connection], None] | None = None,
+        ping: Callable[[], m.Ping] = m.Ping,
+        number: int = 0,
+    ) -> None:
+        """Take whom to tell that writing goes on after a pause, and, if it is `prompt`, that it is
+        silent: that is told again and again. `ping` makes the pings. Connections of other numbers
+        number their requests otherwise.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._on_writable = on_writable
+        self._on_silent = on_silent
+        self._ping = ping
+        self._session: Session[OnAnswer] = Session(number % _CONNECTIONS * _REQUESTS + 1)
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+        self.prompt = False
+        #: The node that answers, once it has said who it is.
+        self.node = 0
+        #: Since when answers are due, if any are; and when `_listen` comes next.
+        self._owed = self._next = self._heard = self._loop.time()
+        #: When the last ping was sent.
+        self._ping_at = 0.0
+        self._beat: asyncio.TimerHandle | None = None
+        self._why: Exception | None = None
+        self.over = asyncio.Event()
+        _HERE.add(self)
+
+    @property
+    def writable(self) -> bool:
+        """Whether a request may be sent now: connected, buffers not full, numbers left."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        return not self._paused and len(self._session.pending) < REQUESTS_PENDING_MAX
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing came for 0.3 s while answers were due."""
+        return self.prompt and any(True for _ in self._overdue())
+
+    @property
+    def owed(self) -> list[m.Request]:
+        """The requests whose answers are due for 0.3 s, unless `answer` has answered them."""
+        return [request for request in self._overdue() if request is not None]
+
+    def _overdue(self) -> Iterator[m.Request | None]:
+        """Yield the requests that await an answer too long. What the broker may keep for a while
+        is due once that is over, or once a ping that came behind it has no answer either.
+        """
+        late_ms = (self._silence() - SILENT_AFTER) * 1_000
+        if self._ping_at > self._heard and self._loop.time() - self._ping_at >= SILENT_AFTER:
+            late_ms = math.inf
+        if late_ms >= 0:
+            for _, _, request in self._session.pending.values():
+                if getattr(request, "wait_ms", 0) <= late_ms:
+                    yield request
+
+    def answer(self, which: Callable[[m.Request], bool], answer: m.Reply | Disconnected) -> None:
+        """Give an answer to some of the requests that await one: what comes later is ignored."""
+        for on_answer, correlation in self._session.let_go(which, _ignore):
+            on_answer(correlation, answer)
+
+    def _silence(self) -> float:
+        """Return for how many seconds answers are due and nothing has come."""
+        return self._loop.time() - max(self._heard, self._owed)
+
+    def send(self, request: m.Request, on_answer: OnAnswer) -> int:
+        """Write a request; `on_answer` is called once. Raises `Disconnected`, `Overloaded`."""
+        if self._transport is None:
+            raise Disconnected("the connection to the broker has ended")
+        if not self._session.pending:
+            self._owed = self._loop.time()
+        correlation, buffers = self._session.ask(request, on_answer)
+        if sum(map(len, buffers)) <= _SMALL_BYTES:  # several cost the transport more than a copy
+            self._transport.write(b"".join(buffers))
+        else:
+            self._transport.writelines(buffers)
+        return correlation
+
+    async def request(self, request: m.Request, timeout: float) -> m.Reply:
+        """Return the reply, or raise the refusal, or `Disconnected` without an answer in time."""
+        waiter: asyncio.Future[m.Reply] = self._loop.create_future()
+
+        def on_answer(_: int, answer: m.Reply | Disconnected) -> None:
+            if waiter.done():  # nobody waits any more
+                return
+            if isinstance(answer, Disconnected):
+                waiter.set_exception(answer)
+            else:
+                waiter.set_result(answer)
+
+        self.send(request, on_answer)
+        try:
+            async with asyncio.timeout(timeout):
+                reply = await waiter
+        except TimeoutError:
+            if isinstance(request, m.Hello):
+                raise Disconnected(
+                    f"took the connection, and did not answer hello within {timeout:.1f} s: check "
+                    "that this is a broker's port, and the load of the broker"
+                ) from None
+            raise Disconnected(
+                f"the broker did not answer within {timeout:.1f} s ({_in_words(request)}); it may "
+                "or may not have happened. Look at the load of the broker, or give a longer "
+                "request_timeout"
+            ) from None
+        if isinstance(reply, m.Refusal):
+            raise refusal(reply.code, reply.message, reply.detail)
+        return reply
+
+    def abort(self, why: Exception | None = None) -> None:
+        """End the connection at once; every pending request gets `Disconnected`."""
+        self._why = self._why or why
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self) -> None:
+        """Write what is buffered, end the connection, return when it has ended (at most 5 s)."""
+        if self._transport is None:
+            return
+        self._transport.close()
+        try:
+            async with asyncio.timeout(5.0):
+                await self.over.wait()
+        except TimeoutError:
+            self.abort()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin: no delay for small requests, since batches are cut by us."""
+        self._transport = cast(asyncio.Transport, transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._listen_in(SILENT_AFTER)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand each reply to whoever asked."""
+        self._heard = self._loop.time()
+        was_full = self._session.full
+        try:
+            answered = self._session.receive(data)
+        except RemoteProtocolError as error:
+            self.abort(error)
+            return
+        for one in answered:
+            one.handle(one.correlation, one.reply)
+        if was_full and self.writable:
+            self._on_writable()
+
+    def pause_writing(self) -> None:
+        """The transport holds enough: producers wait."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """The transport has room again."""
+        self._paused = False
+        self._on_writable()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell everybody who waits."""
+        if self._transport is not None:
+            _hang_up(self._transport)
+        self._transport = None
+        if self._beat is not None:
+            self._beat.cancel()
+        why = self._why or exc
+        lost = Disconnected(
+            f"the connection to the broker ended{f': {why}' if why else ''}; "
+            "what was under way may or may not have happened"
+        )
+        for on_answer, correlation in self._session.end():
+            on_answer(correlation, lost)
+        self.over.set()
+
+    def _listen(self) -> None:
+        now = self._loop.time()
+        if now - self._next > _LATE:
+            self._owed = now
+        silence = now - self._heard
+        ping_after, dead_after = PING_AFTER, DEAD_AFTER
+        if self.prompt and len(self._session):
+            silence = self._silence()
+            ping_after, dead_after = PROMPT_PING_AFTER, PROMPT_DEAD_AFTER
+        if silence >= dead_after:
+            self.abort(Disconnected(f"nothing heard for {silence:.0f} s"))
+            return
+        most = PING_AFTER
+        if self.prompt:
+            is_silent = self.is_silent
+            most = SILENT_EVERY if is_silent else SILENT_AFTER
+            if is_silent and self._on_silent is not None:
+                self._on_silent(self)
+        pinged = self.prompt and self._ping_at > self._heard
+        if silence >= ping_after and not pinged and not self._session.full:
+            self._ping_at = now
+            self.send(self._ping(), _ignore)
+        wait = ping_after - silence if silence < ping_after else dead_after - silence
+        self._listen_in(max(min(wait, most), 0.001))
+
+    def _listen_in(self, wait: float) -> None:
+        self._next = self._loop.time() + wait
+        self._beat = self._loop.call_later(wait, self._listen)
+
+
+def _in_words(request: m.Request) -> str:
+    """Return what was asked, as in "open producer"."""
+    return re.sub("(?<!^)(?=[A-Z])", " ", type(request).__name__).lower()
+
+
+#: What a fork copies and must let go of.
+_HERE: WeakSet[Connection] = WeakSet()
+
+
+def _hang_up(transport: asyncio.Transport) -> None:
+    """End the connection itself: closing ends only our hold of it, and a fork may have another."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.fileno() >= 0:
+        # By a handle of our own: what uvloop gives as its socket refuses to be shut down.
+        with (
+            contextlib.suppress(OSError),  # the other side was first
+            socket.socket(fileno=os.dup(sock.fileno())) as own,
+        ):
+            own.shutdown(socket.SHUT_RDWR)
+
+
+def _let_go_in_child() -> None:
+    """After a fork: a connection is its parent's alone, and ends when that ends."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for connection in [*_HERE]:
+        transport = connection._transport
+        sock = None if transport is None else transport.get_extra_info("socket")
+        if sock is not None and sock.fileno() >= 0:
+            # The number stays taken: whoever closes it later closes nobody else's file.
+            os.dup2(nothing, sock.fileno(), inheritable=False)
+    os.close(nothing)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_in_child)
+
+
+def _ignore(_: int, __: m.Reply | Disconnected) -> None:
+    """A pong matters only by having been heard."""

@@ -1,0 +1,200 @@
+"""Where a topic's partitions are served, asked again when they move."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import msgspec
+
+from weir.client.connection.link import Link
+from weir.errors import BadBatch, NotLeader, Unavailable, UnknownTopic, WeirError
+from weir.model.ids import PARTITIONS_MAX, Address, group_of
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+
+R = TypeVar("R")
+
+TRIES = 8
+#: Seconds until it is asked again where a partition is that is only reached by way of others.
+LOOK_EVERY = 2.0
+#: Far fewer than a broker lets one connection have open.
+_ASKED_TOGETHER = 256
+
+
+#: How many seconds pass before it is asked again who has joined.
+_LOOK_AGAIN = 0.05
+
+
+class Places:
+    """The addresses of one topic, for requests that go to a partition's leader."""
+
+    def __init__(self, link: Link, topic: str, info: m.TopicInfo) -> None:
+        """Take what `find` was told."""
+        self.topic = topic
+        self._link = link
+        self._info = info
+        self._sought = 0.0
+
+    @classmethod
+    async def find(cls, link: Link, topic: str) -> Places:
+        """Ask where a topic is served. Raises `UnknownTopic`."""
+        return cls(link, topic, await link.request(m.DescribeTopic(topic), m.TopicInfo))
+
+    async def find_again(self) -> None:
+        """Ask where the topic is served now, and how many partitions it has.
+
+        Raises `UnknownTopic` if it was deleted, also if it was made again: that is another one.
+        """
+        self._sought = asyncio.get_running_loop().time()
+        info = await self._link.request(m.DescribeTopic(self.topic), m.TopicInfo)
+        if info.id != self._info.id:
+            raise UnknownTopic(f"{self.topic} was deleted and made again: open it anew", info.id)
+        # A node that lags behind may not have heard of all of them yet: none is ever taken away.
+        known = self._info.addresses[len(info.addresses) :]
+        self._info = msgspec.structs.replace(info, addresses=[*info.addresses, *known])
+        await self._link.learn(info.addresses)
+
+    async def find_all(self, count: int) -> None:
+        """Return once it is known where so many partitions are served.
+
+        Raises `Unavailable` if that takes longer than a request may.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._link.request_timeout
+        while len(self) < count:
+            await self.find_again()
+            if len(self) >= count:
+                return
+            if loop.time() >= until:
+                raise Unavailable(
+                    f"{self.topic} has {count} partitions, and it is not said where they are "
+                    "served: try again shortly"
+                )
+            await asyncio.sleep(_LOOK_AGAIN)
+
+    async def find_these(self, partitions: Iterable[int]) -> None:
+        """Return once it is known where these partitions are served.
+
+        The node that was asked may not have heard yet of a partition that was added. Raises
+        `UnknownTopic` for one that the topic does not have, `Unavailable` as `find_all` does.
+        """
+        asked = [*partitions]
+        last = max(asked, default=0)
+        if len(self) <= last < PARTITIONS_MAX and min(asked) >= 0:
+            # Refused only by a node whose registry is up to date.
+            request = a.AskLeader(Address(0, 0, group_of(self.id, last)))
+            try:
+                await self._link.request(request, a.LeaderInfo)
+            except UnknownTopic:
+                await self.find_again()
+            else:
+                await self.find_all(last + 1)
+        for partition in asked:
+            self[partition]  # raises if the topic has no such partition
+
+    @property
+    def id(self) -> int:
+        """The number of the topic."""
+        return self._info.id
+
+    @property
+    def order(self) -> str:
+        """What of the topic has one order: each "partition", or all together ("total")."""
+        return self._info.order
+
+    def __len__(self) -> int:
+        """Return the number of partitions."""
+        return len(self._info.addresses)
+
+    @property
+    def closed(self) -> frozenset[int]:
+        """The partitions to which nothing is published any more, as was told last."""
+        return self._info.closed
+
+    def __getitem__(self, partition: int) -> Address:
+        if not 0 <= partition < len(self):
+            raise UnknownTopic(
+                f"{self.topic} has no partition {partition}: give 0 to {len(self) - 1}"
+            )
+        return self._info.addresses[partition]
+
+    async def ask(
+        self,
+        partition: int,
+        request: Callable[[Address], m.Request],
+        kind: type[R],
+        *,
+        wait: float = 0.0,
+        check: Callable[[R], None] | None = None,
+    ) -> R:
+        """Return the leader's reply, once `check` accepts it; ask again where the leader moved, for
+        as long as a request may take.
+
+        A reply whose bytes changed on the way (`BadBatch`) is asked for again too, 8 times in all.
+        """
+        loop = asyncio.get_running_loop()
+        bad = moves = 0
+        until = 0.0
+        while True:
+            await self._look(partition)
+            try:
+                reply = await self._link.request(request(self[partition]), kind, wait=wait)
+                if check is not None:
+                    check(reply)
+            except BadBatch as error:
+                bad += 1
+                if bad == TRIES:
+                    raise
+                await asyncio.sleep(self._link.pause(bad, error))
+            except NotLeader as error:
+                moves += 1
+                until = until or loop.time() + self._link.request_timeout
+                pause = self._link.pause(moves, error)
+                if loop.time() + pause >= until:
+                    raise
+                if not error.detail:
+                    self._link.doubt(moves)
+                await asyncio.sleep(pause)
+                await self._follow(partition, error.detail)
+            else:
+                return reply
+
+    async def positions(
+        self, stamp: int = 0, partitions: Iterable[int] | None = None
+    ) -> dict[int, m.PositionsReply]:
+        """Return where some partitions, or all, begin and end; a few hundred are asked at a time.
+
+        See `weir.protocol.client.messages.PositionsReply` for what `stamp` does.
+        """
+        found: dict[int, m.PositionsReply] = {}
+        asked = [*(range(len(self)) if partitions is None else partitions)]
+        for first in range(0, len(asked), _ASKED_TOGETHER):
+            some = asked[first : first + _ASKED_TOGETHER]
+            replies = await asyncio.gather(*(self._position(p, stamp) for p in some))
+            found.update(zip(some, replies, strict=True))
+        return found
+
+    async def _position(self, partition: int, stamp: int) -> m.PositionsReply:
+        return await self.ask(
+            partition,
+            lambda address: m.Positions(address, stamp),
+            m.PositionsReply,
+        )
+
+    async def _follow(self, partition: int, node: int) -> None:
+        """Go to the node that is said to lead now; without one, ask again."""
+        if not node:
+            await self.find_again()
+        elif partition < len(self):
+            self._info.addresses[partition] = self._link.led_by(self[partition], node)
+
+    async def _look(self, partition: int) -> None:
+        """Ask again where a partition is, now and then, while its node is not reached itself."""
+        if not 0 <= partition < len(self) or not self._link.is_astray(self[partition]):
+            return
+        if asyncio.get_running_loop().time() - self._sought >= LOOK_EVERY:
+            with contextlib.suppress(WeirError):  # whoever asks finds out by himself
+                await self.find_again()

@@ -1,0 +1,248 @@
+"""Connections to shards of a BrokerSet, by ports where they answer: nothing is passed on there.
+
+They are dialled when they are first needed. Where one cannot be reached, be it behind a firewall or
+starting again, requests go by the connection that was dialled first: any shard passes them on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+from weir.client.connection.connection import Connection
+from weir.errors import WeirError
+from weir.model.ids import Address
+from weir.protocol.client import messages as m
+
+DIAL_TIMEOUT = 2.0
+#: Long enough for most ports that can be reached; requests wait for it, but only the first time.
+PATIENCE = 0.5
+_REST_FIRST = 0.2
+_REST_MOST = 30.0
+#: Another node that went comes back; a port behind a firewall does not.
+_REST_MOST_NODE = 2.0
+
+#: Dials a host and port, says hello, and returns the connection and its welcome.
+Dial = Callable[[str, int, float], Awaitable[tuple[Connection, m.Welcome]]]
+
+
+class Node:
+    """A node: the port that all of its shards share (0: not known), and their own, if known."""
+
+    __slots__ = ("host", "id", "port", "ports")
+
+    def __init__(self, id: int, host: str, port: int, ports: tuple[int, ...] = ()) -> None:
+        """Be node `id` at `host`."""
+        self.id = id
+        self.host = host
+        self.port = port
+        self.ports = ports
+
+
+class Way:
+    """The way to one shard; `connection` while it is open."""
+
+    def __init__(self, node: Node, shard: int, dial: Dial, changed: Callable[[], None]) -> None:
+        """Dial nothing yet; `changed` is called whenever requests go another way from then on."""
+        self.connection: Connection | None = None
+        self.shard = shard
+        self._node = node
+        self._dial = dial
+        self._changed = changed
+        self._keeper: asyncio.Task[None] | None = None
+        #: Set once it is known whether the port can be reached.
+        self._tried = asyncio.Event()
+        self._hurry: asyncio.TimerHandle | None = None
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it is being dialled for the first time, so that requests should wait."""
+        return not self._tried.is_set()
+
+    def begin(self) -> None:
+        """Dial, unless that was begun already."""
+        if self._keeper is None:
+            loop = asyncio.get_running_loop()
+            self._keeper = loop.create_task(self._keep(), name="weir way")
+            self._hurry = loop.call_later(PATIENCE, self._decide)
+
+    async def decided(self) -> None:
+        """Return once it is known whether the port can be reached; that is soon."""
+        await self._tried.wait()
+
+    async def close(self) -> None:
+        """End the connection."""
+        if self._hurry is not None:
+            self._hurry.cancel()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        self._tried.set()  # nobody will try any more
+        if self.connection is not None:
+            await self.connection.close()
+
+    async def _keep(self) -> None:
+        most = _REST_MOST_NODE if self._node.port else _REST_MOST
+        rest = _REST_FIRST
+        while True:
+            try:
+                connection = await self._reach()
+            except (OSError, WeirError, TimeoutError):
+                rest = min(2 * rest, most)
+            else:
+                if connection is not None:
+                    rest = _REST_FIRST
+                    await self._use(connection)
+                else:  # another one's port by now
+                    rest = most
+            self._decide()
+            await asyncio.sleep(rest)
+
+    async def _reach(self) -> Connection | None:
+        """Dial the shard's own port; for that, ask at the shared one which ports there are."""
+        node = self._node
+        if not node.ports:
+            connection, welcome = await self._dial(node.host, node.port, DIAL_TIMEOUT)
+            if welcome.node != node.id or not welcome.met:
+                connection.abort()
+                return None
+            # A node without own ports has one shard, whatever was said of it before it restarted.
+            if not welcome.ports or welcome.shard == self.shard:
+                return connection
+            connection.abort()
+            node.ports = welcome.ports
+        if self.shard >= len(node.ports):
+            return None
+        connection, welcome = await self._dial(node.host, node.ports[self.shard], DIAL_TIMEOUT)
+        if (welcome.node, welcome.shard) == (node.id, self.shard) and welcome.met:
+            return connection
+        connection.abort()
+        if node.port:
+            node.ports = ()
+        return None
+
+    async def _use(self, connection: Connection) -> None:
+        self.connection = connection
+        self._decide()
+        await connection.over.wait()
+        self.connection = None
+
+    def _decide(self) -> None:
+        """Requests go by it, or another way, from now on."""
+        if self._hurry is not None:
+            self._hurry.cancel()
+        self._tried.set()
+        self._changed()
+
+
+class Ways:
+    """The ways to all shards of the nodes that the one which answered last told of."""
+
+    def __init__(self, dial: Dial, changed: Callable[[], None]) -> None:
+        """Know of none yet."""
+        self._dial = dial
+        self._changed = changed
+        self._welcome: m.Welcome | None = None
+        self._nodes: dict[int, Node] = {}
+        self._ways: dict[tuple[int, int], Way] = {}
+
+    async def welcomed(self, host: str, welcome: m.Welcome) -> None:
+        """Take what a node told; ways to what is elsewhere now are closed."""
+        self._welcome = welcome
+        known, self._nodes = self._nodes, {}
+        for id, name, port in welcome.nodes:
+            self._nodes[id] = _still(known.get(id), Node(id, name, port))
+        if not welcome.nodes or welcome.ports:
+            home = Node(welcome.node, host, 0, welcome.ports)
+            self._nodes[home.id] = _still(known.get(home.id), home)
+        gone = [key for key in self._ways if self._nodes.get(key[0]) is not known.get(key[0])]
+        await asyncio.gather(*(self._ways.pop(key).close() for key in gone))
+
+    def toward(self, request: m.Request) -> Way | None:
+        """Return the way to the shard that a request is for; None if that is where one is."""
+        address = getattr(request, "address", None)
+        home = self._welcome
+        if address is None or home is None:
+            return None
+        if address.shard == home.shard and address.node in (0, home.node):  # as most are
+            return None
+        way = self._way(address)
+        if way is not None:
+            way.begin()
+        return way
+
+    def near(self, address: Address | None) -> Connection | None:
+        """Return the open way to the shard at an address, if it is one of its own and answers."""
+        if address is None or self._welcome is None:
+            return None
+        way = self._ways.get((address.node or self._welcome.node, address.shard))
+        connection = way.connection if way is not None else None
+        return connection if connection is not None and not connection.is_silent else None
+
+    def lost(self, node: int) -> None:
+        """A node that has others beside it is gone: what is open to it still may never answer."""
+        for (id, _), way in self._ways.items():
+            if id == node and way.connection is not None:
+                way.connection.abort()
+
+    @property
+    def nodes(self) -> list[int]:
+        """All nodes that were told of."""
+        return [*self._nodes]
+
+    async def open_to(self, address: Address) -> Connection | None:
+        """Return the open way to the shard at an address, once that was tried; None if there is no
+        way of its own, or it cannot be reached.
+        """
+        way = self._way(address) if self._welcome is not None else None
+        if way is None:
+            return None
+        way.begin()
+        await way.decided()
+        return way.connection
+
+    def lacks(self, addresses: Iterable[Address]) -> bool:
+        """Whether one of these names a node that came to the set since it was told of."""
+        home = self._welcome
+        known = {0, home.node, *self._nodes} if home is not None else set()
+        return home is not None and any(address.node not in known for address in addresses)
+
+    def led_by(self, address: Address, node: int) -> Address:
+        """Return the address of a partition that `node` leads, as far as its shards are known."""
+        shards = max(len(self._nodes[node].ports), 1) if node in self._nodes else 1
+        return Address(address.log % shards, address.log, address.group, node)
+
+    def is_astray(self, address: Address) -> bool:
+        """Whether what is for this address goes by others, because another node is not reached."""
+        home = self._welcome
+        if home is None or address.node in (0, home.node):
+            return False
+        way = self._ways.get((address.node, address.shard))
+        return way is None or (way.connection is None and not way.undecided)
+
+    async def close(self) -> None:
+        """End all connections."""
+        ways, self._ways = self._ways, {}
+        await asyncio.gather(*(way.close() for way in ways.values()))
+
+    def _way(self, address: Address) -> Way | None:
+        assert self._welcome is not None  # whoever asks has looked
+        home = self._welcome
+        id, shard = address.node or home.node, address.shard
+        if id == home.node and (shard == home.shard or shard >= len(home.ports)):
+            return None
+        node = self._nodes.get(id)
+        if node is None:
+            return None
+        way = self._ways.get((id, shard))
+        if way is None:
+            way = self._ways[id, shard] = Way(node, shard, self._dial, self._changed)
+        return way
+
+
+def _still(known: Node | None, now: Node) -> Node:
+    """Return the node as it is known, if it is where it was: its ways are open perhaps."""
+    if known is None or (known.host, known.port) != (now.host, now.port):
+        return now
+    # Of another node the ports are learnt when it is dialled, and corrected then.
+    return known if now.port or known.ports == now.ports else now

@@ -1,0 +1,1 @@
+"""Consumers of a cluster: pulls, leases, cursor leases and acknowledgements."""

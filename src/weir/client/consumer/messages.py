@@ -1,0 +1,215 @@
+"""A consumer's messages one by one, each to be settled by itself, in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from weir.client.arguments.delivery_times import Delay, delay_ms
+from weir.client.consumer.delivery import Delivery, Holding, Settled
+from weir.client.consumer.leases import Holdings
+from weir.client.consumer.options import ConsumerOptions
+from weir.client.consumer.pulls import with_values
+from weir.client.core.prefetch import Pace
+from weir.model.clusters import Mode
+from weir.model.message import Message
+
+
+class Deliveries:
+    """Iterate it, or ask `at_hand` and await `more`: one task at a time, and as fast as settled.
+
+    Whoever takes it settles all of it: a grant whose deliveries stay open ends with its lease.
+    """
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        pace: Pace,
+        options: ConsumerOptions,
+        monotonic: Callable[[], float],
+    ) -> None:
+        """Take what the consumer holds, the size of its pulls, and a clock in seconds."""
+        self._holdings = holdings
+        self._pace = pace
+        self._monotonic = monotonic
+        self._options = options
+        self._mode = options.number
+        #: The grant that is handed out, and one whose large values are on their way.
+        self._current: Holding | None = None
+        self._ready: Holding | None = None
+        self._messages: Iterator[Message] = iter(())
+        # Handed out and open; handed out in all; how many were settled when that was last told.
+        self._open = self._handed = self._told = 0
+        #: Since when some are worked on; None while none is. Seconds of work before that.
+        self._began: float | None = None
+        self._worked = 0.0
+        #: Whether somebody waits for a grant; others may be at work meanwhile.
+        self._waits = False
+
+    def __aiter__(self) -> Deliveries:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        while (delivery := self.at_hand()) is None:
+            await self.more()
+        return delivery
+
+    def at_hand(self) -> Delivery | None:
+        """Return the next message if it is here; None: await `more`."""
+        holding = self._current
+        if holding is None:
+            return None
+        for message in self._messages:
+            if holding.over:
+                if self._mode is Mode.ORDERED:
+                    self._holdings.give_back_rest(holding)
+                break
+            holding.handed = message.offset + 1
+            if message.offset in holding.skipped:
+                continue
+            delivery = Delivery(message, holding, self)
+            holding.open += 1
+            holding.opened.add(message.offset)
+            self._open += 1
+            self._handed += 1
+            if self._mode is not Mode.SHARED:
+                holding.deliveries.append(delivery)
+            return delivery
+        self._messages = iter(())
+        holding.all_handed = True
+        self._current = None
+        self._last_of(holding)
+        return None
+
+    async def more(self) -> None:
+        """Wait for a grant, so that `at_hand` has a message. One who gives up waiting loses none.
+
+        Raises as iterating the consumer.
+        """
+        self._learn()
+        self._holdings.resume()
+        self._waits = True
+        try:
+            if self._ready is None or self._ready.over:
+                self._ready = await self._holdings.take(self._pace.size, self._ready)
+                if self._pace.ahead and self._mode is not Mode.ORDERED:
+                    self._ready.let_next_come()
+            holding = self._ready
+            grant = await with_values(holding.grant, self._options.value_bytes_max)
+        finally:
+            self._waits = False
+        self._ready = None
+        if self._mode is Mode.SHARED:
+            holding.forget_batches()
+        self._current, self._messages = holding, grant.messages()
+        if self._began is None:
+            self._began = self._monotonic()
+
+    def pause(self) -> None:
+        """Pull nothing until the next `more`, which begins with single messages.
+
+        What came and was not handed out goes back, untried.
+        """
+        self._holdings.pause()
+        self._messages = iter(())
+        for holding in (self._current, self._ready):
+            if holding is not None:
+                self._holdings.give_back_rest(holding)
+                holding.all_handed = True
+                self._last_of(holding)
+        self._current = self._ready = None
+        self._pace.restart()
+
+    async def flush(self) -> None:
+        """Tell the broker of all that is settled; return when a majority knows."""
+        await self._holdings.flush()
+
+    async def quiet(self) -> None:
+        """Flush, in a pause; return when nothing can be granted to this consumer any more, either,
+        and what was on its way has gone back.
+        """
+        await self._holdings.quiet()
+
+    # What deliveries tell.
+
+    def settled(self, holding: Holding) -> None:
+        """A delivery of a grant is done."""
+        self._open -= 1
+        if self._waits and not self._open:
+            self._count()
+        self._holdings.settled(holding)
+        if holding.all_handed and not holding.open:
+            self._last_of(holding)
+
+    def given_back(self, delivery: Delivery, holding: Holding, delay: Delay, untried: bool) -> None:
+        """A delivery goes back, and all that is behind it where the order counts."""
+        wait = delay_ms(delay)
+        if delivery.state is not Settled.OPEN:
+            return
+        message = delivery.message
+        if self._mode is not Mode.SHARED:
+            self._take_along(holding, message, wait)
+        self._close(delivery, holding, wait, untried)
+
+    def _close(self, delivery: Delivery, holding: Holding, wait: int, untried: bool) -> None:
+        delivery.state = Settled.GIVEN_BACK
+        holding.open -= 1
+        holding.opened.discard(delivery.message.offset)
+        self._open -= 1
+        if self._waits and not self._open:
+            self._count()
+        self._holdings.give_back(holding, [delivery.message.offset], wait, untried)
+        if holding.all_handed and not holding.open:
+            self._last_of(holding)
+
+    def _take_along(self, holding: Holding, failed: Message, wait: int) -> None:
+        """Give back what is held behind a message, of its key or of its partition.
+
+        It is in the same grant: no other one has any of the key, nor of the partition.
+        """
+        if self._mode is Mode.KEYED and failed.key is None:
+            return
+        for other in holding.deliveries:
+            if other.state is Settled.OPEN and self._is_behind(failed, other.message):
+                self._close(other, holding, wait, untried=True)
+        self._skip(holding, failed, wait)
+
+    def _skip(self, holding: Holding, failed: Message, wait: int) -> None:
+        """Give back what was not handed out yet of a grant."""
+        offsets = [
+            message.offset
+            for delivered in holding.grant.batches
+            if delivered.next_offset > holding.handed
+            for message in delivered.messages()
+            if message.offset >= holding.handed and self._is_behind(failed, message)
+        ]
+        self._holdings.give_back(holding, offsets, wait, untried=True)
+
+    def _is_behind(self, failed: Message, other: Message) -> bool:
+        if other.offset <= failed.offset:
+            return False
+        return self._mode is Mode.ORDERED or other.key == failed.key
+
+    def _last_of(self, holding: Holding) -> None:
+        """Nothing of a grant is to be handed out any more: let the next one be pulled.
+
+        In order, that would be behind what is still worked on, which may fail.
+        """
+        if not holding.open:
+            holding.deliveries.clear()
+        if self._mode is not Mode.ORDERED or not holding.open:
+            holding.let_next_come()
+
+    def _learn(self) -> None:
+        """Let the pace know how many were settled since it was told last, in how much work."""
+        self._count()
+        settled = self._handed - self._open
+        if settled > self._told:
+            self._pace.took(settled - self._told, self._worked, self._holdings.partitions)
+            self._told, self._worked = settled, 0.0
+
+    def _count(self) -> None:
+        """Count the work until now; who waits while nothing is open does not work."""
+        now = self._monotonic()
+        if self._began is not None:
+            self._worked += now - self._began
+        self._began = now if self._open else None

@@ -1,0 +1,1 @@
+"""What a client decides, without I/O, clock or random numbers."""

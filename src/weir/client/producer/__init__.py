@@ -1,0 +1,1 @@
+"""Producers: messages go out in batches, each exactly once and in order per partition."""

@@ -1,0 +1,62 @@
+"""To which partition of a topic a producer sends what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from weir.client.producer.partition_sender import Lane
+from weir.errors import BadRequest, UnknownTopic
+from weir.model.topic import partition_for
+
+
+class Choosing:
+    """Chooses by key, and in turn what has none, among the partitions that take messages."""
+
+    __slots__ = ("_topic", "_turn", "closed", "lanes")
+
+    def __init__(self, topic: str) -> None:
+        """Know of no partition yet."""
+        self._topic = topic
+        self._turn = 0
+        self.lanes: list[Lane] = []
+        #: Those to which nothing goes any more unless they are named.
+        self.closed: set[int] = set()
+
+    def begin(self, lanes: list[Lane], closed: Iterable[int], turn: int) -> None:
+        """Choose among these, the one at `turn` before the first."""
+        self.lanes, self.closed, self._turn = lanes, set(closed), turn
+
+    def close_idle(self, closed: Iterable[int]) -> None:
+        """Send nothing more to these, as far as nothing is under way there: what is, and what comes
+        behind it, goes elsewhere together, in its order, once it is refused.
+        """
+        self.closed |= {p for p in closed if p < len(self.lanes) and self.lanes[p].is_idle}
+
+    def of_key(self, key: bytes) -> int:
+        """Return the partition that a key falls into."""
+        return partition_for(key, len(self.lanes), self.closed)
+
+    @property
+    def turn(self) -> int:
+        """The partition whose turn it is."""
+        return self.next() if self._turn in self.closed else self._turn
+
+    def next(self) -> int:
+        """Stay with a partition while it gathers, then turn to the next: whole batches."""
+        if not self.lanes[self._turn].gathering:
+            self._turn = (self._turn + 1) % len(self.lanes)
+        while self._turn in self.closed:  # partition 0 never is
+            self._turn = (self._turn + 1) % len(self.lanes)
+        return self._turn
+
+    def lane(self, partition: int | None) -> Lane:
+        """Return the lane of a partition, or of the next. Raises `BadRequest`, `UnknownTopic`."""
+        if not self.lanes:
+            raise BadRequest("the producer is not open: use `async with client.producer(...)`")
+        if partition is None:
+            partition = self.next()
+        if not isinstance(partition, int) or not 0 <= partition < len(self.lanes):
+            raise UnknownTopic(
+                f"{self._topic} has no partition {partition!r}: give 0 to {len(self.lanes) - 1}"
+            )
+        return self.lanes[partition]

@@ -1,0 +1,334 @@
+"""A producer: messages in, batches out, each exactly once and in order per partition."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from weir.client.arguments.delivery_times import Delay, Due, Timing, timing
+from weir.client.arguments.values import as_bytes, check_columns, key_bytes
+from weir.client.core.batcher import (
+    MESSAGE_OVERHEAD,
+    Gathered,
+    cuts,
+    picked,
+    rows_by_partition,
+    size_of,
+)
+from weir.client.producer.chunker import Columns, first_of, pieces_of, send_large
+from weir.client.producer.receipts import Confirmed, Handed, Receipt, Sent
+from weir.client.producer.sender import Outgoing, ProducerOptions
+from weir.codec.fields import Buffer
+from weir.errors import MissingLibrary, Overloaded, PartitionEnded
+from weir.model.chunks import is_large
+from weir.model.limits import BATCH_BYTES_MAX, VALUE_CHUNK_BYTES
+
+__all__ = ["Producer", "ProducerOptions"]
+
+
+class Producer(Outgoing):
+    """Sends to one topic under a producer id of its own. `async with` opens, flushes and closes."""
+
+    def send(
+        self,
+        value: bytes,
+        *,
+        key: bytes | str | None = None,
+        tag: str | None = None,
+        time: int | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        partition: int | None = None,
+        delay: Delay | None = None,
+        due: Due | None = None,
+        ttl: Delay | None = None,
+    ) -> Sent:
+        """Hand over one message; await the result for its receipt, or leave that to `flush`.
+
+        `delay`, `due` and `ttl` as for `publish`; now is what the broker's clock said last. A
+        `partition` that is not known yet is looked for: the result raises `UnknownTopic` if the
+        topic has none such, and so does `send` for the next 2 s. Raises `Overloaded` over
+        `max_buffered` bytes: `await producer.ready()` first.
+        """
+        if self.buffered > self._options.max_buffered:
+            raise Overloaded(
+                f"{self.buffered:,} bytes await their confirms: `await producer.ready()` "
+                "before sending more, or raise max_buffered"
+            )
+        if not isinstance(value, bytes):
+            raise TypeError(f"a value is bytes, not {type(value).__name__}; publish() takes more")
+        if tag is not None or time is not None or headers:
+            check_columns(tag, time, headers)
+        raw = None if key is None else key_bytes(key)
+        lane = self._lane_of(raw, partition)
+        if (error := lane.error) is not None:
+            raise error
+        if raw is None and tag is None and not headers:
+            size = MESSAGE_OVERHEAD + len(value)  # as `size_of` says, without being asked
+        else:
+            size = size_of(value, raw, tag, headers)
+        pinned = partition is not None or self._options.partition is not None
+        if delay is None and due is None and ttl is None:
+            self.buffered += size
+            return lane.add(size, value, self._now(), raw, tag, time, headers, pinned=pinned)
+        moments = _moments(timing(delay, due, ttl), self._clock.guess())
+        self.buffered += size
+        now = self._now()
+        return lane.add(size, value, now, raw, tag, time, headers, *moments, pinned=pinned)
+
+    async def ready(self) -> None:
+        """Return when `send` has room again."""
+        most = self._options.max_buffered
+        await self._patience.until(lambda: self.buffered <= most, self._stalled)
+
+    async def publish(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        tag: str | None = None,
+        time: int | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        partition: int | None = None,
+        delay: Delay | None = None,
+        due: Due | None = None,
+        ttl: Delay | None = None,
+    ) -> Receipt:
+        """Wait for room, send, wait for the receipt. Text is sent as UTF-8, objects as JSON.
+
+        Clusters get it after `delay` ("5m", or seconds), or when it is `due` (a datetime, ISO 8601,
+        or µs since 1970), a year ahead at most; and not once its `ttl` is over, which begins now.
+        Raises `Disconnected` without a confirm within `request_timeout`; the message is still
+        tried until the producer is closed, so it may come to be.
+        """
+        if tag is not None or time is not None or headers:
+            check_columns(tag, time, headers)
+        if partition is not None:
+            await self._look_for(partition)
+        if delay is not None or due is not None or ttl is not None:
+            # Raises before anything is sent; `send` goes by the answer.
+            _moments(timing(delay, due, ttl), await self._clock.ask())
+        if self.buffered > self._options.max_buffered:
+            await self.ready()
+        data = value if type(value) is bytes else as_bytes(value)
+        if len(data) > VALUE_CHUNK_BYTES // 2:
+            welcome = self._link.welcome
+            batch_bytes_max = welcome.batch_bytes_max if welcome else BATCH_BYTES_MAX
+            if is_large(size_of(data, key_bytes(key), tag, headers), batch_bytes_max):
+                moments = _moments(timing(delay, due, ttl), self._clock.guess())
+                columns = self._columns(key, tag, time, headers, moments)
+                return await self._send_whole(data, columns, partition)
+        sent = self.send(
+            bytes(data),
+            key=key,
+            tag=tag,
+            time=time,
+            headers=headers,
+            partition=partition,
+            delay=delay,
+            due=due,
+            ttl=ttl,
+        )
+        return sent._receipt(await sent._expected(self._limits))
+
+    async def publish_from(
+        self,
+        source: Any,
+        *,
+        key: bytes | str | None = None,
+        tag: str | None = None,
+        time: int | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        partition: int | None = None,
+        delay: Delay | None = None,
+        due: Due | None = None,
+        ttl: Delay | None = None,
+    ) -> Receipt:
+        """Send one message, however large, whose value comes in pieces; return its receipt.
+
+        `source` is a file open in binary mode, or an iterable or async iterable of bytes. At most
+        `max_buffered` bytes of it are in memory.
+        """
+        when = timing(delay, due, ttl)
+        if partition is not None:
+            await self._look_for(partition)
+        system = self._link.system
+        whole, pieces = await first_of(pieces_of(source, system.monotonic, system.chunk_bytes))
+        if whole is None:
+            moments = _moments(when, await self._clock.ask() if when else 0)
+            columns = self._columns(key, tag, time, headers, moments)
+            return await self._send_large(pieces, columns, partition)
+        return await self.publish(
+            whole,
+            key=key,
+            tag=tag,
+            time=time,
+            headers=headers,
+            partition=partition,
+            delay=delay,
+            due=due,
+            ttl=ttl,
+        )
+
+    def _columns(
+        self,
+        key: bytes | str | None,
+        tag: str | None,
+        time: int | None,
+        headers: Mapping[str, bytes] | None,
+        moments: tuple[int | None, int | None],
+    ) -> Columns:
+        return Columns(self._now(), key_bytes(key), tag, time, headers, *moments)
+
+    def _is_pinned(self, partition: int | None) -> bool:
+        """Whether a message may go to no other partition."""
+        return partition is not None or self._options.partition is not None
+
+    async def _send_whole(self, data: Buffer, columns: Columns, partition: int | None) -> Receipt:
+        """Send a large value that is all here: again, elsewhere, if its partition ends."""
+        while True:
+            try:
+                return await self._send_large(
+                    pieces_of(data, self._link.system.monotonic), columns, partition
+                )
+            except PartitionEnded as error:
+                if self._is_pinned(partition):
+                    raise
+                if self._first_error is error:  # of its chunks: these were sent in vain, no more
+                    self._first_error = None
+
+    async def _send_large(
+        self, pieces: AsyncIterator[Buffer], columns: Columns, partition: int | None
+    ) -> Receipt:
+        return await send_large(self, self._lane_of(columns.key, partition), pieces, columns)
+
+    async def send_many(
+        self,
+        values: Sequence[bytes],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        tags: Sequence[str | None] | None = None,
+        times: Sequence[int] | None = None,
+        partition: int | None = None,
+        delay: Delay | None = None,
+        due: Due | None = None,
+        ttl: Delay | None = None,
+    ) -> list[Handed]:
+        """Pack many messages straight into batches; return these once all are handed over.
+
+        Waits only for room in the window. Without keys a batch goes to one partition, the next
+        batch to the next. `delay`, `due` and `ttl`, as for `publish`, are those of all of them.
+        Await a batch for its `Confirmed`, or leave that to `flush`.
+        """
+        for column in (keys, tags, times):
+            if column is not None and len(column) != len(values):
+                raise ValueError(f"a column of {len(column)} for {len(values)} values: give all")
+        when = timing(delay, due, ttl)
+        if partition is not None:
+            await self._look_for(partition)
+        rows = _Rows(
+            values, keys, tags, times, *_moments(when, await self._clock.ask() if when else 0)
+        )
+        if partition is None:
+            partition = self._options.partition
+        if keys is None or partition is not None or len(self._lanes) == 1:
+            return await self._pack(rows, partition, pinned=partition is not None)
+        handed = []
+        lanes, turn, closed = len(self._lanes), self._choosing.turn, self._choosing.closed
+        for chosen, places in rows_by_partition(keys, lanes, turn, closed).items():
+            handed += await self._pack(rows.taken(places), chosen, pinned=False)
+        return handed
+
+    async def publish_arrow(self, data: Any, *, partition: int | None = None) -> list[Confirmed]:
+        """Send a pyarrow record batch or table; return what became of it, batch by batch.
+
+        Columns by name: value, and optionally key, tag, time, headers, as `weir.model.arrow.SCHEMA`
+        has them, or of types that cast to those. Rows go to the partition of their key, else to
+        each partition in turn. No Python object is made for a row. Raises `BadRequest`, `TooLarge`,
+        and `MissingLibrary` without the extra `arrow`.
+        """
+        try:
+            from weir.client.producer.arrow_rows import ArrowBatch, rows_of
+        except ImportError:
+            raise MissingLibrary("pyarrow is not here: pip install 'weir-mq[arrow]'") from None
+        if partition is None:
+            partition = self._options.partition
+        else:
+            await self._look_for(partition)
+        handed = []
+        for whole in rows_of(data):
+            lanes, turn, closed = len(self._lanes), self._choosing.turn, self._choosing.closed
+            spread = partition is None and whole.keys is not None and lanes > 1
+            parts = whole.by_partition(lanes, turn, closed) if spread else [(partition, whole)]
+            for chosen, rows in parts:
+                for first, last, size in rows.cuts(self._options.batch_bytes):
+                    batch = partial(
+                        ArrowBatch[Handed],
+                        base_time=self._now(),
+                        rows=rows.slice(first, last),
+                    )
+                    lane = self._lane(chosen)
+                    pinned = partition is not None
+                    handed.append(await self.hand(lane, size, last - first, batch, pinned))
+        return [await self.confirmed(batch) for batch in handed]
+
+    async def _pack(self, rows: _Rows, partition: int | None, pinned: bool) -> list[Handed]:
+        handed = []
+        found = cuts(
+            rows.values,
+            self._options.batch_bytes,
+            keys=rows.keys,
+            tags=rows.tags,
+            times=rows.times,
+            timed=rows.due is not None or rows.expires is not None,
+        )
+        for first, last, size in found:
+            whole = partial(rows.gathered, first=first, last=last, now=self._now(), size=size)
+            lane = self._lane(partition)
+            handed.append(await self.hand(lane, size, last - first, whole, pinned))
+        return handed
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Many messages, column by column; `due` and `expires` are those of all of them."""
+
+    values: Sequence[bytes]
+    keys: Sequence[bytes | None] | None
+    tags: Sequence[str | None] | None
+    times: Sequence[int] | None
+    due: int | None
+    expires: int | None
+
+    def taken(self, rows: Sequence[int]) -> _Rows:
+        """Return some of them."""
+        return replace(
+            self,
+            values=[self.values[row] for row in rows],
+            keys=picked(self.keys, rows),
+            tags=picked(self.tags, rows),
+            times=picked(self.times, rows),
+        )
+
+    def gathered(
+        self, owner: Handed, *, first: int, last: int, now: int, size: int
+    ) -> Gathered[Handed]:
+        """Return the batch of messages [first, last)."""
+        # A slice is also a copy: what the caller does to his list changes nothing here.
+        return Gathered(
+            owner,
+            now,
+            self.values[first:last],
+            None if self.keys is None else self.keys[first:last],
+            None if self.tags is None else self.tags[first:last],
+            None if self.times is None else self.times[first:last],
+            dues=None if self.due is None else [self.due] * (last - first),
+            expires=None if self.expires is None else [self.expires] * (last - first),
+            size=size,
+        )
+
+
+def _moments(when: Timing | None, now: int) -> tuple[int | None, int | None]:
+    """Return when messages are due and when they expire, in µs since 1970."""
+    return (None, None) if when is None else when.columns(now)

@@ -1,0 +1,270 @@
+"""A reader: batches or messages of a topic from some position on, without a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Protocol
+
+from weir.client.arguments.positions import Begin, End, Start, Until, begin_of, end_of
+from weir.client.arguments.values import key_bytes
+from weir.client.connection.growth import watch
+from weir.client.connection.link import Link
+from weir.client.connection.metadata import Places
+from weir.client.core.delivered_batches import Delivered
+from weir.client.core.filters import Pick
+from weir.client.reader.barriers import Barriers
+from weir.client.reader.bounds import Span
+from weir.client.reader.feed import Feed
+from weir.client.reader.fetcher import EMPTY_PAUSE, Handful, Portions
+from weir.client.reader.large_values import loaded
+from weir.client.reader.replicas import Replicas
+from weir.client.reader.total_order import Merging, room_for
+from weir.errors import BadRequest
+from weir.model.limits import FETCH_BYTES_MAX, MIB, VALUE_BYTES_LOADED_MAX
+from weir.model.message import Message
+from weir.model.stamp import STAMP_MAX
+from weir.model.topic import check_order
+
+#: Answers of one partition that are with the user or ahead of him.
+PREFETCH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderOptions:
+    """What to read: see `Client.reader`."""
+
+    start: Start = "earliest"
+    partitions: Sequence[int] | None = None
+    max_bytes: int = 4 * MIB
+    follow: bool = True
+    until: Until | None = None
+    key: bytes | str | Sequence[bytes | str] | None = None
+    tag: str | Sequence[str] | None = None
+    #: A larger value, which lies in chunks, is not loaded: its message streams it.
+    value_bytes_max: int = VALUE_BYTES_LOADED_MAX
+    #: What has one order: each "partition", all together ("total"), or None: as the topic says.
+    order: str | None = None
+    read_from: str = "leader"
+
+    def check(self) -> None:
+        """Raise `BadRequest` for options that cannot work."""
+        if not 1 <= self.max_bytes <= FETCH_BYTES_MAX:
+            raise BadRequest(f"max_bytes={self.max_bytes}: give 1 to {FETCH_BYTES_MAX:,}")
+        if self.partitions is not None and not self.partitions:
+            raise BadRequest("partitions=[]: name at least one, or leave it out for all")
+        numbers = [] if self.partitions is None else self.partitions
+        if not isinstance(numbers, Collection) or not all(
+            isinstance(number, int) and number >= 0 for number in numbers
+        ):
+            raise BadRequest(f"partitions={numbers!r}: give a list of numbers from 0 on")
+        if self.order is not None:
+            check_order(self.order)
+        if self.read_from not in ("leader", "any"):
+            raise BadRequest(f"read_from={self.read_from!r}: give 'leader', or 'any' replica")
+
+    def pick(self, begin: Begin, end: End | None) -> Pick:
+        """Return which messages are wanted. Raises `BadRequest`."""
+        keys = [self.key] if isinstance(self.key, bytes | str) else self.key
+        tags = [self.tag] if isinstance(self.tag, str) else self.tag
+        for name, wanted in (("key", keys), ("tag", tags)):
+            if not isinstance(wanted, Collection | None):
+                raise BadRequest(f"{name}={wanted!r}: give one, or a list of them")
+        return Pick(
+            None if keys is None else map(key_bytes, keys),
+            tags,
+            begin.stamp,
+            STAMP_MAX if end is None else end.stamp,
+        )
+
+
+class _Feed(Protocol):
+    """Whatever gives batches in the order in which they are handed out."""
+
+    async def take(self) -> Handful | None:
+        """Return the next ones; None at the end."""
+
+    async def close(self) -> None:
+        """End all that runs for it."""
+
+
+class Reader:
+    """Iterate it for messages, or `batches()` for batches, each partition in offset order.
+
+    In total order all of them come in one order, which is the same for every reader of the topic.
+    `positions` is {partition: offset behind what was handed out}; kept and given back as `start`,
+    it continues there without gap or repeat. So does iterating again after an error.
+    """
+
+    def __init__(self, link: Link, topic: str, options: ReaderOptions) -> None:
+        """Take the link; the first iteration talks to the broker."""
+        options.check()
+        self.topic = topic
+        begin = begin_of(options.start)
+        end = None if options.until is None else end_of(options.until)
+        self._pick = options.pick(begin, end)
+        self._span = Span(begin, end, self._pick, options.follow)
+        self.positions = self._span.positions
+        #: By partition, the offset behind the last committed message, as of the last fetch.
+        self.committed = self._span.committed
+        #: "partition" or "total", once it is open.
+        self.order = options.order or ""
+        self._link = link
+        self._options = options
+        self._feed: _Feed | None = None
+        self._handful: Handful | None = None
+        self._rest: deque[Delivered] = deque()
+        self._delivered: Delivered | None = None
+        self._messages: Iterator[Message] | None = None
+
+    async def open(self) -> Reader:
+        """Fill `positions`, and begin to fetch; `async with` and the first iteration do it too.
+
+        Raises `UnknownTopic`, also for a partition that the topic does not have.
+        """
+        if self._feed is None:
+            await self._start()
+        return self
+
+    async def close(self) -> None:
+        """Stop fetching. Iterating again would continue at `positions`."""
+        feed, self._feed = self._feed, None
+        self._handful = self._delivered = self._messages = None
+        self._rest.clear()
+        if feed is not None:
+            await feed.close()
+
+    async def __aenter__(self) -> Reader:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Reader:
+        return self
+
+    async def __anext__(self) -> Message:
+        while (message := self.at_hand()) is None:
+            if not await self.more():
+                raise StopAsyncIteration
+        return message
+
+    def at_hand(self) -> Message | None:
+        """Return the next message if it is here already, without waiting; None: await `more`."""
+        if self._messages is None:
+            return None
+        message = next(self._messages, None)
+        if message is not None:
+            self.positions[message.partition] = message.offset + 1
+        elif self._delivered is not None:
+            self.positions[self._delivered.partition] = self._delivered.next_offset
+            self._delivered = self._messages = None
+        return message
+
+    async def more(self) -> bool:
+        """Wait for messages, so that `at_hand` has one; False at the end."""
+        delivered = await self._next()
+        if delivered is None:
+            return False
+        self._delivered, self._messages = delivered, delivered.messages()
+        return True
+
+    async def batches(self) -> AsyncIterator[Delivered]:
+        """Yield checked batches; `skip` of the first one may be above 0."""
+        while (delivered := await self._next()) is not None:
+            self.positions[delivered.partition] = delivered.next_offset
+            yield delivered
+
+    async def _next(self) -> Delivered | None:
+        """Return the next batch; None at the end. `positions` moves over what holds no messages."""
+        while (delivered := self._wanted()) is None:
+            if self._handful is not None:
+                handful, self._handful = self._handful, None
+                self.positions.update(handful.positions)
+                handful.done()
+            feed = self._feed or await self._start()
+            try:
+                self._handful = await feed.take()
+            except BaseException:
+                await self.close()
+                raise
+            if self._handful is None:
+                return None
+            # Moved, not copied: what is handed out is in nobody's hands but the user's, since an
+            # opened batch may be a thousand times as large as what came.
+            self._rest.extend(self._handful.delivered)
+            self._handful.delivered.clear()
+        return await self._whole(delivered)
+
+    def _wanted(self) -> Delivered | None:
+        """Return the next batch at hand with messages that are wanted, or nothing."""
+        while self._rest:
+            delivered = self._pick.wanted(self._rest.popleft())
+            if delivered is not None:
+                return delivered
+        return None
+
+    async def _whole(self, delivered: Delivered) -> Delivered:
+        """Fetch a value that lies in chunks, unless it is over the limit."""
+        try:
+            return await loaded(delivered, self._options.value_bytes_max)
+        except BaseException:
+            await self.close()  # to go on at `positions`, with this very message
+            raise
+
+    async def _start(self) -> _Feed:
+        options, span = self._options, self._span
+        places = await Places.find(self._link, self.topic)
+        self.order = options.order or places.order
+        barriers = Barriers(self._link, places) if self.order == "total" else None
+        mine = await span.ask(self._link, places, options.partitions, barriers)
+        replicas = None
+        if options.read_from == "any":
+            replicas = Replicas(self._link, places)
+            await replicas.find(mine)
+        max_bytes = options.max_bytes
+        if barriers is not None:
+            max_bytes = min(max_bytes, room_for(len(mine)))
+        portions = Portions(self._link, places, span, max_bytes, replicas)
+        grows = options.partitions is None and span.ends is None
+        if barriers is not None:
+            begins = {partition: span.positions[partition] for partition in mine}
+            joined = span.joined if grows else None
+            self._feed = Merging(portions, barriers, begins, span.ends, joined)
+            return self._feed
+        feed = self._feed = Feed(partial(self._pull, portions, partition) for partition in mine)
+        if grows:
+            feed.add(partial(self._watch, portions, len(mine)))
+        return feed
+
+    async def _watch(self, portions: Portions, known: int, feed: Feed[Handful]) -> None:
+        """Read partitions that are added later, too: all that is in them is new."""
+
+        def grown(partitions: range) -> None:
+            for partition in partitions:
+                self._span.joined(partition)
+                feed.add(partial(self._pull, portions, partition))
+
+        await watch(portions.places, known, grown)
+
+    async def _pull(self, portions: Portions, partition: int, feed: Feed[Handful]) -> None:
+        ends = self._span.ends
+        position, end = self.positions[partition], None if ends is None else ends[partition]
+        slots = asyncio.Semaphore(PREFETCH)
+        while end is None or position < end:
+            await slots.acquire()
+            portion = await portions.fetch(partition, position, end)
+            if portion.next_offset == position and not portion.over:
+                slots.release()
+                await asyncio.sleep(EMPTY_PAUSE)
+                continue
+            position = portion.next_offset
+            feed.put(Handful(portion.delivered, {partition: position}, slots.release))
+            if portion.over:
+                return

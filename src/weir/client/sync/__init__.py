@@ -1,0 +1,1 @@
+"""The client without async, and a client over one blocking socket for worker processes."""

@@ -1,0 +1,182 @@
+"""A blocking client over a plain socket: for worker processes that run no event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import cast
+
+from weir.client.connection.system import SYSTEM
+from weir.codec.fields import Buffer
+from weir.errors import Disconnected, RemoteProtocolError, Unavailable, UnknownTopic, refusal
+from weir.model.ids import PARTITIONS_MAX, Address, group_of
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import decode_reply, encode_request
+from weir.protocol.frame import CLIENT_HEADER, ClientFrame, Flags, client_frame_size
+
+#: How many seconds pass before it is asked again which partitions a topic has.
+_LOOK_AGAIN = 0.05
+
+
+class BlockingClient:
+    """One connection, one request at a time. After any `WeirError` but a refusal it is closed."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        timeout: float = 30.0,
+        name: str = "blocking",
+        allocate: Callable[[int], Buffer] = bytearray,
+    ) -> None:
+        """Connect and say hello; `timeout` in seconds bounds every call. Raises `Disconnected`.
+
+        `allocate` gives the memory, 8-aligned, that a reply of so many bytes is received into.
+        """
+        self._timeout = timeout
+        self._allocate = allocate
+        self._last = 0
+        self._place = f"{host}:{port}"
+        system = SYSTEM.get()
+        self._monotonic = system.monotonic
+        self._sleep = system.sleep
+        try:
+            self._socket = system.dial(host, port, timeout)
+        except OSError as error:
+            raise Disconnected(
+                f"no connection to {self._place} ({error}): check that a broker runs there"
+            ) from error
+        try:
+            welcome = self.request(m.Hello(name))
+            if not isinstance(welcome, m.Welcome) or welcome.protocol != m.PROTOCOL:
+                raise RemoteProtocolError(f"{self._place} speaks another protocol: upgrade it")
+            if not welcome.met:
+                raise Disconnected(f"{self._place} has not met its set yet: try another node")
+        except BaseException:
+            self.close()
+            raise
+        self.welcome = welcome
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+    def __enter__(self) -> BlockingClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def request(self, request: m.Request, wait: float = 0.0) -> m.Reply:
+        """Return the reply; `wait` seconds of it are the broker's to use. Raises refusals."""
+        return self.requests([request], wait)[0]
+
+    def requests(self, requests: Sequence[m.Request], wait: float = 0.0) -> list[m.Reply]:
+        """Send all at once and return the replies in the order of the requests.
+
+        Raises the first refusal among them, when all are answered.
+        """
+        deadline = self._monotonic() + self._timeout + wait
+        first = self._last + 1
+        self._last += len(requests)
+        replies: dict[int, m.Reply] = {}
+        try:
+            self._socket.settimeout(self._timeout + wait)
+            for number, request in enumerate(requests, first):
+                self._socket.sendall(b"".join(encode_request(request, number)))
+            while len(replies) < len(requests):
+                frame = self._frame(deadline)
+                number = frame.correlation
+                if number in replies or not first <= number <= self._last:
+                    raise RemoteProtocolError(f"{self._place} answers what was not asked")
+                if not frame.flags & Flags.RESPONSE:
+                    raise RemoteProtocolError(f"{self._place} asks, and has nothing to ask")
+                replies[number] = decode_reply(frame)
+        except OSError as error:  # TimeoutError is one
+            self.close()
+            raise Disconnected(
+                f"no answer of {self._place} ({error or 'closed'}); it may or may not have happened"
+            ) from error
+        except (Disconnected, RemoteProtocolError):
+            self.close()
+            raise
+        ordered = [replies[number] for number in range(first, first + len(requests))]
+        for reply in ordered:
+            if isinstance(reply, m.Refusal):
+                raise refusal(reply.code, reply.message, reply.detail)
+        return ordered
+
+    def describe(self, topic: str) -> m.TopicInfo:
+        """Return a topic and where its partitions are served. Raises `UnknownTopic`."""
+        reply = self.request(m.DescribeTopic(topic))
+        assert isinstance(reply, m.TopicInfo)  # decoded by the opcode of the request
+        return reply
+
+    def positions(self, topic: str, stamp: int = 0) -> tuple[m.TopicInfo, list[m.PositionsReply]]:
+        """Return a topic and where each of its partitions begins and ends.
+
+        See `weir.protocol.client.messages.PositionsReply` for what `stamp` does.
+        """
+        info = self.describe(topic)
+        replies = self.requests([m.Positions(address, stamp) for address in info.addresses])
+        assert all(isinstance(reply, m.PositionsReply) for reply in replies)
+        return info, cast(list[m.PositionsReply], replies)
+
+    def await_partitions(self, topic: str, info: m.TopicInfo, count: int) -> m.TopicInfo:
+        """Return a topic as the node tells of it once that has heard of `count` partitions, or is
+        sure that there are fewer. Raises `Unavailable` if it takes too long.
+        """
+        if not len(info.addresses) < count <= PARTITIONS_MAX:
+            return info
+        until = self._monotonic() + self._timeout
+        try:
+            # Refused only by a node whose registry is up to date.
+            self.request(a.AskLeader(Address(0, 0, group_of(info.id, count - 1))))
+        except UnknownTopic:
+            return self.describe(topic)
+        while True:
+            found = self.describe(topic)
+            if len(found.addresses) >= count or found.id != info.id:
+                return found
+            if self._monotonic() >= until:
+                raise Unavailable(f"{topic} has {count} partitions, and this node does not say so")
+            self._sleep(_LOOK_AGAIN)
+
+    def barriers(self, topic: int, stamp: int, wait_ms: int) -> m.Barriers:
+        """Return how far the one order of a topic's partitions is complete, once that is `stamp`,
+        or after `wait_ms`.
+        """
+        reply = self.request(m.AskBarriers(topic, stamp, wait_ms), wait_ms / 1_000)
+        assert isinstance(reply, m.Barriers)  # decoded by the opcode of the request
+        return reply
+
+    def fetch(self, address: Address, offset: int, max_bytes: int, wait_ms: int = 0) -> m.Fetched:
+        """Return whole batches from `offset` on, in one buffer whose batches are 8-aligned.
+
+        Check each one: `Batch(view).check(address.group)`.
+        """
+        reply = self.request(m.Fetch(address, offset, max_bytes, wait_ms), wait_ms / 1_000)
+        assert isinstance(reply, m.Fetched)  # decoded by the opcode of the request
+        return reply
+
+    def _frame(self, deadline: float) -> ClientFrame:
+        header = memoryview(self._exactly(CLIENT_HEADER.size, deadline))
+        _, flags, opcode, length, correlation = CLIENT_HEADER.unpack(header)
+        client_frame_size(header, 0)  # refuses a size over the limit before it is allocated
+        # A body of its own begins 8-aligned, and so do batches behind the 40 bytes of a fetch.
+        body = memoryview(self._exactly(length, deadline))
+        return ClientFrame(flags, opcode, correlation, body)
+
+    def _exactly(self, size: int, deadline: float) -> Buffer:
+        found = self._allocate(size)
+        view = memoryview(found)
+        while len(view):
+            self._socket.settimeout(max(deadline - self._monotonic(), 0.001))
+            count = self._socket.recv_into(view)
+            if count == 0:
+                raise Disconnected(f"{self._place} closed the connection")
+            view = view[count:]
+        return found

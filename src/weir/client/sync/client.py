@@ -1,0 +1,404 @@
+"""`weir.sync`: the client without async. Same names, same parameters, same errors.
+
+    from weir import sync
+
+    with sync.connect() as w:
+        w.publish("flights", b"UA1545 EWR IAH", key="EWR")
+        for message in w.reader("flights", follow=False):
+            print(message.value)
+
+Each connection has one thread in the background, where the async client runs; a call waits for it.
+Threads may share a connection and its producers, but each reader or consumer belongs to one thread
+at a time. A connection does not outlive a fork: connect in the child. Callbacks run in the
+background thread and must not call weir.
+
+Most methods here are those of the async classes, wrapped by `_waits`: signature, docstring and
+type follow by themselves, and "await" in a docstring means "call".
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Coroutine, Iterator
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from weir.client import client as asynchronous
+from weir.client import connect as door
+from weir.client.connection.loop_thread import Background
+from weir.client.connection.system import SYSTEM
+from weir.client.consumer import consumer as consumers
+from weir.client.core.delivered_batches import Delivered
+from weir.client.producer import producer as producers
+from weir.client.producer import receipts
+from weir.client.reader import reader as readers
+from weir.client.sync.large_messages import (
+    delivered_without_async,
+    grant_without_async,
+    without_async,
+)
+from weir.client.sync.scattering import Scattering
+from weir.errors import WeirError
+from weir.model.message import Message
+from weir.protocol.client import messages as m
+
+__all__ = ["Client", "Consumer", "Handed", "Producer", "Reader", "Sent", "connect"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
+S = TypeVar("S")
+
+
+class Twin(Generic[A]):
+    """The blocking side of an async object."""
+
+    def __init__(self, of: A, background: Background) -> None:
+        """Speak for `of`, which lives in the loop of `background`."""
+        self._of = of
+        self._background = background
+
+
+def _waits(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, P], R]:
+    """Return the twin of an async method."""
+
+    @wraps(method)
+    def call(self: Twin[A], /, *arguments: P.args, **named: P.kwargs) -> R:
+        return self._background.run(method(self._of, *arguments, **named))
+
+    return call
+
+
+def _gives(
+    method: Callable[Concatenate[A, P], R], twin: Callable[[R, Background], S]
+) -> Callable[Concatenate[Any, P], S]:
+    """Return the twin of a method that makes an async object: it makes that one's twin."""
+
+    @wraps(method)
+    def call(self: Twin[A], /, *arguments: P.args, **named: P.kwargs) -> S:
+        return twin(method(self._of, *arguments, **named), self._background)
+
+    return call
+
+
+def _in_loop(
+    method: Callable[Concatenate[A, P], R], twin: Callable[[R, Background], S]
+) -> Callable[Concatenate[Any, P], S]:
+    """Return the same as `_gives`, for a method that sets timers: the loop must call it."""
+
+    @wraps(method)
+    def call(self: Twin[A], /, *arguments: P.args, **named: P.kwargs) -> S:
+        async def within() -> R:
+            return method(self._of, *arguments, **named)
+
+        return twin(self._background.run(within()), self._background)
+
+    return call
+
+
+class Sent(Twin[receipts.Sent]):
+    """A message handed over: `wait` for its `Receipt`, or its error."""
+
+    wait = _waits(receipts.Sent.wait)
+
+
+class Handed(Twin[receipts.Handed]):
+    """A batch handed over: `wait` for its `Confirmed`, or its error."""
+
+    wait = _waits(receipts.Handed.wait)
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is confirmed or given up."""
+        return self._of.settled
+
+    @property
+    def topic(self) -> str:
+        """The topic it goes to."""
+        return self._of.topic
+
+    @property
+    def partition(self) -> int:
+        """The partition it goes to."""
+        return self._of.partition
+
+    @property
+    def count(self) -> int:
+        """How many messages are in it."""
+        return self._of.count
+
+    @property
+    def size(self) -> int:
+        """About how many bytes are in it."""
+        return self._of.size
+
+
+def _batches(
+    handed: Callable[Concatenate[A, P], Coroutine[Any, Any, list[receipts.Handed]]],
+) -> Callable[Concatenate[Any, P], list[Handed]]:
+    """Return the twin of a method that hands over batches."""
+
+    @wraps(handed)
+    def call(self: Twin[A], /, *arguments: P.args, **named: P.kwargs) -> list[Handed]:
+        batches = self._background.run(handed(self._of, *arguments, **named))
+        return [Handed(batch, self._background) for batch in batches]
+
+    return call
+
+
+class Producer(Twin[producers.Producer]):
+    """Sends to one topic under a producer id of its own. `with` opens, flushes and closes."""
+
+    publish = _waits(producers.Producer.publish)
+    publish_from = _waits(producers.Producer.publish_from)
+    publish_arrow = _waits(producers.Producer.publish_arrow)
+    ready = _waits(producers.Producer.ready)
+    flush = _waits(producers.Producer.flush)
+    send = _in_loop(producers.Producer.send, Sent)
+    send_many = _batches(producers.Producer.send_many)
+    close = _waits(producers.Producer.close)
+
+    @property
+    def topic(self) -> str:
+        """The topic it sends to."""
+        return self._of.topic
+
+    @property
+    def buffered(self) -> int:
+        """Bytes gathered or sent, and not confirmed."""
+        return self._of.buffered
+
+    @property
+    def error(self) -> WeirError | None:
+        """What ended one of its partitions for good; open another producer then."""
+        return self._of.error
+
+    def open(self) -> Producer:
+        """Ask where the partitions are and for a producer id. Raises `UnknownTopic`."""
+        self._background.run(self._of.open())
+        return self
+
+    def __enter__(self) -> Producer:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._background.run(self._of.__aexit__(kind, error, None))
+
+
+class Reader(Twin[readers.Reader]):
+    """Iterate it for messages, or `batches()` for batches, each partition in offset order."""
+
+    close = _waits(readers.Reader.close)
+    more = _waits(readers.Reader.more)
+
+    @property
+    def topic(self) -> str:
+        """The topic it reads."""
+        return self._of.topic
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """{partition: offset behind what was handed out}: given as `start`, it continues there."""
+        return self._of.positions
+
+    @property
+    def committed(self) -> dict[int, int]:
+        """By partition, the offset behind the last committed message, as of the last fetch."""
+        return self._of.committed
+
+    @property
+    def order(self) -> str:
+        """What has one order: each "partition", or all together ("total"); "" until it is open."""
+        return self._of.order
+
+    def open(self) -> Reader:
+        """Fill `positions`, and begin to fetch. Raises `UnknownTopic`."""
+        self._background.run(self._of.open())
+        return self
+
+    def at_hand(self) -> Message | None:
+        """Return the next message if it is here already, without waiting; None: call `more`."""
+        message = self._of.at_hand()
+        return None if message is None else without_async(message, self._background)
+
+    def batches(self) -> Iterator[Delivered]:
+        """Yield checked batches; `skip` of the first one may be above 0."""
+        for delivered in self._background.iterate(self._of.batches()):
+            yield delivered_without_async(delivered, self._background)
+
+    def __iter__(self) -> Reader:
+        return self
+
+    def __next__(self) -> Message:
+        # Only `more` crosses threads, once a batch; and Ctrl-C in it loses no message.
+        while (message := self.at_hand()) is None:
+            if not self.more():
+                raise StopIteration
+        return message
+
+    def __enter__(self) -> Reader:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Consumer(Twin[consumers.Consumer]):
+    """Iterate it for messages: asking for the next one says that the last is done.
+
+    Or iterate `batches()` for whole grants, and `ack` each. Leave it with `with` or `close`.
+    """
+
+    close = _waits(consumers.Consumer.close)
+    more = _waits(consumers.Consumer.more)
+    ack = _waits(consumers.Consumer.ack)
+    nack = _waits(consumers.Consumer.nack)
+    extend = _waits(consumers.Consumer.extend)
+    flush = _waits(consumers.Consumer.flush)
+
+    @property
+    def topic(self) -> str:
+        """The topic it consumes."""
+        return self._of.topic
+
+    @property
+    def stale(self) -> int:
+        """How many acks came after their grant had expired."""
+        return self._of.stale
+
+    @property
+    def attempts(self) -> int:
+        """The how-manieth time the last message was handed to a consumer: 1, unless work failed."""
+        return self._of.attempts
+
+    @property
+    def cursors(self) -> dict[int, int]:
+        """By partition, the offset below which the cluster has done all, as of the last ack."""
+        return self._of.cursors
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._of.closed
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it pulls, or has acks that the broker does not know of."""
+        return self._of.unfinished
+
+    def open(self) -> Consumer:
+        """Ask where the partitions are. Raises `UnknownTopic`."""
+        self._background.run(self._of.open())
+        return self
+
+    def done(self) -> None:
+        """Say that all messages handed out are done, without asking for the next one."""
+        self._of.done()
+
+    def at_hand(self) -> Message | None:
+        """Say that the last message is done; return the next if it is here, else call `more`."""
+        message = self._of.at_hand()
+        return None if message is None else without_async(message, self._background)
+
+    def batches(self) -> Iterator[consumers.Grant]:
+        """Yield grants of up to `max_messages`; `ack` each when its messages are done."""
+        for grant in self._background.iterate(self._of.batches()):
+            yield grant_without_async(grant, self._background)
+
+    def __iter__(self) -> Consumer:
+        return self
+
+    def __next__(self) -> Message:
+        while (message := self.at_hand()) is None:
+            self.more()
+        return message
+
+    def __enter__(self) -> Consumer:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Client(Twin[asynchronous.Client]):
+    """A connection to a system of brokers: get one from `connect`, end it with `with`."""
+
+    publish = _waits(asynchronous.Client.publish)
+    create_topic = _waits(asynchronous.Client.create_topic)
+    alter_topic = _waits(asynchronous.Client.alter_topic)
+    end_partition = _waits(asynchronous.Client.end_partition)
+    delete_topic = _waits(asynchronous.Client.delete_topic)
+    topics = _waits(asynchronous.Client.topics)
+    held = _waits(asynchronous.Client.held)
+    parts = _waits(asynchronous.Client.parts)
+    clusters = _waits(asynchronous.Client.clusters)
+    seek_cluster = _waits(asynchronous.Client.seek_cluster)
+    pause_cluster = _waits(asynchronous.Client.pause_cluster)
+    resume_cluster = _waits(asynchronous.Client.resume_cluster)
+    delete_cluster = _waits(asynchronous.Client.delete_cluster)
+    hubs = _waits(asynchronous.Client.hubs)
+    forget_hub = _waits(asynchronous.Client.forget_hub)
+    describe = _waits(asynchronous.Client.describe)
+    positions = _waits(asynchronous.Client.positions)
+    ping = _waits(asynchronous.Client.ping)
+    producer = _gives(asynchronous.Client.producer, Producer)
+    reader = _gives(asynchronous.Client.reader, Reader)
+    consumer = _gives(asynchronous.Client.consumer, Consumer)
+    scatter = _gives(asynchronous.Client.scatter, Scattering)
+
+    @property
+    def welcome(self) -> m.Welcome:
+        """Who answered last, and its limits."""
+        return self._of.welcome
+
+    def close(self) -> None:
+        """Flush the publishes under way, then end the connection and all that runs over it."""
+        self._background.stop(self._of.close)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self._background.running:
+            warnings.warn(
+                "a connection of weir.sync was not closed: enter it with `with`, or call close()",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+
+
+def _twin(connect: Callable[P, door.Connecting]) -> Callable[P, Client]:
+    @wraps(connect)
+    def call(*arguments: P.args, **named: P.kwargs) -> Client:
+        connecting = connect(*arguments, **named)  # a wrong URL needs no thread
+        background = SYSTEM.get().background("weir-sync")
+        try:
+            return Client(background.run(_awaited(connecting)), background)
+        except BaseException:
+            background.stop()
+            raise
+
+    return call
+
+
+async def _awaited(connecting: door.Connecting) -> asynchronous.Client:
+    return await connecting
+
+
+#: Connect and return a `Client`: `with connect() as w`, or call its `close` in the end.
+connect = _twin(door.connect)

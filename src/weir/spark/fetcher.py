@@ -1,0 +1,210 @@
+"""From a range of offsets to Arrow record batches: fetched in portions, checked, never copied.
+
+Every batch is checked against its CRC and hash, and the range must arrive whole and in order; what
+is missing is an error, because fewer rows would be a wrong answer that nobody sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from weir.client.core.delivered_batches import Delivered, LargeDelivered, deliver
+from weir.client.sync.blocking_client import BlockingClient
+from weir.errors import NotLeader, OffsetOutOfRange, UnknownTopic
+from weir.model.arrow import record_batch
+from weir.model.ids import Address
+from weir.model.limits import MIB
+from weir.protocol.client.messages import TopicInfo
+from weir.spark import planning
+from weir.spark.connections import ask
+from weir.spark.errors import RangeLost
+from weir.spark.large_values import LARGE_VALUES, LargeValues, load
+from weir.spark.options import EVERYTHING, Hosts, Options
+from weir.spark.planning import Cut, Range
+from weir.spark.selection import Selection
+
+#: Handing a record batch to Spark costs the same whatever is in it: smaller ones are combined.
+COMBINED_ROWS_MIN = 16_384
+#: ... unless they are big already. A combined column must also stay far below 2 GiB of data.
+COMBINED_BYTES_MIN = 4 * MIB
+#: Asked for at first, to learn how large messages are, and beyond what is then expected.
+_SPARE_BYTES = 1 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a partition is served: broker, topic, and the address of its leader when planned."""
+
+    hosts: Hosts
+    topic: str
+    address: Address
+    large: LargeValues = LARGE_VALUES
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """The work of one task: a range, and where it is to be had."""
+
+    source: Source
+    range: Range
+
+
+def portions(options: Options, info: TopicInfo, begin: Cut, behind: Cut) -> list[Portion]:
+    """Return what reads [begin, behind), in the portions that the options ask for."""
+    parts = planning.ranges(begin, behind, options.partitions_min, options.partition_rows_max)
+    hosts, topic, large = options.hosts, options.topic, options.large
+    return [
+        Portion(Source(hosts, topic, info.addresses[part.partition], large), part) for part in parts
+    ]
+
+
+def record_batches(
+    portion: Portion, fetch_bytes_max: int, selection: Selection = EVERYTHING
+) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted messages of a portion in offset order, as `weir.model.arrow.SCHEMA`.
+
+    Raises `RangeLost` unless every offset of it arrives, once.
+    """
+    return combined(_opened(portion.source, portion.range, fetch_bytes_max, selection))
+
+
+def combined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Pass large record batches on as they are; join neighbours that are small (one copy)."""
+    small: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        small.append(batch)
+        rows += batch.num_rows
+        size += batch.get_total_buffer_size()  # `nbytes` takes as long as all checks together
+        if rows >= COMBINED_ROWS_MIN or size >= COMBINED_BYTES_MIN:
+            yield _joined(small)
+            small, rows, size = [], 0, 0
+    if small:
+        yield _joined(small)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _opened(
+    source: Source, part: Range, fetch_bytes_max: int, selection: Selection
+) -> Iterator[pa.RecordBatch]:
+    leader = _Leader(source, part.partition)
+    at = part.first
+    rows = size = 0
+    while at < part.behind:
+        # A short range of a long topic must not cost the broker a full portion.
+        expected = (part.behind - at) * size // rows if rows else 0
+        max_bytes = min(expected + _SPARE_BYTES, fetch_bytes_max)
+        found, at = leader.fetch(at, part.behind, max_bytes)
+        for delivered in found:
+            rows += delivered.batch.header.count
+            size += delivered.batch.header.total_size
+            if not selection.filters_rows:
+                yield leader.columns(delivered)
+            elif selection.wants(delivered.batch):
+                wanted = leader.wanted(delivered, selection)
+                if wanted.num_rows:
+                    yield wanted
+
+
+class _Leader:
+    """The leader of one partition, asked again where it is when it has moved."""
+
+    def __init__(self, source: Source, partition: int) -> None:
+        self._source = source
+        self._partition = partition
+        self._address = source.address
+
+    def fetch(self, first: int, behind: int, max_bytes: int) -> tuple[list[Delivered], int]:
+        """Return checked batches from `first` on, none of it at or past `behind`, and the offset up
+        to which they are all there is: above `first`.
+        """
+        voids: tuple[tuple[int, int], ...] = ()
+
+        def question(client: BlockingClient) -> list[Delivered]:
+            nonlocal voids
+            try:
+                fetched = client.fetch(self._address, first, max_bytes)
+            except NotLeader:
+                self._find(client)
+                raise
+            end = min(fetched.next_offset, behind)
+            voids = fetched.voids
+            return deliver(
+                fetched.batches,
+                self._address.group,
+                self._source.topic,
+                self._partition,
+                first,
+                end,
+            )
+
+        try:
+            delivered = ask(self._source.hosts, question)
+        except OffsetOutOfRange as error:
+            raise self._lost(
+                first, behind, f"the nearest offset there is {error.detail:,}"
+            ) from error
+        expected = first
+        for part in delivered:
+            expected = _past(voids, expected)
+            if part.offset != expected:
+                raise self._lost(expected, part.offset, "the broker left them out")
+            expected = part.next_offset
+        expected = min(_past(voids, expected), behind)
+        if expected == first:
+            raise self._lost(first, behind, "the broker has nothing there")
+        return delivered, expected
+
+    def columns(self, part: Delivered) -> pa.RecordBatch:
+        """Return messages as Arrow, a large value fetched if the query loads it."""
+        value = None
+        if isinstance(part, LargeDelivered) and self._source.large.loads(part):
+            value = ask(self._source.hosts, lambda client: self._value(client, part))
+        return record_batch(
+            part.batch, part.topic, part.partition, part.skip, len(part), large=value
+        )
+
+    def wanted(self, part: Delivered, selection: Selection) -> pa.RecordBatch:
+        """Return the rows of `part` that pass; the value of a row that does not is not fetched."""
+        if isinstance(part, LargeDelivered):
+            row = record_batch(part.batch, part.topic, part.partition, part.skip, len(part))
+            if not selection.filter(row).num_rows:
+                return row.slice(0, 0)
+        return selection.filter(self.columns(part))
+
+    def _value(self, client: BlockingClient, part: LargeDelivered) -> bytes:
+        try:
+            return load(client, self._address, part)
+        except NotLeader:
+            self._find(client)
+            raise
+
+    def _find(self, client: BlockingClient) -> None:
+        """Ask where the partition is served now. Raises `UnknownTopic`."""
+        info = client.describe(self._source.topic)
+        if len(info.addresses) <= self._partition:
+            info = client.await_partitions(self._source.topic, info, self._partition + 1)
+        if len(info.addresses) <= self._partition:
+            raise UnknownTopic(f"{self._source.topic} has no partition {self._partition} any more")
+        self._address = info.addresses[self._partition]
+
+    def _lost(self, first: int, behind: int, why: str) -> RangeLost:
+        return RangeLost(
+            f"messages {first:,} to {behind - 1:,} of {self._source.topic}/{self._partition} are "
+            f"gone ({why}): they are past retention, or the broker is another one. To go on "
+            "without them, start the query with a new checkpointLocation"
+        )
+
+
+def _past(voids: Sequence[tuple[int, int]], offset: int) -> int:
+    """Return the first offset from `offset` on that is not void."""
+    for first, behind in voids:
+        if first <= offset < behind:
+            offset = behind
+    return offset

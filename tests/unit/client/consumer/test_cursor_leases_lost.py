@@ -1,0 +1,284 @@
+"""A turn in total order that ends while its holder is about to say what it did."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+import warnings
+from collections.abc import Coroutine
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import weir
+from weir import testing
+from weir.broker.outbox import Outbox
+from weir.client.connection.link import Link
+from weir.client.connection.metadata import Places
+from weir.client.connection.system import REAL
+from weir.client.consumer.acknowledgements import Acking
+from weir.client.consumer.cursor_lease import Turns
+from weir.client.consumer.delivery import Holding
+from weir.client.consumer.leases import Holdings
+from weir.client.consumer.options import ConsumerOptions
+from weir.client.core.grants import Grant
+from weir.client.reader.total_order import Merging
+from weir.errors import Disconnected, OffsetOutOfRange, StaleGrant
+from weir.protocol.client import messages as m
+
+FENCE = 7
+
+
+class Home:
+    """A link of which only the clocks are used."""
+
+    system = REAL
+
+
+class Leader:
+    """Stands for the places of a topic: each request waits for `go`, and gets the next answer."""
+
+    topic = "t"
+
+    def __init__(self, *answers: m.Reply | Exception) -> None:
+        self.go = asyncio.Event()
+        self.answers = list(answers)
+
+    async def ask(self, *_: Any, **__: Any) -> m.Reply:
+        await self.go.wait()
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def turns_of(leader: Leader) -> Turns:
+    """Return a consumer that has a turn, and works at message 0."""
+    options = ConsumerOptions("c", 10, 1_000, 30.0, 0.0, mode="ordered")
+    acking = Acking("t", "c", lambda stale: None)
+    turns = Turns(
+        cast(Link, Home()), cast(Link, None), cast(Places, leader), options, acking,
+        lambda: None, lambda: None, lambda holding: None,
+    )  # fmt: skip
+    turns._fence, turns._kept = FENCE, (0,)
+    turns._vector.hand_out(0, 0, 1)
+    return turns
+
+
+def holding() -> Holding:
+    grant = Grant("t", 0, FENCE, 0, 0, 1, 1, ())
+    return Holding(grant, time.monotonic() + 30, time.monotonic)
+
+
+async def beside(turns: Turns, leader: Leader, what: Coroutine[Any, Any, Any]) -> Any:
+    """Begin something while another request about the turn is under way, then let that go on."""
+    loop = asyncio.get_running_loop()
+    keeping = loop.create_task(turns.extend(holding(), 30.0))
+    await asyncio.sleep(0)
+    asked = loop.create_task(what)
+    await asyncio.sleep(0)
+    leader.go.set()
+    await keeping
+    return await asked
+
+
+def test_an_ack_counts_for_nothing_if_another_request_heard_that_the_turn_was_over() -> None:
+    async def scenario() -> None:
+        leader = Leader(StaleGrant("over"))
+        turns = turns_of(leader)
+        assert not await beside(turns, leader, turns.ack(0, FENCE, [(0, 1)]))
+
+    asyncio.run(scenario())
+
+
+def test_what_goes_back_then_went_back_too_late() -> None:
+    async def scenario() -> None:
+        leader = Leader(StaleGrant("over"))
+        turns = turns_of(leader)
+        assert not await beside(turns, leader, turns.now(0, FENCE, [(0, 1)], 0))
+
+    asyncio.run(scenario())
+
+
+def test_an_ack_that_moved_the_cursor_counts() -> None:
+    async def scenario() -> None:
+        leader = Leader(m.Moved(1 << 40), m.Moved(1 << 40))
+        turns = turns_of(leader)
+        assert await beside(turns, leader, turns.ack(0, FENCE, [(0, 1)]))
+
+    asyncio.run(scenario())
+
+
+def test_an_ack_counts_that_was_done_in_a_turn_before_it_was_over() -> None:
+    async def scenario() -> None:
+        leader = Leader(StaleGrant("over", -FENCE))
+        turns = turns_of(leader)
+        leader.go.set()
+        assert await turns.ack(0, FENCE, [(0, 1)])
+        assert (turns._fence, turns.cursors, turns.stale) == (0, {0: 1}, 0)
+
+    asyncio.run(scenario())
+
+
+def test_what_went_back_counts_if_only_the_answer_was_lost() -> None:
+    async def scenario() -> None:
+        for answer, in_time in ((-FENCE, True), (FENCE, False)):
+            leader = Leader(StaleGrant("over", answer))
+            turns = turns_of(leader)
+            leader.go.set()
+            assert await turns.now(0, FENCE, [(0, 1)], 0) is in_time
+            assert turns._fence == 0
+
+    asyncio.run(scenario())
+
+
+def test_of_several_moves_without_an_answer_the_last_that_was_done_counts() -> None:
+    """The first ack was done and not answered, the second came too late."""
+
+    async def scenario() -> None:
+        lost = Disconnected("gone")
+        leader = Leader(lost, lost, StaleGrant("", FENCE), *[StaleGrant("", -FENCE)])
+        turns = turns_of(leader)
+        turns._vector.hand_out(0, 1, 2)
+        turns._vector.hand_out(0, 2, 3)
+        leader.go.set()
+        with pytest.raises(Disconnected):
+            await turns.ack(0, FENCE, [(0, 1)])
+        with pytest.raises(Disconnected):
+            await turns.ack(0, FENCE, [(1, 2)])
+        assert not await turns.ack(0, FENCE, [(2, 3)])
+        assert (turns.cursors, turns.stale) == ({0: 2}, 1)
+        assert leader.answers == []
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_that_outlives_its_reading_is_given_back() -> None:
+    async def scenario() -> None:
+        turns = turns_of(Leader())
+        assert await turns._piece(asyncio.Semaphore()) is None
+        assert turns._ending.due(False) == (0, True)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("way", ["ack", "nack"])
+@pytest.mark.parametrize("others", [0, 1])
+def test_who_loses_the_answer_of_a_move_is_told_what_it_did(
+    monkeypatch: pytest.MonkeyPatch, way: str, others: int
+) -> None:
+    """The connection breaks between the commit and its answer; another may have the turn then."""
+    loses, lost, reply = threading.Event(), threading.Event(), Outbox.reply
+
+    def losing(self: Outbox, caller: Any, answer: Any) -> None:
+        if isinstance(answer, m.Moved) and loses.is_set():
+            loses.clear()
+            lost.set()
+        else:
+            reply(self, caller, answer)
+
+    monkeypatch.setattr(Outbox, "reply", losing)
+
+    async def scenario(node: testing.Node) -> None:
+        async with weir.connect(node.url) as w, weir.connect(node.url) as v:
+            await w.create_topic("t", partitions=2, order="total")
+            for n in range(4):
+                await w.publish("t", b"%d" % n, partition=n % 2)
+            consumer = w.consumer("t", cluster="c", mode="ordered", ack_within=0)
+            await consumer.ack(await anext(consumer))
+            message, next_one = await anext(consumer), None
+            async with v.consumer("t", cluster="c", mode="ordered") as other:
+                if others:
+                    next_one = asyncio.ensure_future(anext(other))
+                    await asyncio.sleep(0.05)
+                loses.set()
+                settle = consumer.ack(message) if way == "ack" else consumer.nack(message, 0.0)
+                settling = asyncio.ensure_future(settle)
+                await asyncio.to_thread(lost.wait)
+                if next_one is not None and way == "nack":
+                    await next_one
+                node.cut()
+                assert await settling, "it was told that it came too late"
+                if next_one is None:
+                    next_one = asyncio.ensure_future(anext(other))
+                    await consumer.close()
+                assert (await next_one).value == (b"2" if way == "ack" else b"1")
+            await consumer.close()
+            assert consumer.stale == 0
+
+    async def whole() -> None:
+        async with testing.node() as node, asyncio.timeout(30):
+            await scenario(node)
+
+    asyncio.run(whole())
+
+
+def test_a_turn_begins_where_others_were_in_a_partition_that_joined() -> None:
+    class Grown(Leader):
+        """Knows of a second partition once it is asked for."""
+
+        topic, count = "t", 1
+
+        def __len__(self) -> int:
+            return self.count
+
+        async def find_all(self, count: int) -> None:
+            self.count = count
+
+        async def positions(self) -> dict[int, m.PositionsReply]:
+            return {p: m.PositionsReply(0, 9, 0) for p in range(self.count)}
+
+    async def scenario() -> None:
+        leader = Grown(m.Turn(FENCE + 1, 1 << 40, (3, 4), 1))
+        leader.go.set()
+        turns = turns_of(leader)
+        assert await turns._take()
+        assert turns._vector.offsets == (3, 4)
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_whose_place_went_past_retention_is_given_back() -> None:
+    class Gone:
+        async def piece(self, size: int) -> None:
+            raise OffsetOutOfRange("past retention", 5)
+
+    async def scenario() -> None:
+        turns = turns_of(Leader())
+        turns._reading = cast(Any, Gone())
+        assert await turns._piece(asyncio.Semaphore()) is None
+        assert turns._ending.due(False) == (0, True)
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_in_total_order_that_is_closed_at_once_leaves_nothing_unawaited() -> None:
+    async def scenario() -> None:
+        portions = cast(Any, SimpleNamespace(places=None))
+        merging = Merging(portions, cast(Any, None), {0: 0, 1: 0}, joined=lambda p: None)
+        await merging.close()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        asyncio.run(scenario())
+        gc.collect()
+    assert not caught
+
+
+def test_a_ping_tells_nothing_of_a_partition_that_is_not_known_yet() -> None:
+    class Two:
+        """Two partitions: the one that is held joined later."""
+
+        def __len__(self) -> int:
+            return 2
+
+    home = SimpleNamespace(system=REAL)
+    options = ConsumerOptions("c", 10, 1_000, 30.0, 0.0, mode="ordered")
+    holdings = Holdings(cast(Link, home), "t", options, lambda: None)
+    holdings.places = cast(Places, Two())
+    grant = Grant("t", 2, FENCE, 0, 0, 1, 1, ())
+    holdings.held.put(Holding(grant, time.monotonic() + 30, time.monotonic))
+    assert holdings._works_on() == []

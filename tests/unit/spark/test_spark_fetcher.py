@@ -1,0 +1,215 @@
+"""From offsets to record batches over a broker that a test scripts, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from weir.client.connection.system import REAL, SYSTEM
+from weir.codec.fields import ALIGNMENT
+from weir.errors import BadBatch, Disconnected, NotLeader, OffsetOutOfRange, Unauthorized
+from weir.model.arrow import SCHEMA
+from weir.model.batch import encode
+from weir.model.header import HEADER_SIZE, stamped
+from weir.model.ids import Address, group_of
+from weir.protocol.client.messages import Fetched, TopicInfo
+from weir.spark import connections
+from weir.spark.errors import RangeLost
+from weir.spark.fetcher import COMBINED_ROWS_MIN, Portion, Source, combined, record_batches
+from weir.spark.planning import Range
+
+HOSTS = (("broker", 1),)
+ADDRESS = Address(0, 0, group_of(1, 0))
+MOVED = Address(4, 0, group_of(1, 0))
+SOURCE = Source(HOSTS, "t", ADDRESS)
+SIZE = 10
+
+
+def batch_at(first: int) -> bytes:
+    """A batch of ten messages from offset `first` on, each the text of its offset."""
+    raw = encode([b"%d" % offset for offset in range(first, first + SIZE)], group=ADDRESS.group)
+    return stamped(raw, 5, first) + bytes(raw[HEADER_SIZE:])
+
+
+class Broker:
+    """Stands for a `BlockingClient`: one batch an answer, unless `next_faults` says otherwise."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self.asked: list[tuple[Address, int]] = []
+        self.closed = 0
+        self.next_faults: list[Exception | Callable[[bytes], bytes]] = []
+
+    def fetch(self, address: Address, offset: int, max_bytes: int) -> Fetched:
+        self.asked.append((address, offset))
+        first = offset // SIZE * SIZE
+        data = batch_at(first) if first < self.end else b""
+        if self.next_faults:
+            fault = self.next_faults.pop(0)
+            if isinstance(fault, Exception):
+                raise fault
+            data = fault(data)
+        behind = first + SIZE if data else offset
+        return Fetched(address, offset, behind, self.end, (data,) if data else ())
+
+    def describe(self, topic: str) -> TopicInfo:
+        return TopicInfo(1, "default", topic, "partition", [MOVED])
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@contextmanager
+def on(**parts: Any) -> Iterator[None]:
+    """Have some parts of the system replaced."""
+    before = SYSTEM.set(replace(SYSTEM.get(), **parts))
+    try:
+        yield
+    finally:
+        SYSTEM.reset(before)
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    """The broker at HOSTS; retries do not wait."""
+    scripted = Broker(end=100)
+    monkeypatch.setattr(connections, "BlockingClient", lambda *_: scripted)
+    monkeypatch.setattr(connections, "_kept", {})
+    with on(sleep=lambda _: None):
+        yield scripted
+
+
+def read(first: int, behind: int) -> pa.Table:
+    return pa.Table.from_batches(
+        record_batches(Portion(SOURCE, Range(0, first, behind)), 1 << 20), SCHEMA
+    )
+
+
+@pytest.mark.parametrize(("first", "behind"), [(0, 100), (0, 1), (7, 8), (9, 11), (13, 87)])
+def test_a_range_arrives_whole_and_trimmed(broker: Broker, first: int, behind: int) -> None:
+    table = read(first, behind)
+    assert table["offset"].to_pylist() == [*range(first, behind)]
+    assert table["value"].to_pylist() == [b"%d" % offset for offset in range(first, behind)]
+
+
+def test_what_passes_is_asked_for_again(broker: Broker) -> None:
+    def damage(data: bytes) -> bytes:
+        return data[:-1] + bytes([data[-1] ^ 1])
+
+    broker.next_faults = [Disconnected("gone"), damage, damage, Disconnected("gone")]
+    assert read(0, 30)["offset"].to_pylist() == [*range(30)]
+    # A connection that broke, or brought wrong bytes, is not used again.
+    assert broker.closed == 4
+
+
+def test_a_moved_leader_is_found(broker: Broker) -> None:
+    broker.next_faults = [NotLeader("elsewhere")]
+    assert len(read(0, 20)) == 20
+    assert broker.asked == [(ADDRESS, 0), (MOVED, 0), (MOVED, 10)]
+    assert broker.closed == 0
+
+
+def test_a_truncated_range_is_an_error_not_fewer_rows(broker: Broker) -> None:
+    broker.end = 40
+    with pytest.raises(RangeLost, match="messages 40 to 59 of t/0 are gone"):
+        read(0, 60)
+    broker.next_faults = [OffsetOutOfRange("the log starts at 5", 5)]
+    with pytest.raises(RangeLost, match="the nearest offset there is 5"):
+        read(0, 10)
+
+
+def test_a_hole_is_an_error(broker: Broker) -> None:
+    broker.next_faults = [lambda data: data + batch_at(20)]
+    with pytest.raises(RangeLost, match="messages 10 to 19 of t/0 are gone"):
+        # As if the broker had sent 0 to 9, then 20 to 29, and called it 0 to 29.
+        pa.Table.from_batches(_claiming(broker, 30))
+
+
+def test_what_was_aborted_is_no_hole(broker: Broker) -> None:
+    answer = broker.fetch
+
+    def fetch(address: Address, offset: int, max_bytes: int) -> Fetched:
+        found = answer(address, offset, max_bytes)
+        if offset in (20, 30):  # 20 to 39 are void, told at once or bit by bit
+            return Fetched(address, offset, offset + 10, 60, (), voids=((offset, offset + 10),))
+        if offset == 0:
+            return replace(found, next_offset=15, batches=found.batches, voids=((10, 15),))
+        return found
+
+    broker.fetch = fetch  # type: ignore[method-assign]
+    table = pa.Table.from_batches(record_batches(Portion(SOURCE, Range(0, 0, 50)), 1 << 20), SCHEMA)
+    assert table["offset"].to_pylist() == [*range(10), *range(15, 20), *range(40, 50)]
+
+
+def _claiming(broker: Broker, behind: int) -> Iterator[pa.RecordBatch]:
+    answer = broker.fetch
+
+    def fetch(address: Address, offset: int, max_bytes: int) -> Fetched:
+        found = answer(address, offset, max_bytes)
+        return Fetched(address, offset, behind, broker.end, found.batches)
+
+    broker.fetch = fetch  # type: ignore[method-assign]
+    return record_batches(Portion(SOURCE, Range(0, 0, behind)), 1 << 20)
+
+
+def test_patience_ends(broker: Broker) -> None:
+    broker.next_faults = [Disconnected("gone")] * 50
+    with pytest.raises(Disconnected) as caught:
+        connections.ask(HOSTS, lambda client: client.fetch(ADDRESS, 0, 1), patience=0.0)
+    assert "continues from its checkpoint" in caught.value.__notes__[0]
+    assert len(broker.asked) == 1
+
+
+def test_what_does_not_pass_is_raised_at_once(broker: Broker) -> None:
+    broker.next_faults = [Unauthorized("no")]
+    with pytest.raises(Unauthorized):
+        read(0, 10)
+    assert len(broker.asked) == 1
+
+
+def test_wrong_bytes_do_not_pass_for_ever(broker: Broker) -> None:
+    now = iter(range(1_000))
+    # These bytes belong to another group, so that asking again never helps.
+    broker.next_faults = [lambda _: bytes(encode([b"x"], group=99))] * 1_000
+    with on(monotonic=lambda: float(next(now))), pytest.raises(BadBatch):
+        read(0, 10)
+    assert len(broker.asked) < 40
+
+
+def test_a_connection_belongs_to_a_process(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(
+        connections, "BlockingClient", lambda *given: made.append(given[3]) or broker
+    )
+    for _ in range(3):
+        connections.ask(HOSTS, lambda client: client.describe("t"))
+    here = REAL.process()
+    with on(process=lambda: here + 1):
+        connections.ask(HOSTS, lambda client: client.describe("t"))
+    assert made == [f"spark-{here}", f"spark-{here + 1}"]
+
+
+def test_small_batches_are_joined_and_large_ones_passed_on() -> None:
+    def rows(count: int) -> pa.RecordBatch:
+        return pa.record_batch({"x": pa.array(range(count), pa.int64())})
+
+    large = rows(COMBINED_ROWS_MIN)
+    assert next(iter(combined([large]))) is large
+    small = [rows(100)] * 400
+    counts = [batch.num_rows for batch in combined(small)]
+    assert sum(counts) == 40_000
+    assert min(counts[:-1]) >= COMBINED_ROWS_MIN
+    assert [*combined([])] == []
+
+
+@pytest.mark.parametrize("size", [0, 16, 1 << 20])
+def test_a_reply_is_received_into_memory_of_its_size_that_arrow_reads_in_place(size: int) -> None:
+    memory = connections._memory(size)
+    assert memory.nbytes == size
+    assert not memory.readonly
+    assert pa.py_buffer(memory).address % ALIGNMENT == 0
