@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from weir import raft
-from weir.broker.control import MessagesAcked
-from weir.broker.entries import NOOP, Payload, entry_of, of_control, read_back
-from weir.broker.peers.peer_frames import (
+from weir.broker.records.control import MessagesAcked
+from weir.broker.records.entries import NOOP, Payload, entry_of, of_control, read_back
+from weir.broker.replica.peers.frames import (
     ClockTold,
     FullTold,
     pack,

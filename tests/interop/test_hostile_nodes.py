@@ -22,10 +22,10 @@ import pytest
 import weir
 from weir import raft
 from weir.bench.node_set import free_ports
-from weir.broker import control
-from weir.broker.entries import Payload
-from weir.broker.identity import Member
-from weir.broker.peers.peer_frames import pack as pack_message
+from weir.broker.api.identity import Member
+from weir.broker.records import control
+from weir.broker.records.entries import Payload
+from weir.broker.replica.peers.frames import pack as pack_message
 from weir.errors import DamagedRange
 from weir.model.batch import encode
 from weir.model.clusters import Mode

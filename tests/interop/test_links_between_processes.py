@@ -13,10 +13,10 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
-from weir.broker.admission import Budget
-from weir.broker.identity import Identity
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.api.identity import Identity
+from weir.broker.runtime.admission import Budget
 from weir.broker.shard import Shard
 from weir.host.links.links import Own
 from weir.model.ids import place_of

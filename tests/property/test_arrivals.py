@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from weir.broker import events as ev
-from weir.broker.outbox import TOGETHER_MS
+from weir.broker.api import events as ev
+from weir.broker.runtime.outbox import TOGETHER_MS
 from weir.errors import Unauthorized
 from weir.model.batch import Batch
 from weir.model.columns import NO_SEQUENCE

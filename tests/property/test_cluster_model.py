@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from weir.broker.control import MessagesGranted, MessagesReturned
+from weir.broker.records.control import MessagesGranted, MessagesReturned
+from weir.broker.records.snapshots import pack, unpack
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState
-from weir.broker.state.frozen import pack, unpack
 from weir.broker.state.holders import Holders
 from weir.model.clusters import Mode
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from weir.broker.intake import intake
 from weir.broker.partition.partition import Partition
+from weir.broker.produce import appender
 from weir.model.ids import partition_of
 from weir.model.limits import KIB
 from weir.model.topic import Topic
@@ -49,7 +49,7 @@ def test_every_promise_is_kept_while_survivors_are_copied(monkeypatch: pytest.Mo
         found.extend(self.segments)
 
     # Small segments take small entries only; all that is not quite alive is copied.
-    monkeypatch.setattr(intake, "ENTRY_BYTES_MAX", 5_000)
+    monkeypatch.setattr(appender, "ENTRY_BYTES_MAX", 5_000)
     monkeypatch.setattr(compactor, "LIVE_PART", 1)
     monkeypatch.setattr(Partition, "retain", keep)
     monkeypatch.setattr(Copies, "saved", save)

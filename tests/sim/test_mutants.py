@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.broker.intake.intake import Intake
+from weir.broker.produce.appender import Intake
 from weir.sim.mutants.planting import Mutant, Patch
 from weir.sim.mutants.registry import KEPT, MUTANTS, hunt
 from weir.sim.run import run_seed

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from weir.broker.intake import intake
+from weir.broker.produce import appender
 from weir.sim.run import run_seeds
 from weir.sim.shape import Shape
 from weir.storage.scan.segment_scan import Scan
@@ -33,7 +33,7 @@ def test_every_promise_is_kept_while_segments_are_used_again(
         taken(self, *arguments)  # type: ignore[arg-type]
 
     # Small segments take small entries only.
-    monkeypatch.setattr(intake, "ENTRY_BYTES_MAX", 5_000)
+    monkeypatch.setattr(appender, "ENTRY_BYTES_MAX", 5_000)
     monkeypatch.setattr(Upkeep, "saved", save)
     monkeypatch.setattr(Scan, "known", take)
     broken = [one.report() for one in run_seeds(0, SEEDS, SHAPE) if one.violations]

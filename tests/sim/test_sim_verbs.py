@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from weir.broker.intake.intake import Intake
+from weir.broker.produce.appender import Intake
 from weir.cli.main import main
 
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from weir.bench.children import environment, python
 from weir.bench.node import START_SECONDS, Node, NodeFailed
-from weir.broker.identity import Member
+from weir.broker.api.identity import Member
 from weir.server.disk.node_folder import BadFolder, Founded, NodeFolder, Part, new_system
 
 HOST = "127.0.0.1"

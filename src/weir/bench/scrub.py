@@ -32,7 +32,7 @@ from weir.bench.node_set import HOST, free_ports
 from weir.bench.own import Own
 from weir.bench.side import topic_name
 from weir.bench.spread import percentiles
-from weir.broker.scrubber import FIRST_MS
+from weir.broker.replica.scrubber import FIRST_MS
 from weir.errors import WeirError
 
 _SIZE = 100

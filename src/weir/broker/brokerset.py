@@ -8,23 +8,31 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from weir.broker.admission import Authorize
-from weir.broker.effects import Connect, Disconnect
-from weir.broker.events import LinkClosed, LinkOpened
-from weir.broker.identity import Identity
-from weir.broker.layout import Layout
-from weir.broker.leaderless import unfounded
-from weir.broker.neighbours.passing import Passing
-from weir.broker.outbox import Caller, Outbox
-from weir.broker.peers.clocks import Clocks
-from weir.broker.registry.catalog import Catalog
-from weir.broker.registry.moving import Fit, Moving, Transfer, give_away, heir, report_of, take
-from weir.broker.registry.nodes import NodeInfo
-from weir.broker.registry.registry import Registry
-from weir.broker.registry.standing import Standing, standing_of
+from weir.broker.api.effects import Connect, Disconnect
+from weir.broker.api.events import LinkClosed, LinkOpened
+from weir.broker.api.identity import Identity
+from weir.broker.api.layout import Layout
+from weir.broker.forwarding.forwarder import Passing
+from weir.broker.metadata.catalog import Catalog
+from weir.broker.metadata.nodes import NodeInfo
+from weir.broker.metadata.reassignment import (
+    Fit,
+    Moving,
+    Transfer,
+    give_away,
+    heir,
+    report_of,
+    take,
+)
+from weir.broker.metadata.registry import Registry
+from weir.broker.metadata.replica_status import Standing, standing_of
+from weir.broker.partition.topics import Topics
 from weir.broker.replica.group import Group
-from weir.broker.sessions import Session
-from weir.broker.topics import Topics
+from weir.broker.replica.peers.clocks import Clocks
+from weir.broker.runtime.admission import Authorize
+from weir.broker.runtime.leaderless import unfounded
+from weir.broker.runtime.outbox import Caller, Outbox
+from weir.broker.runtime.session import Session
 from weir.errors import Halted, NotLeader, Refused, UnknownOpcode
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_shard
 from weir.protocol.client.nodes import (

@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from weir import raft
-from weir.broker.identity import Identity
-from weir.broker.layout import Layout
-from weir.broker.partition.as_it_lies import find_out
+from weir.broker.api.identity import Identity
+from weir.broker.api.layout import Layout
+from weir.broker.metadata.catalog import Catalog
+from weir.broker.partition.context import Surroundings
+from weir.broker.partition.damaged_scatterings import find_out
 from weir.broker.partition.partition import Partition
-from weir.broker.peers.peers import Peers
-from weir.broker.registry.catalog import Catalog
+from weir.broker.partition.topics import Topics
 from weir.broker.replica.group import Group, Machine, Ties
-from weir.broker.replica.past import LogStorage, node_for
+from weir.broker.replica.peers.transport import Peers
+from weir.broker.replica.raft_storage import LogStorage, node_for
 from weir.broker.replica.replication import Replication
+from weir.broker.replica.writer import Writer
 from weir.broker.state.state import PartitionState
-from weir.broker.surroundings import Surroundings
-from weir.broker.topics import Topics
-from weir.broker.writer import Writer
 from weir.errors import NotLeader, UnknownTopic
 from weir.model.ids import REGISTRY_GROUP, node_of, partition_of, topic_of
 from weir.model.topic import Topic

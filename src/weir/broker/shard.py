@@ -13,37 +13,37 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from weir.broker import events as ev
-from weir.broker.admission import Authorize, Budget, allow_all
+from weir.broker.api import events as ev
+from weir.broker.api.effects import Effect, HoldReads, Stopped
+from weir.broker.api.identity import Identity
+from weir.broker.api.layout import Layout
+from weir.broker.barriers.orders import Orders
 from weir.broker.brokerset import BrokerSet
-from weir.broker.devices.devices import Devices
-from weir.broker.domain.orders import Orders
-from weir.broker.effects import Effect, HoldReads, Stopped
+from weir.broker.devices.requests import Devices
+from weir.broker.forwarding.routes import Routes
+from weir.broker.forwarding.trunks import Neighbours
 from weir.broker.groups import Groups
-from weir.broker.identity import Identity
-from weir.broker.layout import Layout
-from weir.broker.listing import Listing
-from weir.broker.neighbours.neighbours import Neighbours
-from weir.broker.neighbours.routes import Routes
-from weir.broker.outbox import Outbox
-from weir.broker.peers.clocks import Clocks
-from weir.broker.peers.peers import Peers
-from weir.broker.peers.refill import Refill
-from weir.broker.peers.rooms import Full, Rooms
-from weir.broker.reads import Reads
-from weir.broker.reception import Reception
-from weir.broker.registry.catalog import Catalog
-from weir.broker.registry.moving import give_away
-from weir.broker.registry.registry import Registry
+from weir.broker.metadata.catalog import Catalog
+from weir.broker.metadata.reassignment import give_away
+from weir.broker.metadata.registry import Registry
+from weir.broker.partition.context import Surroundings
+from weir.broker.partition.retention_sweep import Sweep
+from weir.broker.partition.topics import Topics
+from weir.broker.replica.peers.clocks import Clocks
+from weir.broker.replica.peers.full_disks import Full, Rooms
+from weir.broker.replica.peers.refill import Refill
+from weir.broker.replica.peers.transport import Peers
 from weir.broker.replica.replication import REPLICATION_DEFAULT, Replication
 from weir.broker.replica.restore import Opened
-from weir.broker.requests import Requests
-from weir.broker.scattering import Scatterings
-from weir.broker.sessions import Session
-from weir.broker.surroundings import Surroundings
-from weir.broker.sweep import Sweep
-from weir.broker.topics import Topics
-from weir.broker.writer import CHECKPOINT_BYTES, SPARE_RETRY_MS, Writer
+from weir.broker.replica.writer import CHECKPOINT_BYTES, SPARE_RETRY_MS, Writer
+from weir.broker.router.listing import Listing
+from weir.broker.router.requests import Requests
+from weir.broker.router.scatterings import Scatterings
+from weir.broker.router.sessions import Reception
+from weir.broker.runtime.admission import Authorize, Budget, allow_all
+from weir.broker.runtime.outbox import Outbox
+from weir.broker.runtime.reads import Reads
+from weir.broker.runtime.session import Session
 from weir.errors import Overloaded, Unavailable
 from weir.model.ids import REGISTRY_GROUP
 from weir.model.limits import (

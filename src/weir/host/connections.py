@@ -7,10 +7,10 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
-from weir.broker.admission import ANONYMOUS, Budget
-from weir.broker.reservations import FIRST_BYTES, Incoming, Reservations, State
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.runtime.admission import ANONYMOUS, Budget
+from weir.broker.runtime.reservations import FIRST_BYTES, Incoming, Reservations, State
 from weir.codec.fields import U32, Buffer
 from weir.errors import Refused, RemoteProtocolError, Revoked
 from weir.host.accept_queue import AcceptQueue, ConnectionLimits

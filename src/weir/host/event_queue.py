@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weir.broker import events as ev
-from weir.broker.effects import Effect
+from weir.broker.api import events as ev
+from weir.broker.api.effects import Effect
 from weir.broker.shard import Shard
 from weir.host.flush_schedule import FlushSchedule
 from weir.protocol.device.codec import DeviceHello, DevicePublishes, DeviceRequest

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sized
 
-from weir.broker import events as ev
-from weir.broker.effects import StartFlush
+from weir.broker.api import events as ev
+from weir.broker.api.effects import StartFlush
 from weir.model.limits import KIB
 from weir.storage.segments.flush import Flush
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sized
 from typing import Any, Protocol
 
-from weir.broker import events as ev
-from weir.broker.effects import Effect
+from weir.broker.api import events as ev
+from weir.broker.api.effects import Effect
 from weir.broker.shard import Shard
 from weir.host.connections import Connections
 from weir.host.event_queue import Feed

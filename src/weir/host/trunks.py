@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
 from weir.host.connections import Transport
 from weir.host.forwarded_connection import Guest
 from weir.host.shard_connections import Home, Wire

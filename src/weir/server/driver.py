@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
-from weir.broker.counts import Histogram
-from weir.broker.reservations import Reservations
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.api.counts import Histogram
+from weir.broker.runtime.reservations import Reservations
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections

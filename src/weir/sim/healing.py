@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from weir.broker.registry.placement import REPLICAS_DEFAULT
+from weir.broker.metadata.placement import REPLICAS_DEFAULT
 from weir.model.ids import REGISTRY_GROUP, group_of, node_of
 from weir.sim import rot
 from weir.sim.scene import Scene

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from weir.broker.events import TICK_MS
+from weir.broker.api.events import TICK_MS
 from weir.broker.replica.replication import Replication
 from weir.broker.shard import ShardSettings
 from weir.host.accept_queue import ConnectionLimits

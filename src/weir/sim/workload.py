@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
-from weir.broker.registry.placement import REPLICAS_DEFAULT
+from weir.broker.metadata.placement import REPLICAS_DEFAULT
 from weir.model.clusters import Mode
 from weir.sim.authors import Author, Pen
 from weir.sim.clients.blocking import BlockingProducer, BlockingReader

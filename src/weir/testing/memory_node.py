@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-from weir.broker import events as ev
+from weir.broker.api import events as ev
 from weir.client.connection.loop_thread import Background, BackgroundThread
 from weir.testing.disk import MemoryDisk
 from weir.testing.host import Host, ShiftedTime

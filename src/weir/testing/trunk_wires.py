@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from itertools import count
 
-from weir.broker import events as ev
+from weir.broker.api import events as ev
 from weir.model.ids import place_of
 from weir.protocol import trunk
 from weir.protocol.frame import take_client_frame

@@ -15,7 +15,7 @@ from weir.bench.children import environment, python
 from weir.bench.machine import cpu_seconds, filesystem_of, this_machine
 from weir.bench.node import Node, NodeFailed, running_node, start_node
 from weir.bench.node_set import NodeSet, Patient
-from weir.broker.identity import Member
+from weir.broker.api.identity import Member
 from weir.errors import WeirError
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, encode_request
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
-from weir.broker.control import GrantsReleased, TopicCreated
-from weir.broker.entries import of_control, read_back
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.records.control import GrantsReleased, TopicCreated
+from weir.broker.records.entries import of_control, read_back
 from weir.broker.replica.restore import CHECKPOINT, States, decode_checkpoint
 from weir.broker.state.state import PartitionState
 from weir.errors import Damaged, Halted, Unavailable

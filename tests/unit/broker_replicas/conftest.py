@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
-from weir.broker.identity import Identity, Member
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.api.identity import Identity, Member
 from weir.broker.replica.replication import Replication
 from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard, ShardSettings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from weir import raft
-from weir.broker import events as ev
-from weir.broker.peers.peer_frames import pack
+from weir.broker.api import events as ev
+from weir.broker.replica.peers.frames import pack
 from weir.errors import NotLeader
 from weir.model.ids import group_of, place_of, voter_of
 from weir.protocol.client import messages as m

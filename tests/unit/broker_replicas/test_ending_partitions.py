@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from weir.broker.domain.ends import Ends
-from weir.broker.partition.leading import Leading
-from weir.broker.scatter.overdue import Overdue
+from weir.broker.barriers.ends import Ends
+from weir.broker.partition.leader import Leading
+from weir.broker.scattering.overdue import Overdue
 from weir.errors import BadRequest, PartitionEnded, UnknownTopic
 from weir.model.batch import encode
 from weir.model.ids import group_of

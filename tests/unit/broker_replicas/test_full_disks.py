@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
-from weir.broker.registry.moving import STEADY_MS
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.metadata.reassignment import STEADY_MS
 from weir.errors import Overloaded, Unavailable
 from weir.protocol.client import messages as m
 from weir.protocol.device import codec as d

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker.partition.leading import Leading
+from weir.broker.partition.leader import Leading
 from weir.errors import Unavailable, UnknownTopic
 from weir.model.ids import Address, group_of
 from weir.model.stamp import stamp_at

@@ -10,16 +10,16 @@ import msgspec
 import pytest
 
 from weir import raft
-from weir.broker import control
-from weir.broker import effects as ef
-from weir.broker import events as ev
-from weir.broker.entries import Payload
-from weir.broker.peers.peer_frames import pack
-from weir.broker.peers.refill import Refill
-from weir.broker.registry.catalog import Catalog
-from weir.broker.registry.standing import behind, standing_of
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.metadata.catalog import Catalog
+from weir.broker.metadata.replica_status import behind, standing_of
+from weir.broker.records import control
+from weir.broker.records.entries import Payload
+from weir.broker.records.snapshots import pack as packed
+from weir.broker.replica.peers.frames import pack
+from weir.broker.replica.peers.refill import Refill
 from weir.broker.state.clusters import ClusterState
-from weir.broker.state.frozen import pack as packed
 from weir.errors import Damaged, NotLeader, Unavailable
 from weir.model.batch import encode
 from weir.model.columns import Origins

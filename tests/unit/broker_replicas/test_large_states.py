@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from weir.broker import effects as ef
-from weir.broker.state.frozen import Packing, Unpacking, pack
+from weir.broker.api import effects as ef
+from weir.broker.records.snapshots import Packing, Unpacking, pack
 from weir.model.limits import MIB
 from weir.model.topic import SettingsChange
 from weir.raft.arriving import Arriving

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
-from weir.broker.sessions import SHARD
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.runtime.session import SHARD
 from weir.model.ids import place_of
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, encode_request

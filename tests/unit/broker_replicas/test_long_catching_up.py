@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from weir.broker import effects as ef
+from weir.broker.api import effects as ef
 from weir.broker.partition.partition import Partition
-from weir.broker.reads import Pause
+from weir.broker.runtime.reads import Pause
 
 
 def test_much_is_applied_a_piece_at_a_time(trio: Any, produce: Any, monkeypatch: Any) -> None:
@@ -20,7 +20,7 @@ def test_much_is_applied_a_piece_at_a_time(trio: Any, produce: Any, monkeypatch:
     away = next(node for node in trio.live() if node is not trio.leader(group))
     away.kill()
     monkeypatch.setattr("weir.broker.replica.group._AT_ONCE_BYTES", 50_000)
-    monkeypatch.setattr("weir.broker.replica.past._APPLY_BYTES_MAX", 20_000)
+    monkeypatch.setattr("weir.broker.replica.raft_storage._APPLY_BYTES_MAX", 20_000)
     away.boot()
     applied, most = [], 0
     really = Partition.apply

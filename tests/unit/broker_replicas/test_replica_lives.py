@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weir.broker import effects as ef
+from weir.broker.api import effects as ef
 from weir.model.ids import voter_of
 
 

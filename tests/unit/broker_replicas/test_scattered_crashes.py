@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from weir.broker.scatter import overdue
-from weir.broker.scatter.attempts import Scattering
-from weir.broker.scatter.participant import Participant
+from weir.broker.scattering import overdue
+from weir.broker.scattering.attempts import Scattering
+from weir.broker.scattering.participant import Participant
 from weir.broker.state import state
 from weir.broker.state.dedupe import ProducerTable
 from weir.errors import StaleGrant, UnknownTopic, refusal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weir.broker import events as ev
+from weir.broker.api import events as ev
 from weir.broker.brokerset import HAND_OVER_MS
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker import events as ev
+from weir.broker.api import events as ev
 from weir.errors import NotLeader, Unavailable, UnknownTopic
 from weir.model.ids import place_of
 from weir.protocol.client import admin as a

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker import events as ev
+from weir.broker.api import events as ev
 from weir.errors import Unavailable
 from weir.model.batch import Batch, encode
 from weir.model.scattering import Scattered, batch_part

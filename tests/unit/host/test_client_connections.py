@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
-from weir.broker.admission import Budget
-from weir.broker.reservations import FIRST_BYTES, State
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.runtime.admission import Budget
+from weir.broker.runtime.reservations import FIRST_BYTES, State
 from weir.broker.shard import Shard
 from weir.errors import Revoked
 from weir.host.accept_queue import ConnectionLimits

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
-from weir.broker.admission import Budget
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.runtime.admission import Budget
 from weir.broker.shard import Shard
 from weir.host.event_queue import Feed
 from weir.host.flush_schedule import FlushSchedule

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from weir.broker import events as ev
-from weir.broker.effects import StartFlush
+from weir.broker.api import events as ev
+from weir.broker.api.effects import StartFlush
 from weir.host.flush_schedule import (
     LONE_ASKED,
     LONE_BYTES,

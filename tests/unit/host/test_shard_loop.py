@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, cast
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
-from weir.broker.admission import Budget
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.runtime.admission import Budget
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections

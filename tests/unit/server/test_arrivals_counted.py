@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from weir.broker import effects as ef
-from weir.broker.admission import Budget
-from weir.broker.identity import Identity
+from weir.broker.api import effects as ef
+from weir.broker.api.identity import Identity
+from weir.broker.runtime.admission import Budget
 from weir.broker.shard import Shard
 from weir.model.ids import place_of
 from weir.protocol import trunk

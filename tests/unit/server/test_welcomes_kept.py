@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
-from weir.broker.identity import Identity
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.api.identity import Identity
 from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
 from weir.protocol.client import messages as m

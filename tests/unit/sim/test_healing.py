@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
-from weir.broker.control import GroupsPlaced, GroupsSettled
-from weir.broker.registry.catalog import Catalog
+from weir.broker.metadata.catalog import Catalog
+from weir.broker.records.control import GroupsPlaced, GroupsSettled
 from weir.model.ids import REGISTRY_GROUP, group_of, node_of, voter_of
 from weir.sim.healing import Healing
 from weir.sim.scene import Scene

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from weir import raft
-from weir.broker import events as ev
+from weir.broker.api import events as ev
 from weir.broker.shard import Shard
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import encode_request

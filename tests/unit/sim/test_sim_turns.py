@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker import events as ev
+from weir.broker.api import events as ev
 from weir.broker.shard import Shard
 from weir.host.accept_queue import AcceptQueue
 from weir.host.connections import ClientConnection, Connections

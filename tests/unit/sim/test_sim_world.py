@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from weir.broker.intake.intake import Intake
+from weir.broker.produce.appender import Intake
 from weir.sim.run import run_seed
 from weir.sim.shape import Shape
 from weir.testing.simulator.network import Link, Net

@@ -11,7 +11,7 @@ import pytest
 
 import weir
 from weir import device, sync, testing
-from weir.broker import events as ev
+from weir.broker.api import events as ev
 from weir.errors import Disconnected
 from weir.model.stamp import milliseconds_of
 

@@ -7,9 +7,8 @@ broker takes values out of batches.
 
 from __future__ import annotations
 
-from weir.broker.admission import Authorize, Budget
-from weir.broker.devices.asking import Asking
-from weir.broker.devices.pulling import Pulling
+from weir.broker.devices.pulls import Pulling
+from weir.broker.devices.queries import Asking
 from weir.broker.devices.subscriptions import (
     WATCH_BYTES,
     InHand,
@@ -17,11 +16,12 @@ from weir.broker.devices.subscriptions import (
     Subscription,
     partitions_of,
 )
-from weir.broker.devices.watching import Watching
-from weir.broker.neighbours.passing import Passing
-from weir.broker.outbox import Outbox
-from weir.broker.sessions import Session
-from weir.broker.topics import Topics
+from weir.broker.devices.watches import Watching
+from weir.broker.forwarding.forwarder import Passing
+from weir.broker.partition.topics import Topics
+from weir.broker.runtime.admission import Authorize, Budget
+from weir.broker.runtime.outbox import Outbox
+from weir.broker.runtime.session import Session
 from weir.errors import BadRequest, NoHello, NotSubscribed, Overloaded, Refused, StaleGrant
 from weir.model.ids import Address, group_of
 from weir.model.limits import (

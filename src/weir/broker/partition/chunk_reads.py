@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weir.broker.outbox import Caller, Outbox
-from weir.broker.reads import Reads
 from weir.broker.replica.group import Group
+from weir.broker.runtime.outbox import Caller, Outbox
+from weir.broker.runtime.reads import Reads
 from weir.codec.fields import Buffer
 from weir.errors import BadRequest, Refused, ValueLost
 from weir.model.limits import CHUNKS_PER_FETCH_MAX, FETCH_BYTES_MAX

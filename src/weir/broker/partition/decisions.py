@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from weir.broker.control import (
+from weir.broker.partition.leader import Leading
+from weir.broker.records.control import (
     AcksPrepared,
     AttemptBarred,
     MessagesAcked,
@@ -10,8 +11,7 @@ from weir.broker.control import (
     ScatteringsDecided,
     ScatterRecord,
 )
-from weir.broker.partition.leading import Leading
-from weir.broker.state.aside import give_again
+from weir.broker.state.scattered_acks import give_again
 from weir.broker.state.scatterings import Outcome, PreparedAcks
 from weir.broker.state.state import PartitionState
 from weir.model.scattering import Attempt

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from weir.broker.leaderless import no_leader
-from weir.broker.outbox import Caller, Outbox
-from weir.broker.payloads import without
-from weir.broker.reads import Reads
-from weir.broker.replica.assured import assured
 from weir.broker.replica.group import Group
+from weir.broker.replica.linearizable_reads import assured
+from weir.broker.runtime.leaderless import no_leader
+from weir.broker.runtime.outbox import Caller, Outbox
+from weir.broker.runtime.payloads import without
+from weir.broker.runtime.reads import Reads
+from weir.broker.runtime.waits import Wait, Waits
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
-from weir.broker.waits import Wait, Waits
 from weir.codec.fields import Buffer
 from weir.errors import DamagedRange, OffsetOutOfRange, Refused, Unavailable
 from weir.model.ids import node_of

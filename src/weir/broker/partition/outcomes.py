@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from weir.broker.control import (
+from weir.broker.partition.decisions import apply_scattering
+from weir.broker.partition.leader import Leading
+from weir.broker.records.control import (
     AcksPrepared,
     AttemptBarred,
     ClusterDeleted,
@@ -30,8 +32,6 @@ from weir.broker.control import (
     ScatteringsDecided,
     StampsRaised,
 )
-from weir.broker.partition.decisions import apply_scattering
-from weir.broker.partition.leading import Leading
 from weir.broker.replica.group import Group
 from weir.broker.state.state import PartitionState
 from weir.errors import Halted

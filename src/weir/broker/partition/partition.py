@@ -7,24 +7,24 @@ from functools import partial
 from typing import Any
 
 from weir import raft
-from weir.broker.clusters.steering import Change
-from weir.broker.entries import Payload
-from weir.broker.intake.fan_in import Crowd, FanIn
-from weir.broker.intake.producing import publish, publish_devices
-from weir.broker.leaderless import no_leader
-from weir.broker.outbox import Caller
+from weir.broker.consumers.operations import Change
 from weir.broker.partition.chunk_reads import ChunkReads
+from weir.broker.partition.context import Surroundings
+from weir.broker.partition.description import info_of, order_of, positions_of
 from weir.broker.partition.fetches import Fetches
-from weir.broker.partition.leading import Leading
+from weir.broker.partition.leader import Leading
 from weir.broker.partition.outcomes import apply_control
+from weir.broker.partition.produce_requests import publish, publish_devices
 from weir.broker.partition.replica_reads import check_replica, end_if_astray
 from weir.broker.partition.retention import done_below, first_needed, retain
-from weir.broker.partition.told import info_of, order_of, positions_of
-from weir.broker.replica.assured import assured
+from weir.broker.produce.batcher import Crowd, FanIn
+from weir.broker.records.entries import Payload
 from weir.broker.replica.group import Group
-from weir.broker.scatter.participant import Tell
+from weir.broker.replica.linearizable_reads import assured
+from weir.broker.runtime.leaderless import no_leader
+from weir.broker.runtime.outbox import Caller
+from weir.broker.scattering.participant import Tell
 from weir.broker.state.state import PartitionState
-from weir.broker.surroundings import Surroundings
 from weir.errors import DamagedRange, Refused, Unavailable
 from weir.model.header import Header
 from weir.model.ids import node_of, partition_of
@@ -210,6 +210,11 @@ class Partition:
         self._led().steering.change(caller, request)
 
     # -- time and peers ----------------------------------------------------------------------
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether something is in line that is not proposed yet."""
+        return self.leading is not None and self.leading.intake.has_staged
 
     def cut(self) -> int:
         """Propose all that has gathered since the last flush began; return from how many devices,

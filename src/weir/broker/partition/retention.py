@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weir.broker.control import LogStartMoved
-from weir.broker.entries import of_control
+from weir.broker.records.control import LogStartMoved
+from weir.broker.records.entries import of_control
 from weir.broker.replica.group import Group
 from weir.broker.state.state import PartitionState
 from weir.model.limits import OPEN_VALUE_MS

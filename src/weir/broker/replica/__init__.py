@@ -1,1 +1,1 @@
-"""A replica of a Raft group: its node, its past, how entries become durable and are applied."""
+"""Replicas of Raft groups: their storage, how entries become durable, are applied and sent."""

@@ -12,18 +12,18 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from weir import raft
-from weir.broker.entries import Payload, applied_by
-from weir.broker.reads import Pauses, Reads
+from weir.broker.records.entries import Payload, applied_by
+from weir.broker.records.snapshots import unpack_slowly
+from weir.broker.replica.catch_up import Supply
+from weir.broker.replica.catch_up_slots import Slots
 from weir.broker.replica.halting import ReplicaHalt
-from weir.broker.replica.incoming import Incoming
-from weir.broker.replica.overheard import Overheard
-from weir.broker.replica.past import LogStorage
+from weir.broker.replica.incoming_snapshots import Incoming
+from weir.broker.replica.raft_storage import LogStorage
+from weir.broker.replica.read_index import Rounds, Then
 from weir.broker.replica.refusals import elsewhere, refusal_of
-from weir.broker.replica.rounds import Rounds, Then
-from weir.broker.replica.slots import Slots
+from weir.broker.replica.rejoin import Overheard
 from weir.broker.replica.staging import stage
-from weir.broker.replica.supply import Supply
-from weir.broker.state.frozen import unpack_slowly
+from weir.broker.runtime.reads import Pauses, Reads
 from weir.errors import Damaged, NotLeader, Unavailable
 from weir.model.ids import REGISTRY_GROUP
 from weir.model.limits import KIB, MIB

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from weir import raft
+from weir.broker.records.snapshots import crc_from, pack_onto, taken
 from weir.broker.replica.group import Group
-from weir.broker.state.frozen import crc_from, pack_onto, taken
 from weir.codec.checksums import crc32c
 from weir.codec.fields import U32
 from weir.errors import Damaged

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from weir import raft
-from weir.broker.entries import Payload, stored_in
-from weir.broker.replica.past import pack_installed
+from weir.broker.records.entries import Payload, stored_in
+from weir.broker.replica.raft_storage import pack_installed
 from weir.storage.format.frame import Kind
 from weir.storage.format.record import HardState, Record
 from weir.storage.log import Log

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from weir.broker.control import MessagesGranted, MessagesReturned
+from weir.broker.records.control import MessagesGranted, MessagesReturned
 from weir.broker.state.holders import Holders
 from weir.broker.state.ranges import Ranges
 from weir.model.clusters import AckOutcome, Mode

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from weir.broker.control import CursorMoved, CursorSought, CursorTaken
+from weir.broker.records.control import CursorMoved, CursorSought, CursorTaken
 from weir.broker.state.clusters import AT_ONCE, NOBODY
 from weir.model.stamp import milliseconds_of
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 import xxhash
 
-from weir.broker.state.frozen import Frozen, opened
+from weir.broker.records.snapshots import Frozen, opened
 from weir.codec.fields import Buffer
 from weir.model.limits import DEVICE_WINDOW, PIPELINE_WINDOW
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from weir.broker.state.frozen import Frozen, opened
+from weir.broker.records.snapshots import Frozen, opened
 from weir.codec.fields import Buffer
 from weir.errors import UnknownVersion
 

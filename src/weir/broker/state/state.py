@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from weir.broker.control import (
+from weir.broker.records.control import (
     AcksPrepared,
     ClusterDeleted,
     ClusterOpened,
@@ -18,8 +18,8 @@ from weir.broker.control import (
     CursorTaken,
     LogStartMoved,
 )
-from weir.broker.entries import BatchRecord
-from weir.broker.state.aside import give_again, put_aside
+from weir.broker.records.entries import BatchRecord
+from weir.broker.records.snapshots import Frozen, opened
 from weir.broker.state.clusters import ClusterState
 from weir.broker.state.cursors import Cursor, Cursors
 from weir.broker.state.dedupe import (
@@ -31,9 +31,9 @@ from weir.broker.state.dedupe import (
     value_hash,
 )
 from weir.broker.state.delays import Delays, Row
-from weir.broker.state.frozen import Frozen, opened
-from weir.broker.state.large import ValueTable
+from weir.broker.state.large_values import ValueTable
 from weir.broker.state.ranges import Ranges
+from weir.broker.state.scattered_acks import give_again, put_aside
 from weir.broker.state.scatterings import PreparedAcks, PreparedBatch, Scatterings, Taken
 from weir.errors import UnknownVersion
 from weir.model.batch import Batch

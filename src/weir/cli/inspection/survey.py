@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from weir.broker import control
-from weir.broker.control import TopicCreated
-from weir.broker.registry.catalog import Catalog
+from weir.broker.metadata.catalog import Catalog
+from weir.broker.records import control
+from weir.broker.records.control import TopicCreated
 from weir.broker.replica.restore import decode_checkpoint
 from weir.errors import Damaged, WeirError
 from weir.model.ids import REGISTRY_GROUP, partition_of, topic_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weir.broker import events as ev
-from weir.broker.peers.silence import Silence
+from weir.broker.api import events as ev
+from weir.broker.replica.peers.link_timeout import Silence
 from weir.codec.fields import Buffer, total
 from weir.errors import RemoteProtocolError
 from weir.host.connections import Transport

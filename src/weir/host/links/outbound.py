@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Protocol
 
-from weir.broker import events as ev
+from weir.broker.api import events as ev
 from weir.host.links.greeting import Dialer, Dialled, Dice
 from weir.host.links.lanes import OutLane
 from weir.host.shard_connections import Home, Wire

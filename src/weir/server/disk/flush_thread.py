@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from weir.broker.counts import Histogram
+from weir.broker.api.counts import Histogram
 from weir.server.config.quantity import in_mib
 from weir.server.reminder import Reminder
 from weir.storage.disk import Disk

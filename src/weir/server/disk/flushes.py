@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
-from weir.broker.counts import Histogram
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.api.counts import Histogram
 from weir.host.flush_schedule import FlushSchedule
 from weir.server.disk.flush_thread import Flusher
 from weir.server.disk.jobs import die

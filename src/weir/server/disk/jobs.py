@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, NoReturn
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
 from weir.errors import DiskFailed
 from weir.server.config.quantity import in_mib
 from weir.server.exit_codes import EXIT_DISK

@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
 from weir.server.disk.jobs import spare_made
 from weir.server.disk.throttle import Gently
 from weir.server.reminder import Reminder

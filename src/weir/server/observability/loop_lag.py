@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from weir.broker.counts import Histogram
+from weir.broker.api.counts import Histogram
 
 _EVERY_SECONDS = 0.1
 _BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

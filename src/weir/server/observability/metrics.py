@@ -14,8 +14,8 @@ from itertools import islice
 from typing import Protocol
 
 import weir
-from weir.broker.counts import Histogram, PartitionCounts
-from weir.broker.reservations import Reservations
+from weir.broker.api.counts import Histogram, PartitionCounts
+from weir.broker.runtime.reservations import Reservations
 from weir.broker.shard import Shard
 from weir.broker.state.clusters import ClusterState
 from weir.errors import BY_CODE

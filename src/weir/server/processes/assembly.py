@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weir.broker.layout import Layout
+from weir.broker.api.layout import Layout
 from weir.broker.shard import Shard, ShardSettings
 from weir.host.links.links import Own
 from weir.host.log_start import Start, open_log, tell_durable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weir.broker.peers.clocks import Clocks
+from weir.broker.replica.peers.clocks import Clocks
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.shape import UNORDERED
 from weir.testing.simulator.world import SECOND

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from weir.broker.clusters.grants import Grants
-from weir.broker.control import MessagesGranted
+from weir.broker.consumers.grants import Grants
+from weir.broker.records.control import MessagesGranted
 from weir.broker.state.clusters import ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.sim.mutants.planting import Patch, mutant

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weir.broker.domain.ends import Ends
-from weir.broker.intake.intake import Intake
+from weir.broker.barriers.ends import Ends
 from weir.broker.partition.partition import Partition
+from weir.broker.produce.appender import Intake
 from weir.model.topic import Topic
 from weir.protocol.client.barriers import ReportEnded
 from weir.sim.mutants.planting import Patch, mutant

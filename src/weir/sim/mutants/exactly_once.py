@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from weir.broker.entries import BatchRecord
-from weir.broker.intake.growing import Growing
-from weir.broker.intake.intake import Intake, Pending
-from weir.broker.neighbours import feed
+from weir.broker.forwarding import registry_feed
 from weir.broker.partition.partition import Partition
+from weir.broker.produce.appender import Intake, Pending
+from weir.broker.produce.chunks import Growing
+from weir.broker.records.entries import BatchRecord
 from weir.broker.replica.group import Group
-from weir.broker.requests import Requests
+from weir.broker.router.requests import Requests
 from weir.broker.state.dedupe import OriginTable, ProducerTable
-from weir.broker.state.large import ValueTable
+from weir.broker.state.large_values import ValueTable
 from weir.model.header import Header
 from weir.protocol.client.messages import Confirm
 from weir.sim.mutants.planting import Patch, mutant
@@ -90,8 +90,8 @@ def an_earlier_term_is_taken_for_the_own(patch: Patch) -> None:
 @mutant(seed=1, breaks={"Fenced"})
 def a_fence_waits_for_nobody_away(patch: Patch) -> None:
     """A new epoch is told before a shard that is away has heard of it (ADR 0009 §5)."""
-    patch.setattr(feed, "is_fence", lambda record: False)
-    patch.setattr(feed.Feed, "_may_leave", lambda self, held: self._settled(held.record))
+    patch.setattr(registry_feed, "is_fence", lambda record: False)
+    patch.setattr(registry_feed.Feed, "_may_leave", lambda self, held: self._settled(held.record))
 
 
 @mutant(seed=4, breaks={"Fenced"})

@@ -6,7 +6,7 @@ from weir.sim.mutants.planting import Patch, bug
 from weir.sim.outcome import CRASH
 
 _MERGE = "weir.order.merge"
-_WRITER = "weir.broker.writer"
+_WRITER = "weir.broker.replica.writer"
 
 
 @bug(breaks={"Durable", "OneOffset", CRASH})

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from weir.broker.clusters.begun import Begun, Run
-from weir.broker.clusters.grants import Grants
-from weir.broker.clusters.leases import Leases
-from weir.broker.control import MessagesGranted, MessagesReturned
+from weir.broker.consumers.attempts import Begun, Run
+from weir.broker.consumers.grants import Grants
+from weir.broker.consumers.leases import Leases
+from weir.broker.records.control import MessagesGranted, MessagesReturned
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Grant
 from weir.model.clusters import AckOutcome
 from weir.sim.mutants.planting import Patch, mutant

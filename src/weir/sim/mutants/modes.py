@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weir.broker.clusters import pick_keyed
-from weir.broker.clusters.line import Line
-from weir.broker.clusters.pick_keyed import Keyed
-from weir.broker.clusters.pick_ordered import Ordered
-from weir.broker.clusters.pick_shared import Shared
-from weir.broker.clusters.picking import ANYBODY
+from weir.broker.consumers.modes import keyed
+from weir.broker.consumers.modes.keyed import Keyed
+from weir.broker.consumers.modes.ordered import Ordered
+from weir.broker.consumers.modes.picking import ANYBODY
+from weir.broker.consumers.modes.shared import Shared
+from weir.broker.consumers.waiting import Line
 from weir.broker.state.clusters import ClusterState
 from weir.broker.state.delays import Delays
 from weir.broker.state.ranges import Ranges
@@ -23,7 +23,7 @@ def keys_do_not_count(patch: Patch) -> None:
     def keys_of(first: int, validity: object, hashes: Sequence[int]) -> list[int]:
         return [-1 - first - i for i in range(len(hashes))]
 
-    patch.setattr(pick_keyed, "keys_of", keys_of)
+    patch.setattr(keyed, "keys_of", keys_of)
 
 
 @mutant(seed=2, breaks={"KeyOrder", "Leased", "HeldBack"})

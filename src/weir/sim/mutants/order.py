@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import cast
 
 from weir import raft
-from weir.broker.domain.askers import Scope
-from weir.broker.domain.domain import Domain
-from weir.broker.domain.growth import Growth
-from weir.broker.domain.plan import Led, Plan, Planner
-from weir.broker.events import TICK_MS
-from weir.broker.intake import producing
-from weir.broker.outbox import Caller
-from weir.broker.partition.leading import Leading
+from weir.broker.api.events import TICK_MS
+from weir.broker.barriers.growth import Growth
+from weir.broker.barriers.leaders import Led, Plan, Planner
+from weir.broker.barriers.topic_order import Domain
+from weir.broker.barriers.waiters import Scope
+from weir.broker.partition import produce_requests
+from weir.broker.partition.context import Surroundings
+from weir.broker.partition.leader import Leading
 from weir.broker.partition.partition import Partition
-from weir.broker.replica.past import LogStorage
+from weir.broker.replica.raft_storage import LogStorage
+from weir.broker.runtime.outbox import Caller
 from weir.broker.state.state import PartitionState
-from weir.broker.surroundings import Surroundings
 from weir.model.ids import group_of
 from weir.model.stamp import stamp_at
 from weir.model.topic import Topic
@@ -209,7 +209,7 @@ def visible_once_it_is_committed(patch: Patch) -> None:
     def tell(shared: Surroundings, group: int, caller: Caller, reply: Confirm) -> None:
         shared.outbox.reply(caller, reply)
 
-    patch.setattr(producing, "_when_visible", tell)
+    patch.setattr(produce_requests, "_when_visible", tell)
 
 
 @mutant(seed=0, breaks=_BARRIER, shape=ORDER)

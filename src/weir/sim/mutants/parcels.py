@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weir.broker.clusters.picking import Ground
+from weir.broker.consumers.modes.picking import Ground
 from weir.model.stamp import milliseconds_of
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.shape import EVEN_PARCELS, NODE_PARCELS

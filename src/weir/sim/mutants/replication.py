@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weir import raft
-from weir.broker.control import LevelRaised
-from weir.broker.events import TICK_MS
-from weir.broker.intake import producing
-from weir.broker.outbox import Caller
-from weir.broker.registry.membership import Membership
+from weir.broker.api.events import TICK_MS
+from weir.broker.metadata.membership import Membership
+from weir.broker.partition import produce_requests
+from weir.broker.records.control import LevelRaised
+from weir.broker.runtime.outbox import Caller
 from weir.protocol.client.nodes import RaiseLevel
 from weir.raft import core, election
 from weir.raft.follower import Follower
@@ -233,7 +233,7 @@ def confirm_after_step_down(patch: Patch) -> None:
     """Who led and does not any more confirms nothing: another entry may have taken the place."""
     waits = "            for tell in (*pending.early, *pending.waiting, *pending.clients):\n"
     patch.source(
-        "weir.broker.intake.intake",
+        "weir.broker.produce.appender",
         waits + "                tell(error)\n",
         waits + "                tell(pending.record)\n",
     )
@@ -242,7 +242,7 @@ def confirm_after_step_down(patch: Patch) -> None:
 @mutant(seed=0, breaks={"Durable"}, shape=ALL)
 def what_was_only_received_has_a_place(patch: Patch) -> None:
     """One disk has it: the place may become another message's (counterexample 19)."""
-    patch.setattr(producing, "_received", lambda confirm: confirm)
+    patch.setattr(produce_requests, "_received", lambda confirm: confirm)
 
 
 @mutant(seed=0, breaks={"Honest", CRASH}, shape=ALL)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from weir.broker.layout import Layout
-from weir.broker.neighbours.neighbours import Neighbours
-from weir.broker.neighbours.passing import Passing
+from weir.broker.api.layout import Layout
+from weir.broker.forwarding.forwarder import Passing
+from weir.broker.forwarding.trunks import Neighbours
 from weir.model.ids import partition_of, topic_of
 from weir.sim.mutants.planting import Patch, bug, mutant
 from weir.sim.shape import Shape

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from weir.broker.replica.staging import Token
+from weir.broker.replica.writer import Writer
 from weir.broker.state.state import PartitionState
-from weir.broker.writer import Writer
 from weir.errors import BadBatch
 from weir.model.header import parse
 from weir.sim.lone_log import play_log

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weir.broker.clusters import turns
-from weir.broker.clusters.turns import Turns
-from weir.broker.control import CursorMoved, CursorSought, CursorTaken
-from weir.broker.outbox import Caller
+from weir.broker.consumers import cursor_leases
+from weir.broker.consumers.cursor_leases import Turns
+from weir.broker.records.control import CursorMoved, CursorSought, CursorTaken
+from weir.broker.runtime.outbox import Caller
 from weir.broker.state.clusters import AT_ONCE
 from weir.broker.state.cursors import Cursor, Cursors
 from weir.protocol.client import messages as m
@@ -116,7 +116,7 @@ def a_turn_before_it_is_committed(patch: Patch) -> None:
 @mutant(seed=5, breaks={"OneTurn"}, shape=LONE)
 def a_new_leader_knows_of_no_turn(patch: Patch) -> None:
     """A turn that an earlier leader gave lasts as long as it said (ADR 0026)."""
-    patch.setattr(turns, "left_of", lambda deadline, consumer, last_stamp, time: 0)
+    patch.setattr(cursor_leases, "left_of", lambda deadline, consumer, last_stamp, time: 0)
 
 
 @mutant(seed=5, breaks={"OneTurn"}, shape=LONE)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
-from weir.broker.identity import Identity
-from weir.broker.layout import Layout
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.api.identity import Identity
+from weir.broker.api.layout import Layout
 from weir.broker.shard import Shard, ShardSettings
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections

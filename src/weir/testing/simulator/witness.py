@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from weir import raft
+from weir.broker.records.snapshots import pack
 from weir.broker.replica.group import Group
-from weir.broker.state.frozen import pack
 
 if TYPE_CHECKING:
     from weir.testing.simulator.process import Process

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker import events as ev
+from weir.broker.api import events as ev
 from weir.errors import BadRequest, NotSubscribed, StaleGrant
 from weir.model.limits import GRANT_MS_MAX
 from weir.protocol.device import codec as d

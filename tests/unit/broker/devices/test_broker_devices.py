@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from weir.broker import events as ev
-from weir.broker.effects import Hangup
-from weir.broker.intake import fan_in
-from weir.broker.intake.fan_in import DUPLICATE
+from weir.broker.api import events as ev
+from weir.broker.api.effects import Hangup
+from weir.broker.produce import batcher
+from weir.broker.produce.batcher import DUPLICATE
 from weir.errors import BadRequest, ErasedBoot, NoHello, Overloaded, SequenceReused, UnknownTopic
 from weir.model.limits import DEDUPE_HORIZON_MS, DEVICE_WINDOW, MAX_AHEAD_MS, RETRY_AFTER_MS
 from weir.model.stamp import milliseconds_of
@@ -154,7 +154,7 @@ def test_a_quiet_device_is_never_forgotten(hub: Any) -> None:
 def test_one_device_too_many_is_refused_and_the_known_go_on(
     hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fan_in, "ORIGINS_PER_PARTITION_MAX", 3)
+    monkeypatch.setattr(batcher, "ORIGINS_PER_PARTITION_MAX", 3)
     full = (Overloaded.code, RETRY_AFTER_MS)
     hub.device(50, d.publish(1, b"a", 0))  # in flight while the next are judged
     firsts = [d.publish(sn, b"a", 0) for sn in (2, 3, 4)]

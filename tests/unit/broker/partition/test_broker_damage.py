@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
 from weir.errors import Damaged, DamagedRange
 from weir.model.batch import split
 from weir.model.clusters import Mode

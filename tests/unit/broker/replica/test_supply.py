@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from weir import raft
-from weir.broker.replica.slots import SLOTS, Slots
-from weir.broker.replica.supply import Supply
+from weir.broker.replica.catch_up import Supply
+from weir.broker.replica.catch_up_slots import SLOTS, Slots
 from weir.errors import DamagedRange, Refused
 from weir.storage.format.frame import Kind
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from weir.broker.control import MessagesGranted, MessagesReturned
+from weir.broker.records.control import MessagesGranted, MessagesReturned
+from weir.broker.records.snapshots import pack, unpack
 from weir.broker.state import clusters
 from weir.broker.state.clusters import AT_ONCE, ClusterState
-from weir.broker.state.frozen import pack, unpack
 from weir.model.clusters import AckOutcome, Mode
 
 ELSEWHERE, EXPIRED = AckOutcome.DONE_ELSEWHERE, AckOutcome.EXPIRED

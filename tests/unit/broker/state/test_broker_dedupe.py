@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weir.broker.records.snapshots import pack, unpack
 from weir.broker.state import dedupe
 from weir.broker.state.dedupe import PARTS, Answer, Known, Origin, OriginTable, ProducerTable
-from weir.broker.state.frozen import pack, unpack
 from weir.model.limits import DEVICE_WINDOW, PIPELINE_WINDOW
 
 

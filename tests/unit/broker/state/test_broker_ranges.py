@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weir.broker.records.snapshots import pack, unpack
 from weir.broker.state import ranges as room
-from weir.broker.state.frozen import pack, unpack
 from weir.broker.state.ranges import Ranges
 from weir.errors import UnknownVersion
 

@@ -33,7 +33,7 @@ def page(**values: float) -> Figures:
 
 def shard(works: float = 0.1, waits: float = 0.0, **after: float) -> Shard:
     later = {"messages": 1_000, "flushing": 1.0, "flushes": 500, "waited": 20.0, "commits": 1_000}
-    stages = {"broker.intake": 30, "server": 60, "raft": 10}
+    stages = {"broker.produce": 30, "server": 60, "raft": 10}
     return Shard(page(), page(**{**later, **after}), works, waits, stages)
 
 
@@ -60,7 +60,7 @@ def test_the_busiest_log_is_named() -> None:
 def test_the_stages_of_the_busiest_loop_are_named() -> None:
     found = judge(replace(QUIET, shards=[shard(), shard(works=0.9, waits=0.05)]))
     assert found.limit == "processor"
-    assert "shard 1's loop works 90% of the time (server 60%, broker.intake 30%" in found.because
+    assert "shard 1's loop works 90% of the time (server 60%, broker.produce 30%" in found.because
     assert "larger batches" in found.rows[1].advice
 
 

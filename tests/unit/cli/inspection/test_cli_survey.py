@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from weir.broker import control
-from weir.broker.control import TopicCreated
+from weir.broker.records import control
+from weir.broker.records.control import TopicCreated
 from weir.cli.inspection.survey import LogSurvey, NotALog, log_folders, survey, survey_all
 from weir.cli.inspection.verify import verify
 from weir.model.batch import encode

@@ -15,7 +15,7 @@ import pytest
 
 import weir
 from weir import testing
-from weir.broker.outbox import Outbox
+from weir.broker.runtime.outbox import Outbox
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
 from weir.client.connection.system import REAL

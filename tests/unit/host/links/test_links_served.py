@@ -7,10 +7,10 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
-from weir.broker.admission import Budget
-from weir.broker.identity import Identity
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.api.identity import Identity
+from weir.broker.runtime.admission import Budget
 from weir.host.links.links import Links, Own
 from weir.host.shard_connections import Home, Wire
 from weir.host.trunks import Trunks

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
-from weir.broker.admission import Budget
-from weir.broker.identity import Identity
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.api.identity import Identity
+from weir.broker.runtime.admission import Budget
 from weir.host.links.greeting import Dialled
 from weir.host.links.links import Links, Own
 from weir.host.shard_connections import Home, Wire

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
 from weir.errors import DiskFailed
 from weir.host.flush_schedule import LONE_ASKED, LONE_IN_A_ROW, QUICK_SECONDS, FlushSchedule
 from weir.server.disk import flushes

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
 from weir.server import reminder
 from weir.server.disk.file_disk import FileDisk
 from weir.server.disk.thread_pool import DiskPool

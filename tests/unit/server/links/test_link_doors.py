@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
 from weir.model.ids import place_of
 from weir.protocol import link
 from weir.protocol.link import Lane, Verdict

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
 from weir.host.links.outbound import Whereabouts
 from weir.model.ids import place_of
 from weir.model.limits import LINK_FRAME_BYTES_MAX, LINK_STALLED_MS, LINK_UNSENT_BYTES_MAX

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from weir.broker import effects as ef
-from weir.broker import events as ev
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
 from weir.host.forwarded_connection import Guest
 from weir.host.trunks import ServingEnd, Trunks
 from weir.model.ids import place_of

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from weir.broker.counts import Counts
+from weir.broker.api.counts import Counts
 from weir.broker.shard import Shard
 from weir.server.observability import leader_changes
 from weir.server.observability.leader_changes import LeadsTold

@@ -1,0 +1,1 @@
+"""Barriers: the one order of a topic's partitions, how far it is complete, who is told."""

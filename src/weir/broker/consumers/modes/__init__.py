@@ -1,0 +1,1 @@
+"""The modes of clusters: what is granted next, and to whom."""

@@ -1,0 +1,205 @@
+"""Mode `ordered`: one consumer at a time gets everything, in order; the others stand by.
+
+A grant at an offset ends all that anybody holds from there on (`ClusterState.grant`), so who takes
+over begins at the first message that is not done, and a late ack of the one before is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from weir.broker.consumers.modes.picking import ANYBODY, Ground, Pick, Picking, Run
+from weir.broker.consumers.waiting import Line
+from weir.broker.runtime.waits import Wait
+from weir.broker.state.clusters import AT_ONCE, ClusterState, Grant
+from weir.broker.state.ranges import Ranges
+from weir.model.clusters import Mode
+from weir.model.limits import FETCH_BYTES_MAX, WATCHED_MAX
+from weir.protocol.client.messages import Pull
+
+_NOTHING = (0, 0)
+#: Beyond twice those that are live and so many, grants that ended are forgotten.
+_SLACK = 256
+
+
+class Ordered(Picking):
+    """Knows whose turn it is, and up to where that one was granted messages."""
+
+    __slots__ = ("_active", "_is_granting", "_lease_ms", "_left", "_until_ms")
+
+    mode: ClassVar[Mode] = Mode.ORDERED
+
+    def __init__(self, ground: Ground, name: str) -> None:
+        """Begin with nobody; who holds messages of an earlier leader's is found in the state."""
+        super().__init__(ground, name)
+        self._active = ANYBODY
+        #: Whether something is being granted, or read: nothing leaves before it has left.
+        self._is_granting = False
+        #: By grant, the offset below which its messages have left. The others rest until the lease
+        #: ends, and nothing behind them is to be done before them: they could not be read, or an
+        #: earlier leader's answer may have died with it.
+        self._left: dict[int, int] = {}
+        #: An active one that holds nothing and asks for nothing is given up then: a lease after it
+        #: asked last.
+        self._until_ms = self._lease_ms = 0
+
+    # -- what to grant -----------------------------------------------------------------------
+
+    def turn(self, line: Line) -> int | None:
+        """Return who is active, if it pulls; without anybody, the first in line will be."""
+        active = self._active_of(line)
+        return active if active == ANYBODY or line.pulls.holds(active) else None
+
+    def pick(self, line: Line, request: Pull) -> Pick | None:
+        """Return what follows all that is done or with the active one."""
+        self.is_barred = False
+        first, behind = self._next(request.max_messages)
+        if first >= behind:
+            return None
+        begin, behind = Ranges(request.begun or ()).gap_from(first, behind)
+        self.is_barred = begin > first  # what follows is not to be done before it
+        if self.is_barred:
+            return None
+        size = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
+        reading = self._ground.read(first, behind, size)
+        if reading is None:
+            return None
+        return Pick(first, min(behind, reading.next_offset), reading)
+
+    def offered(self, line: Line) -> Run:
+        """Return what whoever is active could be granted."""
+        return self._next(WATCHED_MAX)
+
+    def told(self, line: Line) -> tuple[Run, Sequence[Wait[Pull]]]:
+        """Tell the active one alone; without anybody, the first in line."""
+        active = self._active_of(line)
+        found = self.offered(line)
+        if found[0] >= found[1] or (active != ANYBODY and not line.watches.holds(active)):
+            return _NOTHING, ()
+        return found, (line.watches.pop(active),)
+
+    def _next(self, most: int) -> Run:
+        """Return the first messages that may be granted now: none while one in front of them is
+        held back, or with somebody else.
+        """
+        state, cluster = self._ground.state, self._cluster
+        first, done = state.log_start, state.voids
+        if cluster is not None:
+            first, done = cluster.cursor, cluster.done
+        if self._is_granting:
+            return _NOTHING
+        mine, others = self._shares()
+        limit = state.decided_offset
+        while first < limit:
+            first, behind = done.gap_from(first, limit)
+            free, _ = mine.gap_from(first, limit)
+            if free == first < limit:
+                break
+            first = free
+        else:
+            return _NOTHING
+        start, end = others.gap_from(first, behind)
+        if start > first:
+            return _NOTHING
+        most = self._portion(first, most)
+        return first, min(end, first + most, self._due_from(first, behind))
+
+    def _due_from(self, first: int, behind: int) -> int:
+        """Return where the first messages begin that are not due: the cluster waits for them."""
+        delays = self._ground.state.delays
+        row = delays.live(first, behind, self._ground.due_ms()) if len(delays) else None
+        return behind if row is None else max(row.first, first)
+
+    # -- whose turn it is --------------------------------------------------------------------
+
+    def _active_of(self, line: Line) -> int:
+        if self._active != ANYBODY and not self._is_granting and self._is_over(line):
+            self._active = ANYBODY
+        if self._active == ANYBODY:
+            holders = {consumer for consumer, *_ in self._held()} - {ANYBODY}
+            self._active = next(iter(holders), ANYBODY)
+        return self._active
+
+    def _is_over(self, line: Line) -> bool:
+        """Whether a grant of the active one has ended, or it does nothing: it may stand still."""
+        if self._active in self._ended():
+            return True
+        now_ms = self._ground.time.monotonic_ms()
+        if line.holds(self._active):
+            self._until_ms = now_ms + self._lease_ms
+        if now_ms < self._until_ms:
+            return False
+        return all(consumer != self._active for consumer, *_ in self._held())
+
+    def _ended(self) -> set[int]:
+        """Return the consumers of whom a grant has ended."""
+        cluster = self._cluster
+        return set() if cluster is None else {g.consumer for g in self._over(cluster).values()}
+
+    def _held(self) -> Iterator[tuple[int, int, Grant]]:
+        """Yield what is held back (with 0), or with consumers of whom no grant has ended; and what
+        such a one is giving back: it is on its way to nobody (simulated set 860).
+        """
+        cluster = self._cluster
+        if cluster is not None:
+            over = self._over(cluster)
+            ended = {grant.consumer for grant in over.values()} - {ANYBODY}
+            is_kept = self._ground.leases.is_kept
+            for fence, grant in cluster.grants.items():
+                if fence not in over and grant.consumer not in ended:
+                    yield grant.consumer, fence, grant
+                elif is_kept(self._name, fence):
+                    yield ANYBODY, fence, grant
+
+    def _shares(self) -> tuple[Ranges, Ranges]:
+        """Return what the active one holds and was sent, and what is held besides."""
+        mine, others = Ranges(), Ranges()
+        for consumer, fence, grant in self._held():
+            left = self._left.get(fence, 0) if consumer == self._active != ANYBODY else 0
+            for first, behind in grant.left:
+                if first < left:
+                    mine.add(first, min(behind, left))
+                if behind > left:
+                    others.add(max(first, left), behind)
+        return mine, others
+
+    def _over(self, cluster: ClusterState) -> dict[int, Grant]:
+        ground = self._ground
+        over = ground.leases.over(self._name, cluster, ground.time.monotonic_ms())
+        return {
+            fence: grant
+            for fence, grant in cluster.grants.items()
+            if fence in over or grant.deadline == AT_ONCE
+        }
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether it is to be seen what is next."""
+        return self._is_granting
+
+    # -- what became of it -------------------------------------------------------------------
+
+    def took(self, session: int, request: Pull, pick: Pick) -> None:
+        """From here on this one is active."""
+        self._active = session
+        self._is_granting = True
+        self._lease_ms = request.lease_ms
+        self._until_ms = self._ground.time.monotonic_ms() + request.lease_ms
+
+    def granted(self, pick: Pick, grant: Grant | None) -> None:
+        """It is with the active one now, unless it cannot be any more."""
+        self._is_granting = grant is not None
+
+    def handed_out(self, fence: int, behind: int) -> None:
+        """What of it lies below an offset has left."""
+        self._is_granting = False
+        grants = self._cluster.grants if self._cluster is not None else {}
+        if len(self._left) > 2 * len(grants) + _SLACK:
+            self._left = {known: at for known, at in self._left.items() if known in grants}
+        self._left[fence] = behind
+
+    def closed(self, session: int) -> None:
+        """The next in line takes over, once what a peer held that is gone is released."""
+        if session == self._active:
+            self._until_ms = 0

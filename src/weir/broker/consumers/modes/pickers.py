@@ -1,0 +1,183 @@
+"""The pickers of a partition's clusters, each of its cluster's mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from weir.broker.consumers.modes.due_times import DueTimes
+from weir.broker.consumers.modes.keyed import Keyed
+from weir.broker.consumers.modes.ordered import Ordered
+from weir.broker.consumers.modes.picking import Ground, Picking
+from weir.broker.consumers.modes.shared import Shared
+from weir.broker.records.control import MessagesAcked
+from weir.broker.records.entries import due_span
+from weir.broker.state.delays import is_past
+from weir.errors import BadRequest, Overloaded, StaleGrant
+from weir.model.batch import Batch
+from weir.model.clusters import Mode
+from weir.model.header import Columns
+from weir.model.limits import DELAY_MS_MAX, DELAYED_BATCHES_MAX, RETRY_AFTER_MS
+from weir.model.stamp import milliseconds_of
+
+_DUE = int(Columns.DUE)
+_DAY_MS = 24 * 3600 * 1000
+
+
+class Pickers:
+    """Makes a picker for each cluster that is pulled for, and tells it what concerns it."""
+
+    __slots__ = ("_crowded_until_ms", "_dues", "_ground", "_of", "_serve")
+
+    def __init__(
+        self, ground: Ground, serve: Callable[[str], None], wake: Callable[[], None]
+    ) -> None:
+        """Begin with none; `serve` and `wake` go on with one cluster, or all."""
+        self._ground = ground
+        self._serve = serve
+        self._dues = DueTimes(ground, wake)
+        self._of: dict[str, Picking] = {}
+        #: Delayed batches are not counted again before who was refused should ask again.
+        self._crowded_until_ms = 0
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._of
+
+    def __getitem__(self, name: str) -> Picking:
+        return self._of[name]
+
+    def check_mode(self, name: str, mode: Mode) -> None:
+        """Raise `BadRequest` for a pull in another mode than the cluster's, or in one that has no
+        use for what is there.
+        """
+        state = self._ground.state
+        cluster, picker = state.clusters.get(name), self._of.get(name)
+        known = cluster.mode if cluster is not None else None
+        if known is None and picker is not None:
+            known = picker.mode
+        if known is not None and known is not mode:
+            raise BadRequest(
+                f"cluster {name!r} is {known.name.lower()}: pull with mode={known.name.lower()!r}, "
+                "or delete it, or take another name"
+            )
+        if known is None and mode is not Mode.SHARED and len(state.delays):
+            start = state.log_start if cluster is None else cluster.cursor
+            if state.delays.has_live(start, self._ground.due_ms()):
+                raise BadRequest(
+                    f"messages wait here until they are due, and a {mode.name.lower()} cluster "
+                    "would wait for them: pull with mode='shared', or use another topic"
+                )
+
+    def check_live(self, name: str, fences: Sequence[int]) -> None:
+        """Raise `StaleGrant` for grants that have ended, if order matters: what they hold may be on
+        its way to others already, and none of it must be with two.
+        """
+        cluster = self._ground.state.clusters[name]
+        if cluster.keeps_order:
+            now_ms = self._ground.time.monotonic_ms()
+            over = set(fences).intersection(self._ground.leases.over(name, cluster, now_ms))
+            if over:
+                raise StaleGrant(f"{len(over)} of the grants, first {min(over)}, have ended")
+
+    def begin(self, name: str, mode: Mode) -> None:
+        """Let a cluster have a picker."""
+        if name not in self._of:
+            self._of[name] = self._make(name, mode)
+
+    def begin_anew(self, name: str, is_pulled: bool) -> None:
+        """A cluster goes on at another place, or not at all."""
+        picker = self._of.get(name)
+        self.forget(name)
+        if picker is not None and is_pulled:
+            self._of[name] = self._make(name, picker.mode)
+
+    def forget(self, name: str) -> None:
+        """Forget a cluster of which nothing is to be known."""
+        self._of.pop(name, None)
+        self._dues.leave(name)
+
+    def _make(self, name: str, mode: Mode) -> Picking:
+        if mode is Mode.KEYED:
+            return Keyed(self._ground, name, partial(self._serve, name))
+        if mode is Mode.ORDERED:
+            return Ordered(self._ground, name)
+        return Shared(self._ground, name, self._dues)
+
+    # -- what happens ------------------------------------------------------------------------
+
+    def acking(self, record: MessagesAcked) -> None:
+        """What an ack names of live grants will be done."""
+        if self.keep_order(record.cluster):
+            grants = self._ground.state.clusters[record.cluster].grants
+            for fence, first, behind in record.ranges:
+                if fence in grants:
+                    self._of[record.cluster].done(grants[fence].left.within(first, behind))
+
+    def handed_out(self, name: str, fence: int, behind: int) -> None:
+        """Of what a cluster was granted last, all below `behind` has left; the rest will not."""
+        if (picker := self._of.get(name)) is not None:
+            picker.handed_out(fence, behind)
+
+    def unread(self, name: str, fence: int, first: int, behind: int) -> None:
+        """Of a grant, what lies from `first` on cannot be read."""
+        if (picker := self._of.get(name)) is not None:
+            picker.unread(fence, first, behind)
+
+    def closed(self, name: str, session: int) -> None:
+        """A peer of a cluster is gone."""
+        if (picker := self._of.get(name)) is not None:
+            picker.closed(session)
+
+    def start_moved(self, start: int) -> None:
+        """Messages below `start` are gone."""
+        for picker in self._of.values():
+            picker.start_moved(start)
+
+    # -- what there is -----------------------------------------------------------------------
+
+    def keep_order(self, name: str) -> bool:
+        """Whether a cluster that is pulled for is keyed or ordered."""
+        picker = self._of.get(name)
+        return picker is not None and picker.mode is not Mode.SHARED
+
+    def is_looking(self, name: str) -> bool:
+        """Whether something is being read that decides what to grant: no pull ends meanwhile."""
+        picker = self._of.get(name)
+        return picker is not None and picker.is_looking
+
+    def check_dues(self, batch: Batch) -> None:
+        """Raise `BadRequest` or `Overloaded` for delayed messages that cannot be taken."""
+        span = due_span(batch) if batch.header.columns & _DUE else None
+        if span is None:
+            return
+        ground = self._ground
+        if span[1] > ground.due_ms():
+            self._check_delay(span[1])
+        stamp_ms, mono_ms = milliseconds_of(ground.clock.last), ground.time.monotonic_ms()
+        if is_past(span[1], stamp_ms):
+            return  # it takes no row
+        if mono_ms >= self._crowded_until_ms:
+            if not ground.state.delays.is_full(DELAYED_BATCHES_MAX, stamp_ms):
+                return
+            self._crowded_until_ms = mono_ms + RETRY_AFTER_MS
+        raise Overloaded(
+            f"{DELAYED_BATCHES_MAX:,} batches here wait until they are due", RETRY_AFTER_MS
+        )
+
+    def _check_delay(self, due_ms: int) -> None:
+        # A client counts from the last stamp that it saw, which may be ahead of the time.
+        if due_ms > milliseconds_of(self._ground.clock.last) + DELAY_MS_MAX:
+            days = DELAY_MS_MAX // _DAY_MS
+            raise BadRequest(f"a message is due in over {days} days: delay it by less")
+        if any(map(self.keep_order, self._of)) or any(
+            one.keeps_order for one in self._ground.state.clusters.values()
+        ):
+            raise BadRequest(
+                "a keyed or ordered cluster reads this partition, and would wait for a delayed "
+                "message: publish it without delay, or to a topic that only shared clusters read"
+            )
+
+    def delayed(self, name: str) -> int:
+        """Return how many messages a cluster passed by because they are not due."""
+        picker = self._of.get(name)
+        return 0 if picker is None else picker.delayed

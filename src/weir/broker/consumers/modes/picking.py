@@ -1,0 +1,201 @@
+"""What to grant next, and to whom: that is all in which the modes of clusters differ.
+
+What pickers know is soft: a new leader makes new ones, which find out from the state and the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from weir.broker.consumers.attempts import Begun, Tries
+from weir.broker.consumers.leases import Leases
+from weir.broker.consumers.waiting import Line
+from weir.broker.replica.group import Group
+from weir.broker.runtime.reads import Reads
+from weir.broker.runtime.waits import Wait
+from weir.broker.state.clusters import ClusterState, Grant
+from weir.broker.state.ranges import Ranges
+from weir.broker.state.state import PartitionState
+from weir.errors import Refused
+from weir.model.clusters import Mode
+from weir.model.limits import WATCHED_MAX
+from weir.model.stamp import stamp_at
+from weir.order.clock import HybridClock, Time
+from weir.protocol.client.messages import Pull
+from weir.storage.entries.reads import Reading
+
+Run = tuple[int, int]
+
+#: By how many bits a grant is smaller, by how often it was tried in vain; from then on, alone.
+_SMALLER_BITS = (0, 0, 3)
+#: However many wait, a grant may be so small a part of what was asked for, and no smaller.
+_MOMENTS = 64
+#: Instead of a peer's session: whoever is first in line.
+ANYBODY = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """Messages [first, behind) to grant, or of these the `runs` if there are several, and the whole
+    entries that hold them.
+    """
+
+    first: int
+    behind: int
+    reading: Reading
+    runs: tuple[Run, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Run, ...]:
+        """Its runs, also if it is one."""
+        return self.runs or ((self.first, self.behind),)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What all pickers of a partition stand on, while this node leads it."""
+
+    group: Group
+    state: PartitionState
+    leases: Leases
+    reads: Reads
+    time: Time
+    clock: HybridClock
+    #: Entries that could not be read: each is granted alone, so that it keeps back no other.
+    doubtful: Ranges
+    #: What consumers say that they work on.
+    begun: Begun
+
+    def read(self, first: int, behind: int, size: int) -> Reading | None:
+        """Plan to read the whole entries that hold [first, behind), those within `size` bytes."""
+        group = self.group
+        return group.log.read(group.id, first, size, group.node.commit_index, behind)
+
+    def due_ms(self) -> int:
+        """Return up to which time messages are due, in ms since 1970: what the wall clock says.
+
+        Stamps may be ahead of it, after an election for example, and a delay ends by the time. No
+        grant from here on is stamped below it, on whichever node.
+        """
+        now_ms = self.time.wall_ms()
+        self.clock.raise_to(stamp_at(now_ms))
+        return now_ms
+
+
+class Picking:
+    """How one cluster is shared out. Whoever is first in line has its turn, unless a mode says
+    otherwise.
+    """
+
+    __slots__ = ("_ground", "_name", "is_barred")
+
+    mode: ClassVar[Mode]
+
+    def __init__(self, ground: Ground, name: str) -> None:
+        """Pick for the cluster `name`."""
+        self._ground = ground
+        self._name = name
+        #: Whether the last `pick` passed by messages because their peer works on them already.
+        self.is_barred = False
+
+    @property
+    def _cluster(self) -> ClusterState | None:
+        return self._ground.state.clusters.get(self._name)
+
+    def _portion(self, first: int, most: int) -> int:
+        """Return how many of `most` messages to grant from `first` on.
+
+        What was tried in vain before goes out in smaller grants, and soon alone; and never with
+        what was tried less often: else a message that kills its consumers takes those along that
+        were granted with it.
+        """
+        cluster = self._cluster
+        if cluster is None or first >= cluster.frontier:
+            return most
+        tries = Tries(self._ground.begun, self._name, cluster)
+        attempts, end = tries.alike(first, first + most)
+        return min(fewer(most, attempts), end - first)
+
+    # -- what to grant -----------------------------------------------------------------------
+
+    def turn(self, line: Line) -> int | None:
+        """Return the peer whose pull is next, or `ANYBODY`; None if nobody may have anything."""
+        return ANYBODY
+
+    def pick(self, line: Line, request: Pull) -> Pick | None:
+        """Return what to grant to the peer whose turn it is, which is done at once; or nothing.
+
+        It is granted nothing that it works on (`Pull.begun`).
+        """
+        return None
+
+    def offered(self, line: Line) -> Run:
+        """Return a range of which something could be granted, empty if there is nothing."""
+        return 0, 0
+
+    def told(self, line: Line) -> tuple[Run, Sequence[Wait[Pull]]]:
+        """Take those watches out who are to be told that there is something, and say where."""
+        first, behind = self.offered(line)
+        return (first, behind), line.told(min(behind - first, WATCHED_MAX))
+
+    # -- what became of it -------------------------------------------------------------------
+
+    def took(self, session: int, request: Pull, pick: Pick) -> None:
+        """What was picked is proposed."""
+
+    def gave_up(self, pick: Pick) -> None:
+        """What was picked could not be proposed."""
+
+    def granted(self, pick: Pick, grant: Grant | None) -> None:
+        """What was picked is granted, as far as no ack came before it."""
+
+    def handed_out(self, fence: int, behind: int) -> None:
+        """Of the last grant, what lies below `behind` has left: the rest could not be read, or its
+        consumer is gone.
+        """
+
+    def done(self, runs: Sequence[Run]) -> None:
+        """Messages that were granted are done."""
+
+    def unread(self, fence: int, first: int, behind: int) -> None:
+        """Of a grant, what lies from `first` on cannot be read: it comes again after the lease."""
+
+    def closed(self, session: int) -> None:
+        """A peer is gone."""
+
+    def start_moved(self, start: int) -> None:
+        """Messages below `start` are gone."""
+
+    @property
+    def failure(self) -> Refused | None:
+        """Why nothing can be picked, if it is not that there is nothing: told once."""
+        return None
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether something is under way that decides what to grant: no pull ends meanwhile."""
+        return False
+
+    @property
+    def delayed(self) -> int:
+        """How many messages were passed by because they are not due, as far as is known."""
+        return 0
+
+
+def share(most: int, there: int, line: Line) -> int:
+    """Return how many of `most` messages to grant to the first in line, of so many that are there.
+
+    As many as all who wait may have, so that nobody takes what is left for the others; but no less
+    than what it works off in a moment, for a client asks for what it works off in a second.
+    """
+    waiting = line.pulls.peers
+    if waiting < 2:
+        return most
+    return min(most, max(-(-there // waiting), most // _MOMENTS, 1))
+
+
+def fewer(most: int, attempts: int) -> int:
+    """Return how many of `most` messages to grant that were tried so often before."""
+    return max(most >> _SMALLER_BITS[attempts], 1) if attempts < len(_SMALLER_BITS) else 1

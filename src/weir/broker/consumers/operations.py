@@ -1,0 +1,248 @@
+"""Clusters as an operator sees and steers them: list, seek, pause, delete (DESIGN §5 Consume).
+
+A change is an entry. While it is under way its cluster is granted nothing: a grant that was picked
+before a seek and committed after it would let the cluster go on at the wrong place.
+"""
+
+from __future__ import annotations
+
+from weir.broker.consumers.commands import Commands
+from weir.broker.consumers.cursor_leases import Turns
+from weir.broker.consumers.grants import Grants
+from weir.broker.records.control import (
+    ClusterDeleted,
+    ClusterOpened,
+    ClusterPaused,
+    ClusterRecord,
+    ClusterSought,
+)
+from weir.broker.records.entries import of_control
+from weir.broker.replica.group import Group
+from weir.broker.replica.linearizable_reads import assured
+from weir.broker.runtime.outbox import Caller, Outbox
+from weir.broker.state.cursors import Cursor
+from weir.broker.state.state import PartitionState
+from weir.errors import (
+    BadRequest,
+    ClusterInUse,
+    OffsetOutOfRange,
+    Refused,
+    Unavailable,
+    UnknownCluster,
+)
+from weir.model.clusters import Mode
+from weir.model.stamp import milliseconds_of
+from weir.model.topic import ClusterPause, check_name
+from weir.order.clock import Time
+from weir.protocol.client.admin import (
+    ClusterChanged,
+    ClusterInfo,
+    ClusterList,
+    DeleteCluster,
+    ListClusters,
+    SeekCluster,
+)
+from weir.protocol.client.messages import ClusterIsOpen, OpenCluster
+
+Change = SeekCluster | DeleteCluster
+#: Of how many runs of void offsets a list of clusters tells.
+_VOIDS_TOLD_MAX = 1_000
+
+
+class Steering:
+    """Lists and changes the clusters of one partition while this node leads it."""
+
+    __slots__ = ("_grants", "_group", "_outbox", "_pauses", "_proposed", "_state", "_time",
+                 "_turns", "commands")  # fmt: skip
+
+    def __init__(
+        self, group: Group, state: PartitionState, grants: Grants, turns: Turns, outbox: Outbox,
+        time: Time,
+    ) -> None:  # fmt: skip
+        """Begin to lead; no change is under way."""
+        self._group = group
+        self._state = state
+        self._grants = grants
+        self._turns = turns
+        self._outbox = outbox
+        self._time = time
+        self.commands = Commands(group, outbox)
+        #: What the registry says of the topic's clusters, and what of that is proposed here.
+        self._pauses: tuple[ClusterPause, ...] = ()
+        self._proposed: dict[str, int] = {}
+
+    def follow(self, pauses: tuple[ClusterPause, ...]) -> None:
+        """Bring to this partition what the registry says of its topic's clusters, as entries. A
+        cluster that is paused there is granted nothing meanwhile.
+        """
+        self._pauses = pauses
+        names = frozenset(row.cluster for row in pauses if row.paused)
+        self._grants.pause(names)
+        self._turns.pause(names)
+        self.tick()
+
+    @property
+    def behind(self) -> bool:
+        """Whether some of that is not proposed yet."""
+        return any(map(self._is_news, self._pauses))
+
+    def tick(self) -> None:
+        """Propose what could not be proposed before."""
+        for name, paused, revision in filter(self._is_news, self._pauses):
+            if self._group.accepts:
+                self._proposed[name] = revision
+                try:
+                    self._group.propose(of_control(ClusterPaused(name, paused, revision)))
+                except Refused:
+                    del self._proposed[name]
+                    return
+
+    def _is_news(self, row: ClusterPause) -> bool:
+        applied = self._state.pauses.get(row.cluster, (False, 0))[1]
+        return row.revision > max(applied, self._proposed.get(row.cluster, 0))
+
+    def list(self, caller: Caller, request: ListClusters) -> None:
+        """Say how far one cluster is, or all."""
+        state = self._state
+        # One that is paused and did not begin here yet is told, too: it is paused here.
+        paused = (name for name, (is_paused, _) in state.pauses.items() if is_paused)
+        names = sorted({*state.clusters, *state.cursors, *paused})
+        infos = [self._info(name) for name in names if request.cluster in ("", name)]
+        start, behind = state.log_start, state.decided_offset
+        voids = tuple(state.voids.within(start, behind)[-_VOIDS_TOLD_MAX:])
+        self._outbox.reply(caller, ClusterList(start, behind, infos, voids))
+
+    def change(self, caller: Caller, request: Change) -> None:
+        """Propose a change; the answer comes when it is committed.
+
+        Raises `BadName`, `OffsetOutOfRange`, `UnknownCluster`, `ClusterInUse` or `Overloaded`, and
+        `Unavailable` once the node stops or while leadership is handed over.
+        """
+        self.commands.check_open()
+        name = check_name(request.cluster, "cluster")
+        record = self._record(name, request)
+        self._grants.hold(name)  # first: to propose may apply others, and grant by what they say
+        try:
+            self.commands.propose(record, caller)
+        except Refused:
+            self._grants.let_go(name, forget=False)
+            raise
+
+    def open(self, caller: Caller, request: OpenCluster) -> None:
+        """Let a cluster have a mode, unless it has one; the answer comes when a majority knows.
+
+        Raises `BadName`, `BadRequest` or `Overloaded`, and `Unavailable` once the node stops.
+        """
+        self.commands.check_open()
+        name, mode = check_name(request.cluster, "cluster"), request.mode
+        self._check_mode(name, mode)
+        self._grants.check_name(name)
+        cluster, is_changing = self._state.clusters.get(name), self._grants.is_changing(name)
+        if cluster is not None and cluster.mode is not None and not is_changing:
+            assured(self._group, self._outbox, caller, lambda: self._tell_mode(caller, name, mode))
+            return
+        self._grants.opens(name, mode)
+        try:
+            self.commands.propose(ClusterOpened(name, mode), caller)
+        except Refused:
+            self._grants.let_go(name, forget=False)
+            raise
+
+    def _check_mode(self, name: str, mode: Mode) -> None:
+        if self._turns.is_read(name):
+            raise BadRequest(f"cluster {name!r} reads this topic in total order: take a turn")
+        self._grants.check_mode(name, mode)
+
+    def _tell_mode(self, caller: Caller, name: str, mode: Mode) -> None:
+        """Answer who asked for a mode. Raises `BadRequest` if the cluster has another one."""
+        self._check_mode(name, mode)
+        if name not in self._state.clusters:
+            raise Unavailable(f"cluster {name!r} was deleted meanwhile: open it again")
+        self._outbox.reply(caller, ClusterIsOpen())
+
+    def applied(self, index: int, record: ClusterRecord) -> None:
+        """Answer for a change that is committed, and let the cluster be granted again."""
+        if isinstance(record, ClusterPaused):
+            self._grants.serve(record.cluster)
+            return
+        caller = self.commands.applied(index)
+        if caller is None:
+            return
+        if isinstance(record, ClusterOpened):
+            try:
+                self._tell_mode(caller, record.cluster, record.mode)
+            except Refused as error:
+                self._outbox.refuse(caller, error)
+            self._grants.let_go(record.cluster, forget=False)
+            return
+        cluster = self._state.clusters.get(record.cluster)
+        cursor = self._state.log_start if cluster is None else cluster.cursor
+        self._outbox.reply(caller, ClusterChanged(cursor))
+        self._grants.let_go(record.cluster, forget=True)
+
+    def _record(self, name: str, request: Change) -> ClusterRecord:
+        state = self._state
+        if isinstance(request, DeleteCluster):
+            if name not in state.clusters and name not in state.cursors:
+                raise UnknownCluster(f"there is no cluster {name!r} here")
+            if consumers := self._grants.consumers(name) + self._turns.consumers(name):
+                raise ClusterInUse(
+                    f"{consumers} consumers of cluster {name!r} are at work: stop them first",
+                    consumers,
+                )
+            return ClusterDeleted(name)
+        self._grants.check_name(name)
+        if name in state.cursors:
+            raise BadRequest(f"cluster {name!r} reads in total order: seek all partitions at once")
+        start, behind = state.log_start, state.next_offset
+        if not start <= request.offset <= behind:
+            raise OffsetOutOfRange(
+                f"offset {request.offset} is not there: this partition holds {start} to {behind}",
+                min(max(request.offset, start), behind),
+            )
+        return ClusterSought(name, request.offset)
+
+    def _info(self, name: str) -> ClusterInfo:
+        state = self._state
+        if name in state.cursors:
+            return self._cursor_info(name, state.cursors[name])
+        cluster = state.clusters.get(name)
+        if cluster is None:
+            cluster = state.new_cluster()
+            cluster.paused = True
+        oldest_ms = -1
+        if cluster.cursor < state.next_offset:
+            stamp = self._group.log.stamp_of(self._group.id, cluster.cursor)
+            if stamp is not None:
+                oldest_ms = max(self._time.wall_ms() - milliseconds_of(stamp), 0)
+        return ClusterInfo(
+            name,
+            cluster.cursor,
+            cluster.lag(state.next_offset),
+            cluster.granted,
+            cluster.attempts,
+            oldest_ms,
+            cluster.skipped,
+            self._grants.consumers(name),
+            cluster.paused,
+            -1 if cluster.mode is None else int(cluster.mode),
+            cluster.held_back,
+            self._grants.pickers.delayed(name),
+        )
+
+    def _cursor_info(self, name: str, cursor: Cursor) -> ClusterInfo:
+        """Say where a cluster is that reads in total order; here, its lag in partition 0."""
+        at = max(cursor.offsets[0] if cursor.offsets else 0, self._state.log_start)
+        return ClusterInfo(
+            name,
+            at,
+            self._state.messages_from(at),
+            0,
+            cursor.attempts,
+            -1,
+            0,
+            self._turns.consumers(name),
+            cursor.paused,
+            int(Mode.ORDERED),
+            offsets=cursor.offsets,
+        )

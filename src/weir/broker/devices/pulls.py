@@ -1,0 +1,202 @@
+"""Pulls of devices: what is granted or left of a grant, as much of it as one reply takes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from weir.broker.devices.queries import Asking
+from weir.broker.devices.subscriptions import Receiver, Rest, Subscription
+from weir.broker.devices.values import Taken, take
+from weir.broker.devices.watches import Watching, may_come_right
+from weir.broker.runtime.outbox import Outbox
+from weir.codec.fields import Buffer
+from weir.errors import BadBatch, OffsetOutOfRange, UnknownTopic
+from weir.model.limits import DEVICE_BODY_BYTES_MAX
+from weir.order.clock import Time
+from weir.protocol.client import messages as m
+from weir.protocol.device.codec import DeviceOpcode, encode_code, encode_delivery
+from weir.protocol.device.deliveries import PULL_BYTES_MIN, Delivery, DeviceExtend, DevicePull
+
+
+class Pulling:
+    """Answers pulls, one of a subscription at a time: `Subscription.pull` is the one under way."""
+
+    __slots__ = ("_asking", "_outbox", "_time", "_watching")
+
+    def __init__(self, asking: Asking, watching: Watching, outbox: Outbox, time: Time) -> None:
+        """Pull by `asking`; what was pulled is watched again."""
+        self._asking = asking
+        self._watching = watching
+        self._outbox = outbox
+        self._time = time
+
+    def pull(self, receiver: Receiver, subscription: Subscription) -> None:
+        """Go on with the pull under way: what is left of a grant, what is ready, or nothing."""
+        wanted, request, rest = subscription.pull, subscription.request, subscription.rest
+        assert wanted is not None
+        now_ms = self._time.monotonic_ms()
+        most = self._most(subscription)
+        if most <= 0:
+            self._deliver(receiver, subscription, Delivery())
+            return
+        if rest is not None and rest.until_ms > now_ms:
+            address = subscription.addresses[rest.partition]
+            fetch = m.Fetch(address, rest.next, _room(wanted))
+            self._asking.ask(receiver, fetch, partial(self._fetched, receiver, subscription))
+            return
+        subscription.rest = None
+        # What is not watched may have something: nobody says that it has not.
+        line = subscription.ready or subscription.quiet
+        if not line:
+            self._deliver(receiver, subscription, Delivery())
+            return
+        if not subscription.is_open:
+            again = partial(self.pull, receiver, subscription)
+            refuse = partial(self._refuse, receiver, subscription)
+            self._watching.open(receiver, subscription, again, refuse)
+            return
+        partition = next(iter(line))
+        del line[partition]
+        pull = m.Pull(
+            subscription.addresses[partition], request.cluster, most,
+            _room(wanted), 0, request.lease_ms,
+        )  # fmt: skip
+        # Counted from here, the lease ends before the leader says so. What one reply does not take
+        # is handed out while half of it is left: a device needs time for what it pulled.
+        until_ms = now_ms + request.lease_ms // 2
+        then = partial(self._granted, receiver, subscription, partition, until_ms)
+        self._asking.ask(receiver, pull, then)
+
+    def extended(self, subscription: Subscription, request: DeviceExtend) -> None:
+        """A grant goes on: what is left of it may be handed out for longer."""
+        rest, now_ms = subscription.rest, self._time.monotonic_ms()
+        ends_ms = now_ms + request.lease_ms
+        subscription.in_hand.extend(request.partition, request.fence, ends_ms)
+        if rest is not None and (rest.partition, rest.fence) == (request.partition, request.fence):
+            rest.until_ms = max(rest.until_ms, now_ms + request.lease_ms // 2)
+            rest.lease_ends_ms = max(rest.lease_ends_ms, ends_ms)
+
+    def _most(self, subscription: Subscription) -> int:
+        """Return how many messages the reply to the pull under way may have."""
+        assert subscription.pull is not None
+        room = subscription.in_hand.room(self._time.monotonic_ms())
+        return min(subscription.pull.max_messages, room)
+
+    def _granted(
+        self,
+        receiver: Receiver,
+        subscription: Subscription,
+        partition: int,
+        until_ms: int,
+        reply: m.Reply,
+    ) -> None:
+        if subscription.over:
+            return
+        if isinstance(reply, m.Refusal):
+            if reply.code == UnknownTopic.code:
+                self._watching.end(receiver, subscription, reply.code)
+                return
+            self._watching.rest(receiver, subscription, partition)
+            self._refuse(receiver, subscription, reply.code)
+            return
+        assert isinstance(reply, m.Granted)
+        subscription.pause_ms = 0
+        if reply.next_offset > reply.offset:
+            subscription.rest = Rest(
+                partition, reply.fence, reply.attempts, reply.offset, reply.next_offset,
+                until_ms, reply.granted_ms, reply.runs,
+                self._time.monotonic_ms() + subscription.request.lease_ms,
+            )  # fmt: skip
+            self._hand_out(receiver, subscription, subscription.rest, reply.batches)
+        else:
+            self.pull(receiver, subscription)
+        self._watching.watch(receiver, subscription, partition)
+
+    def _fetched(self, receiver: Receiver, subscription: Subscription, reply: m.Reply) -> None:
+        rest = subscription.rest
+        if subscription.over:
+            return
+        if isinstance(reply, m.Refusal) and may_come_right(reply.code):
+            self._refuse(receiver, subscription, reply.code)
+        elif rest is not None and isinstance(reply, m.Fetched) and reply.batches:
+            self._hand_out(receiver, subscription, rest, reply.batches)
+        else:
+            nearest = 0
+            if isinstance(reply, m.Refusal) and reply.code == OffsetOutOfRange.code:
+                nearest = reply.detail
+            self._pass_by(subscription, nearest)
+            self.pull(receiver, subscription)
+
+    @staticmethod
+    def _pass_by(subscription: Subscription, offset: int) -> None:
+        """Go on with what is left of a grant from `offset` on, if that is within it; what is passed
+        by comes again after the lease, unless it is gone.
+        """
+        rest = subscription.rest
+        if rest is not None and rest.next < offset < rest.behind:
+            rest.next = offset
+        else:
+            subscription.rest = None
+
+    def _hand_out(
+        self,
+        receiver: Receiver,
+        subscription: Subscription,
+        rest: Rest,
+        batches: tuple[Buffer, ...],
+    ) -> None:
+        wanted = subscription.pull
+        assert wanted is not None
+        try:
+            room = _room(wanted) - PULL_BYTES_MIN
+            now_us = rest.granted_ms * 1000
+            taken = take(batches, *rest.run, self._most(subscription), room, now_us)
+        except BadBatch:
+            taken = Taken()
+        if taken.expired:
+            self._ack(receiver, subscription, rest, taken.expired)
+        if not taken.offsets:
+            self._pass_by(subscription, taken.passed)
+            self.pull(receiver, subscription)
+            return
+        if taken.values:
+            counts = self._outbox.counts.partition(subscription.addresses[rest.partition].group)
+            counts.gave(len(taken.values), sum(map(len, taken.values)))
+        if not taken.too_large:  # what has no value is not in the device's hand
+            subscription.in_hand.take(rest.partition, rest.fence, taken.offsets, rest.lease_ends_ms)
+        rest.next = max(taken.offsets[-1] + 1, taken.passed)
+        subscription.rest = rest if rest.next < rest.behind else None
+        delivery = Delivery(
+            rest.partition, rest.fence, rest.attempts, taken.offsets, taken.values, taken.too_large
+        )
+        self._deliver(receiver, subscription, delivery)
+
+    def _ack(
+        self,
+        receiver: Receiver,
+        subscription: Subscription,
+        rest: Rest,
+        runs: list[tuple[int, int]],
+    ) -> None:
+        """Messages that have expired are done; if that is not heard, they come again and are so."""
+        ranges = [(rest.fence, first, behind) for first, behind in runs]
+        address, cluster = subscription.addresses[rest.partition], subscription.request.cluster
+        self._asking.ask(receiver, m.Ack(address, cluster, ranges), lambda reply: None)
+
+    def _deliver(self, receiver: Receiver, subscription: Subscription, delivery: Delivery) -> None:
+        subscription.pull, subscription.hushed = None, False
+        reply = encode_delivery(subscription.request.sn, delivery)
+        self._outbox.send_messages(receiver.session, reply)
+        self._watching.notify(receiver, subscription)
+
+    def _refuse(self, receiver: Receiver, subscription: Subscription, code: int) -> None:
+        """Answer a pull with a number; a notify follows after a pause, if it is worth one."""
+        subscription.pull, subscription.hushed = None, True
+        sn = subscription.request.sn
+        self._outbox.send(receiver.session, encode_code(DeviceOpcode.PULL, sn, code))
+        self._watching.rest(receiver, subscription)
+
+
+def _room(wanted: DevicePull) -> int:
+    """Return how many bytes the body of a pull's reply may have."""
+    return min(wanted.max_bytes or DEVICE_BODY_BYTES_MAX, DEVICE_BODY_BYTES_MAX)

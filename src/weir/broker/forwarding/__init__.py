@@ -1,0 +1,1 @@
+"""Forwarding: requests that other shards answer, and the registry as other shards see it."""

@@ -1,0 +1,299 @@
+"""What this shard passes on to other shards: it lets in, only who leads a group confirms.
+
+A peer that asks for a group of another shard, of this node or of the leader's, gets a virtual
+session there (`weir.protocol.trunk`). Its requests go on whole, and the replies come back as they
+are to be sent. The requests that are under way are known here, so that each is answered even if
+the other shard is gone. Shards go by their places: see `weir.model.ids.place_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from weir.broker.api.effects import EndTrunk, Hangup, Pass, Send
+from weir.broker.forwarding.lanes import SMALL, Lanes
+from weir.broker.forwarding.routes import Routes
+from weir.broker.runtime.admission import ANONYMOUS, Budget
+from weir.broker.runtime.leaderless import out_of_reach
+from weir.broker.runtime.outbox import TO_DEVICE, Caller, Outbox
+from weir.broker.runtime.session import Session
+from weir.codec.fields import Buffer, total
+from weir.errors import Overloaded, Refused, RemoteProtocolError, Unavailable
+from weir.model.ids import place_node
+from weir.model.limits import KIB, RETRY_AFTER_MS
+from weir.protocol import trunk
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import OPCODES, decode_reply, encode_request
+from weir.protocol.client.messages import Opcode
+from weir.protocol.device.codec import DevicePublishes, DeviceRequest
+from weir.protocol.frame import CLIENT_VERSION, ClientFrame
+from weir.protocol.trunk import (
+    OWN_SESSION,
+    Arrival,
+    Kind,
+    TrunkFrame,
+    count_confirms,
+    one_client_frame,
+)
+
+#: The correlation of a request of this shard itself whose reply nobody waits for.
+NO_REPLY = 1 << 62
+#: No opcode: replies that nobody else listens for.
+_ANY = -1
+#: Devices that come at once go on by themselves where they are larger than this together.
+_CROWD_BYTES_MAX = 256 * KIB
+#: What may be asked again if there is no room for the answer: nothing changes by it.
+_READS = frozenset({Opcode.FETCH, Opcode.FETCH_CHUNKS})
+
+
+class _Trunk:
+    """An open trunk: which sessions the other shard knows, and what it was passed of each."""
+
+    __slots__ = ("known", "pending")
+
+    def __init__(self) -> None:
+        self.known: set[int] = set()
+        #: By session what it asked, with the opcode that the reply has.
+        self.pending: dict[int, dict[Caller, int]] = {}
+
+    def asks(self, caller: Caller, opcode: int) -> None:
+        self.pending.setdefault(caller.session, {})[caller] = opcode
+
+    def opcode_of(self, caller: Caller) -> int | None:
+        """Return the opcode of what was asked; None if nothing was."""
+        return self.pending.get(caller.session, {}).get(caller)
+
+    def answered(self, caller: Caller) -> None:
+        callers = self.pending.get(caller.session, {})
+        if callers.pop(caller, None) is not None and not callers:
+            del self.pending[caller.session]
+
+
+class Passing:
+    """The asking ends of this shard's trunks."""
+
+    __slots__ = ("_budget", "_outbox", "_own", "_sessions", "_trunks", "lanes", "principal",
+                 "routes", "shard")  # fmt: skip
+
+    def __init__(
+        self, routes: Routes, principal: str, sessions: dict[int, Session], outbox: Outbox,
+        budget: Budget,
+    ) -> None:  # fmt: skip
+        """Ask where `routes` lead, as `principal` for this shard itself; `sessions` are its peers',
+        by number. No trunk is open yet.
+        """
+        self.routes = routes
+        self.shard = routes.shard
+        self.principal = principal
+        self._outbox = outbox
+        self._budget = budget
+        self._sessions = sessions
+        #: What is on its way.
+        self.lanes = Lanes(budget)
+        #: By place, those that are open.
+        self._trunks: dict[int, _Trunk] = {}
+        #: By opcode, who is told what this shard asked for itself.
+        self._own: dict[int, Callable[[ClientFrame], None]] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a request that was passed on has no answer yet."""
+        return any(one.pending for one in self._trunks.values())
+
+    def opened(self, shard: int) -> None:
+        """The trunk to a shard is open."""
+        self._trunks[shard] = _Trunk()
+        self.lanes.ways = len(self._trunks)
+
+    def closed(self, shard: int) -> None:
+        """The trunk to a shard broke: refuse what it had, and let its devices connect again."""
+        broken = self._trunks.pop(shard, _Trunk())
+        self.lanes.ways = len(self._trunks)
+        for callers in broken.pending.values():
+            for caller in callers:
+                self._outbox.refuse(caller, _lost(shard))
+        for session in self._sessions.values():
+            if session.seat is not None and session.seated == shard:
+                self._outbox.put(Hangup(session.id, str(_lost(shard))))
+
+    def left(self, session: Session) -> None:
+        """A peer of this shard is gone."""
+        for shard, one in self._trunks.items():
+            if session.id in one.known:
+                one.known.remove(session.id)
+                one.pending.pop(session.id, None)
+                self._put(shard, trunk.encode(Kind.CLOSED, session.id))
+
+    # -- asking ------------------------------------------------------------------------------
+
+    def request(self, session: Session, caller: Caller, frame: ClientFrame, shard: int) -> None:
+        """Pass a client's request on. Raises `Unavailable`, or `Overloaded`."""
+        to = self._introduce(session.id, session.principal, shard)
+        charged = len(frame.body)
+        self.lanes.take(shard, charged)
+        to.asks(caller, caller.opcode)
+        self._put(shard, trunk.encode_client(session.id, frame), charged)
+
+    def device(self, session: Session, request: DeviceRequest) -> None:
+        """Pass a device's hello or publishes on to where it is seated.
+
+        Raises `Unavailable`, or `Overloaded`.
+        """
+        seat, shard = session.seat, session.seated
+        assert seat is not None
+        self._introduce(session.id, session.principal, shard)
+        buffers = trunk.encode_device(session.id, request)
+        charged = total(buffers)
+        self.lanes.take(shard, charged)
+        if isinstance(request, DevicePublishes):
+            seat.in_flight += len(request.sns)
+        self._put(shard, buffers, charged)
+
+    def crowd(self, arrivals: Sequence[Arrival], principal: str, shard: int) -> bool:
+        """Pass devices that came at once on to another shard of this node, as one; False, and
+        nothing is done, if that cannot be. Raises `Overloaded`.
+        """
+        one = self._trunks.get(shard)
+        if one is None or place_node(shard):
+            return False
+        buffers = trunk.encode_arrivals(principal, arrivals)
+        charged = total(buffers)
+        if charged > _CROWD_BYTES_MAX:
+            return False
+        self.lanes.take(shard, charged)
+        one.known.update([arrival.session for arrival in arrivals])
+        self._put(shard, buffers, charged)
+        return True
+
+    def ask(self, caller: Caller, request: m.Request, shard: int) -> None:
+        """Ask another shard for one of this shard's devices; `Outbox.kept` gets the reply.
+
+        Raises `Unavailable`.
+        """
+        session = self._sessions[caller.session]
+        opcode = OPCODES[type(request)]
+        self._introduce(session.id, session.principal, shard).asks(caller, opcode)
+        header, *rest = encode_request(request, caller.correlation)
+        self._put(shard, trunk.encode(Kind.CLIENT, session.id, header, *rest))
+
+    def ask_own(self, shard: int, request: m.Request, correlation: int = 0) -> None:
+        """Ask another shard for this shard itself; whoever `listen`s gets the reply.
+
+        Raises `Unavailable` or `NotLeader`, as all that asks, if it cannot be reached.
+        """
+        self._introduce(OWN_SESSION, self.principal, shard)
+        frame = encode_request(request, correlation)
+        self._put(shard, trunk.encode(Kind.CLIENT, OWN_SESSION, *frame))
+
+    def listen(self, own: Callable[[ClientFrame], None], *opcodes: int) -> None:
+        """Hand replies to this shard itself to `own`: those to requests of `opcodes`, or all that
+        nobody else listens for.
+        """
+        for opcode in opcodes or (_ANY,):
+            self._own[opcode] = own
+
+    # -- answers -----------------------------------------------------------------------------
+
+    def received(self, shard: int, frames: Sequence[TrunkFrame]) -> None:
+        """Hand on what came back. What makes no sense ends the trunk, and nothing of it counts."""
+        for kind, number, body in frames:
+            try:
+                if kind == Kind.ANSWERS:
+                    self._to_devices(body)
+                elif kind == Kind.HANGUP:
+                    self._outbox.put(Hangup(number, bytes(body).decode()))
+                elif number == OWN_SESSION:
+                    self._to_own(shard, body)
+                elif (session := self._sessions.get(number)) is not None:
+                    self._to_peer(shard, session, body)
+            except RemoteProtocolError as error:
+                self._outbox.counts.bad_frames += 1
+                self._outbox.put(EndTrunk(shard, str(error)))
+                return
+
+    def _to_devices(self, answers: Sequence[tuple[int, bytes]]) -> None:
+        found: dict[int, bytes] = {}
+        for number, reply in answers:
+            session = self._sessions.get(number)
+            if session is None or session.seat is None:
+                continue
+            session.seat.in_flight -= count_confirms(reply)
+            reply = found.pop(number, b"") + reply
+            if len(reply) <= SMALL:
+                found[number] = reply
+                continue
+            self._budget.take(len(reply))
+            self._outbox.put(Send(number, (reply,), len(reply)))
+        self._outbox.answer(found)
+
+    def _to_own(self, shard: int, body: memoryview) -> None:
+        frame = one_client_frame(body)
+        if frame.opcode == Opcode.FOLLOW and place_node(shard):
+            raise RemoteProtocolError("another node sends the registry, which nobody asked it for")
+        own = self._own.get(frame.opcode) or self._own[_ANY]
+        own(frame)
+
+    def _to_peer(self, shard: int, session: Session, body: memoryview) -> None:
+        to = self._trunks[shard]
+        if not body:
+            raise RemoteProtocolError("a reply without a byte")
+        if body[0] == CLIENT_VERSION:
+            frame = one_client_frame(body)
+            device = Caller(session.id, TO_DEVICE, frame.correlation)
+            if (asked := to.opcode_of(device)) is not None:
+                if asked != frame.opcode:
+                    raise RemoteProtocolError(f"opcode {frame.opcode} answers opcode {asked}")
+                reply = decode_reply(frame)
+                to.answered(device)
+                self._outbox.reply(device, reply)
+                return
+            caller = Caller(session.id, frame.opcode, frame.correlation)
+            to.answered(caller)
+            if not self._budget.has_room(len(body)) and not self._takes(caller, len(body)):
+                return
+            self._outbox.answered(session.id)
+        elif session.seat is not None:
+            session.seat.in_flight -= count_confirms(body)
+        # A device's small replies are free, as they are where its own shard gives them.
+        charged = len(body) if len(body) > SMALL or body[0] == CLIENT_VERSION else 0
+        self._budget.take(charged)
+        self._outbox.put(Send(session.id, (body,), charged))
+
+    def _takes(self, caller: Caller, size: int) -> bool:
+        """Return whether a reply is handed on though there is no room for it; if not, that is said
+        to the peer. What it does not read must not pile up here.
+        """
+        if size <= SMALL or not (caller.opcode in _READS or caller.opcode == Opcode.PULL):
+            return True
+        error = f"no room for {size:,} bytes from another shard: try again shortly"
+        if caller.opcode == Opcode.PULL:  # what it was granted goes back as it goes
+            self._outbox.answered(caller.session)
+            self._outbox.put(Hangup(caller.session, error))
+        else:
+            self._outbox.refuse(caller, Overloaded(error, RETRY_AFTER_MS))
+        return False
+
+    def _introduce(self, session: int, principal: str, shard: int) -> _Trunk:
+        one = self._trunks.get(shard)
+        if one is None:
+            raise _gone(shard)
+        if session not in one.known:
+            one.known.add(session)
+            name = (principal or ANONYMOUS).encode()
+            self._put(shard, trunk.encode(Kind.OPENED, session, name))
+        return one
+
+    def _put(self, shard: int, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
+        self._outbox.put(Pass(shard, buffers, charged))
+
+
+def _gone(shard: int) -> Refused:
+    if node := place_node(shard):
+        return out_of_reach(node)
+    return _lost(shard)
+
+
+def _lost(shard: int) -> Refused:
+    if node := place_node(shard):
+        return Unavailable(f"node {node} is not reached any more: try again shortly")
+    return Unavailable(f"shard {shard} of this node is starting again: try again shortly")

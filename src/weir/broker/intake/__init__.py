@@ -1,1 +1,0 @@
-"""The leader's way in: batches are checked, stamped, gathered and proposed."""

@@ -1,0 +1,335 @@
+"""The registry's replicated state: topics, who holds which producer id, nodes and placement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import msgspec
+
+from weir.broker.metadata.nodes import Nodes
+from weir.broker.records.control import (
+    ProducerOpened,
+    TopicAltered,
+    TopicClusterPaused,
+    TopicCreated,
+    TopicDeleted,
+    TopicEnds,
+    TopicGrown,
+)
+from weir.errors import BadRequest, UnknownTopic, UnknownVersion
+from weir.model.limits import CLUSTER_PAUSES_MAX, DEDUPE_HORIZON_MS
+from weir.model.stamp import stamp_at
+from weir.model.topic import ClusterPause, End, Topic, TopicSettings
+
+_VERSION = 7
+#: What is written as long as no cluster was paused: the release before reads that as well.
+_WITHOUT_PAUSES = 6
+#: What is written as long as no partition has ended, either.
+_WITHOUT_ENDS = 5
+#: No partition has to know an id any more when only half of this has passed since its grant.
+_KEPT = stamp_at(2 * DEDUPE_HORIZON_MS)
+_FORGET_EVERY = stamp_at(3600 * 1000)
+#: A grant of a new epoch has no stamp of its own: it gets the next one that comes.
+_NOT_STAMPED = 0
+
+
+def more_partitions(topic: Topic, asked: int) -> int:
+    """Return how many partitions a topic is to have when it is asked to have so many (0: as it has,
+    or is about to have). Raises `BadRequest` for fewer.
+    """
+    there = max(topic.partitions, topic.joining)
+    if 0 < asked < there:
+        raise BadRequest(
+            f"topic {topic.full_name} has {there} partitions, and never fewer: "
+            "what they hold would have no place. Make another topic and publish to it",
+            there,
+        )
+    return asked or there
+
+
+class Holding(NamedTuple):
+    """A producer id's newest epoch, who holds it, and a stamp not before that epoch's grant."""
+
+    epoch: int
+    principal: str
+    granted: int
+
+
+#: What a catalog is of: what one takes over from another.
+_PARTS = (
+    "_by_id",
+    "_forgot_at",
+    "_next_topic",
+    "_not_stamped",
+    "_producers",
+    "_topics",
+    "ending",
+    "growing",
+    "last_stamp",
+    "nodes",
+)
+
+
+class Catalog:
+    """Topics by name and id, and producers by id. Topic ids rise from 1 and are never reused."""
+
+    __slots__ = _PARTS
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._topics: dict[tuple[str, str], Topic] = {}
+        self._by_id: dict[int, Topic] = {}
+        self._producers: dict[int, Holding] = {}
+        self._not_stamped: list[int] = []
+        self._forgot_at = 0
+        self._next_topic = 1
+        #: The highest stamp that was ever given to a topic or as a producer id.
+        self.last_stamp = 0
+        #: By id, the topics of which partitions are still to join.
+        self.growing: dict[int, None] = {}
+        #: By id, the topics of which partitions are still to end.
+        self.ending: dict[int, None] = {}
+        #: The nodes, and which of them hold which groups.
+        self.nodes = Nodes()
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def find(self, namespace: str, name: str) -> Topic | None:
+        """Return a topic by its names."""
+        return self._topics.get((namespace, name))
+
+    def by_id(self, topic: int) -> Topic | None:
+        """Return a topic by its id."""
+        return self._by_id.get(topic)
+
+    def topics(self, namespace: str = "") -> list[Topic]:
+        """Return the topics of a namespace, or all, in the order of their names."""
+        return [t for key, t in sorted(self._topics.items()) if namespace in ("", key[0])]
+
+    def producer(self, producer: int) -> Holding | None:
+        """Return who holds a producer id; None if it was never granted, or is forgotten."""
+        return self._producers.get(producer)
+
+    @property
+    def forgotten_below(self) -> int:
+        """Ids that are not here were granted and forgotten below this one, or never."""
+        return max(self._forgot_at - _KEPT, 0)
+
+    def voters(self, group: int) -> tuple[int, ...]:
+        """Return who is to vote in a group, its preferred leader first; () before any node is
+        registered: it lies on this one alone then.
+        """
+        return self.nodes.voters(group)
+
+    def was_deleted(self, topic: int) -> bool:
+        """Return whether a topic of this id was there once and is not any more."""
+        return 0 < topic < self._next_topic and topic not in self._by_id
+
+    def become(self, other: Catalog) -> None:
+        """Hold what `other` holds, in place: many look into this one."""
+        for name in _PARTS:
+            setattr(self, name, getattr(other, name))
+
+    def create(self, record: TopicCreated) -> tuple[Topic, bool]:
+        """Apply a creation; return the topic of that name, and whether it is new."""
+        self._passed(record.stamp)
+        key = (record.namespace, record.name)
+        existing = self._topics.get(key)
+        if existing is not None:
+            return existing, False
+        topic = Topic(
+            self._next_topic,
+            record.namespace,
+            record.name,
+            record.partitions,
+            record.partitions,
+            "total" if record.order == "total" else "partition",
+            record.stamp,
+            record.settings,
+        )
+        self._next_topic += 1
+        self._add(topic)
+        self.nodes.place_new(topic.groups(), record.replicas)
+        return topic, True
+
+    def alter(self, record: TopicAltered) -> Topic:
+        """Apply a change to what is set now; return the topic as it is then.
+
+        Raises `UnknownTopic` if it is gone, `BadRequest` if it has more partitions meanwhile.
+        """
+        topic = self._known(record.topic)
+        partitions = more_partitions(topic, record.partitions)
+        settings = record.change.over(topic.settings)
+        joining = partitions if partitions > topic.partitions else 0
+        more = replace(topic, joining=joining, settings=settings)
+        self._add(more)
+        added = more.groups_to_be()[len(topic.groups_to_be()) :]
+        self.nodes.place_new(added, self.nodes.wanted(topic.groups()[0]))
+        return more
+
+    def grow(self, record: TopicGrown) -> Topic:
+        """Let a partition be there that has joined, if it is the next one; return the topic as it
+        is then. Raises `UnknownTopic` if it is gone.
+        """
+        topic = self._known(record.topic)
+        if record.partition != topic.partitions or not topic.joining:
+            return topic  # it was said twice
+        there = topic.partitions + 1
+        joining = topic.joining if topic.joining > there else 0
+        floors = (*topic.floors, record.floor)
+        more = replace(topic, partitions=there, joining=joining, floors=floors)
+        self._add(more)
+        return more
+
+    def end(self, record: TopicEnds) -> Topic:
+        """Let a partition be about to end, or be further with that; return the topic as it is then.
+        Raises `UnknownTopic` if it is gone.
+        """
+        topic = self._known(record.topic)
+        known = topic.end_of(record.partition) or End(record.partition)
+        found = End(*known[:3], known.done or record.done)
+        if not known.stamp:  # it was said for the first time
+            found = found._replace(stamp=record.stamp, offset=record.offset)
+        others = (end for end in topic.ends if end.partition != record.partition)
+        more = replace(topic, ends=tuple(sorted((*others, found))))
+        self._add(more)
+        return more
+
+    def pause(self, record: TopicClusterPaused) -> Topic:
+        """Pause a cluster or let it go on; return the topic as it is then. Of too many that go on
+        the one is forgotten that has done so for longest. Raises `UnknownTopic` if it is gone.
+        """
+        topic = self._known(record.topic)
+        known = {row.cluster: row for row in topic.pauses}
+        before = known.get(record.cluster)
+        if before is not None and before.paused == record.paused:
+            return topic
+        revision = 1 + max((row.revision for row in topic.pauses), default=0)
+        known[record.cluster] = ClusterPause(record.cluster, record.paused, revision)
+        if len(known) > CLUSTER_PAUSES_MAX:
+            oldest = min((row.paused, row.revision, row.cluster) for row in known.values())
+            del known[oldest[2]]
+        more = replace(topic, pauses=tuple(known[name] for name in sorted(known)))
+        self._add(more)
+        return more
+
+    def delete(self, record: TopicDeleted) -> Topic:
+        """Apply a deletion; return the topic as it was. Raises `UnknownTopic` if it is gone."""
+        topic = self._known(record.topic)
+        del self._topics[topic.namespace, topic.name]
+        del self._by_id[topic.id]
+        self.growing.pop(topic.id, None)
+        self.ending.pop(topic.id, None)
+        self.nodes.drop(topic.groups_to_be())
+        return topic
+
+    def open(self, record: ProducerOpened) -> ProducerOpened:
+        """Apply a new producer id or epoch; return what was granted.
+
+        Two requests that were proposed together name the same epoch: the later one gets the next.
+        """
+        producer, granted = record.producer, record.producer
+        held = self._producers.get(producer)
+        if held is not None and record.epoch <= held.epoch:
+            record = ProducerOpened(producer, held.epoch + 1, record.principal)
+        if record.epoch:
+            granted = _NOT_STAMPED
+            self._not_stamped.append(producer)
+        else:
+            self._passed(producer)
+        self._producers[producer] = Holding(record.epoch, record.principal, granted)
+        return record
+
+    def _known(self, id: int) -> Topic:
+        topic = self._by_id.get(id)
+        if topic is None:
+            raise UnknownTopic(f"the topic with id {id} was deleted", id)
+        return topic
+
+    def _passed(self, stamp: int) -> None:
+        """Take note of a record's stamp; now and then, forget ids granted long before it.
+
+        By stamp and never by a clock, so that every replica forgets at the same entry. Partitions
+        that know such an id go on taking its batches.
+        """
+        self.last_stamp = max(self.last_stamp, stamp)
+        for producer in self._not_stamped:
+            self._producers[producer] = self._producers[producer]._replace(granted=stamp)
+        self._not_stamped.clear()
+        if stamp - self._forgot_at > _FORGET_EVERY:
+            self._forgot_at = stamp
+            below = self.forgotten_below
+            self._producers = {p: h for p, h in self._producers.items() if h.granted >= below}
+
+    def _add(self, topic: Topic) -> None:
+        self._topics[topic.namespace, topic.name] = topic
+        self._by_id[topic.id] = topic
+        self.growing.pop(topic.id, None)
+        if topic.joining:
+            self.growing[topic.id] = None
+        self.ending.pop(topic.id, None)
+        if not all(end.done for end in topic.ends):
+            self.ending[topic.id] = None
+
+    def encode(self) -> object:
+        """Return the state as MessagePack can hold it."""
+        topics = [
+            (
+                t.id,
+                t.namespace,
+                t.name,
+                t.partitions,
+                t.founded_with,
+                t.order,
+                t.created,
+                t.settings,
+                t.joining,
+                t.floors,
+                *((t.ends,) if t.ends or t.pauses else ()),
+                *((t.pauses,) if t.pauses else ()),
+            )
+            for t in self._topics.values()
+        ]
+        producers = [(producer, *holding) for producer, holding in self._producers.items()]
+        has_ends = any(topic.ends for topic in self._topics.values())
+        has_pauses = any(topic.pauses for topic in self._topics.values())
+        return (
+            _VERSION if has_pauses else _WITHOUT_PAUSES if has_ends else _WITHOUT_ENDS,
+            self._next_topic,
+            self._forgot_at,
+            self.last_stamp,
+            topics,
+            producers,
+            self.nodes.encode(),
+        )
+
+    @classmethod
+    def decode(cls, data: Any) -> Catalog:
+        """Return the state that `encode` gave."""
+        version, *fields = data
+        if version not in (_WITHOUT_ENDS, _WITHOUT_PAUSES, _VERSION):
+            raise UnknownVersion(
+                f"the checkpoint holds the registry in version {version}; this release reads "
+                f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder",
+                version,
+                _VERSION,
+            )
+        next_topic, forgot_at, last_stamp, topics, producers, nodes = fields
+        catalog = cls()
+        catalog._next_topic, catalog._forgot_at = next_topic, forgot_at
+        catalog.last_stamp = last_stamp
+        catalog.nodes = Nodes.decode(nodes)
+        for id, namespace, name, partitions, founded_with, order, created, *more in topics:
+            settings, joining, floors, *later = more
+            kept = msgspec.convert(settings, TopicSettings)
+            named = id, namespace, name, partitions, founded_with, order, created
+            ends = tuple(End(*end) for known in later[:1] for end in known)
+            pauses = tuple(ClusterPause(*row) for known in later[1:] for row in known)
+            catalog._add(Topic(*named, kept, joining, tuple(floors), ends, pauses))
+        catalog._producers = {producer: Holding(*holding) for producer, *holding in producers}
+        catalog._not_stamped = [
+            producer for producer, h in catalog._producers.items() if h.granted == _NOT_STAMPED
+        ]
+        return catalog

@@ -1,0 +1,358 @@
+"""What is asked of the registry about nodes: who belongs to the set, and where groups lie.
+
+Every decision is an entry, so a leader that comes next goes on where the last one stopped: it
+decides only while nothing that was decided is still under way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from weir.broker.api.identity import Identity, Member, registry_voters
+from weir.broker.api.layout import Layout
+from weir.broker.metadata.catalog import Catalog
+from weir.broker.metadata.nodes import NodeInfo, Nodes
+from weir.broker.metadata.placement import Placement, evened, filled, moved_off
+from weir.broker.records.control import (
+    GroupsPlaced,
+    GroupsSettled,
+    LevelRaised,
+    NodeChanged,
+    NodeJoined,
+    NodeRecord,
+)
+from weir.broker.replica.proposals import Proposals
+from weir.broker.runtime.outbox import Caller
+from weir.errors import BadRequest, LevelTooHigh, NodeInUse, Refused, Unavailable, UnknownNode
+from weir.model.ids import (
+    INCARNATION_BITS,
+    NODE_MAX,
+    REGISTRY_GROUP,
+    incarnation_of,
+    node_of,
+    voter_of,
+)
+from weir.model.limits import FORMAT_LEVEL_FIRST
+from weir.protocol.client.nodes import (
+    ChangeNode,
+    NodeList,
+    NodeRow,
+    RaiseLevel,
+    Report,
+    ReportLost,
+    ReportNode,
+    ReportSettled,
+)
+
+#: An entry that places groups says so of no more than these.
+_PLACED_TOGETHER = 1_024
+
+
+class Replies(Protocol):
+    """Where answers go."""
+
+    def reply(self, caller: Caller, reply: NodeList) -> None:
+        """Answer a request."""
+
+    def refuse(self, caller: Caller, error: Refused) -> None:
+        """Answer with a refusal."""
+
+
+class Membership:
+    """Adds, drains and removes nodes, and places what lies on them."""
+
+    __slots__ = ("_catalog", "_founded", "_identity", "_learning", "_level", "_logs", "_outbox",
+                 "_placing", "_proposals", "_propose", "_settled", "_shards")  # fmt: skip
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        identity: Identity,
+        layout: Layout,
+        level: int,
+        outbox: Replies,
+        propose: Callable[[NodeRecord], int],
+    ) -> None:
+        """Change `catalog` by entries that `propose` appends.
+
+        Until they say otherwise, the nodes that the set is founded with are taken to have the
+        `layout` of this one, and to support the first format level; this one supports `level`.
+        """
+        self._catalog = catalog
+        self._identity = identity
+        self._logs, self._shards, self._level = layout.logs, layout.shards, level
+        self._outbox = outbox
+        self._propose = propose
+        self._proposals: Proposals[NodeRecord, Caller] = Proposals(propose)
+        #: Entries that place groups and are not applied yet.
+        self._placing: set[int] = set()
+        #: By group to which somebody comes back, who learnt when its leader was last heard of it.
+        self._learning: dict[int, frozenset[int]] = {}
+        #: Whether nothing has happened since it was last decided where groups go.
+        self._settled = False
+        #: Whether it was looked, in this term, if there is something of the set to found.
+        self._founded = False
+
+    def lead(self) -> None:
+        """This node leads the registry: found the set, as far as nobody has yet."""
+        self._placing.clear()
+        self._settled = self._founded = False
+        with suppress(Refused):  # it hands over already: if it still leads then, `settle` comes
+            self._found()
+
+    def _found(self) -> None:
+        nodes = self._catalog.nodes
+        # An earlier leader may have been lost in the middle of the founding.
+        for node, host, port in self._identity.members or (Member(self._identity.node, "", 0),):
+            if nodes.get(node) is None:
+                level = self._level if node == self._identity.node else FORMAT_LEVEL_FIRST
+                self._propose(NodeJoined(node, host, port, self._shards, level))
+        if not nodes.voters(REGISTRY_GROUP):
+            self._place({REGISTRY_GROUP: self._identity.founding_voters})
+        self._founded = True
+
+    def lose(self, error: Refused) -> None:
+        """This node leads no more: refuse who waits."""
+        self._placing.clear()
+        for caller in self._proposals.lose():
+            self._outbox.refuse(caller, error)
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def listed(self) -> NodeList:
+        """Return the nodes as they are known here."""
+        nodes, me = self._catalog.nodes, self._identity
+        leaving = Counter(node_of(v) for voters in nodes.unsettled.values() for v in voters)
+        rows = [
+            NodeRow(
+                node.id,
+                node.host,
+                node.port,
+                node.state,
+                node.shards,
+                node.level,
+                replicas=nodes.load.held.get(node.id, 0),
+                leaders=nodes.load.led.get(node.id, 0),
+                leaving=leaving[node.id],
+            )
+            for node in nodes.all()
+        ]
+        return NodeList(rows, nodes.level, me.system, me.node, self._logs)
+
+    def change(self, caller: Caller, request: ChangeNode) -> None:
+        """Propose what is asked. Raises `UnknownNode`, `NodeInUse` or `BadRequest`."""
+        verbs: dict[str, Callable[[ChangeNode], NodeRecord]] = {
+            "add": self._added,
+            "active": self._activated,
+            "drain": self._drained,
+            "remove": self._removed,
+        }
+        if request.verb not in verbs:
+            raise BadRequest(f"nodes can be told to {', '.join(verbs)}, not {request.verb!r}")
+        self._proposals.propose(verbs[request.verb](request), caller)
+
+    def raise_level(self, caller: Caller, request: RaiseLevel) -> None:
+        """Propose a format level. Raises `LevelTooHigh` if a node does not support it, and
+        `Unavailable` while not all founders are known, nor what they support.
+        """
+        nodes = self._catalog.nodes
+        if not nodes.all() or any(nodes.get(one.node) is None for one in self._identity.members):
+            raise Unavailable("this set is being founded: try again shortly")
+        lowest = min(nodes.all(), key=lambda node: node.level)
+        level = request.level or lowest.level
+        if level > lowest.level:
+            raise LevelTooHigh(
+                f"node {lowest.id} supports format level {lowest.level}, not {level}: upgrade it, "
+                "or remove it from the set",
+                lowest.level,
+            )
+        if level < nodes.level:
+            raise BadRequest(
+                f"format level {nodes.level} is written already, and never again a lower one: "
+                "its entries are in the logs",
+                nodes.level,
+            )
+        self._proposals.propose(LevelRaised(level), caller)
+
+    def told(self, report: Report) -> None:
+        """Take what a shard of the set says. Raises `Unavailable` if this node does not lead."""
+        match report:
+            case ReportNode():
+                self.report(report)
+            case ReportSettled():
+                self.settled(report)
+            case ReportLost():
+                self.lost(report)
+
+    def report(self, request: ReportNode) -> None:
+        """Take what a node says of itself, if it is news, and if it is the one that is meant."""
+        known, birth = self._catalog.nodes.get(request.node), request.birth
+        if known is None or known.state == "removed" or known.birth not in (0, birth):
+            return
+        if (known.shards, known.level, known.birth) != (request.shards, request.level, birth):
+            self._propose(NodeJoined(request.node, "", 0, request.shards, request.level, birth))
+
+    def settled(self, request: ReportSettled) -> None:
+        """Take who votes in groups by now, for those that have arrived where they are wanted."""
+        nodes = self._catalog.nodes
+        rows = [
+            (group, tuple(voters))
+            for group, voters in request.rows
+            if group in nodes.unsettled and set(voters) == set(nodes.voters(group))
+        ]
+        if rows:
+            self._propose(GroupsSettled(rows))
+        learning = {group: frozenset(learners) for group, learners in request.learning}
+        known = {**self._learning, **learning}
+        self._learning = {group: known[group] for group in known if nodes.returning(group)}
+
+    def lost(self, request: ReportLost) -> None:
+        """Let a voter whose log is damaged come back as another, with what the others have.
+
+        One at a time: of what two have lost, each may hold what the other one lacks. But who has
+        come back so far that it lost what it was given anew is taken back once more. Those that the
+        group moves away from lost nothing, and it may wait for this very one before it can go. And
+        who only learns, beside those that come back, held nothing that counts: they vote together.
+        """
+        group, lost = request.group, request.voter
+        nodes = self._catalog.nodes
+        voters = nodes.voters(group)
+        if len(voters) == 1 or self._placing:
+            return
+        others = {one for one in nodes.returning(group) if node_of(one) != node_of(lost)}
+        # A leader that knows of these others says so: who learnt then votes with them, or not yet.
+        if others and not others | {lost} <= self._learning.get(group, frozenset()):
+            return
+        again = voter_of(node_of(lost), (incarnation_of(lost) + 1) % (1 << INCARNATION_BITS))
+        if lost in voters:
+            self._place({group: tuple(again if voter == lost else voter for voter in voters)})
+        elif lost in nodes.learners(group):
+            # Voters stay who they are: who is placed, and not any more, is known by that id.
+            rows = [(group, (*voters, again)), (group, voters)]
+            self._placing.add(self._propose(GroupsPlaced(rows)))
+
+    # -- entries -----------------------------------------------------------------------------
+
+    def apply(self, index: int, record: NodeRecord) -> None:
+        """Apply a committed record."""
+        caller = self._proposals.applied(index)
+        self._placing.discard(index)
+        self._settled = False
+        try:
+            self._catalog.nodes.apply(record)
+        except Refused as error:
+            if caller is not None:
+                self._outbox.refuse(caller, error)
+            return
+        if caller is not None:
+            self._outbox.reply(caller, self.listed())
+
+    def settle(self) -> None:
+        """As the leader, decide where groups go that lie on draining nodes, that have too few
+        replicas, or that are unevenly spread, unless such a decision is still under way.
+
+        Raises `Refused` if this node cannot propose just now: try again later.
+        """
+        if not self._founded:
+            self._found()
+        nodes = self._catalog.nodes
+        active = nodes.active()
+        if self._settled or self._placing or not active:
+            return
+        placements, load = dict(nodes.placements), nodes.load.copy()
+        changed: dict[int, Placement] = {}
+
+        def take(found: dict[int, Placement]) -> None:
+            placements.update(found)
+            changed.update(found)
+
+        for node in nodes.all():
+            if node.state == "draining":
+                take(moved_off(node.id, placements, active, load, nodes.voter))
+        wanted = {group: nodes.wanted(group) for group in placements if nodes.wanted(group)}
+        wanted[REGISTRY_GROUP] = registry_voters(len(active))
+        take(filled(placements, wanted, active, load, nodes.voter))
+        take(evened(placements, active, load, nodes.voter))
+        self._place({group: to for group, to in changed.items() if to != nodes.voters(group)})
+        self._settled = True
+
+    def _place(self, placements: dict[int, Placement]) -> None:
+        rows = list(placements.items())
+        for first in range(0, len(rows), _PLACED_TOGETHER):
+            some = rows[first : first + _PLACED_TOGETHER]
+            self._placing.add(self._propose(GroupsPlaced(some)))
+
+    # -- what each verb becomes --------------------------------------------------------------
+
+    def _added(self, request: ChangeNode) -> NodeJoined:
+        if not request.host or not request.port:
+            raise BadRequest("to add a node, say where it listens: HOST:PORT")
+        nodes = self._catalog.nodes
+        there = nodes.all()
+        same = [n for n in there if (n.host, n.port) == (request.host, request.port)]
+        if same and not request.node and not same[0].shards:
+            # Whoever asked before did not get the answer: the node is registered and never ran.
+            return NodeJoined(same[0].id, request.host, request.port)
+        taken = [n.id for n in same]
+        if taken and taken != [request.node]:
+            raise BadRequest(f"node {taken[0]} listens at {request.host}:{request.port} already")
+        unknown = [n.id for n in there if not n.port and n.id != request.node]
+        if unknown:
+            raise BadRequest(
+                f"node {unknown[0]} was founded alone, and nobody knows where other nodes reach "
+                f"it: say so first by `weir node add HOST:PORT --node {unknown[0]}`"
+            )
+        node = request.node or nodes.highest + 1
+        if node > NODE_MAX:
+            raise BadRequest(f"nodes are numbered from 1 to {NODE_MAX:,}")
+        known = nodes.get(node)
+        if known is not None and known.state == "removed":
+            raise UnknownNode(f"node {node} was removed: add it as {nodes.highest + 1}", node)
+        return NodeJoined(node, request.host, request.port)
+
+    def _activated(self, request: ChangeNode) -> NodeChanged:
+        return NodeChanged(self._there(request.node).id, "active")
+
+    def _drained(self, request: ChangeNode) -> NodeChanged:
+        node = self._there(request.node)
+        if not self._left_without(node.id):
+            raise NodeInUse(
+                f"node {node.id} is the only one that can hold groups: add another first",
+                len(_on(self._catalog.nodes, node.id)),
+            )
+        return NodeChanged(node.id, "draining")
+
+    def _removed(self, request: ChangeNode) -> NodeChanged:
+        node = self._there(request.node)
+        held = _on(self._catalog.nodes, node.id)
+        if held or not self._left_without(node.id):
+            raise NodeInUse(
+                f"node {node.id} is to hold {len(held)} groups: `weir node drain {node.id}` moves "
+                "them to others first",
+                len(held),
+            )
+        unsettled = self._catalog.nodes.unsettled.values()
+        needed = sum(node.id in map(node_of, voters) for voters in unsettled)
+        if needed:
+            raise NodeInUse(
+                f"{needed} groups still need node {node.id} until they have moved: `weir node "
+                "status` shows how far they are",
+                needed,
+            )
+        return NodeChanged(node.id, "removed")
+
+    def _left_without(self, node: int) -> list[int]:
+        return [other for other in self._catalog.nodes.active() if other != node]
+
+    def _there(self, node: int) -> NodeInfo:
+        known = self._catalog.nodes.get(node)
+        if known is None or known.state == "removed":
+            raise UnknownNode(f"there is no node {node}: `weir node status` names them", node)
+        return known
+
+
+def _on(nodes: Nodes, node: int) -> Sequence[int]:
+    return [group for group, to in nodes.placements.items() if node in map(node_of, to)]

@@ -1,0 +1,1 @@
+"""Produce, on the leader: batches are checked, stamped, gathered and proposed."""

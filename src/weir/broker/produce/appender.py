@@ -1,0 +1,384 @@
+"""The leader's way in: check, dedupe, stamp, gather, propose (DESIGN §5 Produce).
+
+This state exists only while the partition is led here. Everything in it describes entries that
+are proposed or about to be; the replicated memory is `PartitionState`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from weir.broker.api.counts import Counts
+from weir.broker.produce.chunks import Growing
+from weir.broker.records.entries import BatchRecord, of_batches, record_of
+from weir.broker.replica.group import Group
+from weir.broker.state.dedupe import Answer, Known, chunk_answer
+from weir.broker.state.state import PartitionState
+from weir.codec.fields import Buffer
+from weir.errors import (
+    BadBatch,
+    BadChecksum,
+    BadRequest,
+    Fenced,
+    MissingLibrary,
+    PartitionEnded,
+    ProducerExpired,
+    Refused,
+    SequenceGap,
+    SequenceReused,
+    Unavailable,
+)
+from weir.model.batch import Batch
+from weir.model.chunks import Piece
+from weir.model.header import HEADER_SIZE, Columns, Header, crc_holds, stamped
+from weir.model.ids import partition_of
+from weir.model.limits import DEDUPE_HORIZON_MS, ENTRY_BYTES_MAX
+from weir.model.stamp import milliseconds_of
+from weir.order.clock import HybridClock, Time
+from weir.protocol.client.messages import Confirm
+
+_ORIGIN = int(Columns.ORIGIN)
+_LARGE = int(Columns.CHUNK | Columns.REFERENCES)
+_SCATTERED = int(Columns.SCATTERED)
+
+
+#: Told a batch, or why nobody here will know what became of it.
+Tell = Callable[[BatchRecord | Refused], None]
+
+
+@dataclass(slots=True)
+class Pending:
+    """A batch that is stamped and not committed yet, and all who wait for it."""
+
+    record: BatchRecord
+    head: bytes
+    body: Buffer
+    #: When it was put in line, in milliseconds of the monotonic clock.
+    since_ms: int
+    #: Bytes of the budget that come back with the commit.
+    charged: int = 0
+    #: Told once it is applied.
+    waiting: list[Tell] = field(default_factory=list)
+    #: Clients who are told once it is applied, or sooner that it takes long: see `Intake.stall`.
+    clients: list[Tell] = field(default_factory=list)
+    #: Those who need not wait for more than this node's own disk.
+    early: list[Tell] = field(default_factory=list)
+
+
+class Intake:
+    """Takes batches into one partition, in order, while this node leads it."""
+
+    __slots__ = (
+        "_ahead",
+        "_entry_bytes_max",
+        "_group",
+        "_growing",
+        "_next_offset",
+        "_preparing",
+        "_staged",
+        "_state",
+        "_time",
+        "clock",
+        "counts",
+        "flying",
+        "is_closed",
+    )
+
+    def __init__(
+        self,
+        group: Group,
+        state: PartitionState,
+        time: Time,
+        clock: HybridClock,
+        counts: Counts,
+    ) -> None:
+        """Begin to lead; `clock` stamps above the fence of the election, and above the log."""
+        self._group = group
+        self._state = state
+        self._time = time
+        self.clock = clock
+        self.counts = counts
+        self._next_offset = state.next_offset
+        self._entry_bytes_max = min(ENTRY_BYTES_MAX, group.log.settings.entry_bytes_max)
+        #: Producers with batches under way: what will be known of them once all is committed.
+        self._ahead: dict[int, Known] = {}
+        self._growing = Growing(state)
+        self._staged: deque[Pending] = deque()
+        #: What was given a stamp and is not committed yet, by producer, epoch and sequence.
+        self.flying: dict[tuple[int, int, int], Pending] = {}
+        #: Producers with a part of a scattering under way.
+        self._preparing: dict[int, Pending] = {}
+        #: Whether nothing new is taken: the partition is sealed, or about to be.
+        self.is_closed = bool(state.sealed)
+
+    @property
+    def group_id(self) -> int:
+        """The partition's group."""
+        return self._group.id
+
+    def wall_us(self) -> int:
+        """Microseconds since 1970."""
+        return self._time.wall_ms() * 1000
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next batch will get."""
+        return self._next_offset
+
+    @property
+    def lowest_under_way(self) -> int:
+        """The lowest stamp that was given and is not committed yet; 0 if there is none."""
+        for pending in self.flying.values():
+            return pending.record.stamp
+        return 0
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether `cut` has something to propose."""
+        return bool(self._staged)
+
+    def open(self, batch: memoryview, is_part: bool = False) -> Batch:
+        """Open a client's batch, which `is_part` of a scattering or not: the first thing that
+        happens to it, at a cost by its bytes alone.
+
+        Raises `BadChecksum` if it changed on the way, and `BadRequest` if it was meant so: then
+        sending it again would not help, and every reader would refuse it for ever.
+        """
+        try:
+            opened = Batch(batch)
+        except BadBatch as error:
+            kind = BadRequest if crc_holds(batch) else BadChecksum
+            raise kind(str(error)) from None
+        header = opened.header
+        if header.total_size != len(batch):
+            raise BadRequest("one batch a request: bytes follow the batch")
+        try:
+            opened.check(self._group.id)
+        except BadBatch as error:
+            raise BadChecksum(f"{error}: send it again") from None
+        if header.columns & _ORIGIN:
+            raise BadRequest("only a shard writes an origin column")
+        if bool(header.columns & _SCATTERED) is not is_part:
+            raise BadRequest("parts of scatterings, and no other batches, are sent by SCATTER")
+        return opened
+
+    def look_into(self, batch: Batch) -> None:
+        """Raise `BadRequest` for a batch that readers could not open; compressed ones inflate.
+
+        What is inflated lives as long as `batch` does. The last thing before a batch is taken:
+        only who may publish, and what is next in line, costs it.
+        """
+        try:
+            batch.check_columns()
+        except BadBatch as error:
+            raise BadRequest(str(error)) from None
+        except MissingLibrary as error:
+            raise BadRequest(
+                f'this broker cannot check it, use compression="none": {error}'
+            ) from None
+
+    def judge(self, header: Header) -> Pending | Confirm | None:
+        """Decide by the whole log, pending entries included: None if the batch is the next one.
+
+        Else the pending batch that it repeats, or the answer that was given. Raises `SequenceGap`
+        (rewind to `detail`), `SequenceReused`, `Fenced` or `ProducerExpired`; and `PartitionEnded`
+        for what is new where nothing is taken any more.
+        """
+        producer, epoch, sequence = header.producer, header.epoch, header.sequence
+        if producer in self._preparing or producer in self._state.scatterings.producers:
+            raise Unavailable("a scattering of this producer is not decided: try again shortly")
+        known = self._ahead.get(producer) or self._state.producers.known(producer)
+        if known is None and self._is_old(producer):
+            raise ProducerExpired(f"producer {producer} is past the dedupe horizon: open a new one")
+        if known is not None and epoch < known.epoch:
+            raise Fenced(f"producer {producer} goes on in epoch {known.epoch}", known.epoch)
+        expected = known.next_sequence if known is not None and epoch == known.epoch else 0
+        if sequence >= expected and self.is_closed:
+            self.check_open()
+        if sequence > expected:
+            raise SequenceGap(f"sequence {sequence} came, {expected} is missing", expected)
+        if sequence == expected:
+            return None
+        pending = self.flying.get((producer, epoch, sequence))
+        if pending is not None:
+            if (pending.record.hash, pending.record.messages) == (header.hash, header.count):
+                return pending
+            raise SequenceReused(f"sequence {sequence} is under way with other bytes")
+        answer = self._state.producers.answer(producer, sequence)
+        if answer is None or (answer.hash, answer.messages) != (header.hash, header.count):
+            raise SequenceReused(
+                f"sequence {sequence} was used with other bytes, or too long ago to tell"
+            )
+        return _told(answer, True)
+
+    def check_open(self) -> None:
+        """Raise `PartitionEnded` where nothing is taken any more, for good; or `Unavailable`, as
+        long as another leader might take it still.
+        """
+        if not self.is_closed:
+            return
+        partition = partition_of(self._group.id)
+        if not self._state.sealed:
+            raise Unavailable(f"partition {partition} is about to end: try again shortly")
+        raise PartitionEnded(
+            f"partition {partition} has ended, and this is not in it: publish to another one",
+            partition,
+        )
+
+    @property
+    def under_way(self) -> set[tuple[int, int]]:
+        """The producers, and their epochs, of what is accepted and not committed yet."""
+        return {(producer, epoch) for producer, epoch, _ in self.flying}
+
+    def has_under_way(self, producer: int) -> bool:
+        """Return whether a batch of a producer is accepted and not committed yet."""
+        return producer in self._ahead
+
+    def check_seen(self, seen: int) -> None:
+        """Raise `StampTooFar` if a client's last seen stamp lies too far ahead."""
+        self.clock.check_seen(self._time.wall_ms(), seen)
+
+    def check_large(self, batch: Batch) -> None:
+        """Raise `ValueLost` or `Overloaded` unless a chunk or closing batch fits what is there."""
+        if batch.header.columns & _LARGE:
+            self._growing.check(batch, self._now_ms())
+
+    @property
+    def is_preparing(self) -> bool:
+        """Whether a part of a scattering is under way."""
+        return bool(self._preparing)
+
+    def preparing(self, producer: int) -> Pending | None:
+        """Return the part of a scattering that a producer has under way, if there is one."""
+        return self._preparing.get(producer)
+
+    def decided(self, producer: int) -> None:
+        """A producer's scattering is decided: the state knows what it may send next, unless that is
+        under way already.
+        """
+        if producer not in self._preparing:
+            self._ahead.pop(producer, None)
+
+    def accept(self, batch: Batch, seen: int, taken: int = 0) -> Pending:
+        """Stamp a batch that `judge` and `check_seen` let pass, and put it in line; as `taken` from
+        the clock, if that is given.
+        """
+        wall = self._time.wall_ms()
+        stamp, offset = taken or self.clock.stamp(wall, seen), self._next_offset
+        record = record_of(batch, offset, stamp)
+        head, since = stamped(batch.view, stamp, offset), self._time.monotonic_ms()
+        pending = Pending(record, head, batch.view[HEADER_SIZE:], since)
+        self._next_offset = record.next_offset
+        self._ahead[record.producer] = Known(record.epoch, record.sequence + record.messages)
+        self.flying[record.producer, record.epoch, record.sequence] = pending
+        if record.large is not None:
+            self._growing.accepted(record)
+        if record.scattered is not None:
+            self._preparing[record.producer] = pending
+        self._staged.append(pending)
+        return pending
+
+    def confirm(self, record: BatchRecord, duplicate: bool) -> Confirm:
+        """Return what to tell about a batch that is applied; a chunk learns its entry's index."""
+        if not isinstance(record.large, Piece):
+            return Confirm(record.offset, record.stamp, duplicate)
+        answer = self._state.producers.answer(record.producer, record.sequence)
+        assert answer is not None  # its producer's last one
+        return _told(answer, duplicate)
+
+    def cut(self) -> None:
+        """Propose what is staged: entries of up to 1 MiB together, or one larger batch alone."""
+        staged = self._staged
+        while staged and self._group.accepts:
+            buffers: list[Buffer] = []
+            records: list[BatchRecord] = []
+            early: list[Pending] = []
+            size = 0
+            while staged and (not records or self._joins(records[-1], size)):
+                pending = staged.popleft()
+                buffers += (pending.head, pending.body)
+                records.append(pending.record)
+                size += pending.record.stored
+                if pending.early:
+                    early.append(pending)
+            index = self._group.propose(of_batches(buffers, records, size))
+            if early:
+                self._group.when_durable(index, partial(_tell_early, early))
+
+    def _joins(self, last: BatchRecord, size: int) -> bool:
+        """Whether the next batch shares an entry with `last`; a chunk never does, so that
+        references to entries are references to chunks, nor a part of a scattering, so that what is
+        undecided, or void, is whole entries.
+        """
+        following = self._staged[0]
+        alone = _is_alone(last) or _is_alone(following.record)
+        return not alone and size + following.record.stored <= self._entry_bytes_max
+
+    def committed(self, record: BatchRecord) -> int:
+        """Answer all who wait for a batch that is applied now; return what it had charged."""
+        key = (record.producer, record.epoch, record.sequence)
+        pending = self.flying.pop(key, None)
+        if pending is None:
+            return 0
+        # As the state knows its producer now, unless it is a part of a scattering, undecided yet.
+        known: Known | None = Known(record.epoch, record.sequence + record.messages)
+        if record.scattered is not None:
+            del self._preparing[record.producer]
+            known = self._state.producers.known(record.producer)
+        if self._ahead.get(record.producer) == known:
+            del self._ahead[record.producer]
+            self._growing.settled(record.producer)
+        counts = self.counts
+        counts.latency.add(self._time.monotonic_ms() - pending.since_ms)
+        counts.partition(self._group.id).took(record.next_offset - record.offset, record.stored)
+        for answer in (*pending.waiting, *pending.clients):
+            answer(record)
+        return pending.charged
+
+    def stall(self, error: Refused) -> None:
+        """No majority has room for what is under way: tell the clients that wait for it. It stays
+        under way, so that what they send again is known as a repeat.
+        """
+        for pending in self.flying.values():
+            clients, pending.clients = pending.clients, []
+            for tell in clients:
+                tell(error)
+
+    def lose(self, error: Refused) -> int:
+        """This node leads no more: tell all who wait that another will know what became of their
+        batches; return what these had charged. What is staged was never proposed.
+        """
+        flying, self.flying = self.flying, {}
+        self._staged.clear()
+        self._preparing.clear()
+        for pending in flying.values():
+            for tell in (*pending.early, *pending.waiting, *pending.clients):
+                tell(error)
+        return sum(pending.charged for pending in flying.values())
+
+    def _is_old(self, producer: int) -> bool:
+        return milliseconds_of(producer) < self._now_ms() - DEDUPE_HORIZON_MS
+
+    def _now_ms(self) -> int:
+        """Return the time that tables expire by, also when the wall clock went back since."""
+        return max(self._time.wall_ms(), milliseconds_of(self.clock.last))
+
+
+def _is_alone(record: BatchRecord) -> bool:
+    return record.scattered is not None or isinstance(record.large, Piece)
+
+
+def _tell_early(batches: list[Pending]) -> None:
+    for pending in batches:
+        early, pending.early = pending.early, []
+        for tell in early:
+            tell(pending.record)
+
+
+def _told(answer: Answer, duplicate: bool) -> Confirm:
+    if answer.offset >= 0:
+        return Confirm(answer.offset, answer.stamp, duplicate)
+    return Confirm(-1, answer.stamp, duplicate, chunk_answer(answer.offset))

@@ -1,0 +1,311 @@
+"""Fan-in: device frames of many connections become batches of one partition (DESIGN §4 Fan-in).
+
+The one place where the broker spends time per message: dedupe by origin, (hub, sn), decided like a
+producer's by what is replicated and by what is under way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from weir.broker.produce.appender import Intake, Pending
+from weir.broker.records.entries import BatchRecord
+from weir.broker.runtime.session import ROW_BYTES, Seat
+from weir.broker.state.dedupe import Origin, value_hash
+from weir.broker.state.state import PartitionState
+from weir.errors import Fenced, Overloaded, Refused, SequenceGap, SequenceReused
+from weir.model.batch import Batch, encode
+from weir.model.columns import NO_SEQUENCE, Origins
+from weir.model.limits import BATCH_BYTES_DEFAULT, ORIGINS_PER_PARTITION_MAX, RETRY_AFTER_MS
+from weir.protocol.device.codec import DevicePublishes, encode_confirm
+
+#: The offset of a repeat: nothing new is there. A hub that sent it once did not raise its boot.
+DUPLICATE = (1 << 64) - 1
+
+_ACCEPT = -1
+
+#: Sends bytes to sessions, to each its own.
+Answer = Callable[[dict[int, bytes]], None]
+
+
+#: Devices and what they published.
+Crowd = Sequence[tuple[Seat, DevicePublishes]]
+
+
+#: A boot, an offset, and a value's hash.
+First = tuple[int, int, int]
+
+
+class _Confirms:
+    """Replies, column by column, in the order of the frames that they answer."""
+
+    __slots__ = ("codes", "offsets", "seats", "sequences", "sns")
+
+    def __init__(self) -> None:
+        self.seats: list[Seat] = []
+        self.sns: list[int] = []
+        self.sequences: list[int] = []
+        self.codes: list[int] = []
+        self.offsets: list[int] = []
+
+
+def refused(publishes: DevicePublishes, error: Refused) -> DevicePublishes:
+    """Return publishes that will all be answered with a refusal; they hold no values any more."""
+    codes = [code or error.code for code in publishes.codes]
+    return DevicePublishes(publishes.sns, publishes.sequences, [b""] * len(codes), codes)
+
+
+class _Gathering:
+    """The batch that is being built, and the replies that wait for it."""
+
+    __slots__ = ("behind", "boots", "bytes", "charged", "confirms", "fresh", "hubs", "known",
+                 "seen", "sequences", "sns", "values")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.hubs: list[int] = []
+        self.boots: list[int] = []
+        self.sequences: list[int] = []
+        self.sns: list[int] = []
+        self.confirms = _Confirms()
+        #: Of those that came next and added nothing to the log: told behind this one.
+        self.behind: list[_Gathering] = []
+        #: Standings once this batch is committed; dropped with it, then the table has them. Of a
+        #: first message what `Origin.first` makes of it: that is mostly asked for by nobody.
+        self.known: dict[tuple[int, int], Origin | First] = {}
+        #: How many of these were not known before.
+        self.fresh = 0
+        self.bytes = 0
+        self.seen = 0
+        self.charged = 0
+
+
+class FanIn:
+    """Gathers publishes until the next entry is cut, and confirms them after the commit."""
+
+    __slots__ = ("_answer_all", "_arrived", "_flying", "_fresh", "_intake", "_producer",
+                 "_release", "_sequence", "_state")  # fmt: skip
+
+    def __init__(
+        self,
+        intake: Intake,
+        state: PartitionState,
+        producer: int,
+        answer: Answer,
+        release: Callable[[int], None],
+    ) -> None:
+        """Write as `producer`, the shard's own: go on behind what it wrote here when it led before.
+
+        All that it ever proposed is applied by now, or never will be.
+        """
+        self._intake = intake
+        self._state = state
+        self._producer = producer
+        self._answer_all = answer
+        self._release = release
+        known = state.producers.known(producer)
+        self._sequence = known.next_sequence if known is not None else 0
+        self._arrived: list[tuple[Seat, DevicePublishes, int, int]] = []
+        self._flying: deque[tuple[Pending, _Gathering]] = deque()
+        #: How many devices in those were not known before.
+        self._fresh = 0
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether `cut` has something to do."""
+        return bool(self._arrived)
+
+    def add(self, seat: Seat, publishes: DevicePublishes, charged: int, detail: int = 0) -> None:
+        """Put publishes in line; `charged` bytes of the budget come back with the confirms.
+
+        `detail` goes with those that are refused already.
+        """
+        seat.in_flight += len(publishes.sns)
+        self._arrived.append((seat, publishes, charged, detail))
+
+    def cut(self) -> int:
+        """Turn what has arrived into batches for the intake; return how many reads that were."""
+        arrived, self._arrived = self._arrived, []
+        gathering = _Gathering()
+        for seat, publishes, charged, detail in arrived:
+            gathering.charged += charged
+            gathering.seen = max(gathering.seen, seat.seen)
+            self._gather(gathering, seat, publishes, detail)
+            if gathering.bytes > BATCH_BYTES_DEFAULT:
+                self._close(gathering)
+                gathering = _Gathering()
+        self._close(gathering)
+        return len(arrived)
+
+    def _gather(
+        self, into: _Gathering, seat: Seat, publishes: DevicePublishes, detail: int
+    ) -> None:
+        confirms = into.confirms
+        confirms.sns += publishes.sns
+        confirms.sequences += publishes.sequences
+        base = self._intake.next_offset
+        rows = zip(
+            publishes.sns, publishes.sequences, publishes.values, publishes.codes, strict=True
+        )
+        for sn, sequence, value, code in rows:
+            offset = detail
+            if not code:
+                place = base + len(into.values)
+                code, offset = self._judge(into, seat, sn, sequence, value, place)
+            if code == _ACCEPT:
+                code = 0
+                into.values.append(value)
+                into.hubs.append(seat.hub)
+                into.boots.append(seat.boot)
+                into.sequences.append(sequence)
+                into.sns.append(sn)
+                into.bytes += len(value) + ROW_BYTES
+            confirms.seats.append(seat)
+            confirms.codes.append(code)
+            confirms.offsets.append(offset)
+
+    def _judge(
+        self, into: _Gathering, seat: Seat, sn: int, sequence: int, value: bytes, place: int
+    ) -> tuple[int, int]:
+        """Return `_ACCEPT` and `place`, its offset then, or the code and offset to answer with."""
+        closed = self._closed() if self._intake.is_closed else None
+        if sequence == NO_SEQUENCE:
+            return closed or (_ACCEPT, place)
+        known = self._known(into, seat.hub, sn)
+        if known is None and closed is not None:
+            return closed
+        if known is None and self._is_full(into):
+            return Overloaded.code, RETRY_AFTER_MS
+        if known is not None and seat.boot < known.boot:
+            return Fenced.code, known.boot
+        here = known if known is not None and seat.boot == known.boot else None
+        wanted = 0 if here is None else here.next_sequence
+        if closed is not None and sequence >= wanted:
+            return closed
+        if sequence > wanted:
+            return SequenceGap.code, wanted
+        hash_ = value_hash(value)
+        if here is None:
+            into.known[seat.hub, sn] = seat.boot, place, hash_
+            into.fresh += known is None
+            return _ACCEPT, place
+        if sequence == wanted:
+            into.known[seat.hub, sn] = here.after(sequence, place, hash_)
+            return _ACCEPT, place
+        if not here.holds(sequence, hash_):
+            return SequenceReused.code, 0
+        return 0, DUPLICATE
+
+    def _closed(self) -> tuple[int, int] | None:
+        try:
+            self._intake.check_open()
+        except Refused as error:
+            return error.code, error.detail
+        return None
+
+    def _is_full(self, into: _Gathering) -> bool:
+        """Whether a device that is not known would be one too many, once all is committed."""
+        coming = into.fresh + self._fresh
+        return len(self._state.origins) + coming >= ORIGINS_PER_PARTITION_MAX
+
+    def _known(self, into: _Gathering, hub: int, sn: int) -> Origin | None:
+        key = (hub, sn)
+        known = into.known.get(key)
+        if known is None:
+            for _, gathering in reversed(self._flying):
+                if (known := gathering.known.get(key)) is not None:
+                    break
+            else:
+                return self._state.origins.known(hub, sn)
+        return known if isinstance(known, Origin) else Origin.first(*known)
+
+    def _close(self, gathering: _Gathering) -> None:
+        if not gathering.values:
+            self._answer_alone(gathering)
+            return
+        origins = Origins(gathering.hubs, gathering.boots, gathering.sequences, gathering.sns)
+        batch = encode(
+            gathering.values,
+            group=self._intake.group_id,
+            producer=self._producer,
+            sequence=self._sequence,
+            base_time=self._intake.wall_us(),
+            origins=origins,
+        )
+        opened = Batch(batch)
+        # A hub cannot tell a stamp that is too far ahead from a good one: it is not refused for it.
+        intake = self._intake
+        seen = intake.clock.clamp(intake.wall_us() // 1_000, gathering.seen)
+        pending = intake.accept(opened, seen)
+        self._sequence += len(gathering.values)
+        pending.waiting.append(self._confirm)
+        self._flying.append((pending, gathering))
+        self._fresh += gathering.fresh
+
+    def _answer_alone(self, gathering: _Gathering) -> None:
+        """Nothing was accepted: answer behind the batches under way, so that replies keep order."""
+        if not gathering.confirms.seats:
+            return
+        if self._flying:
+            self._flying[-1][1].behind.append(gathering)
+        else:
+            self._tell(gathering, 0)
+
+    def stall(self, error: Refused) -> None:
+        """No majority has room for what is under way: refuse it to who waits. It stays under way,
+        so that what comes again is known as a repeat, and keeps its bytes of the budget. Those
+        behind it added nothing.
+        """
+        for _, gathering in self._flying:
+            charged, gathering.charged = gathering.charged, 0
+            self._refuse(gathering, error)
+            gathering.charged, gathering.confirms = charged, _Confirms()
+            behind, gathering.behind = gathering.behind, []
+            for one in behind:
+                self._refuse(one, error)
+
+    def lose(self, error: Refused) -> None:
+        """This node leads no more: refuse what was not cut yet, behind what `Intake.lose` refused.
+
+        What was decided by messages that may never be committed is not told: it is asked again.
+        """
+        arrived, self._arrived = self._arrived, []
+        gathering = _Gathering()
+        for seat, publishes, charged, detail in arrived:
+            gathering.charged += charged
+            self._gather(gathering, seat, refused(publishes, error), detail)
+        self._refuse(gathering, error)
+
+    def _confirm(self, outcome: BatchRecord | Refused) -> None:
+        _, gathering = self._flying.popleft()
+        self._fresh -= gathering.fresh
+        for one in (gathering, *gathering.behind):
+            if isinstance(outcome, Refused):
+                self._refuse(one, outcome)
+            else:
+                self._tell(one, outcome.stamp)
+
+    def _refuse(self, gathering: _Gathering, error: Refused) -> None:
+        confirms = gathering.confirms
+        confirms.codes = [error.code] * len(confirms.codes)
+        confirms.offsets = [error.detail] * len(confirms.offsets)
+        self._tell(gathering, 0)
+
+    def _tell(self, gathering: _Gathering, stamp: int) -> None:
+        self._release(gathering.charged)
+        c = gathering.confirms
+        self._intake.counts.told_devices(c.codes)
+        replies: dict[int, bytes] = {}
+        more: dict[int, list[bytes]] = {}  # of those who published several: few, as a rule
+        rows = zip(c.seats, c.sns, c.sequences, c.codes, c.offsets, strict=True)
+        for seat, sn, sequence, code, offset in rows:
+            if seat.seen < stamp:
+                seat.seen = stamp
+            seat.in_flight -= 1
+            reply = encode_confirm(sn, sequence, code, offset)
+            if (first := replies.setdefault(seat.session, reply)) is not reply:
+                more.setdefault(seat.session, [first]).append(reply)
+        for session, parts in more.items():
+            replies[session] = b"".join(parts)
+        self._answer_all(replies)

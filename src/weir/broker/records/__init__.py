@@ -1,0 +1,1 @@
+"""What replicas store: entries, control records, and snapshots of states."""

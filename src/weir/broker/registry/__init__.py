@@ -1,1 +1,0 @@
-"""The registry: topics, nodes and placement, replicated by a Raft group of its own."""

@@ -1,0 +1,1 @@
+"""Requests of peers, each to where it belongs, and the sessions they come by."""

@@ -1,0 +1,127 @@
+"""Reads under way: from the cache at once, from the disk by way of the host."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from weir.broker.api.effects import StartRead, Work
+from weir.broker.api.events import ReadDone
+from weir.broker.runtime.admission import Budget
+from weir.broker.runtime.outbox import Outbox
+from weir.codec.fields import Buffer
+from weir.errors import DamagedRange, Refused, Unavailable
+from weir.storage.disk import Disk
+
+#: Gets the payloads, and the refusal if there are none.
+Then = Callable[[Sequence[Buffer], Refused | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing to read: it is done when the shard has seen to whatever else came meanwhile."""
+
+    log: int
+    cached: None = None
+    size: int = 0
+
+    def pin(self) -> None:
+        """There is nothing to keep."""
+
+    def release(self) -> None:
+        """There is nothing to let go."""
+
+    def run(self, disk: Disk) -> Sequence[bytes]:
+        """Return nothing."""
+        return ()
+
+
+class Reads:
+    """Hands readings to the host and the answers back; charges the bytes meanwhile."""
+
+    __slots__ = ("_budget", "_next", "_outbox", "_waiting", "met_rot", "queue")
+
+    def __init__(self, outbox: Outbox, budget: Budget) -> None:
+        """Begin with none."""
+        #: Told of a reading whose first entry is rotten: whether that may come from elsewhere.
+        self.met_rot: Callable[[Work], bool] = lambda reading: False
+        self._outbox = outbox
+        self._budget = budget
+        self._next = 1
+        #: Readings that wait for room.
+        self.queue: deque[tuple[Work, Then]] = deque()
+        self._waiting: dict[int, tuple[Work, Then]] = {}
+
+    def start(self, reading: Work, then: Then, at_once: bool = False) -> None:
+        """Call `then` with the payloads: now if they are cached, else after the host's read.
+
+        A reading waits, without any memory, until the budget has room for it; but not `at_once`,
+        for who bounds these by other means, and may hold up what gives the room back.
+        """
+        if reading.cached is not None:
+            self._outbox.counts.reads_cached += 1
+            then(reading.cached, None)
+            return
+        reading.pin()
+        if at_once:
+            self._start(reading, then)
+            return
+        self.queue.append((reading, then))
+        self.advance()
+
+    def advance(self) -> None:
+        """Start the readings that wait, in turn, as far as the budget has room."""
+        while self.queue and self._budget.has_room(self.queue[0][0].size):
+            self._start(*self.queue.popleft())
+
+    def _start(self, reading: Work, then: Then) -> None:
+        self._outbox.counts.reads_disk += reading.size > 0  # else it asks no disk
+        self._budget.take(reading.size)
+        ticket, self._next = self._next, self._next + 1
+        self._waiting[ticket] = (reading, then)
+        self._outbox.put(StartRead(reading.log, ticket, reading))
+
+    def done(self, event: ReadDone) -> None:
+        """Pass on what the host read."""
+        reading, then = self._waiting.pop(event.ticket)
+        reading.release()
+        self._budget.release(reading.size)
+        failure = _refusal(event)
+        if isinstance(failure, DamagedRange) and self.met_rot(reading):
+            failure = Unavailable(
+                "what is asked for rotted on this node, and comes from the others: ask again "
+                f"shortly ({event.failure})"
+            )
+        then(event.payloads, failure)
+
+
+class Pauses:
+    """Lets a shard do something else before something goes on; any event may take it up, too."""
+
+    __slots__ = ("_go_on", "_log", "_paused", "_reads")
+
+    def __init__(self, reads: Reads, log: int, go_on: Callable[[], None]) -> None:
+        """Not paused; `go_on` is called once a pause is over."""
+        self._reads = reads
+        self._log = log
+        self._go_on = go_on
+        self._paused = False
+
+    def pause(self) -> None:
+        """Go on later."""
+        if not self._paused:
+            self._paused = True
+            self._reads.start(Pause(self._log), self._over, at_once=True)
+
+    def _over(self, _: Sequence[Buffer], failure: Refused | None) -> None:
+        self._paused = False
+        self._go_on()
+
+
+def _refusal(event: ReadDone) -> Refused | None:
+    if not event.failure:
+        return None
+    if event.damaged_at >= 0:
+        return DamagedRange(event.failure, event.damaged_at)
+    return Unavailable(event.failure)

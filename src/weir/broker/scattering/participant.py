@@ -1,0 +1,325 @@
+"""A partition's part in scatterings while it is led here (docs/adr/0024)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weir.broker.consumers.grants import Grants
+from weir.broker.produce.appender import Intake
+from weir.broker.records.control import (
+    AcksPrepared,
+    AttemptBarred,
+    ScatteringsBarred,
+    ScatteringsDecided,
+)
+from weir.broker.records.entries import BatchRecord, Payload, of_control
+from weir.broker.replica.group import Group
+from weir.broker.replica.proposals import Proposals
+from weir.broker.runtime.admission import Budget
+from weir.broker.scattering.overdue import Overdue
+from weir.broker.state.scatterings import Outcome, Recover
+from weir.broker.state.state import PartitionState
+from weir.errors import (
+    BadBatch,
+    BadRequest,
+    Overloaded,
+    Refused,
+    StaleGrant,
+    Unavailable,
+    UnknownCluster,
+)
+from weir.model.limits import ACK_RANGES_MAX, GRANT_MS_MAX, RETRY_AFTER_MS, SCATTERINGS_KEPT_MAX
+from weir.model.scattering import Attempt, Scattered
+from weir.order.clock import Time
+from weir.protocol.client.messages import Confirm
+from weir.protocol.client.scattering import Acks, Decide, PartState, Prepare, Standing, Step
+
+#: Told how it is with a part, or why that is not known.
+Tell = Callable[[PartState | Refused], None]
+
+_Key = tuple[Attempt, bool]
+
+
+class Participant:
+    """Prepares parts, writes down what became of them, and sees to it that something does."""
+
+    __slots__ = ("_asking", "_budget", "_closing", "_deciding", "_grants", "_group", "_intake",
+                 "_overdue", "_rows", "_state", "_taking", "_time")  # fmt: skip
+
+    def __init__(
+        self, group: Group, state: PartitionState, intake: Intake, grants: Grants, budget: Budget,
+        time: Time, recover: Recover,
+    ) -> None:  # fmt: skip
+        """Begin to lead: what earlier leaders prepared is in the state."""
+        self._group = group
+        self._state = state
+        self._intake = intake
+        self._grants = grants
+        self._budget = budget
+        self._time = time
+        self._overdue = Overdue(state.scatterings, time, recover)
+        #: Acks that are being put aside, and who asked.
+        self._taking: Proposals[Payload, tuple[_Key, AcksPrepared, Tell]]
+        self._taking = Proposals(group.propose)
+        #: Who is told once no earlier attempt can be prepared any more.
+        self._asking: Proposals[Payload, tuple[_Key, Tell]] = Proposals(group.propose)
+        #: What is to be written down at the next cut, and who waits for that.
+        self._rows: dict[_Key, Outcome] = {}
+        self._closing: dict[_Key, None] = {}
+        self._deciding: dict[_Key, list[Tell]] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether time brings something to do."""
+        coming = self._closing or self._taking or self._intake.is_preparing
+        return bool(coming) or self._state.scatterings.kept > 0
+
+    @property
+    def has_decided(self) -> bool:
+        """Whether `cut` has something to propose."""
+        return bool(self._rows)
+
+    def take(self, request: Prepare | Decide, tell: Tell) -> bool:
+        """Prepare a part, or do a step with it, and `tell` once that is done, or why it is not;
+        return whether there is something new to cut. Raises `Refused`.
+        """
+        if isinstance(request, Prepare):
+            return self.prepare(request, tell)
+        return self.decide(request, tell)
+
+    # -- preparing ---------------------------------------------------------------------------
+
+    def prepare(self, request: Prepare, tell: Tell) -> bool:
+        """Prepare a part: see `take`."""
+        key = _attempt(request), not request.batch
+        attempt, is_acks = key
+        if request.batch and request.acks:
+            raise BadRequest("a part of a scattering is a batch, or acks")
+        known = self._state.scatterings
+        # A batch that others are barred with is told by the clock how high it must be.
+        is_barred = known.is_barred(attempt) if is_acks else attempt in known.alone
+        if known.is_prepared(*key) or key in known.committed or is_barred:
+            tell(self._standing(key))
+            return False
+        if known.kept + len(self._taking) >= SCATTERINGS_KEPT_MAX:
+            raise Overloaded(
+                f"{SCATTERINGS_KEPT_MAX:,} scatterings are unfinished here: try again shortly",
+                RETRY_AFTER_MS,
+            )
+        if is_acks:
+            self._prepare_acks(key, request, tell)
+            return False
+        return self._prepare_batch(key, request, tell)
+
+    def _prepare_batch(self, key: _Key, request: Prepare, tell: Tell) -> bool:
+        attempt, intake = key[0], self._intake
+        other = self._state.scatterings.producers.get(attempt.producer)
+        if other is not None:
+            tell(PartState(Standing.OTHER, other.stamp))
+            return False
+
+        def told(outcome: BatchRecord | Refused) -> None:
+            if isinstance(outcome, Refused):
+                tell(outcome)
+                return
+            state = self._standing(key)
+            if state.standing == Standing.NEVER:  # it is void
+                intake.decided(attempt.producer)
+            tell(state)
+
+        pending = intake.preparing(attempt.producer)
+        if pending is not None and pending.record.stamp == attempt.stamp:
+            pending.waiting.append(told)
+            return False
+        if pending is not None or intake.has_under_way(attempt.producer):
+            raise Unavailable("other batches of this producer are under way: try again shortly")
+        batch = intake.open(memoryview(request.batch), is_part=True)
+        header = batch.header
+        if (header.producer, header.epoch) != (attempt.producer, attempt.epoch):
+            raise BadRequest("a batch is another producer's than its scattering")
+        try:
+            scattered = batch.scattered
+        except BadBatch as error:
+            raise BadRequest(str(error)) from None
+        if scattered != Scattered(attempt.number, request.parts):
+            raise BadRequest("a batch and its scattering do not name the same parts")
+        verdict = intake.judge(header)
+        if isinstance(verdict, Confirm):
+            tell(PartState(Standing.COMMITTED, verdict.stamp, max(verdict.offset, 0)))
+            return False
+        assert verdict is None  # nothing of its producer is under way
+        intake.check_seen(attempt.stamp)
+        self._budget.check(header.raw_size)
+        intake.look_into(batch)
+        if not intake.clock.take(attempt.stamp):
+            tell(PartState(Standing.TOO_LOW, intake.clock.floor))
+            return False
+        self._budget.charge(len(request.batch))
+        pending = intake.accept(batch, 0, attempt.stamp)
+        pending.charged = len(request.batch)
+        pending.waiting.append(told)
+        return True
+
+    def _prepare_acks(self, key: _Key, request: Prepare, tell: Tell) -> None:
+        attempt = key[0]
+        if any(key == taking for taking, _, _ in self._taking):
+            raise Unavailable("this part is being prepared: try again shortly")
+        for other in self._state.scatterings.acks:
+            if other[:3] == attempt[:3]:  # whoever asked first may have been heard last
+                tell(PartState(Standing.OTHER, other.stamp))
+                return
+        self._check_held(request.acks)
+        self._intake.check_seen(attempt.stamp)
+        self._intake.clock.raise_to(attempt.stamp)
+        record = AcksPrepared(*attempt, request.parts, request.acks)
+        self._taking.propose(of_control(record), (key, record, tell))
+        for name, ranges in request.acks:
+            for fence, _, _ in ranges:
+                self._grants.leases.keep(name, fence)
+
+    def _check_held(self, acks: Acks) -> None:
+        for name, ranges in acks:
+            self._check_held_of(name, ranges)
+
+    def _check_held_of(self, name: str, ranges: list[tuple[int, int, int]]) -> None:
+        cluster = self._state.clusters.get(name)
+        if cluster is None:
+            raise UnknownCluster(f"cluster {name!r} was never granted anything here")
+        if not 1 <= len(ranges) <= ACK_RANGES_MAX:
+            raise BadRequest(f"{len(ranges)} ranges in an ack: 1 to {ACK_RANGES_MAX:,}")
+        self._grants.pickers.check_live(name, [fence for fence, _, _ in ranges])
+        for fence, first, behind in ranges:
+            grant = cluster.grants.get(fence)
+            if first >= behind or grant is None or not grant.left.covers(first, behind):
+                raise _stale(fence)
+
+    # -- deciding ----------------------------------------------------------------------------
+
+    def decide(self, request: Decide, tell: Tell) -> bool:
+        """Do a step with a part: see `take`."""
+        key = _attempt(request), request.is_acks
+        known = self._state.scatterings
+        if request.step == Step.ASK:
+            self._ask(key, tell)
+        elif request.step == Step.CLOSE:
+            if key in known.committed:
+                self._closing[key] = None
+            tell(self._standing(key))
+        elif known.is_prepared(*key):
+            commits = request.step == Step.COMMIT
+            self._rows.setdefault(key, Outcome.COMMITTED if commits else Outcome.ABORTED)
+            self._deciding.setdefault(key, []).append(tell)
+            return True
+        else:
+            tell(self._standing(key))
+        return False
+
+    def _ask(self, key: _Key, tell: Tell) -> None:
+        known, attempt = self._state.scatterings, key[0]
+        if known.is_prepared(*key) or key in known.committed or known.is_barred(attempt):
+            tell(self._standing(key))
+            return
+        self._asking.propose(of_control(self._bar(attempt)), (key, tell))
+
+    def _bar(self, attempt: Attempt) -> ScatteringsBarred | AttemptBarred:
+        """Return what bars an attempt: alone if a clock that was wrong gave its stamp, for the
+        partition's stamps are not to go there.
+        """
+        clock, stamp = self._intake.clock, attempt.stamp
+        if clock.clamp(self._time.wall_ms(), stamp) == stamp:
+            clock.raise_to(stamp)
+            return ScatteringsBarred(stamp)
+        if len(self._state.scatterings.alone) + len(self._asking) >= SCATTERINGS_KEPT_MAX:
+            raise Overloaded(
+                f"{SCATTERINGS_KEPT_MAX:,} attempts of scatterings are barred alone here: clocks "
+                "are wrong by far",
+                RETRY_AFTER_MS,
+            )
+        return AttemptBarred(*attempt)
+
+    def _standing(self, key: _Key) -> PartState:
+        attempt, is_acks = key
+        known = self._state.scatterings
+        if known.is_prepared(*key):
+            offset = 0 if is_acks else known.batches[attempt].answer.offset
+            return PartState(Standing.PREPARED, attempt.stamp, offset)
+        if key in known.committed:
+            return PartState(Standing.COMMITTED, attempt.stamp)
+        return PartState(Standing.NEVER, attempt.stamp)
+
+    def cut(self) -> None:
+        """Propose what became of parts, all in one entry."""
+        if not (self._rows or self._closing) or not self._group.accepts:
+            return
+        rows = [(*attempt, is_acks, int(told)) for (attempt, is_acks), told in self._rows.items()]
+        closing = [(*attempt, acks, int(Outcome.CLOSED)) for attempt, acks in self._closing]
+        self._rows.clear()
+        self._closing.clear()
+        self._group.propose(of_control(ScatteringsDecided(rows + closing)))
+
+    # -- entries -----------------------------------------------------------------------------
+
+    def acks_prepared(self, index: int, is_whole: bool) -> None:
+        """Acks were put aside by the entry at `index`, or, if not `is_whole`, could not be."""
+        taking = self._taking.applied(index)
+        if taking is None:
+            return
+        key, record, tell = taking
+        for name, ranges in record.acks:
+            for fence, _, _ in ranges:
+                self._grants.leases.let_go(name, fence)
+        if is_whole:
+            tell(self._standing(key))
+            return
+        try:
+            self._check_held(record.acks)
+        except Refused as error:
+            tell(error)
+        else:  # they are where they were: it was barred, and another attempt may have them
+            tell(PartState(Standing.TOO_LOW, self._state.scatterings.barred))
+
+    def barred(self, index: int) -> None:
+        """What is not prepared by now never will be."""
+        asking = self._asking.applied(index)
+        if asking is not None:
+            key, tell = asking
+            tell(self._standing(key))
+
+    def decided(self, attempt: Attempt, is_acks: bool, committed: bool) -> None:
+        """It is written down what became of a part."""
+        self._overdue.decided(attempt, committed)
+        key = attempt, is_acks
+        for tell in self._deciding.pop(key, ()):
+            tell(self._standing(key))
+
+    def given_again(self, name: str, fence: int, left_ms: int) -> None:
+        """Messages are with their consumer again, for what was left of their lease."""
+        due_ms = self._time.monotonic_ms() + min(left_ms, GRANT_MS_MAX)
+        self._grants.leases.begin(name, fence, due_ms)
+        self._grants.acked(name)
+
+    # -- time and ends -----------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Forget what is closed; find out what is undecided for too long."""
+        if self._closing or self._rows:
+            self.cut()
+        self._overdue.tick()
+
+    def lose(self, error: Refused) -> None:
+        """This node leads no more: another will know how it is."""
+        told = [tell for _, _, tell in self._taking.lose()]
+        told += [tell for _, tell in self._asking.lose()]
+        told += [tell for tells in self._deciding.values() for tell in tells]
+        for table in (self._deciding, self._rows, self._closing):
+            table.clear()
+        for tell in told:
+            tell(error)
+
+
+def _attempt(request: Prepare | Decide) -> Attempt:
+    return Attempt(request.producer, request.epoch, request.number, request.stamp)
+
+
+def _stale(fence: int) -> StaleGrant:
+    return StaleGrant(f"what is to be acked is not grant {fence}'s any more", fence)

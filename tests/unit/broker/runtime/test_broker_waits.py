@@ -1,0 +1,91 @@
+"""Requests in line: by arrival, by deadline, by peer; and nobody pays for the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weir.broker.api.events import Closed
+from weir.broker.runtime import waits
+from weir.broker.runtime.outbox import Caller
+from weir.broker.runtime.waits import Wait, Waits
+from weir.errors import Overloaded
+from weir.protocol.client import messages as m
+
+
+def line(*rows: tuple[int, int]) -> Waits[str]:
+    """A line of requests named by their place, from (session, deadline) each."""
+    made: Waits[str] = Waits()
+    for at, (session, deadline) in enumerate(rows):
+        made.add(Wait(Caller(session, 0, at), f"r{at}", deadline))
+    return made
+
+
+def test_the_line_is_served_by_arrival_and_ends_by_deadline() -> None:
+    waiting = line((1, 30), (2, 10), (1, 20))
+    assert waiting.first().request == "r0"
+    assert [w.request for w in waiting.ended(20)] == ["r1", "r2"]
+    assert waiting.ended(29) == []
+    assert waiting.pop().request == "r0"
+    assert not waiting
+    assert waiting.ended(99) == []
+
+
+def test_who_is_put_back_is_first_and_still_has_a_deadline() -> None:
+    waiting = line((1, 30), (2, 40))
+    waiter = waiting.pop()
+    waiting.add(waiter, front=True)
+    assert waiting.first() is waiter
+    assert [w.request for w in waiting.ended(30)] == ["r0"]
+
+
+def test_a_gone_peer_takes_its_own_along() -> None:
+    waiting = line((1, 30), (2, 40), (1, 50))
+    waiting.closed(1)
+    waiting.closed(7)
+    assert [w.request for w in waiting.ended(99)] == ["r1"]
+
+
+def test_deadlines_of_those_who_were_served_are_forgotten() -> None:
+    waiting = line((1, 50_000))
+    for at in range(2_000):
+        waiting.add(Wait(Caller(2, 0, at), "x", 60_000), front=True)
+        waiting.pop()
+    assert len(waiting._due) <= 2 * 2 + 64
+    assert [w.request for w in waiting.ended(60_000)] == ["r0"]
+
+
+def test_a_line_has_an_end(monkeypatch: Any) -> None:
+    monkeypatch.setattr(waits, "CONNECTIONS_MAX", 2)
+    waiting = line((1, 1))
+    waiting.check_room()
+    waiting.add(Wait(Caller(1, 0, 0), "x", 1))
+    with pytest.raises(Overloaded):
+        waiting.check_room()
+
+
+def test_a_tick_or_a_close_looks_at_no_other_poll(rig: Any, monkeypatch: Any) -> None:
+    """Long polls of many peers: what ends is counted by how many waits are taken out."""
+    address = rig.topic(rig.connect(1)).addresses[0]
+    for session in range(2, 42):
+        rig.connect(session)
+        wait_ms = 1_000 if session % 2 else 60_000
+        rig.ask(session, m.Fetch(address, 0, 1_000, wait_ms))
+        rig.ask(session, m.Pull(address, "crew", 1, 1_000, wait_ms))
+    taken: list[int] = []
+    take = Waits._take
+    monkeypatch.setattr(
+        Waits, "_take", lambda self, number: (taken.append(number), take(self, number))[1]
+    )
+    rig.tick(999)
+    assert taken == []
+    rig.tick(1)
+    assert len(taken) == 2 * 20
+    assert all(len(rig.replies[session]) == 2 for session in range(3, 42, 2))
+    taken.clear()
+    rig.handle(Closed(2))
+    assert len(taken) == 2
+    grant = rig.answer(1, m.OpenProducer())
+    rig.answer(1, rig.batch(rig.topic(1), grant, 0, b"v"))
+    assert [len(rig.replies[session]) for session in (4, 6)] == [2, 1], "one message, one grant"
