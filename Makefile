@@ -18,9 +18,11 @@ help: ## Print this list
 .PHONY: install
 install: $(STAMP) ## Create .venv with everything, unless it is up to date
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): $(wildcard packages/*/pyproject.toml) constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	# In one command, so that no name of ours is looked up at an index.
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
+		-e packages/weir-raft -e 'packages/weir-mq[arrow,compress,fast,inbox,spark]' -e 'packages/weir-lab[dev]'
 	@touch $@
 
 .PHONY: demo
@@ -31,15 +33,15 @@ demo: $(STAMP) ## Show weir at work, from publish to Spark
 verify: $(STAMP) ## Check format, lint, types, floors and tidiness; changes no file
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy --strict src
-	PYTHONPATH=src $(BIN)/lint-imports
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_tidy.py
 
 .PHONY: test
 test: $(STAMP) ## Run the tests, and beside them 400 simulated worlds
 	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-400} $(BIN)/python -m pytest -n 2 --dist loadscope
 
-PROOF = $(BIN)/python -P -m weir.bench.proof --only "$(ONLY)" $(if $(STALE),--stale)
+PROOF = $(BIN)/python -P -m weir_lab.bench.proof --only "$(ONLY)" $(if $(STALE),--stale)
 .PHONY: proof
 proof: $(STAMP) ## Measure the figures of docs/PROOF.md; ONLY=burst,latency or STALE=1 for some
 	$(PROOF)
@@ -50,14 +52,14 @@ proof-worlds: $(STAMP) ## Play the long sweeps of seeds of docs/PROOF.md; STALE=
 
 .PHONY: proof-page
 proof-page: $(STAMP) ## Write docs/PROOF.md anew: which figures are of today's code
-	$(BIN)/python -P -m weir.bench.proof --page
+	$(BIN)/python -P -m weir_lab.bench.proof --page
 
 NODES ?= 1
 TIMES ?= 20
 .PHONY: powercut
 powercut: $(STAMP) ## Cut the power of real kernels under load; NODES=1 or 3, TIMES=20
 	scripts/apt-install $$(cat scripts/powercut-packages)
-	$(BIN)/python -P -m weir.bench.powercut --nodes $(NODES) --times $(TIMES)
+	$(BIN)/python -P -m weir_lab.bench.powercut --nodes $(NODES) --times $(TIMES)
 
 .PHONY: peers
 peers: ## Install, as root on Debian, the brokers that weir is compared with
@@ -71,4 +73,4 @@ fix: $(STAMP) ## Format, and repair what the linter can
 .PHONY: clean
 clean: ## Remove caches and build output; keep .venv
 	rm -rf $(CACHES) build dist
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find packages tests -name __pycache__ -type d -prune -exec rm -rf {} +

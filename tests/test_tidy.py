@@ -17,16 +17,22 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+#: Where the code of the distributions lies, the rooms of weir-mq, and the tests.
+SOURCES = "packages/*/src"
+WEIR = "packages/weir-mq/src/weir/"
+RAFT = "packages/weir-raft/src/weir_raft/"
+LAB = "packages/weir-lab/src/weir_lab/"
+TESTS = ("packages/*/tests", "tests")
 
 FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 70
 CLASS_LINES_MAX = 500
 
 BANNED_NAMES = {"utils", "common", "helpers", "manager", "base"}
-PURE = ("codec", "model", "raft", "storage", "order", "place", "protocol", "relay", "toc", "broker",
+PURE = ("codec", "model", "storage", "order", "place", "protocol", "relay", "toc", "broker",
         "host")  # fmt: skip
 #: Who carries out what the pure floors decide.
-HOSTS = ("server", "sim", "testing")
+HOSTS = ("server", "testing")
 DECIDED = {
     "ef.Send", "ef.Answers", "ef.Hangup",
     "ev.Opened", "ev.Closed", "ev.LetGo", "ev.Received", "ev.Arrived", "ev.Flushed",
@@ -34,7 +40,7 @@ DECIDED = {
     "ev.PassedBack",
 }  # fmt: skip
 #: Carries trunks between shards that tests drive by hand.
-TRUNKS = {"src/weir/testing/trunk_wires.py"}
+TRUNKS = {"packages/weir-mq/src/weir/testing/trunk_wires.py"}
 PURE_ROOMS = ("client/core/", "app/core/")
 FACADE = {
     "App", "Backoff", "Batch", "Inbox", "Message", "Reject", "__version__", "at", "connect", "last",
@@ -45,7 +51,7 @@ OF_THE_MACHINE = ("system", "loop_thread", "blocking_client")
 MACHINE = {"time", "secrets", "uuid", "threading", "concurrent", "subprocess", "signal"}
 #: What a set of them is iterated by is their hashes: of numbers, themselves.
 NUMBERS = {"int", "str", "bytes"}
-PRINTING = ("cli/", "bench/", "spark/jobs")
+PRINTING = ("cli/", "spark/jobs")
 
 # Each pattern is spelt so that it does not match itself.
 MARKER = re.compile(r"\b(T[O]DO|FI[X]ME|X[X]X|HA[C]K|NotImplemented[E]rror)\b|pragma: no[ ]cover")
@@ -58,15 +64,16 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def python_files(root: Path, *folders: str) -> Iterator[tuple[Path, str]]:
-    """Every Python file below `folders`, with its name relative to `root`."""
-    for folder in folders:
-        for path in sorted((root / folder).rglob("*.py")):
-            yield path, path.relative_to(root).as_posix()
+    """Every Python file below `folders` (globs), with its name relative to `root`."""
+    for pattern in folders:
+        for folder in sorted(root.glob(pattern)):
+            for path in sorted(folder.rglob("*.py")):
+                yield path, path.relative_to(root).as_posix()
 
 
 def source_nodes(root: Path) -> Iterator[tuple[str, ast.AST]]:
-    """Every syntax node below src, with the name of its file."""
-    for path, name in python_files(root, "src"):
+    """Every syntax node of the distributions, with the name of its file."""
+    for path, name in python_files(root, SOURCES):
         for node in nodes_of(path.read_text(encoding="utf-8")):
             yield name, node
 
@@ -106,7 +113,7 @@ def matches(name: str, text: str, pattern: re.Pattern[str], what: str) -> Iterat
 
 
 def long_files(root: Path) -> Iterator[str]:
-    for path, name in python_files(root, "src", "tests"):
+    for path, name in python_files(root, SOURCES, *TESTS):
         count = len(path.read_text(encoding="utf-8").splitlines())
         if count > FILE_LINES_MAX:
             yield f"{name}: {count} lines, at most {FILE_LINES_MAX}: split it by duty"
@@ -131,28 +138,28 @@ def long_classes(root: Path) -> Iterator[str]:
 
 
 def banned_names(root: Path) -> Iterator[str]:
-    for path, name in python_files(root, "src", "tests"):
+    for path, name in python_files(root, SOURCES, *TESTS):
         words = {part.strip("_") for part in (*path.relative_to(root).parts[:-1], path.stem)}
         for word in sorted(words & BANNED_NAMES):
             yield f"{name}: a module called {word!r} says nothing: name its duty"
 
 
 def markers(root: Path) -> Iterator[str]:
-    for path, name in python_files(root, "src", "tests", "scripts"):
+    for path, name in python_files(root, SOURCES, *TESTS, "scripts"):
         yield from matches(name, path.read_text(encoding="utf-8"), MARKER, "unfinished work:")
 
 
 def pure_nodes(root: Path) -> Iterator[tuple[str, ast.AST]]:
     """Every syntax node of the pure floors, with the name of its file."""
     for name, node in source_nodes(root):
-        inside = name.removeprefix("src/weir/")
+        inside = name.removeprefix("packages/weir-mq/src/weir/")
         if inside.split("/")[0] in PURE or inside.startswith(PURE_ROOMS):
             yield name, node
 
 
 def shards_fed_by_hand(root: Path) -> Iterator[str]:
     for name, node in source_nodes(root):
-        if not name.startswith(tuple(f"src/weir/{host}/" for host in HOSTS)):
+        if not name.startswith((LAB, *(f"{WEIR}{host}/" for host in HOSTS))):
             continue
         if isinstance(node, ast.Attribute) and node.attr in {"handle", "take", "follow", "settle"}:
             owner = node.value
@@ -164,7 +171,7 @@ def shards_fed_by_hand(root: Path) -> Iterator[str]:
 def decisions_in_hosts(root: Path) -> Iterator[str]:
     """What names an effect or event of which `weir.host` decides, where I/O alone belongs."""
     for name, node in source_nodes(root):
-        if not name.startswith(("src/weir/sim/", "src/weir/testing/")) or name in TRUNKS:
+        if not name.startswith((LAB, f"{WEIR}testing/")) or name in TRUNKS:
             continue
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             named = f"{node.value.id}.{node.attr}"
@@ -202,21 +209,21 @@ def facade_in_pure_floors(root: Path) -> Iterator[str]:
 
 def prints(root: Path) -> Iterator[str]:
     for name, node in source_nodes(root):
-        if name.removeprefix("src/weir/").startswith(PRINTING):
+        if name.removeprefix(WEIR).startswith(PRINTING) or name.startswith(LAB):
             continue
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
             and node.func.id == "print"
         ):
-            yield f"{name}:{node.lineno}: print() outside cli, bench and the Spark jobs"
+            yield f"{name}:{node.lineno}: print() outside the verbs, the lab and the Spark jobs"
 
 
 def client_nodes(root: Path) -> Iterator[tuple[str, ast.AST]]:
     """Every syntax node of the client, but for what meets the machine, with its file's name."""
     for name, node in source_nodes(root):
         path = Path(name)
-        if path.parts[:3] == ("src", "weir", "client") and path.stem not in OF_THE_MACHINE:
+        if name.startswith(f"{WEIR}client/") and path.stem not in OF_THE_MACHINE:
             yield name, node
 
 
@@ -254,18 +261,18 @@ def documented(path: Path) -> bool:
 
 
 def packages_without_docstring(root: Path) -> Iterator[str]:
-    folders = {path.parent for path, _ in python_files(root, "src/weir")}
+    folders = {path.parent for path, _ in python_files(root, f"{SOURCES}/*")}
     for folder in sorted(folders):
         start = folder / "__init__.py"
         name = start.relative_to(root).as_posix()
         if not start.exists():
-            yield f"{name}: missing: every folder below src/weir is a package"
+            yield f"{name}: missing: every folder below src is a package"
         elif not documented(start):
             yield f"{name}: no docstring: say what the room is for"
 
 
 def modules_without_docstring(root: Path) -> Iterator[str]:
-    for path, name in python_files(root, "src"):
+    for path, name in python_files(root, SOURCES):
         if not documented(path):
             yield f"{name}: no module docstring"
 
@@ -305,7 +312,7 @@ def rooms_left_in_parentheses(root: Path) -> Iterator[str]:
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     for contract in settings["tool"]["importlinter"]["contracts"]:
         for room in re.findall(r"\((\w+)\)", " ".join(contract.get("layers", []))):
-            if (root / "src/weir" / room / "__init__.py").exists():
+            if (root / WEIR / room / "__init__.py").exists():
                 yield (
                     f"pyproject.toml: weir.{room} is built: take it out of the parentheses "
                     "and name it in the contracts that speak of its floor"
@@ -404,9 +411,9 @@ CLEAN = {
     "Makefile": "demo: ## Show\n\ntest: ## Test\n",
     "README.md": "To make sure, run `make demo`, then\n\n```\nmake test  # minutes\n```\n",
     "pyproject.toml": '[[tool.importlinter.contracts]]\nlayers = ["cli", "storage | (place)"]\n',
-    "src/weir/__init__.py": '"""The package."""\n',
-    "src/weir/cli/__init__.py": '"""Commands."""\n\nprint(open)\n',
-    "src/weir/storage/__init__.py": '"""Storage."""\n',
+    f"{WEIR}__init__.py": '"""The package."""\n',
+    f"{WEIR}cli/__init__.py": '"""Commands."""\n\nprint(open)\n',
+    f"{WEIR}storage/__init__.py": '"""Storage."""\n',
     "build/made.py": f"# {'/'.join(['', 'root', ''])}\n",
     "tests/test_storage.py": "",
 }
@@ -417,51 +424,51 @@ DOC = '"""Doc."""\n\n'
 PLANTED: dict[Callable[[Path], Iterator[str]], tuple[str, str, str]] = {
     long_files: ("tests/test_long.py", "x = 1\n" * 701, "test_long.py: 701 lines"),
     long_functions: (
-        "src/weir/storage/a.py",
+        f"{WEIR}storage/a.py",
         f"{DOC}async def f():\n{LONG_BODY * 70}",
         "a.py:3: function f has 71 lines",
     ),
     long_classes: (
-        "src/weir/storage/a.py",
+        f"{WEIR}storage/a.py",
         f"{DOC}class C:\n{LONG_BODY * 500}",
         "a.py:3: class C has 501 lines",
     ),
-    banned_names: ("src/weir/storage/_utils.py", DOC, "_utils.py: a module called 'utils'"),
-    markers: ("src/weir/storage/a.py", f"{DOC}# {'TO' + 'DO'}: later\n", "a.py:3: unfinished"),
+    banned_names: (f"{WEIR}storage/_utils.py", DOC, "_utils.py: a module called 'utils'"),
+    markers: (f"{WEIR}storage/a.py", f"{DOC}# {'TO' + 'DO'}: later\n", "a.py:3: unfinished"),
     shards_fed_by_hand: (
-        "src/weir/sim/a.py",
+        f"{LAB}sim/a.py",
         f"{DOC}effects = process._feed.follow()\n",
         "a.py:3: feed.follow: weir.host decides",
     ),
     decisions_in_hosts: (
-        "src/weir/testing/a.py",
+        f"{WEIR}testing/a.py",
         f"{DOC}if type(effect) is ef.Hangup:\n    peer.close()\n",
         "a.py:3: ef.Hangup is for weir.host",
     ),
     opens_in_pure_floors: (
-        "src/weir/client/core/session.py",
+        f"{WEIR}client/core/session.py",
         f"{DOC}read = open\n",
         "session.py:3: open()",
     ),
     facade_in_pure_floors: (
-        "src/weir/storage/a.py",
+        f"{WEIR}storage/a.py",
         f"{DOC}from weir import Message, errors\n",
         "a.py:3: imports Message from the façade",
     ),
-    prints: ("src/weir/storage/a.py", f"{DOC}print(1)\n", "a.py:3: print()"),
+    prints: (f"{WEIR}storage/a.py", f"{DOC}print(1)\n", "a.py:3: print()"),
     orders_of_sets: (
-        "src/weir/client/a.py",
+        f"{WEIR}client/a.py",
         f"{DOC}async def f(tasks: set[Task]):\n    done, _ = await asyncio.wait(tasks)\n",
         "a.py:3: a set of Task has no order",
     ),
-    clocks_of_the_machine: ("src/weir/client/a.py", f"{DOC}import time\n", "a.py:3: imports time"),
-    packages_without_docstring: ("src/weir/raft/a.py", DOC, "raft/__init__.py: missing"),
+    clocks_of_the_machine: (f"{WEIR}client/a.py", f"{DOC}import time\n", "a.py:3: imports time"),
+    packages_without_docstring: (f"{RAFT}testing/a.py", DOC, "testing/__init__.py: missing"),
     decisions_out_of_order: ("docs/adr/0007-b.md", "# 0007: b\n", "the next number is 0000"),
-    modules_without_docstring: ("src/weir/storage/a.py", "x = 1\n", "a.py: no module docstring"),
+    modules_without_docstring: (f"{WEIR}storage/a.py", "x = 1\n", "a.py: no module docstring"),
     machine_paths: ("docs/a.md", f"\nsee {'/'.join(['', 'work', 'x'])}\n", "docs/a.md:2: a path"),
     package_indexes: ("b.txt", f"{'--'}index-url x\n", "b.txt:1: a package index"),
     unknown_make_targets: ("README.md", "`make demo prof`\n", "no target 'prof'"),
-    rooms_left_in_parentheses: ("src/weir/place/__init__.py", DOC, "weir.place is built"),
+    rooms_left_in_parentheses: (f"{WEIR}place/__init__.py", DOC, "weir.place is built"),
 }
 
 

@@ -1,0 +1,1 @@
+"""The rule of barriers, explored with the classes that ship."""

@@ -1,0 +1,248 @@
+"""Many messages through a broker as fast as it takes them: in, out, or both at once.
+
+The same work for weir and for its peers: producers in processes of their own, one consumer in this
+one, every message checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from weir.errors import WeirError
+from weir_lab.bench.payload import Checker
+from weir_lab.bench.produce import Done
+from weir_lab.bench.side import Side
+
+Shape = Literal["produce", "consume", "both"]
+
+#: Shares of a core and of the machine from which on it counts as used up.
+_CORE_FULL = 0.88
+_MACHINE_FULL = 0.9
+_SERVER_FULL = 0.95
+_POLL_S = 0.005
+
+R = TypeVar("R")
+
+
+class FlowFailed(WeirError):
+    """A flow did not come to its end; the message says how far it got."""
+
+
+class Cpu(msgspec.Struct, frozen=True):
+    """CPU seconds of the measured time; None where the system does not tell."""
+
+    server: float | None
+    producers: float
+    consumer: float
+
+
+class Flow(msgspec.Struct, frozen=True):
+    """What came of one flow. `seconds` is that of the shape; all messages were checked after all.
+
+    produce: first send to last confirm. consume: start of the consumer to last receive, of what had
+    been produced before. both: first send to last receive.
+    """
+
+    shape: Shape
+    producers: int
+    messages: int
+    size: int
+    seconds: float
+    messages_per_s: float
+    lost: int
+    repeated: int
+    reordered: int
+    corrupt: int
+    cpu_s: Cpu
+    bottleneck: str
+    samples: list[tuple[float, int]]
+
+    @property
+    def clean(self) -> bool:
+        """Whether every message arrived exactly once, unchanged and in order."""
+        return not (self.lost or self.repeated or self.reordered or self.corrupt)
+
+
+def shared_out(messages: int, producers: int) -> list[int]:
+    """Return how many messages each producer sends."""
+    each, more = divmod(messages, producers)
+    return [each + (producer < more) for producer in range(producers)]
+
+
+class Sink:
+    """Checks what a consumer gets, and notes when."""
+
+    def __init__(self, counts: Sequence[int], size: int) -> None:
+        """Expect `counts[p]` messages of producer p."""
+        self.checker = Checker(counts, size)
+        self.last_ns = 0
+        #: Every tenth of a second: when, and how many messages were there.
+        self.samples: list[tuple[int, int]] = []
+        self.complete = asyncio.Event()
+        self._wanted = sum(counts)
+
+    def take(self, offsets: memoryview, data: memoryview) -> None:
+        """Check a value column."""
+        self.checker.take(offsets, data)
+        self.last_ns = time.monotonic_ns()
+        if not self.samples or self.last_ns - self.samples[-1][0] >= 100_000_000:
+            self.samples.append((self.last_ns, self.checker.received))
+        if self.checker.received >= self._wanted:
+            self.complete.set()
+
+
+async def flow(
+    side: Side, topic: str, shape: Shape, counts: Sequence[int], size: int, deadline_s: float
+) -> Flow:
+    """Send `counts[p]` messages as producer p, receive and check all of them.
+
+    Raises `FlowFailed` for what does not end within `deadline_s`, and what the sides raise.
+    """
+    await side.prepare(topic)
+    sink = Sink(counts, size)
+    async with side.crew(topic, counts, size, deadline_s) as crew:
+        await crew.ready()
+        if shape == "both":
+            async with side.consume(topic, size, sink.take) as consuming:
+                meter = _Meter(side)
+                crew.go()
+                done = await _unless(side, crew.done(), consuming.failed(), sink, deadline_s)
+                await _unless(side, sink.complete.wait(), consuming.failed(), sink, deadline_s)
+                cpu = meter.read(done)
+            began, ended = min(one.first_send_ns for one in done), sink.last_ns
+            return _flow(side, shape, counts, size, (began, ended), sink, cpu, done)
+        meter = _Meter(side)
+        crew.go()
+        done = await crew.done()
+        cpu = meter.read(done)
+    began = min(one.first_send_ns for one in done)
+    ended = max(one.last_confirm_ns for one in done)
+    meter, begin = _Meter(side), time.monotonic_ns()
+    async with side.consume(topic, size, sink.take) as consuming:
+        await _unless(side, sink.complete.wait(), consuming.failed(), sink, deadline_s)
+    if shape == "consume":
+        began, ended, cpu, done = begin, sink.last_ns, meter.read([]), []
+    return _flow(side, shape, counts, size, (began, ended), sink, cpu, done)
+
+
+async def arrived(
+    side: Side, checker: Checker, sent: int, reading: asyncio.Future[None], deadline_s: float
+) -> None:
+    """Return when `sent` messages have arrived; raise what ended `reading`, or `FlowFailed`."""
+    deadline = time.monotonic() + deadline_s
+    while checker.received < sent:
+        if reading.done():
+            reading.result()
+        side.running()
+        if time.monotonic() > deadline:
+            raise FlowFailed(
+                f"{checker.received:,} of {sent:,} messages arrived within {deadline_s:g} s: give "
+                "a longer --deadline"
+            )
+        await asyncio.sleep(_POLL_S)
+
+
+class _Meter:
+    """CPU time from its making on."""
+
+    def __init__(self, side: Side) -> None:
+        self._side = side
+        self._server, self._own = side.cpu_s(), time.process_time()
+
+    def read(self, done: Sequence[Done]) -> Cpu:
+        server = self._side.cpu_s()
+        used = None if server is None or self._server is None else server - self._server
+        return Cpu(used, sum(one.cpu_s for one in done), time.process_time() - self._own)
+
+
+async def _unless(
+    side: Side,
+    work: Coroutine[Any, Any, R],
+    failing: Coroutine[Any, Any, None],
+    sink: Sink,
+    deadline_s: float,
+) -> R:
+    """Return what `work` returns; raise what the other raises first, and after the deadline."""
+    working, failed = asyncio.ensure_future(work), asyncio.ensure_future(failing)
+    try:
+        finished, _ = await asyncio.wait(
+            (working, failed), timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        side.running()
+        if not finished:
+            raise FlowFailed(
+                f"{sink.checker.received:,} messages came through {side.label} within "
+                f"{deadline_s:g} s, which is not all: give a longer --deadline, or fewer messages"
+            )
+        for one in finished:
+            one.result()
+        return working.result()
+    finally:
+        for one in (working, failed):
+            one.cancel()
+        await asyncio.wait((working, failed))
+
+
+def _flow(
+    side: Side,
+    shape: Shape,
+    counts: Sequence[int],
+    size: int,
+    times_ns: tuple[int, int],
+    sink: Sink,
+    cpu: Cpu,
+    done: Sequence[Done],
+) -> Flow:
+    began, ended = times_ns
+    seconds = (ended - began) / 1e9
+    checker = sink.checker
+    return Flow(
+        shape=shape,
+        producers=len(counts),
+        messages=sum(counts),
+        size=size,
+        seconds=seconds,
+        messages_per_s=sum(counts) / seconds,
+        lost=checker.lost,
+        repeated=checker.repeated,
+        reordered=checker.reordered,
+        corrupt=checker.corrupt,
+        cpu_s=cpu,
+        bottleneck=bottleneck(
+            side.one_thread, cpu, seconds, max(one.cpu_s for one in done) if done else 0.0
+        ),
+        samples=[((at - began) / 1e9, count) for at, count in sink.samples if at >= began],
+    )
+
+
+def bottleneck(one_thread: bool, cpu: Cpu, seconds: float, busiest_s: float) -> str:
+    """Say what was used up: a client's core, the server's one, all cores, or none of them.
+
+    `busiest_s` is the CPU time of the producer process that used most.
+    """
+    server = (cpu.server or 0.0) / seconds
+    producer, consumer = busiest_s / seconds, cpu.consumer / seconds
+    whole = (cpu.server or 0.0) + cpu.producers + cpu.consumer
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    shares = (
+        f"server {server:.0%}, busiest producer {producer:.0%}, consumer {consumer:.0%} of a core"
+    )
+    if producer >= _CORE_FULL:
+        return f"client: producer ({shares})"
+    if consumer >= _CORE_FULL:
+        return f"client: consumer ({shares})"
+    if one_thread and server >= _CORE_FULL:
+        return f"server: its one thread ({shares})"
+    if whole / seconds >= _MACHINE_FULL * cores:
+        return f"all {cores} cores ({shares})"
+    if server >= _SERVER_FULL:
+        return f"server ({shares})"
+    return f"waiting for the disk and for replies ({shares})"

@@ -1,0 +1,189 @@
+"""How long one message takes: to its confirm, and to its consumer.
+
+First one message at a time, each sent when the last one is confirmed. Then so many a second,
+whether or not anything comes back. This disk's own sync is timed beside it, before and after, at
+the pace of the lone messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+
+import msgspec
+
+from weir.errors import WeirError
+from weir_lab.bench.own import check_replicas
+from weir_lab.bench.payload import SIZE_MIN, Checker
+from weir_lab.bench.resting import disk_at_rest
+from weir_lab.bench.side import Side, topic_name
+from weir_lab.bench.spread import percentiles
+from weir_lab.bench.syncing import sync_ms
+
+_SYNCS = 200
+_WARM_MESSAGES = 50
+
+
+class LatencyFailed(WeirError):
+    """A measurement came to no figure; the message says how far it got."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """`lone` messages one at a time, then `rate` a second for `seconds`, of `size` bytes each."""
+
+    lone: int = 2_000
+    rate: int = 1_000
+    seconds: float = 5.0
+    size: int = 100
+    deadline_s: float = 60.0
+    folder: str | None = None
+    replicas: int = 1
+    #: It begins once the disk is at rest, or after this long.
+    rest_s: float = 0.0
+
+    def check(self) -> None:
+        """Raise `ValueError` for what cannot be measured."""
+        check_replicas(self.replicas)
+        if self.size < SIZE_MIN:
+            raise ValueError(f"size={self.size}: it must be at least {SIZE_MIN}")
+        if self.lone < 1 or self.rate < 1 or self.messages < 1 or self.deadline_s <= 0:
+            raise ValueError("lone, rate, seconds and deadline must be above 0")
+
+    @property
+    def messages(self) -> int:
+        """How many messages are sent at a rate."""
+        return int(self.rate * self.seconds)
+
+
+class Result(msgspec.Struct, frozen=True):
+    """Milliseconds. A message's time begins when it is handed to the client."""
+
+    confirm_p50_ms: float | None
+    confirm_p99_ms: float | None
+    confirm_p999_ms: float | None
+    delivery_p50_ms: float | None
+    delivery_p99_ms: float | None
+    delivery_p999_ms: float | None
+    fdatasync_p50_ms: float | None
+    fdatasync_p99_ms: float | None
+    #: The confirm's median less the disk's own.
+    over_fdatasync_ms: float
+    messages: int
+    messages_per_s: float
+    lost: int
+    repeated: int
+    reordered: int
+    corrupt: int
+    share_delivered: float
+
+    @property
+    def clean(self) -> bool:
+        """Whether every message arrived exactly once, unchanged and in order."""
+        return not (self.lost or self.repeated or self.reordered or self.corrupt)
+
+
+class Samples(msgspec.Struct, frozen=True):
+    """Every sample of a run, in milliseconds and in order."""
+
+    confirm_ms: list[float]
+    delivery_ms: list[float]
+    fdatasync_ms: list[float]
+
+
+async def measure(side: Side, settings: Settings) -> tuple[Result, Samples]:
+    """Measure one broker. Raises `LatencyFailed` and what the side raises."""
+    settings.check()
+    await disk_at_rest(settings.rest_s)
+    syncs = sync_ms(side.folder.parent, _SYNCS)
+    confirms = await _lone(side, settings)
+    syncs += sync_ms(side.folder.parent, _SYNCS)
+    checker, deliveries, seconds = await _at_a_rate(side, settings)
+    confirm = percentiles(confirms, 0.5, 0.99, 0.999)
+    delivery = percentiles(deliveries, 0.5, 0.99, 0.999)
+    sync = percentiles(syncs, 0.5, 0.99)
+    result = Result(
+        confirm_p50_ms=confirm[0],
+        confirm_p99_ms=confirm[1],
+        confirm_p999_ms=confirm[2],
+        delivery_p50_ms=delivery[0],
+        delivery_p99_ms=delivery[1],
+        delivery_p999_ms=delivery[2],
+        fdatasync_p50_ms=sync[0],
+        fdatasync_p99_ms=sync[1],
+        over_fdatasync_ms=(confirm[0] or 0.0) - (sync[0] or 0.0),
+        messages=settings.messages,
+        messages_per_s=settings.messages / seconds,
+        lost=checker.lost,
+        repeated=checker.repeated,
+        reordered=checker.reordered,
+        corrupt=checker.corrupt,
+        share_delivered=1 - checker.lost / settings.messages,
+    )
+    return result, Samples(confirms, deliveries, syncs)
+
+
+async def _lone(side: Side, settings: Settings) -> list[float]:
+    topic = topic_name(1)
+    await side.prepare(topic)
+    found = []
+    async with side.lone(topic, settings.size) as lone:
+        try:
+            async with asyncio.timeout(settings.deadline_s):
+                for _ in range(_WARM_MESSAGES):
+                    await lone.confirmed()
+                for _ in range(settings.lone):
+                    began = time.perf_counter()
+                    await lone.confirmed()
+                    found.append((time.perf_counter() - began) * 1e3)
+        except TimeoutError:
+            raise LatencyFailed(
+                f"{side.label} confirmed {len(found):,} of {settings.lone:,} lone messages within "
+                f"{settings.deadline_s:g} s: give a longer --deadline, or fewer messages"
+            ) from None
+    return found
+
+
+async def _at_a_rate(side: Side, settings: Settings) -> tuple[Checker, list[float], float]:
+    """Return the checker, the latencies in the order of arrival, and the seconds it took."""
+    topic, count = topic_name(2), settings.messages
+    await side.prepare(topic)
+    checker = Checker([count], settings.size)
+    sent, came = array("d"), array("d")
+    complete = asyncio.Event()
+
+    def take(offsets: memoryview, data: memoryview) -> None:
+        now = time.perf_counter()
+        checker.take(offsets, data)
+        came.extend([now] * (len(offsets) - 1))
+        if checker.received >= count:
+            complete.set()
+
+    async with (
+        side.consume(topic, settings.size, take) as consuming,
+        side.lone(topic, settings.size) as lone,
+    ):
+        failing = asyncio.ensure_future(consuming.failed())
+        failing.add_done_callback(lambda _: complete.set())
+        try:
+            async with asyncio.timeout(settings.seconds + settings.deadline_s):
+                began = time.perf_counter()
+                while len(sent) < count:
+                    now = time.perf_counter()
+                    due = min(count, int((now - began) * settings.rate) + 1)
+                    while len(sent) < due:
+                        sent.append(time.perf_counter())
+                        lone.hand_over()
+                    await asyncio.sleep(max(0.0, began + due / settings.rate - now))
+                seconds = time.perf_counter() - began
+                await complete.wait()
+        except TimeoutError:
+            raise LatencyFailed(
+                f"{side.label} delivered {checker.received:,} of {count:,} messages within "
+                f"{settings.seconds + settings.deadline_s:g} s"
+            ) from None
+        finally:
+            if failing.done() and not failing.cancelled():
+                failing.result()
+            failing.cancel()
+    return checker, [(b - a) * 1e3 for a, b in zip(sent, came, strict=False)], seconds

@@ -1,0 +1,1 @@
+"""The verbs that this distribution adds to `weir`."""

@@ -1,0 +1,167 @@
+"""`weir bench`: measure on this machine, and check every message while at it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weir.client.core.duration import seconds
+from weir_lab.cli.bench_compare import compare, spark
+from weir_lab.cli.bench_handlers import handlers
+from weir_lab.cli.bench_load import burst, latency, throughput
+from weir_lab.cli.bench_order import order
+from weir_lab.cli.bench_runs import (
+    Folder,
+    Json,
+    Record,
+    Replicas,
+    finish,
+    several,
+    stop_as_by_ctrl_c,
+    usage,
+)
+
+if TYPE_CHECKING:
+    from weir_lab.bench.timeliness import Result
+
+app = typer.Typer(
+    name="bench",
+    help="Measure on this machine: on a node of its own, every message checked.",
+)
+
+
+for verb in (throughput, burst, latency, order, handlers, spark, compare):
+    app.command()(verb)
+
+
+@app.callback(invoke_without_command=True)
+def bench(context: typer.Context) -> None:
+    """Measure on this machine: on a node of its own, every message checked."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def timeliness(
+    messages: Annotated[int, typer.Option(help="How many messages in all.")] = 4_000_000,
+    size: Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")] = 100,
+    producers: Annotated[
+        str, typer.Option(help="Producers, each with its connection; 1,50,200 for three runs.")
+    ] = "1",
+    partitions: Annotated[int, typer.Option(help="Partitions, no more than producers.")] = 1,
+    deadline: Annotated[str, typer.Option(help="Give up after this long, as in 90s or 5m.")] = "5m",
+    replicas: Replicas = 1,
+    folder: Folder = None,
+    record: Record = None,
+    as_json: Json = False,
+) -> None:
+    """Time from the first send to the last receive: many producers, one consumer.
+
+    A node is started on a fresh folder and removed afterwards; it syncs before it confirms, as
+    always. Exit code 1 if a message was lost, repeated, reordered or changed.
+    """
+    from weir.cli.output import progress
+
+    with usage("timeliness"):
+        from weir_lab.bench.runs import record as keep
+        from weir_lab.bench.timeliness import Settings, measure
+
+        counts = several(producers, "producers")
+        plans = [
+            Settings(messages, size, count, partitions, seconds(deadline), folder, replicas)
+            for count in counts
+        ]
+        for plan in plans:
+            plan.check()
+    schema, results = "weir_lab.bench.timeliness/1", []
+    with stop_as_by_ctrl_c():
+        for plan in plans:
+            with progress("received", messages) as show:
+                results.append(measure(plan, show))
+            keep(record, schema, plan, results[-1], None)
+    finish(schema, plans, results, "messages_per_s", most=False, as_json=as_json, show=_print)
+
+
+@app.command()
+def codec(
+    messages: Annotated[int, typer.Option(min=1, help="Messages in the batch.")] = 1_000,
+    size: Annotated[int, typer.Option(min=1, help="Bytes of a value.")] = 100,
+    mixed: Annotated[bool, typer.Option(help="Values of many widths, not of one.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Time to pack, open, check and split one batch, hash included."""
+    import msgspec
+
+    from weir.cli.output import print_table
+    from weir_lab.bench.codec import Settings, measure
+    from weir_lab.cli.measured import print_measured
+
+    settings = Settings(messages, size, mixed)
+    result = measure(settings)
+    if as_json:
+        print_measured("weir_lab.bench.codec/1", settings, msgspec.structs.asdict(result))
+        return
+    print(f"a batch of {messages:,} messages of {size} bytes takes {result.batch_bytes:,} bytes")
+    print_table(
+        ("ENCODE ns/msg", "DECODE ns/msg", "OPEN us", "OPEN+CHECK us"),
+        [(result.encode_ns, result.decode_ns, result.open_us, result.check_us)],
+    )
+
+
+@app.command()
+def journey(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Count the Python calls of one publish, pull, ack and barrier on three nodes.
+
+    Disks and network are in memory, so the counts are the same on every machine.
+    """
+    from weir.cli.output import print_table
+    from weir_lab.bench.journey import KINDS, Settings, figures, measure
+    from weir_lab.cli.measured import print_measured
+
+    settings = Settings()
+    found = measure(settings)
+    if as_json:
+        print_measured("weir_lab.bench.journey/1", settings, figures(found))
+        return
+    rows = [
+        (kind, one.calls, one.files, one.changes, one.package_changes, one.host_calls)
+        for kind, one in zip(KINDS, found, strict=True)
+    ]
+    print_table(("REQUEST", "CALLS", "FILES", "CHANGES", "OF PACKAGE", "CALLS IN host"), rows)
+
+
+def _print(result: Result) -> None:
+    from weir.cli.output import hint, print_table
+
+    many = "producers" if result.producers > 1 else "producer"
+    size = result.bytes // result.messages
+    print(
+        f"{result.messages:,} messages of {size} bytes, {result.producers:,} {many}: "
+        f"{result.seconds:.2f} s from the first send to the last receive"
+    )
+    print_table(
+        ("MESSAGES/S", "MB/S", "LOST", "REPEATED", "REORDERED", "CORRUPT"),
+        [
+            (
+                result.messages_per_s,
+                result.bytes / result.seconds / 1e6,
+                result.lost,
+                result.repeated,
+                result.reordered,
+                result.corrupt,
+            )
+        ],
+    )
+    cpu = result.cpu_s
+    print(
+        f"CPU seconds: producers {cpu.producers:.2f}, consumer {cpu.consumer:.2f}"
+        + (f", server {cpu.server:.2f}" if cpu.server is not None else "")
+    )
+    if result.filesystem == "tmpfs":
+        print(
+            "the node's folder lay in memory (tmpfs), where no sync costs: give --folder on a disk"
+        )
+    hint("Next: the same with --producers 50, or --json to keep it")

@@ -1,0 +1,208 @@
+"""`weir bench compare` and `weir bench spark`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weir.client.core.duration import seconds
+from weir_lab.cli.bench_runs import (
+    Folder,
+    Json,
+    Plot,
+    Record,
+    Replicas,
+    Rest,
+    Turns,
+    finish,
+    say,
+    several,
+    stop_as_by_ctrl_c,
+    usage,
+)
+
+if TYPE_CHECKING:
+    from weir_lab.bench.compare import Comparison
+    from weir_lab.bench.spark_rows import Result
+
+SHAPES = ("timeliness", "produce", "consume", "both", "burst", "latency", "dormitory")
+
+
+def compare(
+    peer: Annotated[
+        str,
+        typer.Option(
+            help="Peers: redis, nats, rabbitmq, activemq, or NAME:VARIANT; of shape dormitory "
+            "direct and activemq."
+        ),
+    ] = "redis,nats",
+    shape: Annotated[str, typer.Option(help=", ".join(SHAPES))] = "timeliness",
+    producers: Annotated[str, typer.Option(help="Producers; 1,50,200 for three rounds.")] = "1",
+    devices: Annotated[
+        str, typer.Option(help="Devices, for shapes burst and dormitory.")
+    ] = "1000,8000",
+    size: Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")] = 100,
+    duration: Annotated[
+        str, typer.Option("--seconds", help="About how long each side works in a round.")
+    ] = "8s",
+    messages: Annotated[int, typer.Option(help="Most messages of a run.")] = 4_000_000,
+    deadline: Annotated[str, typer.Option(help="Give up on a run after this long.")] = "2m",
+    turns: Turns = 1,
+    plot: Plot = None,
+    rest: Rest = "40s",
+    replicas: Replicas = 1,
+    folder: Folder = None,
+    record: Record = None,
+    as_json: Json = False,
+) -> None:
+    """The same work on weir and on other brokers, started here, one after the other.
+
+    scripts/install-peers installs them. Each is set to be durable; those that sync before they
+    confirm are told from those that do not. Kafka and RocketMQ servers are neither Debian packages
+    nor Python wheels, so they are not compared. With --replicas 3: RabbitMQ and NATS, on three
+    nodes as weir is. Exit code 1 if weir failed or lost anything, or a peer did so twice.
+
+    With shapes burst and latency each side has --rest to fill its files first, or less. With
+    --turns 5 a moment in which the disk stands still decides nothing; a peer that was twice as bad
+    as weir at its first turn has no other.
+
+    Shape dormitory: locks report within a second, and each record is committed to the same
+    PostgreSQL (scripts/postgres-packages names what to install): by servers that the locks ask
+    directly, by consumers behind ActiveMQ, or by handlers under `weir work`. The figure is the time
+    to the last reply; the share is that of rows in the database to records sent. Exit code 1
+    if a side failed, or weir lost a record.
+    """
+    with usage("compare"):
+        from weir_lab.bench.compare import Settings
+        from weir_lab.bench.compare import compare as run_all
+        from weir_lab.bench.runs import record as keep
+
+        woken = shape in ("burst", "dormitory")
+        amounts = several(devices, "devices") if woken else several(producers, "producers")
+        settings = Settings(
+            peer.split(","), _shape(shape), amounts, size, seconds(duration), messages,
+            seconds(deadline), folder, replicas, seconds(rest), turns,
+        )  # fmt: skip
+        settings.check()
+    schema = "weir_lab.bench.compare/1"
+    with stop_as_by_ctrl_c():
+        result = run_all(settings, say)
+    for one in result.rounds:
+        for row in one.rows:
+            keep(record, schema, settings, row, None)
+    if plot is not None:
+        from weir_lab.bench.plot import svg, svg_of_dormitory
+
+        drawn = svg_of_dormitory(result) if shape == "dormitory" else svg(result, shape)
+        plot.write_text(drawn, encoding="utf-8")
+    for line in (result.absent, *result.failures):
+        say(line)
+    finish(schema, [settings], [result], "times_best", most=False, as_json=as_json, show=_show)
+
+
+def spark(
+    messages: Annotated[int, typer.Option(help="How many messages the topic holds.")] = 4_000_000,
+    size: Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")] = 100,
+    partitions: Annotated[int, typer.Option(help="Partitions, so tasks of a query.")] = 2,
+    rounds: Annotated[int, typer.Option(help="Queries of each kind that count.")] = 3,
+    deadline: Annotated[str, typer.Option(help="Give up on a query after this long.")] = "5m",
+    folder: Folder = None,
+    record: Record = None,
+    as_json: Json = False,
+) -> None:
+    """Rows a second from a topic into Spark's noop sink, beside a bare Python data source.
+
+    The bare one yields the same record batches out of files. One query of each kind warms Spark
+    up and is not counted. All columns are read, and every batch's CRC and hash are checked.
+    """
+    with usage("spark"):
+        from pyspark.sql import SparkSession
+
+        from weir.spark import fetcher
+        from weir.spark.session import session
+        from weir_lab.bench.runs import record as keep
+        from weir_lab.bench.spark_rows import Settings, measure
+
+        settings = Settings(messages, size, partitions, rounds, seconds(deadline), folder)
+        settings.check()
+
+    class Parts:
+        """The Spark room, for a room that must not import it."""
+
+        def session(self) -> Any:
+            """Return a session."""
+            return session("weir-bench", cores=partitions)
+
+        combined = staticmethod(fetcher.combined)
+
+    schema = "weir_lab.bench.spark/1"
+    with stop_as_by_ctrl_c():
+        try:
+            result = measure(settings, Parts(), say)
+        finally:
+            if (active := SparkSession.getActiveSession()) is not None:
+                active.stop()
+    keep(record, schema, settings, result, result.queries)
+    finish(
+        schema, [settings], [result], "rows_per_s", most=False, as_json=as_json, show=_show_spark
+    )
+
+
+def _shape(text: str) -> Any:
+    if text not in SHAPES:
+        raise ValueError(f"shape={text}: it must be one of {', '.join(SHAPES)}")
+    return text
+
+
+def _show(result: Comparison) -> None:
+    from weir.cli.output import print_table
+
+    headings = ["SIDE", "VERSION", "FIGURE", "WEIR IS", "CLEAN", "SYNCED", "HELD BACK BY"]
+    with_shares = result.unit == "s to the last reply"
+    if with_shares:
+        headings.insert(4, "RECORDED")
+    is_burst = result.unit == "s to the last confirm"
+    if is_burst:
+        headings[4:4] = ["MS BEYOND", "CONFIRM P99 MS"]
+    for one in result.rounds:
+        print(f"{one.amount:,}: {result.unit}")
+        table: list[list[object]] = []
+        for row in one.rows:
+            cells = [
+                row.side, row.version, row.figure, _times(result.unit, one.figure, row.figure),
+                row.clean, row.synced, row.error or getattr(row.result, "bottleneck", None),
+            ]  # fmt: skip
+            if with_shares:
+                share = getattr(row.result, "share_recorded", None)
+                cells.insert(4, None if share is None else f"{share:.1%}")
+            if is_burst:
+                names = ("beyond_ms", "confirm_p99_ms")
+                cells[4:4] = [getattr(row.result, name, None) for name in names]
+            table.append(cells)
+        print_table(headings, table)
+        for row in one.rows:
+            print(f"  {row.side}: {row.settings}")
+
+
+def _times(unit: str, own: float | None, other: float | None) -> str | None:
+    if not other or not own:
+        return None
+    times = own / other if unit == "messages/s" else other / own
+    return f"{times:.2f}x"
+
+
+def _show_spark(result: Result) -> None:
+    from weir.cli.output import print_table
+
+    print_table(
+        ("SOURCE", "ROWS/S", "ROWS/S, WHOLE QUERY"),
+        [
+            ("weir", result.rows_per_s, result.query_rows_per_s),
+            ("bare Python source", result.bare_rows_per_s, result.bare_query_rows_per_s),
+        ],
+    )
+    print(
+        f"weir reaches {result.ratio:.0%} of the bare source; medians, "
+        f"{result.warm_up_queries_excluded} warm-up queries not counted"
+    )

@@ -1,0 +1,209 @@
+"""`weir bench throughput`, `burst` and `latency`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weir.client.core.duration import seconds
+from weir_lab.cli.bench_runs import (
+    Folder,
+    Json,
+    Record,
+    Replicas,
+    Rest,
+    finish,
+    say,
+    several,
+    stop_as_by_ctrl_c,
+    usage,
+)
+
+if TYPE_CHECKING:
+    from weir_lab.bench.burst import Result as BurstResult
+    from weir_lab.bench.latency import Result as LatencyResult
+    from weir_lab.bench.throughput import Result as ThroughputResult
+
+
+def throughput(
+    shape: Annotated[str, typer.Option(help="produce, consume or both.")] = "both",
+    size: Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")] = 100,
+    producers: Annotated[str, typer.Option(help="Producers; 1,50,200 for three runs.")] = "1",
+    duration: Annotated[str, typer.Option("--seconds", help="Length of a step, as in 2s.")] = "2s",
+    messages: Annotated[int, typer.Option(help="What shape consume reads.")] = 4_000_000,
+    deadline: Annotated[str, typer.Option(help="Give up on a step after this long.")] = "2m",
+    replicas: Replicas = 1,
+    folder: Folder = None,
+    record: Record = None,
+    as_json: Json = False,
+) -> None:
+    """Raise the load until latency doubles, and tell the peak that is sustained.
+
+    First all that goes, then a tenth of that, two tenths, and so on. A step is sustained if at
+    least 95 % of what is due gets through and the p99 of confirms (for both: of deliveries too) is
+    at most twice the first step's. Shape consume drains a topic that was filled before.
+    """
+    with usage("throughput"):
+        from weir_lab.bench.loop import run
+        from weir_lab.bench.own import running_own
+        from weir_lab.bench.runs import record as keep
+        from weir_lab.bench.throughput import Settings, measure
+
+        counts = several(producers, "producers")
+        plans = [
+            Settings(
+                _shape(shape),
+                size,
+                count,
+                seconds(duration),
+                messages,
+                seconds(deadline),
+                folder,
+                replicas,
+            )
+            for count in counts
+        ]
+        for plan in plans:
+            plan.check()
+    schema, results = "weir_lab.bench.throughput/1", []
+    with stop_as_by_ctrl_c():
+        for plan in plans:
+            with running_own(folder, replicas) as side:
+                results.append(run(measure(side, plan, say)))
+            keep(record, schema, plan, results[-1], results[-1].stages)
+    finish(
+        schema, plans, results, "messages_per_s", most=False, as_json=as_json,
+        show=_show_throughput,
+    )  # fmt: skip
+
+
+def burst(
+    devices: Annotated[
+        str, typer.Option(help="Devices; 1000,8000 for two runs.")
+    ] = "1000,2000,4000,6000,8000",
+    over: Annotated[str, typer.Option(help="They connect within this time.")] = "1s",
+    deadline: Annotated[str, typer.Option(help="Give up on confirms after this long.")] = "60s",
+    rest: Rest = "40s",
+    replicas: Replicas = 1,
+    folder: Folder = None,
+    record: Record = None,
+    as_json: Json = False,
+) -> None:
+    """Devices that all wake up within a second, send one 24-byte record and await its confirm.
+
+    Each has a connection of its own in the device dialect, kept until all are done. A consumer
+    counts what is delivered. Exit code 1 unless every record was confirmed and delivered once.
+    """
+    with usage("burst"):
+        from weir_lab.bench.burst import Settings, measure
+        from weir_lab.bench.loop import run
+        from weir_lab.bench.open_files import allow_connections
+        from weir_lab.bench.own import running_own
+        from weir_lab.bench.runs import record as keep
+        from weir_lab.bench.side import topic_name
+
+        counts = several(devices, "devices")
+        plans = [
+            Settings(count, seconds(over), seconds(deadline), folder, replicas, seconds(rest))
+            for count in counts
+        ]
+        for plan in plans:
+            plan.check()
+    schema, results = "weir_lab.bench.burst/1", []
+    with stop_as_by_ctrl_c():
+        # Before the node starts, which inherits the limit.
+        allow_connections(max(counts))
+        for plan in plans:
+            with running_own(folder, replicas) as side:
+                result, samples = run(measure(side, plan, topic_name(1)))
+            results.append(result)
+            keep(record, schema, plan, result, samples)
+            say(f"{plan.devices:,} devices: {result.seconds:.3f} s")
+    finish(schema, plans, results, "seconds", most=True, as_json=as_json, show=_show_burst)
+
+
+def latency(
+    lone: Annotated[int, typer.Option(help="Messages one at a time.")] = 2_000,
+    rate: Annotated[int, typer.Option(help="Then so many a second.")] = 1_000,
+    duration: Annotated[str, typer.Option("--seconds", help="For this long.")] = "5s",
+    size: Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")] = 100,
+    deadline: Annotated[str, typer.Option(help="Give up after this long.")] = "60s",
+    rest: Rest = "40s",
+    replicas: Replicas = 1,
+    folder: Folder = None,
+    record: Record = None,
+    as_json: Json = False,
+) -> None:
+    """Time to a lone confirm, and from publish to delivery at a steady rate.
+
+    This disk's own fdatasync of 4 KiB is timed in the same run, before and after the lone messages.
+    """
+    with usage("latency"):
+        from weir_lab.bench.latency import Settings, measure
+        from weir_lab.bench.loop import run
+        from weir_lab.bench.own import running_own
+        from weir_lab.bench.runs import record as keep
+
+        plan = Settings(
+            lone, rate, seconds(duration), size, seconds(deadline), folder, replicas, seconds(rest)
+        )
+        plan.check()
+    schema = "weir_lab.bench.latency/1"
+    with stop_as_by_ctrl_c(), running_own(folder, replicas) as side:
+        result, samples = run(measure(side, plan))
+    keep(record, schema, plan, result, samples)
+    finish(
+        schema, [plan], [result], "confirm_p50_ms", most=True, as_json=as_json, show=_show_latency
+    )  # fmt: skip
+
+
+def _shape(text: str) -> Any:
+    if text not in ("produce", "consume", "both"):
+        raise ValueError(f"shape={text}: it must be produce, consume or both")
+    return text
+
+
+def _show_throughput(result: ThroughputResult) -> None:
+    from weir.cli.output import print_table
+
+    print(f"sustained, shape {result.shape}: {result.messages_per_s:,.0f} messages/s")
+    print_table(
+        ("FLAT OUT/S", "CONFIRM p50 ms", "p99 ms", "DELIVERY p50 ms", "p99 ms", "LOST", "REPEATED"),
+        [
+            (
+                result.flat_out_messages_per_s,
+                result.confirm_p50_ms,
+                result.confirm_p99_ms,
+                result.delivery_p50_ms,
+                result.delivery_p99_ms,
+                result.lost,
+                result.repeated,
+            )
+        ],
+    )
+
+
+def _show_burst(result: BurstResult) -> None:
+    print(
+        f"{result.devices:,} devices: last confirm after {result.seconds:.3f} s, "
+        f"last delivery after {result.delivery_seconds:.3f} s, "
+        f"{result.share_confirmed:.2%} confirmed, {result.share_delivered:.2%} delivered, "
+        f"confirm p50 {result.confirm_p50_ms or 0:.1f} ms, p99 {result.confirm_p99_ms or 0:.1f} ms"
+    )
+    for problem, count in result.problems.items():
+        print(f"  {count:,} devices: {problem}")
+
+
+def _show_latency(result: LatencyResult) -> None:
+    from weir.cli.output import print_table
+
+    print_table(
+        ("MILLISECONDS", "p50", "p99", "p99.9"),
+        [
+            ("lone confirm", result.confirm_p50_ms, result.confirm_p99_ms, result.confirm_p999_ms),
+            ("delivery", result.delivery_p50_ms, result.delivery_p99_ms, result.delivery_p999_ms),
+            ("this disk's fdatasync", result.fdatasync_p50_ms, result.fdatasync_p99_ms, None),
+        ],
+    )
+    print(f"a lone confirm takes {result.over_fdatasync_ms:.3f} ms more than the disk's own sync")

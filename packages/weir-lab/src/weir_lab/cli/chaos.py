@@ -1,0 +1,265 @@
+"""`weir chaos`: what clients see of a set whose nodes are killed, paused or cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import secrets
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from inspect import Parameter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weir_lab.cli.bench_runs import Json, stop_as_by_ctrl_c
+
+if TYPE_CHECKING:
+    from weir.testing.nodes.node_set import Berth, NodeSet
+    from weir_lab.bench.chaos.faults import Fault
+    from weir_lab.bench.chaos.rounds import Result, Settings, Where
+
+app = typer.Typer(
+    name="chaos",
+    help="Kill, pause and cut off nodes under load; lost and repeated come from clients' ledgers.",
+    no_args_is_help=True,
+)
+
+_SCHEMA = "weir.chaos/1"
+_NODES = 3
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The options that every verb has."""
+
+    times: Annotated[int, typer.Option(min=1, help="How many rounds.")] = 10
+    rate: Annotated[float, typer.Option(help="Messages a second, whatever comes back.")] = 1_000
+    size: Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")] = 100
+    devices: Annotated[int, typer.Option(help="Devices that send beside the producer.")] = 2
+    calm: Annotated[float, typer.Option(help="Seconds of load before each strike.")] = 1.0
+    as_json: Json = False
+
+
+Data = Annotated[
+    Path | None, typer.Option(help="Keep what the nodes write here. [default: it is removed]")
+]
+Down = Annotated[float, typer.Option(help="Seconds until it is started again.")]
+Seconds = Annotated[float, typer.Option(help="How long it lasts.")]
+
+
+def _verb(name: str) -> Callable[[Callable[..., None]], None]:
+    """Make a verb of a function of what is `Wanted` and of its own options."""
+
+    def make(run: Callable[..., None]) -> None:
+        _, *own = inspect.signature(run, eval_str=True).parameters.values()
+        shared = inspect.signature(Wanted, eval_str=True).parameters.values()
+
+        def verb(**given: Any) -> None:
+            wanted = Wanted(**{one.name: given.pop(one.name) for one in fields(Wanted)})
+            run(wanted, **given)
+
+        options = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in (*shared, *own)]
+        verb.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+        verb.__annotations__ = {one.name: one.annotation for one in options}
+        app.command(name, help=inspect.getdoc(run))(verb)
+
+    return make
+
+
+@_verb("kill-leader")
+def _kill_leader(wanted: Wanted, down: Down = 2.0, data: Data = None) -> None:
+    """kill -9 of the node that leads; it is started again, and the next round comes."""
+    from weir_lab.bench.chaos.faults import Killed
+
+    _strike(wanted, data, lambda nodes: Killed(nodes, True, down))
+
+
+@_verb("kill-follower")
+def _kill_follower(wanted: Wanted, down: Down = 2.0, data: Data = None) -> None:
+    """kill -9 of a node that follows: nobody should notice."""
+    from weir_lab.bench.chaos.faults import Killed
+
+    _strike(wanted, data, lambda nodes: Killed(nodes, False, down))
+
+
+@_verb("pause-leader")
+def _pause_leader(wanted: Wanted, seconds: Seconds = 10.0, data: Data = None) -> None:
+    """SIGSTOP of the node that leads, and SIGCONT; what it says when it wakes must not be stale."""
+    from weir_lab.bench.chaos.faults import Paused
+
+    _strike(wanted, data, lambda nodes: Paused(nodes, seconds))
+
+
+@_verb("partition")
+def _partition(wanted: Wanted, seconds: Seconds = 5.0, data: Data = None) -> None:
+    """Cut the node that leads off from the others, not from clients.
+
+    Each node gets a network namespace: that needs root, or a kernel that lets users make them.
+    """
+    from weir_lab.bench.chaos.faults import CutOff
+    from weir_lab.bench.chaos.nets import Networks, enter
+
+    enter(sys.argv[1:])
+    networks = Networks(_NODES)
+    try:
+        _strike(wanted, data, lambda _: CutOff(networks, seconds), networks.berths)
+    finally:
+        networks.close()
+
+
+@_verb("restart-all")
+def _restart_all(wanted: Wanted, data: Data = None) -> None:
+    """kill -9 of all nodes at once, and a restart of all."""
+    from weir_lab.bench.chaos.faults import AllKilled
+
+    _strike(wanted, data, AllKilled)
+
+
+@app.command("regain")
+def _regain(
+    times: Annotated[int, typer.Option(min=1, help="How many rounds.")] = 20,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions of the topic.")] = 20,
+    down: Down = 3.0,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """kill -9 of two nodes of three, and a restart: each partition changes its leader at most once.
+
+    A round goes well if this holds and all partitions confirm within 2 s, both from the moment at
+    which the first of the two serves again. The planned return of leaderships to preferred nodes
+    begins 5 s after an election, and is not watched.
+    """
+    import msgspec
+
+    from weir.cli.output import print_json
+    from weir.testing.nodes.node_set import READY, NodeSet, Patient
+    from weir_lab.bench.chaos.regain import Regained, run
+
+    say = _say if as_json else print
+
+    def tell(one: Regained) -> None:
+        killed = " and ".join(map(str, one.killed))
+        say(
+            f"{one.number:4}  nodes {killed} killed  all confirmed after {one.confirmed_ms:,.0f} "
+            f"ms  new leaders: {one.changes}, {one.changes_most} at most of a partition"
+        )
+
+    with tempfile.TemporaryDirectory(prefix="weir-chaos-") as name, stop_as_by_ctrl_c():
+        nodes = NodeSet(data or Path(name), _NODES, 1, settings=READY)
+        try:
+            nodes.start(Patient())
+            result = asyncio.run(run(nodes, times, partitions, down, tell))
+        finally:
+            nodes.stop()
+    if as_json:
+        given = {"times": times, "partitions": partitions, "down_s": down}
+        print_json("weir.chaos-regain/1", given, msgspec.to_builtins(result))
+    else:
+        say(
+            f"{result.well} of {result.rounds} rounds went well; all confirmed after "
+            f"{result.confirmed_median_ms:,.0f} ms median, "
+            f"{result.confirmed_max_ms:,.0f} ms at most"
+        )
+    if result.well < result.rounds:
+        raise typer.Exit(1)
+
+
+@_verb("watch")
+def _watch(
+    wanted: Wanted,
+    url: Annotated[str, typer.Option(envvar="WEIR_URL", help="A set that runs elsewhere.")],
+    command: Annotated[
+        str, typer.Option(help='What does the harm, as in "ssh a systemctl kill -s KILL weir".')
+    ] = "",
+    undo: Annotated[str, typer.Option(help="What ends it, if that does not end by itself.")] = "",
+    seconds: Annotated[float, typer.Option(help="What is watched after each command.")] = 10.0,
+) -> None:
+    """Load a set that runs elsewhere, while you do the harm by a command, or by hand.
+
+    It makes a topic of its own there, and deletes it if nothing was wrong. Which node is struck,
+    and what that one says itself, it cannot know.
+    """
+    from weir.client.arguments.url import parse_url
+    from weir_lab.bench.chaos.faults import ByCommand
+    from weir_lab.bench.chaos.rounds import Where
+
+    try:
+        places = parse_url(url)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from None
+    where = Where(url, places, f"chaos-{secrets.token_hex(4)}", passing=True)
+    fault = ByCommand(command, undo, seconds)
+    settings = _settings(wanted, fault.name)
+    _tell(wanted, fault, len(places), lambda tell: _rounds(where, fault, settings, tell))
+
+
+def _settings(wanted: Wanted, name: str) -> Settings:
+    from weir_lab.bench.chaos.rounds import Settings
+
+    settings = Settings(wanted.times, wanted.rate, wanted.size, wanted.devices, wanted.calm)
+    try:
+        settings.check()
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=f"chaos {name}") from None
+    return settings
+
+
+def _strike(
+    wanted: Wanted, data: Path | None, faults: Callable[[NodeSet], Fault],
+    berths: list[Berth] | None = None,
+) -> None:  # fmt: skip
+    """Start a set, strike it, and tell."""
+    from weir.testing.nodes.node_set import READY, NodeSet, Patient
+    from weir_lab.bench.chaos.rounds import Where
+
+    with tempfile.TemporaryDirectory(prefix="weir-chaos-") as name:
+        nodes = NodeSet(data or Path(name), _NODES, 1, berths=berths or (), settings=READY)
+        fault = faults(nodes)
+        settings = _settings(wanted, fault.name)
+        where = Where(nodes.url, [(member.host, member.port) for member in nodes.members])
+
+        def run(tell: Callable[..., None]) -> Result:
+            try:
+                nodes.start(Patient())
+                return _rounds(where, fault, settings, tell)
+            finally:
+                nodes.stop()
+
+        _tell(wanted, fault, _NODES, run)
+
+
+def _rounds(where: Where, fault: Fault, settings: Settings, tell: Callable[..., None]) -> Result:
+    from weir_lab.bench.chaos.rounds import run
+
+    return asyncio.run(run(where, fault, settings, tell))
+
+
+def _tell(
+    wanted: Wanted, fault: Fault, nodes: int, run: Callable[[Callable[..., None]], Result]
+) -> None:
+    """Run the rounds, each told as it ends, and then what came of all."""
+    import msgspec
+
+    from weir_lab.bench.chaos.picture import heading, line, summary
+    from weir_lab.bench.chaos.rounds import COLUMNS
+    from weir_lab.cli.measured import print_measured
+
+    rate, say = wanted.rate, _say if wanted.as_json else print
+    for text in heading(fault.name, nodes, rate, fault.drawn_s * 1e3 / (COLUMNS * 5 // 6)):
+        say(text)
+    with stop_as_by_ctrl_c():
+        result = run(lambda one: say(line(one, rate)))
+    if wanted.as_json:
+        print_measured(_SCHEMA, _settings(wanted, fault.name), msgspec.to_builtins(result))
+    else:
+        print("\n".join(summary(result)))
+    if not result.clean:
+        raise typer.Exit(1)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,265 @@
+"""`weir sim`: attack the broker in a virtual world, and see whether its promises hold."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="sim",
+    help="Attack whole brokers in a virtual world of bad disks and networks, and check promises.",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Processes that play seeds.")]
+
+
+@app.callback(invoke_without_command=True)
+def sim(context: typer.Context) -> None:
+    """Attack whole brokers in a virtual world of bad disks and networks, and check promises."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def _check_libraries() -> None:
+    """Raise `MissingLibrary` now, and not as a crash of a broker that gets a packed batch."""
+    from weir.codec.compression import LZ4, ZSTD, deflate
+
+    for kind in (LZ4, ZSTD):
+        deflate(kind, b"")
+
+
+@app.command()
+def run(
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to play.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    jobs: Jobs = 1,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            help="What is played: a name of weir_lab.sim.shape.SHAPES. Seeds draw it if none."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Play seeds: each is a BrokerSet under faults, then at peace, and is judged by its clients.
+
+    A seed decides everything, so that it plays the same way wherever the code is the same. What
+    broke a promise is printed with all that is needed to see it again. Exit code 1 if any did.
+    """
+    from weir.cli.output import hint, print_table, progress
+    from weir_lab.cli.measured import print_measured
+    from weir_lab.sim.run import run_many
+    from weir_lab.sim.shape import SHAPES
+
+    if shape is not None and shape not in SHAPES:
+        raise typer.BadParameter(f"there are {', '.join(SHAPES)}", param_hint="--shape")
+    _check_libraries()
+
+    began = time.monotonic()
+    faults = operations = violations = done = 0
+    least = {"operations": math.inf, "faults": math.inf, "virtual_seconds": math.inf}
+    failed = []
+    worlds_of: Counter[str] = Counter()
+    with progress("seeds", seeds) as show:
+        for outcome in run_many(seed, seeds, SHAPES[shape] if shape else None, jobs):
+            faults += outcome.faults
+            operations += outcome.operations
+            violations += len(outcome.violations)
+            done += 1
+            worlds_of.update(outcome.promises)
+            show(done)
+            least = {name: min(value, getattr(outcome, name)) for name, value in least.items()}
+            if outcome.violations:
+                failed.append(outcome.seed)
+                typer.echo(outcome.report(), err=True)
+    seconds = round(time.monotonic() - began, 3)
+    if as_json:
+        settings = {"seed": seed, "shape": shape, "jobs": jobs}
+        results = {
+            "seeds": done,
+            "faults": faults,
+            "operations": operations,
+            "operations_a_world": operations / done,
+            "worlds_of": dict(sorted(worlds_of.items())),
+            "violations": violations,
+            "seconds": seconds,
+            "least": least,
+            "failed": failed,
+        }
+        print_measured("weir_lab.sim.run/1", settings, results)
+    else:
+        columns = ("SEEDS", "FAULTS", "OPERATIONS", "VIOLATIONS", "SECONDS")
+        print_table(columns, [(done, faults, operations, violations, seconds)])
+        words = f"--shape {shape} " if shape else ""
+        again = f"Again: weir sim run {words}--seed {failed[0]} --seeds 1" if failed else ""
+        hint(again or "Next: weir sim mutants")
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def mutants(
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this mutant; again for more.")
+    ] = None,
+    more: Annotated[
+        int, typer.Option(min=0, help="Seeds to try from 0 on where the one that is kept fails.")
+    ] = 120,
+    jobs: Annotated[int, typer.Option(min=1, help="Mutants to hunt for at a time.")] = 1,
+    redraw: Annotated[
+        bool, typer.Option("--redraw", help="Write each seed that is found into weir's source.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Take one rule of the code away at a time: each time a promise must break, and be seen to.
+
+    Each mutant is played with the seed that is kept with it, and where that no longer catches it,
+    for the code has changed, with others; --redraw keeps what is found. Exit code 1 if one is
+    missed.
+    """
+    from weir.cli.output import print_table, progress
+    from weir_lab.cli.measured import print_measured
+    from weir_lab.sim.mutants.redraw import hunt_many, keep
+    from weir_lab.sim.mutants.registry import KEPT
+
+    unknown = set(only or ()) - {mutant.name for mutant in KEPT}
+    if unknown:
+        raise typer.BadParameter(f"no mutant {min(unknown)!r}", param_hint="--only")
+    _check_libraries()
+    chosen = [mutant for mutant in KEPT if not only or mutant.name in only]
+    hunts = []
+    with progress("mutants", len(chosen)) as show:
+        for found in hunt_many(chosen, more, jobs):
+            hunts.append(found)
+            show(len(hunts))
+            if redraw and found.caught and not found.kept:
+                keep(found)
+    missed = [one.name for one in hunts if not one.caught]
+    if as_json:
+        results = {
+            "planted": len(hunts),
+            "caught": len(hunts) - len(missed),
+            "missed": len(missed),
+            "mutants": hunts,
+        }
+        print_measured("weir_lab.sim.mutants/1", {"only": only, "more": more}, results)
+    else:
+        print_table(
+            ("MUTANT", "SEED", "BREAKS", "SECONDS", "THE RULE THAT IS GONE"),
+            [
+                (one.name, one.seed if one.caught else None, one.promise or "MISSED",
+                 one.seconds, one.rule)
+                for one in hunts
+            ],
+        )  # fmt: skip
+        print(f"{len(hunts)} planted, {len(hunts) - len(missed)} caught, {len(missed)} missed")
+    if missed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def power(
+    bugs: Annotated[
+        str, typer.Option(help="Only these planted bugs: names with commas between.")
+    ] = "",
+    worlds: Annotated[int, typer.Option(min=1, help="Worlds to play with each at most.")] = 200,
+    enough: Annotated[int, typer.Option(min=1, help="Catches after which one is done.")] = 5,
+    jobs: Jobs = 1,
+    kept: Annotated[
+        Path | None,
+        typer.Option(help="Results are kept here: what was measured on this very code stands."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure in how many worlds of the default distribution each planted bug is caught.
+
+    Exit code 1 if one is caught in none of its worlds, if its planted line is run in none, or if
+    fewer than one world in ten could have caught it.
+    """
+    from weir.cli.output import print_table, progress
+    from weir_lab.bench.source_hash import package_hash
+    from weir_lab.cli.measured import print_measured
+    from weir_lab.sim.mutants.registry import MUTANTS
+    from weir_lab.sim.power import measure_many, together
+    from weir_lab.sim.power_kept import Kept
+
+    only = [name for name in bugs.split(",") if name]
+    unknown = set(only) - {bug.name for bug in MUTANTS}
+    if unknown:
+        raise typer.BadParameter(f"no planted bug {min(unknown)!r}", param_hint="--bugs")
+    _check_libraries()
+    chosen = [bug for bug in MUTANTS if not only or bug.name in only]
+    book = Kept(kept, package_hash() if kept else "", worlds, enough)
+    found = [known for bug in chosen if (known := book.known.get(bug.name)) is not None]
+    left = [bug for bug in chosen if bug.name not in book.known]
+    with progress("planted bugs", len(chosen)) as show:
+        for one in measure_many(left, worlds, enough, jobs):
+            book.add(one)
+            found.append(one)
+            show(len(found))
+    found.sort(key=lambda one: one.percent)
+    whole = together(found)
+    if as_json:
+        import msgspec
+
+        settings = {"bugs": only, "worlds": worlds, "enough": enough, "jobs": jobs}
+        results = {**msgspec.structs.asdict(whole), "bugs": found}
+        print_measured("weir_lab.sim.power/1", settings, results)
+    else:
+        print_table(
+            ("PLANTED BUG", "CAUGHT %", "95 % FROM", "TO", "WORLDS", "TOUCHED", "SECONDS"),
+            [
+                (one.name, one.percent, one.low, one.high, one.worlds,
+                 None if one.touched < 0 else one.touched, one.seconds)
+                for one in found
+            ],
+        )  # fmt: skip
+        print(
+            f"{whole.planted} planted, {whole.missed} missed, {whole.untouched} not touched; "
+            f"caught in {whole.median_caught:g} % of worlds at the median, "
+            f"{whole.least_caught:g} % at least"
+        )
+    if whole.missed or whole.rare or whole.untouched:
+        raise typer.Exit(1)
+
+
+@app.command()
+def barriers(
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to play.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Explore the rule of barriers: real Raft nodes and promises on bad networks and disks.
+
+    What breaks is printed with its seed. Exit code 1 if anything did.
+    """
+    from weir.cli.output import print_json, print_table
+    from weir_lab.barriers.explorer import Explorer
+
+    began = time.monotonic()
+    promised = broken = committed = 0
+    for one in range(seed, seed + seeds):
+        try:
+            checks = Explorer(one).explore()
+        except AssertionError as error:
+            broken += 1
+            typer.echo(f"seed {one}: {error}", err=True)
+            continue
+        promised += checks.promised
+        committed += checks.committed_through
+    seconds = round(time.monotonic() - began, 3)
+    if as_json:
+        counts = {"seeds": seeds, "broken": broken, "promised": promised, "committed": committed}
+        results = {**counts, "seconds": seconds}
+        print_json("weir_lab.sim.barriers/1", {"seed": seed}, results)
+    else:
+        columns = ("SEEDS", "BROKEN", "BARRIERS BY PROMISE ALONE", "COMMITTED", "SECONDS")
+        print_table(columns, [(seeds, broken, promised, committed, seconds)])
+    if broken:
+        raise typer.Exit(1)

@@ -1,0 +1,144 @@
+"""Rules of dedupe, fencing and values in chunks that can be taken away."""
+
+from __future__ import annotations
+
+from weir.broker.forwarding import registry_feed
+from weir.broker.partition.partition import Partition
+from weir.broker.produce.appender import Intake, Pending
+from weir.broker.produce.chunks import Growing
+from weir.broker.records.entries import BatchRecord
+from weir.broker.replica.group import Group
+from weir.broker.router.requests import Requests
+from weir.broker.state.dedupe import OriginTable, ProducerTable
+from weir.broker.state.large_values import ValueTable
+from weir.model.header import Header
+from weir.protocol.client.messages import Confirm
+from weir_lab.sim.mutants.planting import Patch, mutant
+from weir_lab.sim.shape import SET, Shape
+
+#: One producer id, and four who take it from each other.
+QUARREL = Shape(
+    authors=4,
+    producers=1,
+    hubs=0,
+    consumers=0,
+    keepers=0,
+    receivers=0,
+    operators=(False,),
+    rots=(0,),
+)
+
+
+@mutant(seed=21, breaks={"OneOffset", "RisingStamps"})
+def dedupe_missing_from_a_snapshot(patch: Patch) -> None:
+    """A snapshot forgets who wrote what (counterexample 13)."""
+    patch.setattr(ProducerTable, "encode", lambda self: [])
+    patch.setattr(OriginTable, "encode", lambda self: [])
+
+
+@mutant(seed=5, breaks={"OneOffset", "RisingStamps"})
+def dedupe_by_applied_state_only(patch: Patch) -> None:
+    """What is pending is not looked at (counterexample 14)."""
+    honest = Intake.judge
+
+    def judge(self: Intake, header: Header) -> Pending | Confirm | None:
+        ahead, flying = self._ahead, self.flying
+        self._ahead, self.flying = {}, {}
+        try:
+            return honest(self, header)
+        finally:
+            self._ahead, self.flying = ahead, flying
+
+    patch.setattr(Intake, "judge", judge)
+
+
+@mutant(seed=4, breaks={"OneOffset", "RisingStamps"}, shape=SET)
+def a_producer_is_forgotten_at_its_first_commit(patch: Patch) -> None:
+    """While more of a producer's batches are under way, what is known of it includes them: a repeat
+    of one is no new batch (counterexample 14).
+    """
+    honest = Intake.committed
+
+    def committed(self: Intake, record: BatchRecord) -> int:
+        charged = honest(self, record)
+        self._ahead.pop(record.producer, None)
+        return charged
+
+    patch.setattr(Intake, "committed", committed)
+
+
+@mutant(seed=25, breaks={"Durable"})
+def repeat_answered_before_the_commit(patch: Patch) -> None:
+    """A repeat of a pending batch is told where it will be, if the power lasts (DESIGN §5)."""
+    honest = Intake.judge
+
+    def judge(self: Intake, header: Header) -> Pending | Confirm | None:
+        verdict = honest(self, header)
+        if isinstance(verdict, Pending):
+            return Confirm(verdict.record.offset, verdict.record.stamp, True)
+        return verdict
+
+    patch.setattr(Intake, "judge", judge)
+
+
+@mutant(seed=2, breaks={"Durable", "OneOffset", "RisingStamps"})
+def an_earlier_term_is_taken_for_the_own(patch: Patch) -> None:
+    """A leader takes proposals before all it inherited is applied (counterexample 14)."""
+    patch.setattr(Group, "begins_own_term", lambda self, index: True)
+
+
+@mutant(seed=1, breaks={"Fenced"})
+def a_fence_waits_for_nobody_away(patch: Patch) -> None:
+    """A new epoch is told before a shard that is away has heard of it (ADR 0009 §5)."""
+    patch.setattr(registry_feed, "is_fence", lambda record: False)
+    patch.setattr(registry_feed.Feed, "_may_leave", lambda self, held: self._settled(held.record))
+
+
+@mutant(seed=4, breaks={"Fenced"})
+def a_fence_leaves_what_is_under_way(patch: Patch) -> None:
+    """A new epoch is told while batches of the old one wait for their commit (ADR 0009 §5)."""
+    patch.setattr(Partition, "has_under_way", lambda self, producer: False)
+
+
+@mutant(seed=8, breaks={"Fenced"})
+def epochs_are_not_compared(patch: Patch) -> None:
+    """An old epoch goes on where the new one has not written yet (DESIGN §5 Dedupe)."""
+    patch.setattr(Requests, "_own", lambda self, *_: None)
+
+
+@mutant(seed=33, breaks={"Fenced"}, shape=QUARREL)
+def positions_of_a_log_that_is_not_applied(patch: Patch) -> None:
+    """A partition that starts says where it ended long ago (RealTime; seed 46 found it)."""
+    patch.setattr(Partition, "_check_applied", lambda self: None)
+
+
+@mutant(seed=1, breaks={"Honest"})
+def chunks_of_an_ended_epoch_are_taken(patch: Patch) -> None:
+    """A value goes on where an older epoch left it (ADR 0007 §4)."""
+    honest = Growing._size
+
+    def size(self: Growing, producer: int, epoch: int, now_ms: int) -> int:
+        value = self._state.values.open(producer)
+        return honest(self, producer, value.epoch if value else epoch, now_ms)
+
+    patch.setattr(ValueTable, "at", lambda self, producer, epoch, stamp: None)
+    patch.setattr(Growing, "_size", size)
+
+
+@mutant(seed=7, breaks={"Durable"})
+def chunks_are_past_retention(patch: Patch) -> None:
+    """The chunks of a value go before its message does (ADR 0007 §6)."""
+    patch.setattr(ValueTable, "first_needed_index", lambda self, index, *_: index)
+
+
+@mutant(seed=30, breaks={"OneOffset"})
+def open_values_are_not_in_snapshots(patch: Patch) -> None:
+    """A checkpoint forgets the values that grow (counterexample 13)."""
+    honest = ValueTable.encode
+
+    def encode(self: ValueTable) -> object:
+        state = honest(self)
+        assert isinstance(state, tuple)
+        return [], *state[1:]
+
+    patch.setattr(ValueTable, "encode", encode)

@@ -1,0 +1,142 @@
+"""Rules of leases, of what is given back, and of what is kept longer, that can be taken away."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
+
+from weir.broker.consumers.attempts import Begun, Run
+from weir.broker.consumers.grants import Grants
+from weir.broker.consumers.leases import Leases
+from weir.broker.records.control import MessagesGranted, MessagesReturned
+from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Grant
+from weir.model.clusters import AckOutcome
+from weir_lab.sim.mutants.planting import Patch, mutant
+from weir_lab.sim.shape import NODE
+
+#: One node and the client that ships, with large values, devices and an operator beside them.
+BESIDE = dataclasses.replace(NODE, shipped=(True,))
+
+
+@mutant(seed=20, breaks={"HeldBack"})
+def a_delay_is_forgotten(patch: Patch) -> None:
+    """What was given back with a delay goes to the next consumer at once (DESIGN §5 Consume)."""
+    honest = Grants.returned
+    patch.setattr(
+        Grants, "returned", lambda self, name, fence, delay_ms: honest(self, name, fence, 0)
+    )
+
+
+@mutant(seed=5, breaks={"HeldBack"})
+def a_new_leader_forgets_a_delay(patch: Patch) -> None:
+    """What is held back is in no entry, only in the leader's head (counterexample 20)."""
+    honest = ClusterState.give_back
+
+    def give_back(self: ClusterState, fence: int, record: MessagesReturned) -> bool:
+        whole = honest(self, fence, record)
+        if fence in self.grants:
+            self.grants[fence].deadline = AT_ONCE
+        return whole
+
+    patch.setattr(ClusterState, "give_back", give_back)
+
+
+@mutant(seed=10, breaks={"Leased"})
+def a_new_leader_forgets_an_extension(patch: Patch) -> None:
+    """An extension is in no entry, only in the leader's head (counterexample 20)."""
+
+    def extend(self: ClusterState, fence: int, deadline: int) -> bool:
+        grant = self.grants.get(fence)
+        return grant is not None and grant.consumer != NOBODY and grant.deadline != AT_ONCE
+
+    patch.setattr(ClusterState, "extend", extend)
+
+
+@mutant(seed=1, breaks={"AckedOnce"})
+def a_late_ack_is_told_that_it_did_the_work(patch: Patch) -> None:
+    """An ack of what another did meanwhile is answered as if its own grant had done it."""
+    honest = ClusterState.late
+
+    def late(
+        self: ClusterState, fence: int, first: int, behind: int
+    ) -> Iterator[tuple[int, int, AckOutcome]]:
+        for row in honest(self, fence, first, behind):
+            if row[2] is not AckOutcome.DONE_ELSEWHERE:
+                yield row
+
+    patch.setattr(ClusterState, "late", late)
+
+
+@mutant(seed=10, breaks={"Leased"})
+def an_extension_is_only_written_down(patch: Patch) -> None:
+    """The leader itself goes on by the time that a grant had at first (ADR 0003)."""
+    patch.setattr(Leases, "extend", lambda self, name, fence, due_ms: None)
+
+
+@mutant(seed=1, breaks={"AckedOnce"})
+def a_nack_resets_attempts(patch: Patch) -> None:
+    """A message that nobody can handle is never dead-lettered (counterexample 20)."""
+    honest = ClusterState.give_back
+
+    def give_back(self: ClusterState, fence: int, record: MessagesReturned) -> bool:
+        whole = honest(self, fence, record)
+        if fence in self.grants:
+            self.grants[fence].attempts = 0
+        return whole
+
+    patch.setattr(ClusterState, "give_back", give_back)
+
+
+@mutant(seed=24, breaks={"Leased", "HeldBack", "AckedOnce"})
+def a_stale_nack_takes_from_the_new_holder(patch: Patch) -> None:
+    """Who was too late gives back what another holds by now (DESIGN §5 Consume)."""
+    honest = ClusterState.give_back
+
+    def give_back(self: ClusterState, fence: int, record: MessagesReturned) -> bool:
+        held = {f for span in record.ranges for f, _, _ in self.holders.within(*span)}
+        newest = max(held, default=record.fence)
+        return honest(self, fence, replace(record, fence=newest))
+
+    patch.setattr(ClusterState, "give_back", give_back)
+
+
+@mutant(seed=1, breaks={"AckedOnce", "Live"})
+def what_is_given_back_is_forgotten(patch: Patch) -> None:
+    """What a consumer gives back is nobody's, and not even known to be (DESIGN §5 Consume)."""
+    honest = ClusterState.give_back
+
+    def give_back(self: ClusterState, fence: int, record: MessagesReturned) -> bool:
+        whole = honest(self, fence, record)
+        grant = self.grants.get(fence)
+        if grant is not None:
+            for run in grant.left:
+                self.take(fence, grant, *run)
+        return whole
+
+    patch.setattr(ClusterState, "give_back", give_back)
+
+
+@mutant(seed=8, breaks={"Leased"})
+def leases_end_when_they_begin(patch: Patch) -> None:
+    """Whoever comes next is granted what another works on (DESIGN §5 Consume)."""
+    honest = Grants.granted
+
+    def granted(self: Grants, index: int, record: MessagesGranted, grant: Grant | None) -> None:
+        honest(self, index, record, grant)
+        if grant is not None:
+            self.leases.begin(record.cluster, index, 0)
+
+    patch.setattr(Grants, "granted", granted)
+
+
+@mutant(seed=0, breaks={"AckedOnce"}, shape=BESIDE)
+def whoever_told_nothing_tried_nothing(patch: Patch) -> None:
+    """Of a grant that is lost with nothing told as begun, the first message had an attempt."""
+
+    def of_grants(self: Begun, name: str, fences: Iterable[int]) -> list[Run]:
+        lost = [fence for fence in fences if not self._clusters[name].grants[fence].is_counted]
+        return [run for fence in lost for run in self._begun(name, self._clusters[name], fence)]
+
+    patch.setattr(Begun, "of_grants", of_grants)

@@ -1,0 +1,75 @@
+"""Rules of keyed and ordered clusters, and of delayed messages, that can be taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weir.broker.consumers.modes import keyed
+from weir.broker.consumers.modes.keyed import Keyed
+from weir.broker.consumers.modes.ordered import Ordered
+from weir.broker.consumers.modes.picking import ANYBODY
+from weir.broker.consumers.modes.shared import Shared
+from weir.broker.consumers.waiting import Line
+from weir.broker.state.clusters import ClusterState
+from weir.broker.state.delays import Delays
+from weir.broker.state.ranges import Ranges
+from weir_lab.sim.mutants.planting import Patch, mutant
+
+
+@mutant(seed=1, breaks={"KeyOrder"})
+def keys_do_not_count(patch: Patch) -> None:
+    """The messages of a key go to whoever pulls, as others do (DESIGN §5 Consume)."""
+
+    def keys_of(first: int, validity: object, hashes: Sequence[int]) -> list[int]:
+        return [-1 - first - i for i in range(len(hashes))]
+
+    patch.setattr(keyed, "keys_of", keys_of)
+
+
+@mutant(seed=2, breaks={"KeyOrder", "Leased", "HeldBack"})
+def a_window_forgets_what_is_out(patch: Patch) -> None:
+    """A new leader takes for free what an earlier one granted, and its key with it."""
+    patch.setattr(Keyed, "_out_in", lambda self, first, behind: Ranges())
+
+
+@mutant(seed=0, breaks={"OrderedOnce"})
+def a_standby_is_granted(patch: Patch) -> None:
+    """Whoever pulls gets the next messages while the active one lives (DESIGN §5 Consume)."""
+
+    def turn(self: Ordered, line: Line) -> int:
+        self._active_of(line)
+        return ANYBODY
+
+    patch.setattr(Ordered, "turn", turn)
+    patch.setattr(ClusterState, "_is_next", lambda self, record: True)
+
+
+@mutant(seed=0, breaks={"OrderedOnce"})
+def late_acks_of_the_deposed_count(patch: Patch) -> None:
+    """Who was followed by another can still ack what lies behind (counterexample 22)."""
+    patch.setattr(ClusterState, "_depose", lambda self, first, counted=None: None)
+
+
+@mutant(seed=13, breaks={"OrderedOnce"})
+def a_grant_past_a_return_in_line(patch: Patch) -> None:
+    """A grant that was proposed behind a nack is made as if that had not come."""
+    patch.setattr(ClusterState, "_is_next", lambda self, record: True)
+
+
+@mutant(seed=10, breaks={"NotBeforeDue"})
+def a_snapshot_without_delays(patch: Patch) -> None:
+    """After a restart nobody knows which messages are not due (DESIGN §5 Consume)."""
+    honest = Delays.encode
+    patch.setattr(Delays, "encode", lambda self: honest(Delays()))
+
+
+@mutant(seed=2, breaks={"AckedOnce", "Live"})
+def holes_are_forgotten(patch: Patch) -> None:
+    """A new leader goes on behind what an earlier one passed by (counterexample 21)."""
+    honest = Shared.pick
+
+    def pick(self: Shared, *arguments: object) -> object:
+        self._holes = None
+        return honest(self, *arguments)  # type: ignore[arg-type]
+
+    patch.setattr(Shared, "pick", pick)

@@ -1,0 +1,243 @@
+"""Rules of the one order that can be taken away: stamps, promises, barriers, rosters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import cast
+
+import weir_raft as raft
+from weir.broker.api.events import TICK_MS
+from weir.broker.barriers.growth import Growth
+from weir.broker.barriers.leaders import Led, Plan, Planner
+from weir.broker.barriers.topic_order import Domain
+from weir.broker.barriers.waiters import Scope
+from weir.broker.partition import produce_requests
+from weir.broker.partition.context import Surroundings
+from weir.broker.partition.leader import Leading
+from weir.broker.partition.partition import Partition
+from weir.broker.replica.raft_storage import LogStorage
+from weir.broker.runtime.outbox import Caller
+from weir.broker.state.state import PartitionState
+from weir.model.ids import group_of
+from weir.model.stamp import stamp_at
+from weir.model.topic import Topic
+from weir.order.barrier import Barrier, barrier_at
+from weir.order.clock import HybridClock
+from weir.order.merge import Merge
+from weir.order.roster import Roster
+from weir.protocol.client.barriers import ReportJoined
+from weir.protocol.client.messages import Barriers, Confirm
+from weir.testing.simulator.world import MS, SECOND
+from weir_lab.sim.cutters import Cutter
+from weir_lab.sim.mutants.planting import Patch, mutant
+from weir_lab.sim.mutants.replication import ALL
+from weir_raft import multi
+from weir_raft.ground import Pledge
+
+_BARRIER = {"BarrierHolds", "OneOrder"}
+#: Leaders die soon and others follow at once, whose clocks are a little behind or ahead.
+ORDER = replace(
+    ALL,
+    kinds=("kill", "part", "drift"),
+    fault_every=(50 * MS, 600 * MS),
+    down=(0, 300 * MS),
+    faults_until=12 * SECOND,
+    at_least=0,
+    beats=((30, 120),),
+    ticks=(TICK_MS,),
+    pace=(5, 60),
+    batches=40,
+    hasty=0,
+    hubs=0,
+    receivers=0,
+    consumers=0,
+    keepers=0,
+    authors=0,
+    onlookers=0,
+    stewards=0,
+    operators=(False,),
+    retentions=(0,),
+    ordered=(2,),
+    grows=(False,),
+)
+#: Many read what is there, while others publish without a pause.
+CUT = replace(ORDER, ordered=(1,), cutters=4, producers=4, pace=(1, 10), batches=80)
+#: One execution again and again, which harms nobody who keeps to the rule.
+PLOTTED = replace(ORDER, kinds=(), faults_until=10 * SECOND, batches=80)
+JOINED = replace(PLOTTED, plot="latecomer", grows=(True,), faults_until=5 * SECOND)
+EVICTED = replace(PLOTTED, plot="eviction", nodes=4, stewards=3, faults_until=20 * SECOND)
+
+
+@mutant(seed=7, breaks=_BARRIER, shape=replace(PLOTTED, plot="unsettled"))
+def a_promise_before_an_entry_of_its_own_term(patch: Patch) -> None:
+    """Who has inherited entries promises nothing until one of its own is committed
+    (counterexample 1).
+    """
+    honest = Planner.plan
+
+    def plan(self: Planner, topic: Topic, scope: Scope, joined: int) -> Plan:
+        found = honest(self, topic, scope, joined)
+        for partition in list(found.others):
+            here = self._topics.find(group_of(topic.id, partition))
+            if here is not None and here.group.node.role is raft.Role.LEADER:
+                found.others.remove(partition)
+                early = cast(Leading, _Hasty(here.state))
+                found.led.append(Led(partition, here.group.id, early, here.state))
+        return found
+
+    patch.setattr(Planner, "plan", plan)
+    patch.setattr(multi, "_is_settled", lambda ground, leader: True)
+
+
+class _Hasty:
+    """What stands for a leadership before it has begun."""
+
+    def __init__(self, state: PartitionState) -> None:
+        self._state = state
+
+    def barrier(self, fenced: int) -> Barrier:
+        return barrier_at(fenced, self._state.last_stamp, 0, self._state.decided_offset)
+
+
+@mutant(seed=1, breaks=_BARRIER, shape=replace(PLOTTED, plot="forgetful"))
+def a_promise_is_forgotten_at_a_restart(patch: Patch) -> None:
+    """Who starts again stands by all that it may have promised before (counterexample 2)."""
+    patch.setattr(LogStorage, "pledge", property(lambda self: 0))
+
+
+@mutant(
+    seed=7,
+    breaks=_BARRIER,
+    shape=EVICTED,
+)
+def members_change_without_a_stamp(patch: Patch) -> None:
+    """In front of a change of members lies an entry above all promises (counterexample 3)."""
+    patch.setattr(Partition, "changing", lambda self: None)
+
+
+@mutant(seed=11, breaks=_BARRIER, shape=JOINED)
+def a_partition_takes_messages_before_it_has_joined(patch: Patch) -> None:
+    """Who joins takes messages once partition 0 has an entry of that, and above that entry's stamp
+    (counterexample 6).
+    """
+
+    def advance(self: Growth) -> None:
+        for topic in map(self._topics.catalog.by_id, list(self._topics.catalog.growing)):
+            assert topic is not None  # it grows
+            for partition in range(topic.partitions, topic.joining):
+                self._tell(ReportJoined(topic.id, partition, 0))
+
+    patch.setattr(Growth, "advance", advance)
+
+
+@mutant(seed=3, breaks=_BARRIER, shape=ORDER)
+def a_vote_says_nothing_of_promises(patch: Patch) -> None:
+    """A vote carries the highest promise that was ever given (DESIGN §5 Barrier safety)."""
+    patch.setattr(Pledge, "raise_to", lambda self, fence: None)
+
+
+@mutant(seed=3, breaks=_BARRIER, shape=ORDER)
+def a_leader_does_not_heed_its_votes(patch: Patch) -> None:
+    """A new leader stamps above all that its votes carry (DESIGN §5 Barrier safety)."""
+    honest = Partition._lead_now
+
+    def lead_now(self: Partition) -> None:
+        self._fence = 0
+        honest(self)
+
+    patch.setattr(Partition, "_lead_now", lead_now)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+def a_leader_stamps_where_it_promised_not_to(patch: Patch) -> None:
+    """From the question on, no clock of the shard stamps at or below what was asked."""
+
+    def stamp(self: HybridClock, wall_ms: int, seen: int = 0) -> int:
+        self.raise_to(max(stamp_at(wall_ms), self._last + 1, seen + 1))
+        return self._last
+
+    patch.setattr(HybridClock, "stamp", stamp)
+
+
+@mutant(seed=2, breaks={"Causal"}, shape=ORDER)
+def what_its_client_has_seen_does_not_count(patch: Patch) -> None:
+    """A message is stamped above all that its client had seen (DESIGN §5 Produce)."""
+    honest = HybridClock.stamp
+    patch.setattr(HybridClock, "stamp", lambda self, wall_ms, seen=0: honest(self, wall_ms))
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+def what_is_under_way_does_not_count(patch: Patch) -> None:
+    """A barrier stays below what is stamped and not committed (DESIGN §5 Barrier safety)."""
+
+    def barrier(self: Leading, fenced: int) -> Barrier:
+        return barrier_at(fenced, self._state.last_stamp, 0, self._state.decided_offset)
+
+    patch.setattr(Leading, "barrier", barrier)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+def a_barrier_without_its_offset(patch: Patch) -> None:
+    """A barrier counts once all below its offset is here: a replica may lag (counterexample 5)."""
+
+    def barrier(self: Merge[object], partition: int, barrier: Barrier) -> None:
+        self.roster.report(partition, barrier.stamp)
+
+    patch.setattr(Merge, "barrier", barrier)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+def a_register_a_node(patch: Patch) -> None:
+    """There is a register a partition, and never one a node (counterexample 4)."""
+
+    def see(self: Domain, led: Sequence[Led], fenced: Callable[[int], int], stamp: int) -> int:
+        barriers = {one: one.leading.barrier(fenced(one.group)) for one in self.plan.led}
+        highest = max((barrier.stamp for barrier in barriers.values()), default=0)
+        self.take((one.partition, highest, barriers[one].through) for one in led)
+        for one in led:
+            self.learn(one.state.roster)
+        return 0 if highest >= stamp else len(led)
+
+    patch.setattr(Domain, "see", see)
+
+
+@mutant(seed=0, breaks={"BarrierHolds"}, shape=ORDER)
+def visible_once_it_is_committed(patch: Patch) -> None:
+    """Visible is what nothing can come before any more, in no partition (DESIGN §5 Produce)."""
+
+    def tell(shared: Surroundings, group: int, caller: Caller, reply: Confirm) -> None:
+        shared.outbox.reply(caller, reply)
+
+    patch.setattr(produce_requests, "_when_visible", tell)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+def a_reader_waits_for_nobody(patch: Patch) -> None:
+    """The order is complete through the least of all partitions (DESIGN §5 Aggregation)."""
+    most = property(lambda self: max((m.bound for m in self._members.values()), default=0))
+    patch.setattr(Roster, "barrier", most)
+
+
+@mutant(seed=3, breaks={"OneOrder"}, shape=CUT)
+def a_cut_at_what_was_said_first(patch: Patch) -> None:
+    """Partitions are asked again at the highest stamp of all answers: until then what one of them
+    has below it may be missing (DESIGN §5 Aggregation).
+    """
+
+    def first_told(self: Cutter, cut: int, reply: Barriers) -> None:
+        self._read(cut, max(stamp for _, stamp, _ in reply.registers), reply)
+
+    patch.setattr(Cutter, "first_told", first_told)
+
+
+@mutant(seed=0, breaks={"OneOrder"}, shape=CUT)
+def latest_begins_where_others_were_by_then(patch: Patch) -> None:
+    """A reader of all behind a cut begins where partitions were when they were asked first: by the
+    second answers they may have messages above the cut (DESIGN §5 Aggregation).
+    """
+
+    def again_told(self: Cutter, reply: Barriers) -> None:
+        self.begins = {partition: through for partition, _, through in reply.registers}
+
+    patch.setattr(Cutter, "again_told", again_told)

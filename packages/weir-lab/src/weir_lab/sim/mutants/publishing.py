@@ -1,0 +1,167 @@
+"""Rules of the client that publishes and scatters that can be taken away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weir_lab.sim.mutants.planting import Patch, bug, mutant
+from weir_lab.sim.outcome import CRASH
+from weir_lab.sim.shape import SET
+
+#: Three nodes over a network that breaks.
+THREE = replace(SET, shipped=(True,), rots=(0,), retentions=(0,), takers=(0,), scatterers=(2,))
+
+_CONNECTION = "weir.client.connection.connection"
+_LANE = "weir.client.producer.partition_sender"
+_LINK = "weir.client.connection.link"
+_OUTGOING = "weir.client.producer.sender"
+_SCATTERING = "weir.client.scattering"
+_SEQUENCER = "weir.client.core.sequencer"
+
+
+@bug(breaks={"OneOffset"})
+def a_retry_does_not_keep_its_sequence(patch: Patch) -> None:
+    """What is in doubt is sent again under the same producer id and sequence."""
+    patch.source(
+        _LANE,
+        "            self._sequencer.lost()\n            return",
+        "            self._sequencer.lost()\n            self._owner.forgotten(self, answer)\n"
+        "            return",
+    )
+
+
+@bug(breaks={"Live"})
+def what_is_lost_with_a_connection_is_not_sent_again(patch: Patch) -> None:
+    """All that is unconfirmed goes out again when a connection has ended."""
+    patch.source(
+        _SEQUENCER,
+        "        self._sends.clear()\n        for held in self._held:\n"
+        "            held.correlation = 0\n\n    def resume",
+        "        self._sends.clear()\n\n    def resume",
+    )
+
+
+@bug(breaks={"Live", "OneOffset"})
+def a_rewind_leaves_out_what_was_refused(patch: Patch) -> None:
+    """A pipeline goes back to the batch that was refused, and that one is sent again."""
+    patch.source(_SEQUENCER, "if later.sequence >= begin:", "if later.sequence > begin:")
+
+
+@bug(breaks={"OneOffset", CRASH})
+def a_batch_is_sealed_twice(patch: Patch) -> None:
+    """A batch that was sealed takes no more messages."""
+    patch.source(
+        _LANE,
+        "            if not batcher.ready:\n                batcher.cut()\n",
+        "            if not batcher.ready and batcher.gathering is not None:\n"
+        "                self._hold(batcher.gathering)\n"
+        "                self._due = False\n"
+        "                continue\n",
+    )
+
+
+@bug(breaks={"Causal"})
+def what_a_producer_has_seen_is_not_told(patch: Patch) -> None:
+    """A publish names the highest stamp that its client has seen."""
+    patch.source(_LANE, "held.seen = held.seen or link.seen", "held.seen = 0")
+
+
+@bug(breaks={"Causal"})
+def only_what_was_seen_last_counts(patch: Patch) -> None:
+    """What was seen is the highest stamp of all, not the latest."""
+    patch.source(
+        _LINK,
+        "        if stamp > self.seen:\n            self.seen = stamp",
+        "        self.seen = stamp",
+    )
+
+
+@bug(breaks={"Causal"})
+def what_was_read_is_not_seen(patch: Patch) -> None:
+    """What is published behind what a client has read is stamped above it."""
+    patch.source(
+        "weir.client.reader.fetcher",
+        "        for part in delivered:\n            self._link.saw(part.batch.header.stamp)\n",
+        "",
+    )
+
+
+@bug(breaks={"Durable"})
+def a_flush_waits_for_nothing(patch: Patch) -> None:
+    """A flush of a producer returns once all that was sent before is confirmed."""
+    patch.source(
+        _OUTGOING,
+        "            if not batch.settled:\n"
+        "                await self._patience.until(partial(_is_settled, batch), self._stalled)\n"
+        "        error,",
+        "            if not batch.settled:\n                break\n        error,",
+    )
+
+
+@bug(breaks={"Live"})
+def who_asked_first_is_not_told_of_a_connections_end(patch: Patch) -> None:
+    """All who wait for an answer hear that none will come."""
+    patch.source(
+        _CONNECTION,
+        "for on_answer, correlation in self._session.end():",
+        "for on_answer, correlation in self._session.end()[1:]:",
+    )
+
+
+@bug(breaks={"Live"})
+def an_early_turn_is_never_given_back(patch: Patch) -> None:
+    """A stream of batches is over with its last answer: the next may go by another connection."""
+    patch.source(
+        _LINK,
+        "            stream.count -= 1\n            is_left",
+        "            stream.count -= 0\n            is_left",
+    )
+
+
+@mutant(seed=9, breaks={"AllOrNone", "Durable", "OneOffset"}, shape=THREE)
+def a_producer_id_is_used_again_in_doubt(patch: Patch) -> None:
+    """Of a producer id it is known what it sent last, or it scatters nothing more."""
+    patch.source(
+        _SCATTERING,
+        "        except (UnknownTopic, PartitionEnded):\n",
+        "        except Exception as error:\n"
+        "            if not isinstance(error, UnknownTopic | PartitionEnded):\n"
+        "                self._idle.append(seat)\n"
+        "                raise\n",
+    )
+
+
+@bug(breaks={"AllOrNone", "Durable"})
+def a_scattering_counts_batches(patch: Patch) -> None:
+    """A producer id counts on by each message that it scattered to a partition."""
+    patch.source(
+        _SCATTERING,
+        "seat.sequences.get(group, 0) + len(some)",
+        "seat.sequences.get(group, 0) + 1",
+    )
+
+
+@bug(breaks={"AllOrNone", "Durable"})
+def a_participant_is_forgotten(patch: Patch) -> None:
+    """A producer id counts on in each partition that it scattered to."""
+    patch.source(
+        _SCATTERING,
+        "        for address, some in rows.items():\n            group = address.group\n",
+        "        for address, some in [*rows.items()][:1]:\n            group = address.group\n",
+    )
+
+
+@bug(breaks={"AllOrNone", "Durable"})
+def receipts_of_a_scattering_do_not_count_on(patch: Patch) -> None:
+    """Messages of one scattering in one partition have offsets that follow each other."""
+    patch.source(_SCATTERING, "            offsets[group] += 1\n", "")
+
+
+@bug(breaks={"AllOrNone", "AckedOnce"})
+def acks_of_a_scattering_are_left_out(patch: Patch) -> None:
+    """What is acked with a scattering is done once the scattering came to be."""
+    patch.source(
+        _SCATTERING,
+        "found_parts += [Part(at, acks=[*clusters.items()]) for at, clusters in done.values()]",
+        "parts = parts",
+    )

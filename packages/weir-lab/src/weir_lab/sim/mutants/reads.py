@@ -1,0 +1,121 @@
+"""Rules of Spark's source, and of `weir tail`, `sub` and `work`, that can be taken away."""
+
+from __future__ import annotations
+
+from weir_lab.sim.mutants.planting import Patch, bug
+
+_COMPLETE = "weir.spark.barrier_cuts"
+_CREW = "weir.app.supervision.process_pool"
+_CUTS = "weir.spark.cuts"
+_FETCHING = "weir.spark.fetcher"
+_REDRIVE = "weir.app.redrive"
+_STREAM = "weir.spark.stream"
+_SUB = "weir.commands.sub"
+_SUPERVISING = "weir.app.supervision.supervisor"
+_TAIL = "weir.commands.tail"
+_WAITING = "weir.commands.reconnection"
+
+
+@bug(breaks={"Streamed"})
+def a_first_batch_is_replayed_from_elsewhere(patch: Patch) -> None:
+    """The first micro-batch of a query is replayed from where it began."""
+    patch.source(_STREAM, "behind.since(self._heard(start))", "self._heard(start)")
+
+
+@bug(breaks={"Streamed"})
+def a_task_reads_past_its_end(patch: Patch) -> None:
+    """A task reads its range, and not what else came with it."""
+    patch.source(
+        _FETCHING,
+        "            end = min(fetched.next_offset, behind)\n",
+        "            end = fetched.next_offset\n",
+    )
+
+
+@bug(breaks={"Streamed"})
+def a_shorter_cut_keeps_the_stamp_of_the_longer(patch: Patch) -> None:
+    """A cut at an earlier barrier has the stamp of that one."""
+    patch.source(_COMPLETE, "cut, None), stamp=cut.stamp)", "cut, None), stamp=end.stamp)")
+
+
+@bug(breaks={"Streamed"})
+def a_gap_is_passed_over(patch: Patch) -> None:
+    """A query whose messages are gone ends with an error."""
+    patch.source(
+        _FETCHING,
+        "        except OffsetOutOfRange as error:\n            raise",
+        "        except OffsetOutOfRange as error:\n"
+        "            if first < error.detail < behind:\n"
+        "                return [], error.detail\n"
+        "            raise",
+    )
+
+
+@bug(breaks={"Streamed"})
+def planning_ends_where_retention_is_quicker(patch: Patch) -> None:
+    """Retention that goes on while a query looks for its cut ends no query."""
+    patch.source(_CUTS, "            if error.detail <= at:\n", "            if error.detail:\n")
+
+
+@bug(breaks={"ReadWhole", "OneOrder"})
+def a_tail_keeps_what_it_has_written(patch: Patch) -> None:
+    """What came is shown, and waits for nothing more to come."""
+    patch.source(
+        _TAIL,
+        "            output.flush()\n            if not left:\n",
+        "            if not left:\n",
+    )
+
+
+@bug(breaks={"ReadWhole"})
+def a_tail_goes_on_to_the_end_of_a_batch(patch: Patch) -> None:
+    """A tail ends after so many messages."""
+    patch.source(
+        _TAIL,
+        "                if not left:\n                    break\n",
+        "",
+    )
+
+
+@bug(breaks={"Live"})
+def a_command_waits_no_longer_than_at_first(patch: Patch) -> None:
+    """A broker that goes is waited for without end."""
+    patch.source(_WAITING, "    client.wait_without_end()\n", "")
+
+
+@bug(breaks={"HandedOver"})
+def a_sub_acks_what_nobody_has_seen(patch: Patch) -> None:
+    """What is acked was written to where it can be read."""
+    patch.source(_SUB, "                output.flush()  # what is acked was seen\n", "")
+
+
+@bug(breaks={"HandedOver"})
+def the_last_message_of_a_sub_goes_back(patch: Patch) -> None:
+    """A sub that ends after so many has acked them all."""
+    patch.source(_SUB, "                    consumer.done()\n", "")
+
+
+@bug(breaks={"WorkDone", "Live"})
+def one_that_ends_has_no_successor(patch: Patch) -> None:
+    """A process that ends is followed by another."""
+    patch.source(
+        _CREW,
+        "            self._tell(ended(again))\n",
+        "            self._tell(ended(again))\n            return\n",
+    )
+
+
+@bug(breaks={"WorkDone"})
+def a_supervisor_leaves_its_processes(patch: Patch) -> None:
+    """`weir work` ends once all of its processes have."""
+    patch.source(
+        _SUPERVISING,
+        "            await crew.close()\n",
+        "            crew.resize(0)\n",
+    )
+
+
+@bug(breaks={"WorkDone"})
+def a_dead_letter_goes_nowhere(patch: Patch) -> None:
+    """A dead letter is done once its copy is confirmed."""
+    patch.source(_REDRIVE, "        await copy(self._client, to, message, kept)\n", "")

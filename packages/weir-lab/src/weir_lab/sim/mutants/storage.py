@@ -1,0 +1,215 @@
+"""Rules of the disk that can be taken away: what counts as durable, and what is believed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from weir.broker.replica.staging import Token
+from weir.broker.replica.writer import Writer
+from weir.broker.state.state import PartitionState
+from weir.errors import BadBatch
+from weir.model.header import parse
+from weir.storage import recovery
+from weir.storage.disk import Disk
+from weir.storage.entries.group_index import GroupIndex
+from weir.storage.format import durable_position, index_file
+from weir.storage.format.frame import HEADER_SIZE, BadFrame, BadPayload, Frame, Kind, place, verify
+from weir.storage.format.segment import Segment
+from weir.storage.log import Log
+from weir.storage.scan import segment_scan
+from weir.storage.segments.flush import Flush
+from weir_lab.sim.lone_log import play_log
+from weir_lab.sim.lost_tails import Life, play_tails
+from weir_lab.sim.mutants.planting import Patch, mutant
+from weir_lab.sim.outcome import CRASH
+from weir_lab.sim.shape import Shape
+
+#: Much rot in the end.
+ROTTEN = Shape(rots=(3,))
+#: Many closed segments, and so little rot that what a segment may cost hides no index file's.
+INDEXED = Shape(
+    authors=0,
+    hubs=0,
+    consumers=0,
+    keepers=0,
+    receivers=0,
+    operators=(False,),
+    batches=160,
+    rots=(2,),
+)
+
+
+class _Equal(int):
+    """A number that is never another."""
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+class _Unpacked:
+    """A u32 that is read as equal to whatever it is compared with."""
+
+    size = 4
+
+    def unpack_from(self, data: Any, at: int) -> tuple[int]:
+        return (_Equal(),)
+
+    def pack(self, number: int) -> bytes:
+        return bytes(4)
+
+
+@mutant(seed=0, breaks={"Durable", "OneOffset", "AckedOnce"})
+def ack_before_fsync(patch: Patch) -> None:
+    """A write counts as durable when it begins (Durable; reliability.md §3, rule 3)."""
+    start = Writer.advance
+    believed: list[Flush] = []
+
+    def advance(self: Writer) -> None:
+        start(self)
+        flush = self.log._flight
+        if flush is not None and not any(flush is known for known in believed):
+            believed.append(flush)
+            for token in flush.tokens:
+                assert isinstance(token, Token)
+                self.groups[token.group].persisted(token.ready)
+
+    def flushed(self: Writer, flush: Flush, rests: bool = False) -> None:
+        self.log.flushed(flush)
+        self._in_flight, self._rests = False, rests
+
+    patch.setattr(Writer, "advance", advance)
+    patch.setattr(Writer, "flushed", flushed)
+
+
+@mutant(seed=2, breaks={"Durable"})
+def page_cache_believed(patch: Patch) -> None:
+    """Recovery neither rewrites nor syncs what lies above the durable mark (counterexample 9)."""
+
+    def settle(disk: Disk, row: list[Segment], rest: list[str], scan: segment_scan.Scan) -> None:
+        live = {segment.name for segment in scan.live}
+        for name in [*(s.name for s in reversed(row) if s.name not in live), *rest]:
+            disk.remove(name)
+
+    patch.setattr(recovery, "_settle", settle)
+
+
+@mutant(seed=0, breaks={"Durable", "Honest", CRASH})
+def torn_tail_believed(patch: Patch) -> None:
+    """A frame whose payload fails its checksum was cut off by the power (DESIGN §4 Log)."""
+
+    def believed(data: memoryview, at: int, *, generation: int, position: int | None) -> Frame:
+        try:
+            return verify(data, at, generation=generation, position=position)
+        except BadPayload as bad:
+            frame = bad.frame
+            if frame.kind is not Kind.BATCHES:
+                return frame
+            try:
+                first = last = parse(data, start := at + HEADER_SIZE)
+                while (start := start + last.total_size) < at + HEADER_SIZE + frame.length:
+                    last = parse(data, start)
+            except BadBatch:
+                raise bad from None
+            behind = last.next_offset
+            return msgspec.structs.replace(
+                frame, first_offset=first.first_offset, next_offset=behind, stamp=last.stamp
+            )
+
+    patch.setattr(segment_scan, "verify", believed)
+
+
+@mutant(seed=1, breaks={"Durable", "Honest"}, play=play_log)
+def old_generation_believed(patch: Patch) -> None:
+    """What a file held in an earlier life counts where it lies behind the tail (DESIGN §4 Log)."""
+
+    def believed(data: memoryview, at: int, *, generation: int, position: int | None) -> Frame:
+        try:
+            return verify(data, at, generation=generation, position=position)
+        except BadFrame as bad:
+            if position is None or len(data) - at < HEADER_SIZE:
+                raise
+            known, there, _ = place(data, at)
+            if not 0 < known < generation:
+                raise bad from None
+            frame = verify(data, at, generation=known, position=there)
+            return msgspec.structs.replace(frame, position=position)
+
+    patch.setattr(segment_scan, "verify", believed)
+
+
+@mutant(seed=6, breaks={"Retained"})
+def retention_takes_all(patch: Patch) -> None:
+    """What is too much goes, and what is not goes with it (DESIGN §4 Log)."""
+    honest = Log.cut_by_size
+
+    def cut(self: Log, group: int, size: int, *beside: Any) -> tuple[int, int] | None:
+        found = honest(self, group, size, *beside)
+        return (found[0] + 1, 1 << 40) if found is not None else None
+
+    patch.setattr(Log, "cut_by_size", cut)
+
+
+@mutant(seed=3, breaks={"Durable", "Live"})
+def a_checkpoint_without_log_start(patch: Patch) -> None:
+    """A snapshot does not say which messages are gone (counterexample 13)."""
+    honest = PartitionState.encode
+
+    def encode(self: PartitionState) -> object:
+        start, self.log_start = self.log_start, 0
+        try:
+            return honest(self)
+        finally:
+            self.log_start = start
+
+    patch.setattr(PartitionState, "encode", encode)
+
+
+@mutant(seed=8, breaks={"Durable", "Honest"}, shape=INDEXED)
+def index_files_are_believed(patch: Patch) -> None:
+    """An index file counts whatever its checksum says (DESIGN §4 Log)."""
+    patch.setattr(index_file, "crc32c", lambda data: _Equal())
+    patch.setattr(index_file, "U32", _Unpacked())
+
+
+@mutant(seed=25, breaks={"Durable", "Honest"}, shape=ROTTEN)
+def a_hole_is_mended_behind(patch: Patch) -> None:
+    """A sound entry stands in for what a lost one before it held (Honest; seed 49 found it)."""
+
+    def mend(self: GroupIndex, lost: int, first_offset: int) -> None:
+        self._behind[-1] = max(self._behind[-1], first_offset)
+
+    patch.setattr(GroupIndex, "mend", mend)
+
+
+@mutant(seed=5, breaks={"Durable", "Live", "Honest", CRASH}, shape=ROTTEN)
+def damaged_groups_take_part(patch: Patch) -> None:
+    """A group that lost entries it has to apply leads as if nothing were (DESIGN §4 Damage)."""
+    honest = segment_scan.Scan.judge
+
+    def judge(self: segment_scan.Scan, read: segment_scan.Read) -> None:
+        honest(self, read)
+        self.groups.damage.clear()
+
+    patch.setattr(segment_scan.Scan, "judge", judge)
+
+
+@mutant(seed=0, breaks={"Live"}, play=play_tails)
+def a_position_ahead_of_its_flush(patch: Patch) -> None:
+    """What is about to be flushed is named as durable (ADR 0036, rule 2)."""
+    patch.setattr(Life, "before_flush", Life.save)
+
+
+@mutant(seed=0, breaks={"Durable"}, play=play_tails)
+def the_older_position_is_taken(patch: Patch) -> None:
+    """Of two sound blocks the one with the lower count is believed (ADR 0036, rule 4)."""
+    patch.setattr(durable_position, "newest", lambda found: min(found, key=lambda one: one.count))
+
+
+@mutant(seed=0, breaks={"Durable"}, play=play_tails)
+def a_position_is_not_compared(patch: Patch) -> None:
+    """A log that ends below what the file names goes on as if nothing were (ADR 0036, rule 4)."""
+    patch.setattr(segment_scan.Scan, "reach", lambda self, durable: None)

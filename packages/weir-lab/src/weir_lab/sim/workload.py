@@ -1,0 +1,293 @@
+"""The programs of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple
+
+from weir.broker.metadata.placement import REPLICAS_DEFAULT
+from weir.model.clusters import Mode
+from weir.testing.simulator.world import MS
+from weir_lab.sim.authors import Author, Pen
+from weir_lab.sim.clients.blocking import BlockingProducer, BlockingReader
+from weir_lab.sim.clients.consumers import ShippedConsumer
+from weir_lab.sim.clients.errands import ShippedPublisher, ShippedWork
+from weir_lab.sim.clients.parcels import ShippedPorter, ShippedSender
+from weir_lab.sim.clients.process import Shipped
+from weir_lab.sim.clients.producers import ShippedProducer
+from weir_lab.sim.clients.readers import ShippedReader
+from weir_lab.sim.clients.scatterers import ShippedScatterer
+from weir_lab.sim.clients.terminals import ShippedSub, ShippedTail
+from weir_lab.sim.cutters import Cutter
+from weir_lab.sim.enders import Ender
+from weir_lab.sim.errands import Errands
+from weir_lab.sim.growers import Grower, Newcomer
+from weir_lab.sim.hasty import Hasty
+from weir_lab.sim.hubs import Hub
+from weir_lab.sim.keepers import KeyedConsumer, OrderedConsumer
+from weir_lab.sim.operators import Operator
+from weir_lab.sim.order_readers import OrderReader
+from weir_lab.sim.parcels import Parcels
+from weir_lab.sim.printed import Printed
+from weir_lab.sim.producers import Producer
+from weir_lab.sim.programs import Program
+from weir_lab.sim.readers import Consumer, Onlooker, Reader
+from weir_lab.sim.receivers import Receiver
+from weir_lab.sim.scatterers import Scatterer
+from weir_lab.sim.scene import Scene
+from weir_lab.sim.shape import LEAST_BUDGET, Shape, cast
+from weir_lab.sim.stewards import Steward
+from weir_lab.sim.takers import Seeker, Taker
+from weir_lab.sim.tellers import PatientTeller, Teller
+
+if TYPE_CHECKING:
+    from weir_lab.sim.clients.apps import Office
+
+CLUSTER = "crew"
+FIELD = "field"
+ORDER = "order"
+CREW = "turns"
+MILL = "mill"
+
+
+class Domain(NamedTuple):
+    """How many read in total order, and tell of it; whether partitions join meanwhile; how many
+    take turns at it, and how many scatter; whether a partition ends meanwhile; and whether the
+    client as it ships does what it can of that.
+    """
+
+    readers: int
+    grows: bool
+    takers: int = 0
+    scatterers: int = 0
+    ends: bool = False
+    shipped: bool = False
+    #: How many processes run handlers.
+    apps: int = 0
+    #: How many parcels there are.
+    parcels: int = 0
+    #: How many Spark queries read, and terminals show and take.
+    queries: int = 0
+    tails: int = 0
+    subs: int = 0
+    #: How many errands there are for the processes of `weir work`.
+    errands: int = 0
+
+
+class Workload:
+    """The programs of one run."""
+
+    def __init__(self, scene: Scene, shape: Shape, operated: bool, domain: Domain) -> None:
+        """Make them; `start` lets them go, each when chance has it."""
+        self._world = scene.world
+        shape = cast(scene.world, shape)
+        parts, batches, each = scene.partitions, shape.batches, shape.device_messages
+        pen = Pen()
+        #: Of the simulated producers one is left, for what no honest client does.
+        twins = min(shape.producers, 1) if domain.shipped else shape.producers
+        self.producers: list[Program | Shipped] = [
+            *(Producer(scene, f"p{n}", n % parts, batches) for n in range(twins)),
+            *(Hasty(scene, f"hasty{n}", n % parts, 2 * batches) for n in range(shape.hasty)),
+            *(Hub(scene, f"hub{n}", 7000 + n, n % parts, each) for n in range(shape.hubs)),
+            *(Author(scene, f"author{n}", -1 % parts, 2 * batches, pen)
+              for n in range(shape.authors)),
+        ]  # fmt: skip
+        self.readers: list[Reader | OrderReader | Shipped] = []
+        if domain.shipped:
+            self._add_shipped(scene, shape, domain)
+        else:
+            self.readers += [Reader(scene, f"reader{n}", n) for n in range(parts)]
+        for n in range(0 if domain.shipped else domain.readers):
+            reader = OrderReader(scene, f"order{n}")
+            self.readers.append(reader)
+            teller = Teller if n % 2 else PatientTeller
+            self.producers.append(teller(scene, f"teller{n}", n % parts, batches, reader))
+        if domain.readers:
+            self.producers += [Cutter(scene, f"cutter{n}") for n in range(shape.cutters)]
+        if domain.grows:
+            self.producers.append(Grower(scene, "grower"))
+            self.producers.append(Newcomer(scene, "newcomer", parts, batches))
+        if domain.ends:
+            self.producers.append(Ender(scene, "ender"))
+        takers = 0 if domain.shipped else domain.takers
+        self.readers += [Taker(scene, f"taker{n}", CREW) for n in range(takers)]
+        if takers:
+            self.producers.append(Seeker(scene, "seeker", CREW))
+        self.consumers: list[Consumer | Shipped] = [
+            Consumer(scene, f"consumer{n}", 0, CLUSTER)
+            for n in range(0 if domain.shipped else shape.consumers)
+        ]
+        if domain.scatterers and domain.shipped:
+            for n in range(domain.scatterers):
+                name = f"shippedscatterer{n}"
+                self.producers.append(ShippedScatterer(scene, name, batches, MILL))
+            self.consumers.append(ShippedConsumer(scene, "shippedmiller", MILL, Mode.SHARED))
+        elif domain.scatterers:
+            self._add_mill(scene, domain.scatterers, batches)
+        keeper: type[Consumer] = scene.world.dice.choice((KeyedConsumer, OrderedConsumer))
+        if domain.shipped:
+            self._add_shipped_consumers(scene, shape, domain, keeper.mode)
+        else:
+            self.consumers += [
+                keeper(scene, f"keeper{n}", -1 % parts, ORDER) for n in range(shape.keepers)
+            ]
+        self._office: Office | None = None
+        if domain.shipped:
+            self._add_beside(scene, domain)
+        # The least budget has no room for a subscription.
+        room = scene.brokers.machine.shard.budget_bytes > LEAST_BUDGET
+        self.receivers = [
+            Receiver(scene, f"lock{n}", 8000 + n, 0, FIELD)
+            for n in range(shape.receivers if room else 0)
+        ]
+        self.onlookers = [Onlooker(scene, f"onlooker{n}") for n in range(shape.onlookers)]
+        drains = shape.nodes > REPLICAS_DEFAULT
+        self.stewards = [Steward(scene, f"steward{n}", drains) for n in range(shape.stewards)]
+        self.operators = (
+            [Operator(scene, "operator", 0, CLUSTER)] if operated and shape.consumers else []
+        )
+
+    def _add_mill(self, scene: Scene, scatterers: int, times: int) -> None:
+        """Let some scatter, for what a cluster of theirs is granted; another one of it acks."""
+        partition = scene.world.dice.randrange(scene.partitions)
+        self.producers += [
+            Scatterer(scene, f"scatterer{n}", times, partition, MILL) for n in range(scatterers)
+        ]
+        self.consumers.append(Consumer(scene, "miller", partition, MILL))
+
+    def _add_shipped(self, scene: Scene, shape: Shape, domain: Domain) -> None:
+        """Let the client as it ships publish and read."""
+        dice, parts, batches = self._world.dice, scene.partitions, shape.batches
+        for n in range(max(shape.producers - 1, 1)):
+            partition = dice.choice((None, n % parts))
+            kind = BlockingProducer if shape.blocking and not n else ShippedProducer
+            self.producers.append(kind(scene, f"shipped{n}", partition, batches))
+        self.readers.append(ShippedReader(scene, "shippedreader", "partition"))
+        for n in range(domain.readers):
+            stays = domain.grows and not n
+            self.readers.append(ShippedReader(scene, f"shippedorder{n}", "total", stays))
+        if shape.blocking:
+            order = "total" if domain.readers else "partition"
+            self.readers.append(BlockingReader(scene, "blockingreader", order))
+
+    def _add_shipped_consumers(
+        self, scene: Scene, shape: Shape, domain: Domain, keeps: Mode
+    ) -> None:
+        """Let the client as it ships consume, in all modes; in turns, of a topic in total order."""
+        for n in range(shape.consumers):
+            consumer = ShippedConsumer(scene, f"shippedconsumer{n}", CLUSTER, Mode.SHARED)
+            self.consumers.append(consumer)
+        if scene.order == "total":
+            keeps = Mode.KEYED
+            for n in range(domain.takers):
+                taker = ShippedConsumer(scene, f"shippedtaker{n}", CREW, Mode.ORDERED)
+                self.consumers.append(taker)
+        for n in range(shape.keepers):
+            self.consumers.append(ShippedConsumer(scene, f"shippedkeeper{n}", ORDER, keeps))
+
+    def _add_beside(self, scene: Scene, domain: Domain) -> None:
+        """Let those take part that do not concern others."""
+        self._add_parcels(scene, domain.parcels)
+        self._add_apps(scene, domain.apps)
+        self._add_queries(scene, domain.queries)
+        self._add_terminals(scene, domain.tails, domain.subs)
+        if domain.errands:
+            errands = scene.history.errands = Errands()
+            self.producers.append(ShippedPublisher(scene, "publisher", domain.errands, errands))
+            self.consumers.append(ShippedWork(scene, "work", errands))
+
+    def _add_parcels(self, scene: Scene, count: int) -> None:
+        """Let large values and delayed messages go, and be taken."""
+        if not count:
+            return
+        parcels = scene.history.parcels = Parcels()
+        self.producers.append(ShippedSender(scene, "sender", count, parcels))
+        self.consumers += [ShippedPorter(scene, f"porter{n}", parcels) for n in range(2)]
+
+    def _add_apps(self, scene: Scene, count: int) -> None:
+        """Let handlers run, if the library is here that an inbox needs."""
+        if not count or find_spec("sqlalchemy") is None:
+            return
+        from weir_lab.sim.clients.apps import Office, ShippedApp
+
+        self._office = office = Office(scene)
+        self.consumers += [ShippedApp(scene, f"app{n}", office) for n in range(count)]
+
+    def _add_terminals(self, scene: Scene, tails: int, subs: int) -> None:
+        """Let commands show what is there, and take it."""
+        self.readers += [ShippedTail(scene, f"tail{n}") for n in range(tails)]
+        if not subs:
+            return
+        printed = scene.history.printed = Printed()
+        mode = self._world.dice.choice(("shared", "keyed"))
+        self.consumers += [ShippedSub(scene, f"sub{n}", mode, printed) for n in range(subs)]
+
+    def _add_queries(self, scene: Scene, count: int) -> None:
+        """Let Spark queries read, if the libraries are here that their source needs."""
+        if not count or find_spec("pyarrow") is None or find_spec("numpy") is None:
+            return
+        from weir_lab.sim.clients.queries import ShippedQuery
+
+        self.readers += [ShippedQuery(scene, f"query{n}") for n in range(count)]
+
+    def start(self) -> None:
+        """Let all programs begin within the first moments."""
+        for program in self._all():
+            self._world.after(self._world.between(0, 50 * MS), program.start)
+
+    def end_producing(self) -> None:
+        """Begin nothing new."""
+        for program in (*self.producers, *self.operators, *self.onlookers, *self.stewards):
+            program.ending = True
+        for one in self._all():
+            if isinstance(one, Shipped):
+                one.spared = True
+        for reader in self._tellers():
+            reader.quiet = True
+        if self._office is not None:
+            self._office.database.calm = True
+
+    def _tellers(self) -> list[ShippedReader]:
+        """Return the readers that publish, too."""
+        return [one for one in self.readers if isinstance(one, ShippedReader)]
+
+    def end_consuming(self) -> None:
+        """Work off what is left, readers to the end, consumers until there is nothing to grant."""
+        for reader in self.readers:
+            reader.end()
+        for consumer in self.consumers:
+            if isinstance(consumer, Consumer):
+                consumer.ending_since = self._world.now
+            consumer.ending = True
+        for receiver in self.receivers:
+            receiver.end()
+
+    def retire(self) -> None:
+        """Let all programs be over."""
+        for program in self._all():
+            program.retire()
+        if self._office is not None:
+            self._office.close()
+
+    def produced(self) -> bool:
+        """Whether everything that was begun is confirmed, and the cluster goes on."""
+        begun = (*self.producers, *self.operators, *self.stewards)
+        told = not any(reader.telling for reader in self._tellers())
+        return told and all(program.finished for program in begun)
+
+    def consumed(self) -> bool:
+        """Whether readers are at the end and the cluster has nothing left."""
+        readers = all(reader.finished for reader in self.readers)
+        return readers and all(one.finished for one in (*self.consumers, *self.receivers))
+
+    def _all(self) -> Iterable[Program | Shipped]:
+        return (
+            *self.producers,
+            *self.readers,
+            *self.consumers,
+            *self.receivers,
+            *self.operators,
+            *self.onlookers,
+            *self.stewards,
+        )

@@ -1,0 +1,98 @@
+"""The chaos verbs on real processes: every round ends well, and the ledgers say so.
+
+`make proof` runs many rounds; these show that all of it works.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weir.cli.main import main
+from weir.testing.nodes.children import environment, python
+from weir.testing.nodes.node_set import running_set
+
+WRONG = "lost", "repeated", "reordered", "misplaced", "strange", "stale"
+
+
+def check(told: dict[str, Any], rounds: int) -> None:
+    """Check what a run says of itself in JSON."""
+    assert told["schema"] == "weir.chaos/1"
+    assert [told[name] for name in WRONG] == [0] * len(WRONG)
+    assert told["rounds"] == len(told["each"]) == rounds
+    assert told["rto_max_ms"] == max(one["gap_ms"] for one in told["each"]) > 0
+    # The producer, two devices, and what a witness may have got in.
+    assert told["read"] == told["read_live"] >= told["confirmed"] > 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("kill-leader", "--times", "2", "--down", "0.5"),
+        ("restart-all", "--times", "1"),
+        ("pause-leader", "--times", "1", "--seconds", "3"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_nothing_is_lost_repeated_or_stale(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["chaos", *words, "--calm", "0.2", "--json"]) == 0
+    said = capsys.readouterr()
+    told = json.loads(said.out)
+    check(told, int(words[2]))
+    assert said.err.count("✗") == told["rounds"]
+    if words[0] == "pause-leader":
+        assert all(one["asked"] == one["answered"] + one["refused"] for one in told["each"])
+        assert told["reader_lag_max_ms"] == max(one["reader_lag_ms"] for one in told["each"]) > 0
+
+
+@pytest.mark.timeout(240)
+def test_a_leader_that_is_cut_off_tells_nothing_stale() -> None:
+    words = ("chaos", "partition", "--times", "1", "--seconds", "3", "--calm", "0.2", "--json")
+    # It goes on in a network of its own, which this process must not.
+    done = subprocess.run(
+        python("weir.cli", *words), capture_output=True, env=environment(), text=True,
+        timeout=220, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    check(told, 1)
+    (one,) = told["each"]
+    assert one["leads"] != one["led"] or one["gap_ms"] > 100, "nobody was cut off"
+    assert one["asked"] > 0
+
+
+def test_a_set_elsewhere_is_watched_while_a_command_does_the_harm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running_set(tmp_path, 3) as nodes:
+        pid = nodes.pids[1]
+        words = ("watch", "--url", nodes.url, "--times", "1", "--calm", "0.2", "--seconds", "2")
+        harm = ("--command", f"kill -STOP {pid}", "--undo", f"kill -CONT {pid}")
+        assert main(["chaos", *words, *harm, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        check(told, 1)
+        assert told["each"][0]["struck"] == 0
+        assert main(["chaos", *words, "--command", "false"]) == 1
+        assert "'false' ended with 1" in capsys.readouterr().err
+        assert main(["topic", "list", "--url", nodes.url, "--json"]) == 0
+        left = [one for one in capsys.readouterr().out.split('"') if one.startswith("chaos-")]
+        assert len(left) == 1, "only what ended badly leaves its topic to be looked at"
+
+
+@pytest.mark.timeout(240)
+def test_once_a_majority_is_back_each_partition_changes_its_leader_and_confirms(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Whether it went well within its 2 s is a figure: the machine does something else meanwhile.
+    assert main(["chaos", "regain", "--times", "2", "--partitions", "6", "--json"]) in (0, 1)
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == "weir.chaos-regain/1"
+    assert told["rounds"] == len(told["each"]) == 2
+    assert all(one["changes"] >= 6 for one in told["each"]), "who led without a majority?"
+    assert told["confirmed_max_ms"] == max(one["confirmed_ms"] for one in told["each"])

@@ -1,0 +1,51 @@
+"""The measurements on a set of three nodes, and which peers they are compared with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from weir.cli.main import main
+from weir_lab.bench.compare import Settings
+from weir_lab.bench.flow import flow
+from weir_lab.bench.loop import run
+from weir_lab.bench.own import running_own
+from weir_lab.bench.peers.peers import peer, set_of
+from weir_lab.bench.side import topic_name
+
+
+def test_messages_flow_through_three_nodes_and_all_are_measured(tmp_path: Path) -> None:
+    with running_own(str(tmp_path), replicas=3) as side:
+        assert "a majority of 3 nodes" in side.settings
+        assert len(side.node.pids) == 3
+        done = run(flow(side, topic_name(1), "both", [2_000], 1_024, 30.0))
+        assert done.clean
+        assert side.cpu_s()
+        side.running()
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_verb_measures_three_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "timeliness", "--messages", "3000", "--size", "64", "--replicas", "3"]
+    assert main([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["settings"]["replicas"] == 3
+    assert (told["lost"], told["repeated"], told["confirmed"]) == (0, 0, 3_000)
+    assert main([*words[:-1], "0"]) == 2
+    assert "replicas=0" in capsys.readouterr().err
+
+
+def test_peers_of_a_set_run_as_sets_themselves() -> None:
+    assert Settings(["rabbitmq", "nats"], replicas=3).labels == ["rabbitmq-set", "nats-set"]
+    assert Settings(["rabbitmq", "nats"]).labels == ["rabbitmq", "nats"]
+    (quorum,) = peer(set_of("rabbitmq:quorum"))
+    assert quorum.label == "rabbitmq-set:quorum"
+    assert quorum.synced
+    (always,) = peer(set_of("nats"))
+    assert "3 replicas on 3 servers" in always.settings
+    with pytest.raises(ValueError, match="redis does not run as a set"):
+        Settings(["redis"], replicas=3).check()
+    with pytest.raises(ValueError, match="on 1 node, or on 3"):
+        Settings(["nats"], replicas=2).check()

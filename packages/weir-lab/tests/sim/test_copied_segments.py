@@ -1,0 +1,60 @@
+"""Runs in which one partition lets go of nearly all and its neighbours keep much, under all faults.
+
+So what is kept outlives the segments that it lies in, and is copied, as often as can be.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+
+from weir.broker.partition.partition import Partition
+from weir.broker.produce import appender
+from weir.model.ids import partition_of
+from weir.model.limits import KIB
+from weir.model.topic import Topic
+from weir.storage.compaction import compactor
+from weir.storage.compaction.compactor import Copies
+from weir.storage.compaction.retention_classes import ClassSegment
+from weir.storage.format.segment import Segment
+from weir.storage.scan.class_scan import FoundCopies
+from weir.testing.simulator.world import MS
+from weir_lab.sim.run import run_seeds
+from weir_lab.sim.shape import Shape
+
+SEEDS = int(os.environ.get("WEIR_COPY_SEEDS", "12"))
+SHAPE = Shape(faults_until=2_500 * MS, batches=90, device_messages=60, retentions=(600,))
+
+
+def test_every_promise_is_kept_while_survivors_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[int] = []
+    found: list[ClassSegment] = []
+    retain, saved, read = Partition.retain, Copies.saved, FoundCopies.read
+
+    def keep(self: Partition, topic: Topic) -> None:
+        if partition_of(self.group.id):
+            settings = structs.replace(topic.settings, retention_bytes=16 * KIB)
+            topic = replace(topic, settings=settings)
+        retain(self, topic)
+
+    def save(self: Copies) -> list[Segment]:
+        moved.extend(len(move.places) for copy in self._naming for move in copy.moves)
+        return saved(self)
+
+    def look(self: FoundCopies, *arguments: object) -> None:
+        read(self, *arguments)  # type: ignore[arg-type]
+        found.extend(self.segments)
+
+    # Small segments take small entries only; all that is not quite alive is copied.
+    monkeypatch.setattr(appender, "ENTRY_BYTES_MAX", 5_000)
+    monkeypatch.setattr(compactor, "LIVE_PART", 1)
+    monkeypatch.setattr(Partition, "retain", keep)
+    monkeypatch.setattr(Copies, "saved", save)
+    monkeypatch.setattr(FoundCopies, "read", look)
+    broken = [one.report() for one in run_seeds(0, SEEDS, SHAPE) if one.violations]
+    assert not broken, "\n\n".join(broken[:3])
+    assert sum(moved) > SEEDS
+    assert found

@@ -1,0 +1,48 @@
+"""Worlds in which Spark's source reads, and `weir tail`, `sub` and `work` run, as they ship.
+
+WEIR_READ_SEEDS says how many are played of one node, and of three nodes a quarter as many.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from weir_lab.sim.run import run_seed, run_seeds
+from weir_lab.sim.shape import NODE_READS, SET_READS
+
+SEEDS = int(os.environ.get("WEIR_READ_SEEDS", "12"))
+_PLAY = """
+from weir_lab.sim.run import run_seed
+from weir_lab.sim.shape import NODE_READS
+print([run_seed(seed, NODE_READS).trace_hash for seed in (3, 4)])
+"""
+
+
+@pytest.mark.timeout(120 + 15 * SEEDS)
+def test_what_is_read_is_whole_and_what_is_taken_is_handed_over() -> None:
+    shipped = replace(SET_READS, shipped=(True,))
+    at_stake = Counter[str]()
+    for shape, seeds in {NODE_READS: SEEDS, shipped: SEEDS // 4}.items():
+        outcomes = list(run_seeds(0, seeds, shape))
+        broken = [one.report() for one in outcomes if one.violations]
+        assert not broken, "\n\n".join(broken[:3])
+        at_stake.update(name for one in outcomes for name in one.promises)
+    assert all(at_stake[name] for name in ("Streamed", "HandedOver", "WorkDone"))
+
+
+@pytest.mark.timeout(120)
+def test_a_seed_with_queries_and_commands_replays_to_the_byte_whatever_hashes_are() -> None:
+    traces = {str([run_seed(seed, NODE_READS).trace_hash for seed in (3, 4)])}
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        played = subprocess.run(
+            [sys.executable, "-c", _PLAY], env=environment, capture_output=True, check=True
+        )
+        traces.add(played.stdout.decode().strip())
+    assert len(traces) == 1

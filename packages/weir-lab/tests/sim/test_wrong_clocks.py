@@ -1,0 +1,13 @@
+"""Worlds in which one clock at a time is wrong: nobody goes by it, and clients wait for nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from weir_lab.sim.mutants.clocks import ASTRAY
+from weir_lab.sim.run import run_seed
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_clock_that_is_wrong_spoils_no_stamp(seed: int) -> None:
+    assert run_seed(seed, ASTRAY).violations == []

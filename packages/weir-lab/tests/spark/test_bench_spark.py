@@ -1,0 +1,42 @@
+"""`weir bench spark`, small: both sources read every row, in turns, and the ratio is theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from statistics import median
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from weir.spark.fetcher import combined
+from weir_lab.bench import spark_rows
+from weir_lab.bench.spark_rows import RowsDiffer, Settings, measure
+
+
+class Parts:
+    """The Spark room, with the session that all tests share."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def session(self) -> SparkSession:
+        return self._spark
+
+    def combined(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return combined(batches)
+
+
+def test_both_sources_read_every_row(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    settings = Settings(messages=3_001, partitions=2, rounds=1)
+    result = measure(settings, Parts(spark), said.append)
+    assert [(one.source, one.rows) for one in result.queries] == [("weir", 3_001), ("bare", 3_001)]
+    assert result.ratio == pytest.approx(result.rows_per_s / result.bare_rows_per_s)
+    assert result.rows_per_s == median([result.queries[0].rows_per_s])
+    assert result.warm_up_queries_excluded == 2
+    assert "warmed up" in said[1]
+
+    monkeypatch.setattr(spark_rows, "shared_out", lambda messages, partitions: [5, 5])
+    with pytest.raises(RowsDiffer, match="weir: Spark read 10 of 9 rows"):
+        measure(Settings(messages=9, partitions=2, rounds=1), Parts(spark), said.append)

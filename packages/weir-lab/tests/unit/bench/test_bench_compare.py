@@ -1,0 +1,193 @@
+"""A comparison, small and whole: weir and a peer of our own making, both in their processes."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from weir.testing.nodes.children import environment, python
+from weir_lab.bench import burst
+from weir_lab.bench.compare import Comparison, Settings, compare
+from weir_lab.bench.machine import family
+from weir_lab.bench.peers.peers import peer
+from weir_lab.bench.peers.server import NotInstalled, PeerFailed, running_peer
+from weir_lab.bench.plot import svg
+from weir_lab.bench.round import Round, Row
+
+
+def compared(**settings: object) -> tuple[Comparison, list[str]]:
+    said: list[str] = []
+    chosen = {"peers": ["redis:always"], "messages_max": 3_000, "deadline_s": 20.0, **settings}
+    return compare(Settings(**{"seconds": 0.1, **chosen}), said.append), said  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("fake_redis")
+@pytest.mark.parametrize("shape", ["timeliness", "consume"])
+def test_both_sides_do_the_same_work(shape: str) -> None:
+    result, said = compared(shape=shape, amounts=[3])
+    (one,) = result.rounds
+    assert result.clean
+    assert [row.side for row in one.rows] == ["weir", "redis:always"]
+    assert [row.result.messages for row in one.rows] == [3_000, 3_000]
+    assert one.best == one.best_synced == "redis:always"
+    own, other = one.rows
+    assert one.times_best == pytest.approx((own.figure or 0) / (other.figure or 0))
+    assert other.version == "0.0.1"
+    assert len(said) == 2
+
+
+@pytest.mark.usefixtures("fake_redis")
+def test_a_burst_and_latencies_are_compared_by_time() -> None:
+    result, _ = compared(shape="burst", amounts=[20])
+    (one,) = result.rounds
+    assert result.clean
+    assert [row.result.share_delivered for row in one.rows] == [1, 1]
+    own, other = one.rows
+    assert one.times_best == pytest.approx((other.figure or 0) / (own.figure or 0))
+
+
+@pytest.mark.usefixtures("fake_redis")
+def test_a_peer_that_loses_a_message_is_told_and_the_comparison_is_not_clean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FAKE_LOSES", "7")
+    result, _ = compared(amounts=[1], deadline_s=1.0)
+    assert not result.clean
+    assert "1,999 messages came through redis:always" in str(result.rounds[0].rows[1].error)
+    assert result.times_best is None
+
+
+@pytest.mark.usefixtures("fake_redis")
+def test_a_peer_that_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_REFUSES", "1")
+    result, said = compared(amounts=[1], deadline_s=5.0)
+    assert "redis refused: -OOM" in str(result.rounds[0].rows[1].error)
+    assert "redis refused: -OOM" in said[1]
+    assert said[2:] == [f"once more: {line}" for line in result.failures]
+
+
+@pytest.mark.usefixtures("fake_redis")
+def test_a_peer_that_fails_once_has_another_go(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "once").touch()
+    monkeypatch.setenv("FAKE_REFUSES", str(tmp_path / "once"))
+    result, said = compared(amounts=[1], deadline_s=5.0)
+    assert result.clean
+    assert "redis refused: -OOM" in said[1]
+    assert said[2].startswith("once more: redis:always, 1: ")
+
+
+def test_what_a_peer_lost_is_told() -> None:
+    lossy = burst.Result(9, 1.0, 0.0, 1.0, 0.5, 0.5, 1, 2, 4, 0, 0, {"reset": 4}, 0.1, 0.1, "")
+    row = Row("redis", "", "", True, 9, None, lossy.clean, None, lossy)
+    result = Comparison("s", None, None, [Round(9, 1.0, None, None, None, None, [row])])
+    assert result.failures == ["redis, 9: 0.00, NOT CLEAN: lost 4, problems {'reset': 4}"]
+
+
+def test_a_peer_that_is_not_installed_is_said_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    said: list[str] = []
+    with pytest.raises(NotInstalled, match="run scripts/install-peers"):
+        compare(Settings(["redis"]), said.append)
+    assert said == []
+
+
+def test_the_script_that_installs_peers_is_where_the_message_says() -> None:
+    script = Path(__file__).parents[5] / "scripts" / "install-peers"
+    assert script.stat().st_mode & 0o111
+
+
+@pytest.mark.usefixtures("fake_redis")
+def test_a_peer_ends_with_its_folder() -> None:
+    (server,) = peer("redis:everysec")
+    with running_peer(server) as folder:
+        assert server.answers()
+        processes = family(server.pid)
+        assert processes
+    assert not server.answers()
+    assert not folder.exists()
+    assert not set(processes) & set(family(server.pid))
+
+
+@pytest.mark.usefixtures("fake_redis")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_comparison_that_is_ended_takes_its_peers_with_it(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    words = ("bench", "compare", "--peer", "redis:always", "--seconds", "60s", "--messages", "3000")
+    with subprocess.Popen(
+        python("weir.cli", *words),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**environment(), "TMPDIR": str(tmp_path)},
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith(b"weir, 1: ")
+        watches = []
+        while not watches:  # until the peer is there
+            found = [pid for pid in family(process.pid) if b"fake_redis" in command_of(pid)]
+            watches = [os.pidfd_open(pid) for pid in found]
+        process.send_signal(number)
+        process.wait(30)
+    for watch in watches:
+        assert select.select([watch], [], [], 30)[0], "the peer outlived the comparison"
+        os.close(watch)
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_peer_that_does_not_come_up_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "redis-server"
+    program.write_text("#!/bin/sh\necho the disk is on fire\n", encoding="ascii")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (server,) = peer("redis:always")
+    with pytest.raises(PeerFailed, match="the disk is on fire"), running_peer(server):
+        raise AssertionError("it is up")
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        (Settings([]), "at least one peer"),
+        (Settings(["kafka"]), "no peer 'kafka'"),
+        (Settings(["redis"], amounts=[0]), "amounts of 1"),
+        (Settings(["redis"], seconds=9.0, deadline_s=8.0), "below the deadline"),
+        (Settings(["redis"], amounts=[5], messages_max=4), "a message for each producer"),
+        (Settings(["redis"], turns=4), "turns=4: it must be odd"),
+        (Settings(["direct"], shape="dormitory", turns=3), "it has one turn"),
+    ],
+)
+def test_what_cannot_be_compared_is_named(settings: Settings, what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        settings.check()
+
+
+def test_a_plot_holds_a_bar_for_each_side_that_came_to_a_figure() -> None:
+    rows = [
+        Row("weir", "1", "", True, 50, 2e6, True, None, {}),
+        Row("a<b", "1", "", True, 50, 1e5, True, None, {}),
+        Row("gone", "1", "", False, 50, None, False, "it broke", {}),
+    ]
+    comparison = Comparison("messages/s", 20.0, 20.0, [Round(50, 2e6, 20.0, "a", 20.0, "a", rows)])
+    drawing = ElementTree.fromstring(svg(comparison, "timeliness"))
+    texts = [element.text for element in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"weir", "a<b", "timeliness, 50"} <= set(texts)
+    assert "gone" not in texts
+    assert len(list(drawing.iter("{http://www.w3.org/2000/svg}rect"))) == 2

@@ -1,0 +1,165 @@
+"""Throughput, burst and latency: small runs of the real thing, and what they do when it breaks."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+from weir.errors import WeirError
+from weir_lab.bench import burst, latency, throughput
+from weir_lab.bench.devices import BurstPlan, Crowd
+from weir_lab.bench.flow import Cpu, bottleneck, flow, shared_out
+from weir_lab.bench.loop import run
+from weir_lab.bench.open_files import allow_connections
+from weir_lab.bench.own import Own, Receiving, running_own
+from weir_lab.bench.side import Take, topic_name
+from weir_lab.bench.spread import percentiles
+from weir_lab.bench.syncing import sync_ms
+
+
+@pytest.fixture
+def own() -> Iterator[Own]:
+    with running_own() as side:
+        yield side
+
+
+@pytest.mark.parametrize("shape", ["produce", "both"])
+def test_the_load_is_raised_and_every_message_accounted_for(
+    own: Own, shape: throughput.Shape
+) -> None:
+    said: list[str] = []
+    settings = throughput.Settings(shape, producers=3, seconds=0.05, deadline_s=30)
+    result = run(throughput.measure(own, settings, said.append))
+    assert result.clean
+    assert result.messages > 0
+    assert len(said) == len(result.stages)
+    assert (result.delivery_p99_ms is None) == (shape == "produce")
+    assert result.stages[0].offered_per_s == 0
+    assert len(result.stages) >= 4
+    assert result.messages_per_s in [stage.messages_per_s for stage in result.stages[1:]]
+
+
+def test_a_topic_is_drained(own: Own) -> None:
+    settings = throughput.Settings("consume", producers=2, messages=5_001)
+    result = run(throughput.measure(own, settings, print))
+    assert result.clean
+    assert result.messages == 5_001
+
+
+def test_devices_burst(own: Own) -> None:
+    result, samples = run(burst.measure(own, burst.Settings(60, over_s=0.2), topic_name(1)))
+    assert result.clean
+    assert (result.share_confirmed, result.share_delivered) == (1, 1)
+    assert result.seconds >= 0.19
+    assert len(samples.confirm_ms) == 60
+    assert result.problems == {}
+
+
+def test_devices_that_are_refused_are_told_and_counted(own: Own) -> None:
+    plan = BurstPlan("weir", own.port, "no-such-topic", 0, 1, 5, 0.05, 10.0)
+    done = Crowd(plan).run()
+    assert done.confirmed == 0
+    assert sum(done.problems.values()) == 5
+    assert all("refused with code" in what for what in done.problems)
+
+
+def test_devices_without_a_broker_fail_at_once() -> None:
+    done = Crowd(BurstPlan("weir", 1, "t", 0, 2, 6, 0.01, 10.0)).run()
+    assert done.problems == {"connect: Connection refused": 3} or sum(done.problems.values()) == 3
+
+
+def test_latencies_stand_beside_the_disks_own(own: Own) -> None:
+    settings = latency.Settings(lone=20, rate=200, seconds=0.2)
+    result, samples = run(latency.measure(own, settings))
+    assert result.clean
+    assert (len(samples.confirm_ms), len(samples.delivery_ms)) == (20, 40)
+    assert 0 < (result.confirm_p50_ms or 0) <= (result.confirm_p99_ms or 0)
+    assert result.share_delivered == 1
+    assert (result.fdatasync_p50_ms or 0) > 0
+
+
+def test_a_flow_that_does_not_end_says_how_far_it_got(own: Own) -> None:
+    counts = shared_out(3_000_000, 1)
+    with pytest.raises(WeirError, match=r"within 0\.05 s"):
+        run(flow(own, topic_name(1), "both", counts, 100, 0.05))
+
+
+class Dying(Own):
+    """A node that is killed when its first messages arrive."""
+
+    def consume(self, topic: str, size: int, take: Take) -> AbstractAsyncContextManager[Receiving]:
+        def last(offsets: memoryview, data: memoryview) -> None:
+            take(offsets, data)
+            self.node.kill()
+
+        return super().consume(topic, size, last)
+
+
+def test_a_node_that_dies_fails_the_flow(own: Own) -> None:
+    with pytest.raises(WeirError, match="the node ended during the run"):
+        run(flow(Dying(own.node), topic_name(1), "both", [20_000_000], 100, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        (throughput.Settings(producers=0), "producers=0"),
+        (throughput.Settings(size=15), "size=15"),
+        (throughput.Settings(seconds=0), "seconds and deadline"),
+        (burst.Settings(0), "devices=0"),
+        (burst.Settings(over_s=0), "over and deadline"),
+        (latency.Settings(lone=0), "lone, rate"),
+        (latency.Settings(size=3), "size=3"),
+    ],
+)
+def test_what_cannot_be_measured_is_named(
+    settings: throughput.Settings | burst.Settings | latency.Settings, what: str
+) -> None:
+    with pytest.raises(ValueError, match=what):
+        settings.check()
+
+
+@pytest.mark.parametrize(
+    ("one_thread", "cpu", "busiest", "what"),
+    [
+        (False, Cpu(1.0, 9.5, 1.0), 9.0, "client: producer"),
+        (False, Cpu(1.0, 1.0, 9.0), 1.0, "client: consumer"),
+        (True, Cpu(9.0, 0.1, 0.1), 0.1, "server: its one thread"),
+        (False, Cpu(9.6, 0.1, 0.1), 0.1, "server"),
+        (False, Cpu(1e3, 0.1, 0.1), 0.1, "all "),
+        (False, Cpu(None, 0.1, 0.1), 0.1, "waiting for the disk"),
+    ],
+)
+def test_what_held_a_run_back_is_told_from_cpu_time(
+    one_thread: bool, cpu: Cpu, busiest: float, what: str
+) -> None:
+    assert bottleneck(one_thread, cpu, 10.0, busiest).startswith(what)
+
+
+def test_percentiles_are_samples() -> None:
+    samples = [float(n) for n in range(1, 101)]
+    assert percentiles(samples, 0.5, 0.99, 0.999) == [50, 99, 100]
+    assert percentiles([7.0], 0.5, 0.99) == [7, 7]
+    assert percentiles([], 0.5) == [None]
+
+
+def test_the_disk_is_timed(tmp_path: Path) -> None:
+    found = sync_ms(tmp_path, 5)
+    assert len(found) == 5
+    assert min(found) > 0
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_too_few_open_files_are_said_and_enough_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, 4_096))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: taken.append(limits))
+    allow_connections(500)
+    allow_connections(2_000)
+    assert taken == [(2_256, 4_096)]
+    with pytest.raises(WeirError, match=r"`ulimit -Hn 8256` as root"):
+        allow_connections(8_000)

@@ -1,0 +1,123 @@
+"""Proofs: their commands, and what is read from the output."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from weir.errors import WeirError
+from weir_lab.bench import proof as proving
+from weir_lab.bench.claims import Figure, Proof
+from weir_lab.bench.ledger import shown
+from weir_lab.bench.proof import command, parsed, plain, read, selected
+from weir_lab.bench.proofs import FIGURES, PROOFS, WORLDS
+from weir_lab.bench.runs import as_one, record
+from weir_lab.bench.syncing import sync_ms
+from weir_lab.bench.timeliness import Settings
+
+OUTPUT = {"a": 2, "runs": [{"s": 4.0, "lost": 0}, {"s": 1.0, "lost": 3}]}
+
+
+def test_figures_are_found_by_their_paths() -> None:
+    figures = {
+        "first": Figure("runs.0.s"),
+        "share": Figure("runs.1.s", over="runs.0.s"),
+        "least": Figure("runs.*.s"),
+        "most lost": Figure("runs.*.lost", highest=True),
+        "absent": Figure("runs.7.s"),
+        "wrong": Figure("runs.s"),
+    }
+    proof = Proof("p", "", ("weir",), figures)
+    assert read(proof, json.dumps(OUTPUT)) == {
+        "first": 4.0, "share": 0.25, "least": 1.0, "most lost": 3.0, "absent": None, "wrong": None,
+    }  # fmt: skip
+
+
+def test_a_side_of_a_comparison_is_found_by_its_name() -> None:
+    output = json.dumps({"rows": [{"side": "weir", "p": 3}, {"side": "a:b", "p": 4}]})
+    figures = {
+        "own": Figure("rows.[weir].p"),
+        "peer": Figure("rows.[a:b].p"),
+        "no": Figure("rows.[c].p"),
+    }
+    proof = Proof("p", "", ("weir",), figures)
+    assert read(proof, output) == {"own": 3, "peer": 4, "no": None}
+
+
+def test_lines_of_json_are_a_list_and_other_lines_are_left_out() -> None:
+    assert parsed('warming up\n{"n": 1}\n{"n": 2}\n') == [{"n": 1}, {"n": 2}]
+    assert parsed("nothing") is None
+
+
+def test_tests_give_figures_by_name() -> None:
+    figures = {"kills": Figure("kills"), "worst": Figure("ms", whole="most"), "n": Figure("passed")}
+    proof = Proof("p", "", ("pytest",), figures)
+    told = [{"kills": 2, "ms": 7}, {"kills": 3, "ms": 5}]
+    assert read(proof, "2 passed in 1 s", told) == {"kills": 5, "worst": 7, "n": 2}
+    assert read(proof, "no tests ran") == {"kills": None, "worst": None, "n": None}
+
+
+def test_a_name_that_is_no_proof_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert proving.main(["--only", "magic"]) == 2
+    assert "no proof 'magic': there are timeliness," in capsys.readouterr().err
+    with pytest.raises(WeirError, match="no proof"):
+        selected("burst,x", PROOFS)
+    assert [one.name for one in selected("burst,raft", FIGURES)] == ["burst", "raft"]
+    assert len(selected("", WORLDS)) == len(WORLDS)
+    assert len(PROOFS) == len(FIGURES) + len(WORLDS)
+
+
+def test_every_goal_is_of_a_figure_that_is_read() -> None:
+    for one in PROOFS.values():
+        assert {goal.figure for goal in one.goals} <= set(one.figures), one.name
+        script = Path(__file__).parents[5] / one.words[0]
+        assert one.words[0] in ("weir", "python", "pytest") or os.access(script, os.X_OK)
+
+
+def test_tests_are_found_by_the_variable_that_they_read(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_a.py").write_text('os.environ.get("WEIR_X", "1")')
+    (tmp_path / "tests" / "test_b.py").write_text("WEIR_X")
+    words = [*command(Proof("p", "", ("pytest", "{TESTS:WEIR_X}", "{TESTS:WEIR_Y}")), tmp_path)]
+    assert words[0] == sys.executable
+    assert words[-2:] == ["tests/test_a.py", "tests/no-test-reads-WEIR_Y"]
+
+
+def test_a_script_of_the_repository_may_run_tests(tmp_path: Path) -> None:
+    proof = PROOFS["spark-oldest"]
+    assert [*command(proof, tmp_path)] == [str(tmp_path / "scripts/spark-oldest")]
+    assert read(proof, "PySpark 4.2.0\n=== 12 passed, 1 skipped in 3 s ===") == {"tests": 12.0}
+    assert read(proof, "no word") == {"tests": None}
+
+
+def test_a_command_is_shown_as_a_user_types_it() -> None:
+    assert shown(PROOFS["kill"]).startswith("WEIR_KILLS=20 pytest -q")
+    assert "tests that read WEIR_KILLS" in shown(PROOFS["kill"])
+    assert shown(PROOFS["latency"]) == "weir bench latency --json"
+
+
+def test_a_line_for_the_repository_names_no_folder() -> None:
+    assert plain("/usr/lib/python3/x.py: no a/b, and https://x.y/z") == "x.py: no a/b, and https:/z"
+    assert len(plain("x" * 1_000)) == 300
+
+
+def test_of_several_runs_the_worst_stands_on_top() -> None:
+    runs = [{"s": 4.0}, {"s": 1.0}]
+    assert as_one(runs[:1], "s", most=True) == {"s": 4.0}
+    assert as_one(runs, "s", most=True) == {"s": 4.0, "runs": runs}
+    assert as_one(runs, "s", most=False) == {"s": 1.0, "runs": runs}
+
+
+def test_runs_are_kept_with_their_samples(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    samples = sync_ms(tmp_path, 2)
+    for _ in range(2):
+        record(path, "weir_lab.bench.x/1", Settings(), {"s": 1}, samples)
+    record(None, "weir_lab.bench.x/1", Settings(), {}, None)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["samples"] for line in lines] == [samples, samples]
+    assert lines[0]["settings"]["size"] == 100

@@ -1,0 +1,90 @@
+"""What counts when sides have several turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import pytest
+
+from weir.errors import WeirError
+from weir_lab.bench.contender import Contender, Ran
+from weir_lab.bench.round import Rule, play
+
+BY_TIME = Rule(lower_wins=True, another_go=True, turns=3)
+BY_RATE = Rule(lower_wins=False, another_go=True, turns=3)
+
+
+def side(
+    label: str, figures: Sequence[float | None], order: list[str], lossy: int | None = None
+) -> Contender:
+    """Return one with these figures: `None` fails, and run number `lossy` loses something."""
+    left = list(enumerate(figures))
+
+    def run(_: int) -> Ran:
+        order.append(label)
+        number, figure = left.pop(0)
+        if figure is None:
+            raise WeirError(f"{label} broke")
+        lost = int(number == lossy)
+        return Ran("1", "", SimpleNamespace(clean=not lost, lost=lost, number=number), figure)
+
+    return Contender(label, "", True, run)
+
+
+def test_sides_take_turns_and_the_run_in_the_middle_counts() -> None:
+    order: list[str] = []
+    sides = [side("weir", [3, 1, 2], order), side("peer", [1.5, 1, 7], order)]
+    one = play(sides, BY_RATE, 4, lambda _: None)
+    assert order == ["weir", "peer"] * 3
+    assert [row.figure for row in one.rows] == [2, 1.5]
+    assert [row.result.number for row in one.rows] == [2, 0]
+    assert [row.turns for row in one.rows] == [[3, 1, 2], [1.5, 1, 7]]
+    assert one.times_best == pytest.approx(2 / 1.5)
+
+
+@pytest.mark.parametrize(
+    ("rule", "far", "near"), [(BY_TIME, 2.1, 1.9), (BY_TIME, 3, 0.1), (BY_RATE, 0.4, 0.6)]
+)
+def test_who_is_far_behind_at_first_has_no_other_turn(rule: Rule, far: float, near: float) -> None:
+    order: list[str] = []
+    sides = [
+        side("weir", [1] * 3, order),
+        side("far", [far], order),
+        side("near", [near] * 3, order),
+    ]
+    one = play(sides, rule, 4, lambda _: None)
+    assert [order.count(label) for label in ("weir", "far", "near")] == [3, 1, 3]
+    assert one.best == "near"
+
+
+def test_a_peer_that_lost_something_in_any_turn_and_again_is_not_clean() -> None:
+    order: list[str] = []
+    sides = [side("weir", [1, 1, 1], order), side("peer", [1, None, None, 1], order)]
+    one = play(sides, BY_TIME, 4, lambda _: None)
+    assert one.rows[1].error == "peer broke"
+    assert one.best is None
+
+
+def test_a_peer_that_fails_in_one_turn_has_another_go_at_that() -> None:
+    order: list[str] = []
+    sides = [side("weir", [1, 1, 1], order), side("peer", [1, None, 3, 2], order)]
+    one = play(sides, BY_TIME, 4, lambda _: None)
+    assert one.rows[1].turns == [1, 3, 2]
+    assert one.rows[1].clean
+
+
+@pytest.mark.parametrize("lossy", [0, 1, 2])
+def test_what_weir_lost_in_any_turn_is_what_counts(lossy: int) -> None:
+    order: list[str] = []
+    sides = [side("weir", [1, 2, 3], order, lossy), side("peer", [1, 1, 1], order)]
+    one = play(sides, BY_TIME, 4, lambda _: None)
+    assert not one.rows[0].clean
+    assert one.rows[0].result.number == lossy
+
+
+def test_weirs_own_failure_ends_it() -> None:
+    order: list[str] = []
+    sides = [side("weir", [1, None], order), side("peer", [1, 1, 1], order)]
+    with pytest.raises(WeirError, match="weir broke"):
+        play(sides, BY_TIME, 4, lambda _: None)

@@ -1,0 +1,89 @@
+"""Simulated clients that scatter: that there is something to judge, and that it is judged."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from weir_lab.sim.checkers import violations
+from weir_lab.sim.history import Ack, History, Scattering
+from weir_lab.sim.one_order import AllOrNone
+from weir_lab.sim.run import _Run, run_seed
+from weir_lab.sim.shape import CROWDED, UNORDERED
+
+SEEDS = int(os.environ.get("WEIR_SCATTER_WORLDS", "2"))
+SCATTERED = replace(
+    UNORDERED, ordered=(1,), scatterers=(3,), retentions=(0,), rots=(0,), grows=(False,), absent=0.0
+)
+
+
+@pytest.fixture(scope="module")
+def played() -> History:
+    run = _Run(3, SCATTERED)
+    run.play()
+    return run.history
+
+
+def test_all_that_is_scattered_is_there_once_and_some_of_it_never_was(played: History) -> None:
+    assert violations(played) == []
+    confirmed = [one for one in played.scatterings if one.stamp]
+    assert len(confirmed) > 10
+    there = Counter(
+        value
+        for records in played.drained.values()
+        for record in records
+        for value in record.values
+    )
+    assert all(there[value] == 1 for one in confirmed for _, value in one.parts)
+    assert any(played.voids.values()), "nothing was ever aborted"
+
+
+def test_they_go_to_several_partitions_and_ack_what_made_them_do_so(played: History) -> None:
+    confirmed = [one for one in played.scatterings if one.stamp]
+    assert any(len({partition for partition, _ in one.parts}) > 1 for one in confirmed)
+    assert any(one.acks is not None for one in confirmed)
+
+
+def test_readers_in_total_order_have_all_of_it_side_by_side(played: History) -> None:
+    for reading in played.readings:
+        stamps = [row.stamp for row in reading.rows]
+        assert stamps == sorted(stamps)
+    given = {row.value for reading in played.readings for row in reading.rows}
+    one = max((one for one in played.scatterings if one.stamp), key=lambda one: len(one.parts))
+    assert {value for _, value in one.parts} <= given
+
+
+@pytest.mark.parametrize("seed", range(2, 2 + 3 * SEEDS, 3))
+def test_scattering_worlds_keep_their_promises(seed: int) -> None:
+    outcome = run_seed(seed, CROWDED)
+    assert not outcome.violations, outcome.report()
+
+
+def done_twice() -> History:
+    history = History()
+    for number in range(2):
+        ack = Ack(0, "mill", 7 + number, 4, 5, 10)
+        history.scatterings.append(Scattering(((0, b"%d" % number),), acks=ack))
+    return history
+
+
+def test_what_was_done_with_two_scatterings_is_found(played: History) -> None:
+    history = done_twice()
+    history.drained = {0: played.drained[0][:1]}
+    value = history.drained[0][0].values[0]
+    history.scatterings[0].parts = ((0, value),)
+    assert not [*AllOrNone().check(history)]
+    history.scatterings[1].parts = ((0, value),)
+    assert len([*AllOrNone().check(history)]) == 1
+
+
+def test_what_was_refused_or_void_and_is_there_is_found(played: History) -> None:
+    history = History(drained={0: played.drained[0][:1]})
+    record = history.drained[0][0]
+    history.scatterings = [Scattering(((0, record.values[0]),), refused=True)]
+    assert len([*AllOrNone().check(history)]) == 1
+    history.leave_out(0, [(record.offset, record.offset + 1)])
+    assert len([*AllOrNone().check(history)]) == 2

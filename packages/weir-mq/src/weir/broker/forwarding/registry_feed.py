@@ -1,0 +1,229 @@
+"""The registry's machine as the other shards see it: each gets a snapshot, then every record.
+
+A follower says how far it has applied, and done. What a client was told of the registry holds
+everywhere: a reply leaves only when every shard that follows has done what it speaks of. A topic's
+partitions are led by then. A new producer's leaves at once: who does not know it yet asks. A reply
+that fences a producer waits for *all* shards, for one that was away for a moment could go on to
+confirm what the old owner sends; and until what they had accepted is committed, so that who is told
+of the new epoch finds all that the old one will have written. What lies behind an undecided
+scattering is out of sight as yet: who asks for positions with a stamp waits for that, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+import weir_raft as raft
+from weir.broker.records.control import ControlRecord, ProducerOpened
+from weir.broker.records.entries import Payload
+from weir.broker.replica.group import Machine
+from weir.broker.runtime.outbox import Caller, Outbox
+from weir.errors import NotLeader, Refused, Unavailable
+from weir.order.clock import Time
+from weir.protocol.client.messages import Opcode, Reply
+from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, Flags
+
+#: Longer than it takes to find that a shard stands still, and to start it again.
+TOLD_WITHIN_MS = 15_000
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class _Held(NamedTuple):
+    """A reply that waits until all have done what the entry at index `entry` says."""
+
+    entry: int
+    record: ControlRecord
+    until_ms: int
+    caller: Caller
+    reply: Reply
+
+
+def is_fence(record: ControlRecord) -> bool:
+    """Return whether a record ends an older epoch of a producer."""
+    return isinstance(record, ProducerOpened) and record.epoch > 0
+
+
+def is_grant(record: ControlRecord) -> bool:
+    """Return whether a record opens a new producer: who does not know it yet asks (`Following`)."""
+    return isinstance(record, ProducerOpened) and not record.epoch
+
+
+@dataclass(slots=True)
+class _Follower:
+    """A shard that follows: its session here, and how far it has applied."""
+
+    session: int
+    known: int = 0
+    #: Whether it was sent the snapshot.
+    fed: bool = False
+
+
+class Feed:
+    """Drives the registry, feeds followers, and holds the registry's replies back for them."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        time: Time,
+        others: int,
+        settled: Callable[[ControlRecord | None], bool],
+    ) -> None:
+        """Expect so many `others` to follow; `registry` must be set before the first entry.
+
+        `settled` says whether this shard has done what a record means for it.
+        """
+        self.registry: Machine | None = None
+        self._settled = settled
+        self._outbox = outbox
+        self._time = time
+        self._others = others
+        self._index = 0
+        self._applying: ControlRecord | None = None
+        #: Whether followers may have the snapshot.
+        self.is_open = False
+        #: By name of a shard.
+        self._followers: dict[str, _Follower] = {}
+        #: Replies that wait for the followers.
+        self.held: list[_Held] = []
+
+    # -- what the registry answers -----------------------------------------------------------
+
+    def reply(self, caller: Caller, reply: Reply) -> None:
+        """Answer, once whoever follows knows what is being applied."""
+        record = self._applying
+        if record is None or is_grant(record):
+            self._outbox.reply(caller, reply)
+            return
+        until = self._time.monotonic_ms() + TOLD_WITHIN_MS
+        self.held.append(_Held(self._index, record, until, caller, reply))
+
+    def refuse(self, caller: Caller, error: Refused) -> None:
+        """Answer with a refusal."""
+        self._outbox.refuse(caller, error)
+
+    # -- the machine -------------------------------------------------------------------------
+
+    def lead(self, leadership: raft.Leadership) -> None:
+        """See `Machine`."""
+        assert self.registry is not None
+        self.registry.lead(leadership)
+
+    def lose(self, error: NotLeader) -> None:
+        """See `Machine`; what is held back is answered for by nobody here."""
+        assert self.registry is not None
+        held, self.held = self.held, []
+        for one in held:
+            self._outbox.refuse(one.caller, error)
+        self.registry.lose(error)
+
+    def decode(self, data: Any) -> object:
+        """See `Machine`."""
+        assert self.registry is not None
+        return self.registry.decode(data)
+
+    def restore(self, state: Any) -> None:
+        """See `Machine`."""
+        assert self.registry is not None
+        self.registry.restore(state)
+        for follower in self._followers.values():
+            if follower.fed:
+                self._send_snapshot(follower)
+
+    def apply(self, index: int, payload: Payload) -> None:
+        """Let the registry apply an entry, and tell the followers."""
+        assert self.registry is not None
+        self._index = index
+        self._applying = payload.control
+        self.registry.apply(index, payload)
+        self._applying = None
+        if payload.control is not None and self._followers:
+            body = _pack((index, b"".join(payload.buffers)))
+            for follower in self._followers.values():
+                if follower.fed:
+                    self._send(follower, body)
+        self.advance()
+
+    def changing(self) -> None:
+        """See `Machine`."""
+
+    def encode(self) -> object:
+        """See `Machine`."""
+        assert self.registry is not None
+        return self.registry.encode()
+
+    @property
+    def first_needed(self) -> int:
+        """See `Machine`."""
+        assert self.registry is not None
+        return self.registry.first_needed
+
+    # -- followers ---------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        """Every inherited entry is applied: followers may have the snapshot from here on."""
+        if not self.is_open:
+            self.is_open = True
+            for follower in self._followers.values():
+                self._send_snapshot(follower)
+
+    def follow(self, session: int, name: str, index: int) -> None:
+        """A shard asks to follow, or, where it does, says how far it has applied."""
+        follower = self._followers.get(name)
+        if follower is not None and follower.session == session:
+            follower.known = max(follower.known, index)
+            self.advance()
+            return
+        # One that comes again has started anew: what it knew before counts for nothing.
+        follower = self._followers[name] = _Follower(session)
+        if self.is_open:
+            self._send_snapshot(follower)
+
+    def closed(self, session: int) -> None:
+        """A peer is gone, perhaps a follower."""
+        for name, follower in list(self._followers.items()):
+            if follower.session == session:
+                del self._followers[name]
+                self.advance()
+
+    def tick(self) -> None:
+        """Refuse what waited too long for a shard that is away."""
+        if not self.held:
+            return
+        now = self._time.monotonic_ms()
+        late = [held for held in self.held if held.until_ms <= now]
+        if late:
+            self.held = [held for held in self.held if held.until_ms > now]
+        for held in late:
+            error = Unavailable(
+                "a shard of this node is away, or has no room for what is under way: ask again"
+            )
+            self._outbox.refuse(held.caller, error)
+
+    def advance(self) -> None:
+        """Let the replies go whose time has come."""
+        leaving = [held for held in self.held if self._may_leave(held)]
+        self.held = [held for held in self.held if not self._may_leave(held)]
+        for held in leaving:
+            self._outbox.reply(held.caller, held.reply)
+
+    def _may_leave(self, held: _Held) -> bool:
+        if is_fence(held.record) and len(self._followers) < self._others:
+            return False
+        return self._settled(held.record) and all(
+            follower.known >= held.entry for follower in self._followers.values()
+        )
+
+    def _send_snapshot(self, follower: _Follower) -> None:
+        follower.fed = True
+        self._send(follower, _pack((self._index, self.encode())))
+
+    def _send(self, follower: _Follower, body: bytes) -> None:
+        # No reply of the client dialect: it may be longer than those, and comes again and again.
+        header = CLIENT_HEADER.pack(
+            CLIENT_VERSION, int(Flags.RESPONSE), int(Opcode.FOLLOW), len(body), 0
+        )
+        self._outbox.send(follower.session, header, body)

@@ -1,0 +1,228 @@
+"""The groups in a shard's logs: opened once it is known which there are, forgotten when gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import weir_raft as raft
+from weir.broker.api.identity import Identity
+from weir.broker.api.layout import Layout
+from weir.broker.metadata.catalog import Catalog
+from weir.broker.partition.context import Surroundings
+from weir.broker.partition.damaged_scatterings import find_out
+from weir.broker.partition.partition import Partition
+from weir.broker.partition.topics import Topics
+from weir.broker.replica.group import Group, Machine, Ties
+from weir.broker.replica.peers.transport import Peers
+from weir.broker.replica.raft_storage import LogStorage, node_for
+from weir.broker.replica.replication import Replication
+from weir.broker.replica.writer import Writer
+from weir.broker.state.state import PartitionState
+from weir.errors import NotLeader, UnknownTopic
+from weir.model.ids import REGISTRY_GROUP, node_of, partition_of, topic_of
+from weir.model.topic import Topic
+from weir.storage.compaction.retention_classes import class_of
+from weir.storage.recovery import RecoveredGroup
+
+
+class Groups:
+    """Opens the groups that lie in the logs of one shard, and lets go of those of deleted topics.
+
+    No partition is opened before the whole of the registry's log is applied: what a deleted topic
+    had may be gone from the logs in part.
+    """
+
+    __slots__ = ("_dice", "_identity", "_layout", "_peers", "_replication", "_shared",
+                 "_topics", "_writers", "all_open", "ending")  # fmt: skip
+
+    def __init__(
+        self,
+        identity: Identity,
+        layout: Layout,
+        writers: Mapping[int, Writer],
+        topics: Topics,
+        shared: Surroundings,
+        peers: Peers,
+        replication: Replication,
+        dice: Callable[[], float] | None,
+    ) -> None:
+        """Open nothing yet; `writers` are this shard's, by the numbers of their logs."""
+        #: Whether every group here is open that there is: a checkpoint holds those that are.
+        self.all_open = False
+        self._identity = identity
+        self._layout = layout
+        self._writers = writers
+        self._topics = topics
+        self._shared = shared
+        self._peers = peers
+        self._replication = replication
+        self._dice = dice
+        #: Partitions of deleted topics with something under way.
+        #: Partitions on their way to their end.
+        self.ending: list[Partition] = []
+
+    def leader_of(self, group: int) -> int:
+        """Return the voter that leads a group as far as this shard knows; 0 if it does not."""
+        for writer in self._writers.values():
+            if (found := writer.groups.get(group)) is not None:
+                return found.leader
+        return 0
+
+    def open_registry(self) -> Group:
+        """Open the registry's group: its founders vote in it, and every other node learns of it."""
+        founders = self._identity.founding_voters
+        voter = self._identity.voter
+        group = self._open(REGISTRY_GROUP, voter, founders if voter in founders else ())
+        for member in group.node.configuration.members:
+            if node_of(member) == self._identity.node and member != voter:  # it came back once
+                return self._open(REGISTRY_GROUP, member, ())
+        return group
+
+    def open_registry_again(self, voter: int) -> Group:
+        """Open the registry's group with nothing that it had, as another voter."""
+        self._peers.remove(REGISTRY_GROUP)
+        self._writers[self._layout.log_of(REGISTRY_GROUP)].forget(REGISTRY_GROUP)
+        self._topics.catalog.become(Catalog())  # all of it is applied anew
+        return self._open(REGISTRY_GROUP, voter, ())
+
+    def _open(self, id: int, voter: int, founders: tuple[int, ...]) -> Group:
+        """Restore a group of this shard's logs; it does nothing before it is told to `run`."""
+        writer = self._writers[self._layout.log_of(id)]
+        recovered, snapshot = writer.recovered.get(id), writer.snapshots.get(id)
+        if recovered is None and (lost := writer.log.lost_of(id)) is not None:
+            recovered = RecoveredGroup(None, 0, lost, hard_state_lost=True)
+        storage = LogStorage(writer.log, id, recovered, snapshot)
+        node = node_for(voter, founders, storage, self._replication, self._dice)
+        ties = Ties(self._shared.reads, self._peers.slots, self._peers.send, writer.checkpoint,
+                    self._peers.halted)  # fmt: skip
+        group = Group(id, voter, node, writer.log, storage, ties, founders)
+        writer.groups[id] = group
+        if recovered is not None and recovered.rotten:
+            self._peers.refill.lack(id, recovered.rotten)
+        return group
+
+    def whole(self, id: int) -> None:
+        """A partition has all again that it lacked: one that was damaged takes part from now on."""
+        writer = self._writers[self._layout.log_of(id)]
+        group = writer.groups[id]
+        if group.past.damage is None or not writer.recovered[id].rotten:
+            group.past.mended()
+            return
+        if (partition := self._topics.leave(id)) is not None:
+            partition.end(NotLeader(f"group {id} is being opened: try again shortly"))
+        self._mended(writer, id)
+        self._open_partition(id, writer.snapshots.get(id))
+
+    def registry_whole(self) -> Group:
+        """Open the registry's group as what it was before it was damaged."""
+        self._mended(self._writers[self._layout.log_of(REGISTRY_GROUP)], REGISTRY_GROUP)
+        return self.open_registry()
+
+    def _mended(self, writer: Writer, id: int) -> None:
+        """Let go of a damaged group of which all can be read again."""
+        self._peers.remove(id)
+        del writer.groups[id]
+        found = writer.recovered[id]
+        left = found.unreadable - len(found.rotten)
+        writer.recovered[id] = replace(found, damage=None, unreadable=max(left, 0), rotten=())
+
+    def run(self, group: Group, machine: Machine, preferred: bool) -> None:
+        """Let a group take part. Whoever is to lead a new one, or is alone in it, need not wait for
+        silence before it seeks to.
+        """
+        node = group.node
+        if group.has_others:
+            group.past.doubt()
+        alone = node.configuration.voters == (group.voter,)
+        group.run(machine, campaign=alone or (preferred and not node.last_index))
+        self._peers.add(group)
+
+    def open_all(self) -> None:
+        """Open what the registry says that there is; whatever else the logs hold is dropped."""
+        self.all_open = True
+        for topic in self._topics.catalog.topics():
+            self.open_topic(topic)
+        for writer in self._writers.values():
+            for id in {*writer.recovered, *writer.snapshots} - writer.groups.keys():
+                writer.forget(id)
+            writer.log.know_all()
+
+    def open_topic(self, topic: Topic) -> None:
+        """Open those of a topic's partitions that lie here, and leave those that moved away."""
+        if not self.all_open:
+            return  # the registry is still at its past: `open_all` comes
+        for id in topic.groups_to_be():
+            writer = self._writers.get(self._layout.log_of(id))
+            if writer is None:
+                continue
+            writer.log.set_class(id, class_of(topic.settings.retention_ms))
+            if id not in writer.groups:
+                self._open_partition(id, writer.snapshots.get(id))
+            elif not self._lies_here(id) or self._comes_again(writer.groups[id]):
+                self._leave(id)
+            floor, partition = topic.floor_of(partition_of(id)), self._topics.find(id)
+            if floor and partition is not None:
+                partition.begin_above(floor)
+            if partition is not None:
+                partition.pause(topic.pauses)
+
+    def _open_partition(self, id: int, snapshot: raft.Snapshot | None) -> None:
+        nodes, own = self._topics.catalog.nodes, self._identity.node
+        voter, voters = nodes.voter(id, own), nodes.voters(id)
+        founders = nodes.founders(id) or (voter,)
+        writer = self._writers[self._layout.log_of(id)]
+        if not self._lies_here(id):
+            return
+        state = PartitionState.decode(snapshot.data) if snapshot else PartitionState()
+        group = self._open(id, voter, founders if voter in founders else ())
+        group.is_placed_elsewhere = len(voters) > 1
+        if group.is_read_as_it_lies:  # beyond what could be applied, too
+            find_out(group, state)
+            state.next_offset = max(state.next_offset, writer.log.next_offset(id))
+        topic = self._topics.catalog.by_id(topic_of(id))
+        pauses = () if topic is None else topic.pauses
+        partition = Partition(group, state, self._shared, writer.mark_dirty, pauses)
+        self._topics.add(partition)
+        self.run(group, partition, not voters or voters[0] == voter)
+        if snapshot is not None:
+            group.saved(snapshot)
+
+    def _lies_here(self, group: int) -> bool:
+        """Return whether this node is to hold a group, or may still be needed by it."""
+        nodes, voters = self._topics.catalog.nodes, self._topics.catalog.voters(group)
+        needed = (*voters, *nodes.leaving(group))
+        return not voters or nodes.voter(group, self._identity.node) in needed
+
+    def _comes_again(self, group: Group) -> bool:
+        """Return whether this node is to hold a group as another voter, and with nothing it had."""
+        voters = self._topics.catalog.voters(group.id)
+        return bool(voters) and group.voter != self._topics.catalog.nodes.voter(
+            group.id, self._identity.node
+        )
+
+    def _leave(self, group: int) -> None:
+        """Let go of a group that others have by now."""
+        partition = self._topics.leave(group)
+        if partition is not None:
+            partition.end(NotLeader(f"group {group} has moved to other nodes: ask where it is"))
+            self.ending.append(partition)
+
+    def close_topic(self, topic: Topic) -> None:
+        """Refuse whoever waits; each group goes when what is under way in it is done."""
+        for partition in self._topics.take(topic):
+            partition.end(UnknownTopic(f"topic {topic.full_name} was deleted", topic.id))
+            self.ending.append(partition)
+
+    def advance(self) -> None:
+        """Let go of groups that have come to their end, and of all that they have stored."""
+        if not self.ending:
+            return
+        for partition in [partition for partition in self.ending if partition.at_rest]:
+            self.ending.remove(partition)
+            group = partition.group.id
+            self._peers.remove(group)
+            self._writers[self._layout.log_of(group)].forget(group)
+            self._shared.outbox.counts.forget(group)
+            if (topic := self._topics.catalog.by_id(topic_of(group))) is not None:
+                self.open_topic(topic)  # it may have come back meanwhile

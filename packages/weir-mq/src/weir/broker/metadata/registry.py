@@ -1,0 +1,321 @@
+"""The registry group's machine: creates topics and grants producer ids through Raft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import weir_raft as raft
+from weir.broker.api.identity import Identity
+from weir.broker.api.layout import Layout
+from weir.broker.metadata.administration import Administration, Replies
+from weir.broker.metadata.catalog import Catalog
+from weir.broker.metadata.endings import Endings
+from weir.broker.metadata.membership import Membership
+from weir.broker.metadata.placement import check_replicas
+from weir.broker.records.control import (
+    GroupsPlaced,
+    GroupsSettled,
+    LevelRaised,
+    NodeChanged,
+    NodeJoined,
+    NodeRecord,
+    ProducerOpened,
+    TopicAltered,
+    TopicClusterPaused,
+    TopicCreated,
+    TopicDeleted,
+    TopicEnds,
+    TopicGrown,
+)
+from weir.broker.records.entries import Payload, of_control
+from weir.broker.replica.group import Group
+from weir.broker.replica.proposals import Proposals
+from weir.broker.runtime.leaderless import no_registry
+from weir.broker.runtime.outbox import Caller
+from weir.errors import (
+    Halted,
+    NotLeader,
+    ProducerExpired,
+    Refused,
+    TopicExists,
+    Unavailable,
+    UnknownProducer,
+    UnknownVersion,
+)
+from weir.model.ids import Address, topic_of
+from weir.model.limits import TOPICS_MAX
+from weir.model.topic import (
+    DEFAULT_SETTINGS,
+    FOREVER,
+    Topic,
+    TopicSettings,
+    check_settings,
+    split_name,
+)
+from weir.order.clock import HybridClock, Time
+from weir.protocol.client.messages import CreateTopic, OpenProducer, ProducerGrant, TopicInfo
+
+
+class Registry:
+    """Topics and producer ids of this system (DESIGN §5 Registry, embedded).
+
+    The shard that has its group leads it; others have a copy, in which they only look things up.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        outbox: Replies,
+        time: Time,
+        clock: HybridClock,
+        place: Callable[[int], Address],
+        opened: Callable[[Topic], None],
+        closed: Callable[[Topic], None],
+        identity: Identity,
+        layout: Layout,
+        level: int,
+    ) -> None:
+        """Go on above what `catalog` holds; `clock` does too, or a clock that was set back would
+        grant a producer id twice. `place` says where a group is served; `opened` is told of each
+        new topic and of new partitions, `closed` of topics that are gone. The rest is about this
+        node, as `Membership` takes it.
+        """
+        self.catalog = catalog
+        self.group: Group | None = None
+        self._outbox = outbox
+        self._time = time
+        self._place = place
+        self._opened = opened
+        self._closed = closed
+        self.administration = Administration(
+            catalog, outbox, time, self._propose, self.describe, opened, closed
+        )
+        self.endings = Endings(catalog, outbox, time, self._propose, self.describe)
+        self.membership = Membership(catalog, identity, layout, level, outbox, self._propose)
+        self._clock = clock
+        self._level = level
+        self._identity = identity
+        self._leads = False
+        self._topics: Proposals[TopicCreated, tuple[Caller, CreateTopic]] = Proposals(self._propose)
+        self._producers: Proposals[ProducerOpened, Callable[[ProducerOpened | Refused], None]]
+        self._producers = Proposals(self._propose)
+
+    @property
+    def ready(self) -> bool:
+        """Whether this node leads the registry and has applied an entry of its own term."""
+        return self._leads
+
+    def lead(self, leadership: raft.Leadership) -> None:
+        """Lead once the first entry of this term is applied."""
+        self._clock.raise_to(leadership.fence)
+
+    def lose(self, error: NotLeader) -> None:
+        """Lead no more: whoever leads next knows what became of what is under way."""
+        self._leads = False
+        for caller, _ in self._topics.lose():
+            self._outbox.refuse(caller, error)
+        for then in self._producers.lose():
+            then(error)
+        self.administration.lose(error)
+        self.endings.lose(error)
+        self.membership.lose(error)
+
+    def create(self, caller: Caller, request: CreateTopic) -> None:
+        """Create a topic, or answer with the one that is there if it has the same settings."""
+        namespace, name = split_name(request.name)
+        check_settings(request.partitions, request.order)
+        check_replicas(request.replicas, len(self.catalog.nodes.active()))
+        settings = request.settings.over(DEFAULT_SETTINGS)
+        existing = self.catalog.find(namespace, name)
+        if existing is not None:
+            self._outbox.reply(caller, self._existing(existing, request))
+            return
+        if len(self.catalog) >= TOPICS_MAX:
+            raise Unavailable(f"this system has {TOPICS_MAX:,} topics, the most it can hold")
+        stamp = self._clock.stamp(self._time.wall_ms())
+        record = TopicCreated(
+            namespace, name, request.partitions, request.order, stamp, settings, request.replicas
+        )
+        self._topics.propose(record, (caller, request))
+
+    def open_producer(self, caller: Caller, principal: str, request: OpenProducer) -> None:
+        """Grant a new producer id, or the next epoch of one that the principal holds."""
+
+        def answer(outcome: ProducerOpened | Refused) -> None:
+            if isinstance(outcome, Refused):
+                self._outbox.refuse(caller, outcome)
+            else:
+                self._outbox.reply(caller, ProducerGrant(outcome.producer, outcome.epoch))
+
+        self.grant(principal, request.producer, answer)
+
+    def grant(
+        self, principal: str, producer: int, then: Callable[[ProducerOpened | Refused], None]
+    ) -> None:
+        """Propose a producer id or epoch; `then` is called when it is committed, or when nobody
+        here will know whether it is.
+
+        A new id is the stamp of its grant, so that everybody can tell how old it is; it lies above
+        every stamp of this shard, so that no partition takes it for old, however its clock ran.
+        """
+        epoch = 0
+        if producer:
+            epoch = self.epoch_of(producer, principal) + 1
+        else:
+            producer = self._clock.stamp(self._time.wall_ms(), self._clock.highest)
+        self._producers.propose(ProducerOpened(producer, epoch, principal), then)
+
+    def epoch_of(self, producer: int, principal: str) -> int:
+        """Return the newest epoch of a producer id.
+
+        Raises `UnknownProducer`, or `ProducerExpired` if it may have been granted and forgotten.
+        """
+        held = self.catalog.producer(producer)
+        if held is None and producer < self.catalog.forgotten_below:
+            raise ProducerExpired(f"producer {producer} was granted too long ago: open a new one")
+        if held is None or held.principal != principal:
+            raise UnknownProducer(
+                f"producer {producer} was not granted to {principal}: open one first"
+            )
+        return held.epoch
+
+    def apply(self, index: int, payload: Payload) -> None:
+        """Apply a committed entry."""
+        match payload.control:
+            case None:
+                self._leads = self.group is not None and self.group.begins_own_term(index)
+                if self._leads:
+                    self.membership.lead()
+            case TopicCreated() as record:
+                self._clock.raise_to(record.stamp)
+                self._created(index, record)
+            case TopicAltered() | TopicClusterPaused() | TopicDeleted() as record:
+                self.administration.apply(index, record)
+            case TopicGrown() as record:
+                self.administration.grown(record)
+            case TopicEnds() as record:
+                self.endings.apply(index, record)
+            case NodeJoined() | NodeChanged() | LevelRaised() as record:
+                self.membership.apply(index, record)
+            case GroupsPlaced() | GroupsSettled() as record:
+                self.membership.apply(index, record)
+                self._moved(record)
+            case ProducerOpened() as record:
+                self._clock.raise_to(record.producer)
+                granted = self.catalog.open(record)
+                if then := self._producers.applied(index):
+                    then(granted)
+            case other:
+                raise Halted(f"a {type(other).__name__} does not belong into the registry")
+
+    def _moved(self, record: GroupsPlaced | GroupsSettled) -> None:
+        """Let groups be opened that are to lie here from now on, and closed that need not."""
+        for topic in dict.fromkeys(self.catalog.by_id(topic_of(group)) for group, _ in record.rows):
+            if topic is not None:
+                self._opened(topic)
+
+    def decode(self, data: Any) -> Catalog:
+        """See `Machine`."""
+        catalog = Catalog.decode(data)
+        if (level := catalog.nodes.level) > self._level:
+            raise UnknownVersion(
+                f"the registry was written by a newer release of weir (level {level}, this one "
+                f"reads up to {self._level}): upgrade this node",
+                level,
+                self._level,
+            )
+        me, known = self._identity, catalog.nodes.get(self._identity.node)
+        if known is not None and known.birth not in (0, me.birth):
+            raise Halted(f"it says that node {me.node} of this set has another data folder")
+        return catalog
+
+    def restore(self, catalog: Catalog) -> None:
+        """Hold what a snapshot holds in place of everything."""
+        before = self.catalog.topics()
+        self.catalog.become(catalog)
+        for topic in before:
+            if self.catalog.by_id(topic.id) is None:
+                self._closed(topic)
+        self._clock.raise_to(self.catalog.last_stamp)
+        for topic in self.catalog.topics():
+            self._opened(topic)
+
+    def describe(self, topic: Topic) -> TopicInfo:
+        """Return a topic and where its partitions are served."""
+        addresses = [self._place(group) for group in topic.groups()]
+        ends = tuple((end.partition, end.stamp * end.done) for end in topic.ends)
+        return TopicInfo(
+            topic.id, topic.namespace, topic.name, topic.order, addresses, topic.settings, ends
+        )
+
+    def changing(self) -> None:
+        """See `Machine`: nobody is promised anything of the registry."""
+
+    def encode(self) -> object:
+        """Return the state for a snapshot."""
+        return self.catalog.encode()
+
+    @property
+    def first_needed(self) -> int:
+        """A snapshot holds all there is to know: no entry below it is needed."""
+        return self.group.node.last_index + 1 if self.group is not None else 0
+
+    def _created(self, index: int, record: TopicCreated) -> None:
+        topic, is_new = self.catalog.create(record)
+        if is_new:
+            self._opened(topic)
+        if (waiting := self._topics.applied(index)) is None:
+            return
+        caller, request = waiting
+        try:
+            reply = self.describe(topic) if is_new else self._existing(topic, request)
+        except TopicExists as error:
+            self._outbox.refuse(caller, error)
+        else:
+            self._outbox.reply(caller, reply)
+
+    def _existing(self, topic: Topic, request: CreateTopic) -> TopicInfo:
+        same = (topic.partitions, topic.order) == (request.partitions, request.order)
+        if request.if_absent and same and request.settings.agrees(topic.settings):
+            return self.describe(topic)
+        raise TopicExists(
+            f"topic {topic.full_name} exists with {_many_partitions(topic.partitions)}, "
+            f"order={topic.order}, {_kept(topic.settings)}; choose another name, use it as it is, "
+            "or alter it",
+            topic.id,
+        )
+
+    def _propose(
+        self,
+        record: TopicCreated
+        | TopicAltered
+        | TopicGrown
+        | TopicEnds
+        | TopicClusterPaused
+        | TopicDeleted
+        | ProducerOpened
+        | NodeRecord,
+    ) -> int:
+        if self.group is None or not self.ready:
+            raise no_registry()
+        return self.group.propose(of_control(record))
+
+
+def _many_partitions(count: int) -> str:
+    return f"{count} partition" if count == 1 else f"{count} partitions"
+
+
+def _kept(settings: TopicSettings) -> str:
+    """Return a topic's retention with the largest units in which the numbers are whole."""
+    age, size = settings.retention_ms, settings.retention_bytes
+    days = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms"))
+    long = next((f"{age // ms}{unit}" for ms, unit in days if not age % ms), "")
+    powers = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+    large = next((f"{size // one}{unit}" for one, unit in powers if not size % one), "")
+    return (
+        f"retention={'forever' if age == FOREVER else long} and "
+        f"retention-bytes={'none' if size == FOREVER else large}"
+        + "".join(f", scatter-with={name}" for name in settings.scatter_with)
+        + "".join(f", until-done={name}" for name in settings.until_done)
+    )

@@ -1,0 +1,401 @@
+"""One partition on this shard: its replicated state, and what it does while it leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import weir_raft as raft
+from weir.broker.consumers.operations import Change
+from weir.broker.partition.chunk_reads import ChunkReads
+from weir.broker.partition.context import Surroundings
+from weir.broker.partition.description import info_of, order_of, positions_of
+from weir.broker.partition.fetches import Fetches
+from weir.broker.partition.leader import Leading
+from weir.broker.partition.outcomes import apply_control
+from weir.broker.partition.produce_requests import publish, publish_devices
+from weir.broker.partition.replica_reads import check_replica, end_if_astray
+from weir.broker.partition.retention import done_below, first_needed, retain
+from weir.broker.produce.batcher import Crowd, FanIn
+from weir.broker.records.entries import Payload
+from weir.broker.replica.group import Group
+from weir.broker.replica.linearizable_reads import assured
+from weir.broker.runtime.leaderless import no_leader
+from weir.broker.runtime.outbox import Caller
+from weir.broker.scattering.participant import Tell
+from weir.broker.state.state import PartitionState
+from weir.errors import DamagedRange, Refused, Unavailable
+from weir.model.header import Header
+from weir.model.ids import node_of, partition_of
+from weir.model.topic import ClusterPause, Topic
+from weir.order.clock import HybridClock
+from weir.protocol.client.admin import ForgetHub, ListClusters, ListHubs
+from weir.protocol.client.cursors import MoveCursor, SeekCursor, TakeTurn
+from weir.protocol.client.messages import (
+    Ack,
+    Decide,
+    Extend,
+    Fetch,
+    FetchChunks,
+    Nack,
+    OpenCluster,
+    Prepare,
+    Produce,
+    Pull,
+    Withdraw,
+)
+
+
+class Partition:
+    """The machine of one partition's group."""
+
+    __slots__ = ("_dirty", "_fence", "_pauses", "_shared", "cursors_done", "fetches", "group",
+                 "leading", "rests_until", "state")  # fmt: skip
+
+    def __init__(
+        self, group: Group, state: PartitionState, shared: Surroundings,
+        dirty: Callable[[Partition], None], pauses: tuple[ClusterPause, ...] = (),
+    ) -> None:  # fmt: skip
+        """Join a restored state with its group. `dirty` is told when something waits to be `cut`
+        into an entry. `pauses` are what the registry says of the topic's clusters.
+        """
+        self._pauses = pauses
+        self.group = group
+        self.state = state
+        self.fetches = Fetches(group, state, shared.reads, shared.outbox, shared.time, self._order)
+        self._shared = shared
+        self._dirty = dirty
+        self.leading: Leading | None = None
+        #: How far the clusters are here that read the topic in total order, as the leader of
+        #: partition 0 said; None before it has.
+        self.cursors_done: dict[str, int] | None = None
+        self._fence = self.rests_until = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads and has applied an entry of its own term."""
+        return self.leading is not None
+
+    @property
+    def has_leader(self) -> bool:
+        """Whether it is known who answers for it; of a damaged one, others do, or nobody will."""
+        group = self.group
+        if self.leading is not None or group.damage is not None:
+            return True
+        return group.leader not in (0, group.voter)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a fetch or pull waits here for data or its deadline."""
+        leading = self.leading
+        return self.fetches.waiting or (leading is not None and leading.waiting)
+
+    def _order(self) -> tuple[int, int]:
+        return order_of(self.group.id, self.state, self.leading, self._shared)
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def positions(self, caller: Caller, stamp: int) -> None:
+        """Say where this partition begins, ends, and where messages from `stamp` on begin.
+
+        With a stamp, all that is stamped below it, now or later, lies before that end.
+        """
+        self._check_applied()
+        positions = partial(positions_of, self.group, self.state, stamp)
+
+        def tell() -> None:
+            if stamp and self.leading is not None:
+                self._shared.outbox.touches(caller.session, self.group.id)
+                self._may_wait()
+                self.leading.settling.ask(caller, stamp, positions)
+            else:
+                self._shared.outbox.reply(caller, positions())
+
+        assured(self.group, self._shared.outbox, caller, tell)
+
+    def publish(self, caller: Caller, request: Produce, own: Callable[[Header], None]) -> None:
+        """Take a batch; the reply comes after the commit. `own` raises unless its sender may."""
+        self._shared.admit(self.group.id)
+        leading = self.leading or self._led()
+        self._shared.outbox.touches(caller.session, self.group.id)
+        check_dues = leading.grants.pickers.check_dues
+        if publish(self._shared, leading.intake, caller, request, own, check_dues):
+            self._dirty(self)
+
+    def publish_devices(self, crowd: Crowd) -> None:
+        """Take device publishes, those of a connection together; confirms come after the commit."""
+        publish_devices(self._shared, self.group.id, self._fan_in(), crowd)
+        self._dirty(self)
+
+    def part(self, request: Prepare | Decide, tell: Tell) -> None:
+        """Prepare a part of a scattering, or do a step with it."""
+        self._may_wait()
+        if self._led().parts.take(request, tell):
+            self._dirty(self)
+
+    def fetch(self, caller: Caller, request: Fetch) -> None:
+        """Read by offset."""
+        if request.replica and self.leading is None:
+            check_replica(self.group)
+        elif not self.group.is_read_as_it_lies or request.offset >= self.state.next_offset:
+            self._led()  # what a damaged one held behind its end, nobody knows
+        self._shared.outbox.touches(caller.session, self.group.id)
+        self._may_wait()
+        self.fetches.fetch(caller, request)
+
+    def fetch_chunks(self, caller: Caller, request: FetchChunks) -> None:
+        """Read chunks by the Raft index of their entries."""
+        self._led()
+        ChunkReads(self.group, self._shared.reads, self._shared.outbox).fetch(caller, request)
+
+    def pull(self, caller: Caller, request: Pull) -> None:
+        """Ask for a grant."""
+        grants = self._led().grants
+        self._shared.outbox.touches(caller.session, self.group.id)
+        self._may_wait()
+        grants.pull(caller, request)
+
+    def begun(self, session: int, cluster: str, runs: Sequence[tuple[int, int]]) -> None:
+        """A consumer says what it works on. Raises `NotLeader` where another node leads."""
+        self._led().grants.begun.said(cluster, session, runs)
+
+    def settle(self, caller: Caller, request: Ack | Nack | Extend | Withdraw) -> None:
+        """Ack messages of grants, give them back, let grants last longer, or wait for none."""
+        self._led().settle(caller, request)
+
+    def turn(self, caller: Caller, request: TakeTurn | MoveCursor | SeekCursor) -> None:
+        """Read the topic in total order, in turn."""
+        leading = self._led()
+        self._shared.outbox.touches(caller.session, self.group.id)
+        self._may_wait()
+        leading.turn(caller, request)
+
+    def describe(self, caller: Caller) -> None:
+        """Say what this partition holds."""
+        self._check_applied()
+        outbox = self._shared.outbox
+        group, state = self.group, self.state
+        assured(group, outbox, caller, lambda: outbox.reply(caller, info_of(group, state)))
+
+    @property
+    def leader(self) -> tuple[int, int]:
+        """The node that leads as far as this replica knows, 0 if none, and the Raft term."""
+        return node_of(self.group.leader), self.group.node.term
+
+    def list_clusters(self, caller: Caller, request: ListClusters) -> None:
+        """Say how far clusters are."""
+        self._led()
+
+        outbox = self._shared.outbox
+        assured(self.group, outbox, caller, lambda: self._led().steering.list(caller, request))
+
+    def open_cluster(self, caller: Caller, request: OpenCluster) -> None:
+        """Let a cluster have a mode, for the whole topic."""
+        self._led().steering.open(caller, request)
+
+    def list_hubs(self, caller: Caller, request: ListHubs) -> None:
+        """Say where devices stand."""
+        self._led()
+
+        outbox = self._shared.outbox
+        assured(self.group, outbox, caller, lambda: self._led().standings.list(caller, request))
+
+    def forget_hub(self, caller: Caller, request: ForgetHub) -> None:
+        """Forget where the devices of a hub stand."""
+        self._led().standings.forget(caller, request)
+
+    def change_cluster(self, caller: Caller, request: Change) -> None:
+        """Seek, pause or delete a cluster."""
+        self._led().steering.change(caller, request)
+
+    # -- time and peers ----------------------------------------------------------------------
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether something is in line that is not proposed yet."""
+        return self.leading is not None and self.leading.intake.has_staged
+
+    def cut(self) -> int:
+        """Propose all that has gathered since the last flush began; return from how many devices,
+        or rather from how many reads of their connections.
+        """
+        return self.leading.cut() if self.leading is not None else 0
+
+    def _may_wait(self) -> None:
+        """Be told that time passes, until nobody waits: said first, for what follows may raise."""
+        self._shared.waiting[self.group.id] = self
+        self.rests_until = 0
+
+    def tick(self) -> None:
+        """Let waits end that are over."""
+        if self.leading is None:
+            end_if_astray(self.group, self.fetches)
+        self.fetches.tick()
+        if self.leading is not None:
+            self.leading.tick()
+            self.rests_until = 0 if self.leading.waiting else self.fetches.due_ms
+
+    def drain(self, acks: bool) -> None:
+        """The node stops: let nobody wait any more; fetches go on, and so do `acks` for a while."""
+        self.fetches.drain()
+        if self.leading is not None:
+            self.leading.drain(acks)
+
+    def retain(self, topic: Topic) -> None:
+        """Propose a later start if its topic's settings let messages go."""
+        if self.leading is None or not self.group.accepts:
+            return
+        settings, done = topic.settings, 0
+        if settings.until_done:
+            cursors = self.cursors_done
+            if topic.order != "total":
+                cursors = {}  # no cluster reads such a topic by a cursor
+            elif partition_of(self.group.id) == 0:
+                cursors = self.state.cursors.done_in(0)
+            done = done_below(self.state, settings.until_done, cursors)
+        retain(self.group, self.state, settings, self._shared.time.wall_ms(), done)
+
+    def stall(self, error: Refused) -> None:
+        """No majority has room for publishes that are under way: tell who waits for them."""
+        if self.leading is not None:
+            self.leading.stall(error)
+
+    def end(self, error: Refused) -> None:
+        """The topic is deleted: refuse all who wait; what is under way comes to its end.
+
+        With other replicas it may not, for these end it as well.
+        """
+        if self.group.has_others:
+            self.lose(error)
+        self.fetches.end(error)
+        if self.leading is not None:
+            self.leading.end(error)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is under way."""
+        return self.leading is None or self.leading.at_rest
+
+    @property
+    def under_way(self) -> set[tuple[int, int]]:
+        """The producers, and their epochs, of what is accepted and not committed yet."""
+        return set() if self.leading is None else self.leading.intake.under_way
+
+    def has_under_way(self, producer: int) -> bool:
+        """Return whether a batch of a producer is accepted and not committed yet."""
+        return self.leading is not None and self.leading.intake.has_under_way(producer)
+
+    def closed(self, session: int) -> None:
+        """A peer is gone."""
+        self.fetches.closed(session)
+        if self.leading is not None:
+            self.leading.closed(session)
+
+    # -- the machine -------------------------------------------------------------------------
+
+    def lead(self, leadership: raft.Leadership) -> None:
+        """Keep the fence until the first entry of this term is applied."""
+        self._shared.outbox.counts.leads_begun += 1
+        self._fence = max(self._fence, leadership.fence)
+
+    def lose(self, error: Refused) -> None:
+        """Lead no more: all who wait are sent to who leads next, who alone knows what became of
+        what they asked for.
+        """
+        self.fetches.end(error)
+        self._shared.outbox.counts.leads_lost += 1
+        leading, self.leading = self.leading, None
+        self._shared.leads_changed += 1
+        if leading is None:
+            return
+        leading.lose(error, self._shared.budget.release)
+        if self.group.cut_off:
+            self._shared.outbox.hang_up(self.group.id, "this node lost touch with the others")
+
+    def begin_above(self, floor: int) -> None:
+        """Stamp above what had been promised when this partition joined its topic's order."""
+        self._fence = max(self._fence, floor)
+        if self.leading is not None:
+            self.leading.intake.clock.raise_to(floor)
+
+    def pause(self, pauses: tuple[ClusterPause, ...]) -> None:
+        """The registry says which of the topic's clusters are paused, and which go on."""
+        if pauses != self._pauses:
+            self._pauses = pauses
+            if self.leading is not None:
+                self._may_wait()
+                self.leading.steering.follow(pauses)
+
+    def changing(self) -> None:
+        """See `Machine`: whoever is elected by the new members has all promises in its log."""
+        promised = max(self._fence, self._shared.highest.promised)
+        self._led().settling.raise_above(promised)
+
+    def decode(self, data: Any) -> PartitionState:
+        """See `Machine`."""
+        return PartitionState.decode(data)
+
+    def restore(self, state: PartitionState) -> None:
+        """Take a state as another node had it, in place of what is known here."""
+        self.state.become(state)
+
+    def apply(self, index: int, payload: Payload) -> None:
+        """Apply a committed entry, then tell who waits for it."""
+        before = self.state.decided_offset
+        if payload.batches:
+            for batch in payload.batches:
+                self.state.apply(batch, index)
+                if self.leading is not None:
+                    self._shared.budget.release(self.leading.intake.committed(batch))
+        elif payload.control is not None:
+            if self.leading is not None:
+                self._may_wait()  # a pull is back in line if acks left nothing of its grant
+            apply_control(index, payload.control, self.group, self.state, self.leading)
+        elif self.leading is None and self.group.begins_own_term(index):
+            # Every inherited entry is applied, so next offset, stamp and dedupe are complete.
+            self._lead_now()
+        if self.state.decided_offset > before:  # chunks are nobody's news
+            self._wake()
+
+    def encode(self) -> object:
+        """Return the state for a snapshot."""
+        return self.state.encode()
+
+    @property
+    def first_needed(self) -> int:
+        """See `Machine`."""
+        return first_needed(self.group, self.state)
+
+    def _wake(self) -> None:
+        self._shared.woken[self.group.id] = self.fetches.wake
+        if self.leading is not None:
+            self.leading.wake()
+
+    def _lead_now(self) -> None:
+        shared = self._shared
+        shared.leads_changed += 1
+        clock = HybridClock(max(self._fence, self.state.last_stamp), shared.highest)
+        self.leading = Leading(self.group, self.state, clock, shared, self._pauses)
+        self._may_wait()  # there may be something that an earlier leader left behind
+
+    def _fan_in(self) -> FanIn:
+        shared, leading = self._shared, self._led()
+        if not shared.fan_in_producer:
+            raise Unavailable("the shard's own producer is being opened: try again shortly")
+        return leading.devices(shared.fan_in_producer, shared.outbox, shared.budget)
+
+    def _check_applied(self) -> None:
+        """Raise unless all that was ever confirmed is applied here, or never will be."""
+        if not self.group.is_read_as_it_lies:
+            self._led()
+
+    def _led(self) -> Leading:
+        if self.leading is None:
+            damage = self.group.damage
+            if damage is not None and self.group.is_read_as_it_lies:
+                raise DamagedRange(f"this partition can only be read: {damage}", damage.position)
+            if self.group.has_others and self.group.leader != self.group.voter:
+                raise no_leader(node_of(self.group.leader))
+            raise Unavailable("this partition is starting: try again shortly")
+        return self.leading

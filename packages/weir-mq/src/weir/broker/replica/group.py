@@ -1,0 +1,451 @@
+"""One Raft group on this shard: the node, its place in the log, and the machine it drives.
+
+This is the only place where Raft, log and state machine meet. The order of things is Raft's: see
+`weir_raft.ready`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+import weir_raft as raft
+from weir.broker.records.entries import Payload, applied_by
+from weir.broker.records.snapshots import unpack_slowly
+from weir.broker.replica.catch_up import Supply
+from weir.broker.replica.catch_up_slots import Slots
+from weir.broker.replica.halting import ReplicaHalt
+from weir.broker.replica.incoming_snapshots import Incoming
+from weir.broker.replica.raft_storage import LogStorage
+from weir.broker.replica.read_index import Rounds, Then
+from weir.broker.replica.refusals import elsewhere, refusal_of
+from weir.broker.replica.rejoin import Overheard
+from weir.broker.replica.staging import stage
+from weir.broker.runtime.reads import Pauses, Reads
+from weir.errors import Damaged, NotLeader, Unavailable
+from weir.model.ids import REGISTRY_GROUP
+from weir.model.limits import KIB, MIB
+from weir.storage.log import Log
+
+#: So much is applied before other events have their turn, each batch counted with what it costs
+#: besides its bytes: about a thousand small ones, or a hundred thousand rows of devices.
+_AT_ONCE_BYTES = 4 * MIB
+_BATCH_BYTES = 4 * KIB
+
+_CONFIGURATION = raft.EntryKind.CONFIGURATION
+
+
+class Machine(Protocol):
+    """A state machine that committed entries drive."""
+
+    def lead(self, leadership: raft.Leadership) -> None:
+        """This node leads the group from here on."""
+
+    def lose(self, error: NotLeader) -> None:
+        """This node led and does not any more: `error` is for all who wait for it."""
+
+    def changing(self) -> None:
+        """The members are about to be changed. Raises `Refused` if that cannot be just now."""
+
+    def decode(self, data: Any) -> object:
+        """Return the state that another replica's `encode` gave; called in another thread."""
+
+    def restore(self, state: Any) -> None:
+        """Take another replica's state, as `decode` gave it, in place of the own."""
+
+    def apply(self, index: int, payload: Payload) -> None:
+        """Apply one committed entry; each exactly once, in order."""
+
+    def encode(self) -> object:
+        """Return the whole state for a snapshot, as MessagePack can hold it."""
+
+    @property
+    def first_needed(self) -> int:
+        """The index below which no entry is needed any more once a snapshot holds the state."""
+
+
+class Ties(NamedTuple):
+    """What joins a group to the rest of its shard, and to its other replicas."""
+
+    reads: Reads
+    slots: Slots
+    #: Sends messages to the replicas that they name; those that cannot be reached miss them.
+    send: Callable[[int, Sequence[raft.Message]], None]
+    #: Saves a checkpoint of the log now, unless that is under way.
+    save: Callable[[], None]
+    #: Told that a group has stopped, why, and what it met.
+    halted: Callable[[int, ReplicaHalt, Exception], None]
+
+
+class Group:
+    """Moves one group forward: proposals into the log, committed entries into the machine."""
+
+    __slots__ = ("_advancing", "_configuration", "_durable", "_halt", "_incoming", "_pauses",
+                 "_rounds", "_supply", "_ties", "cut_off", "id", "is_over", "is_placed_elsewhere",
+                 "log", "machine", "node", "overheard", "past", "voter")  # fmt: skip
+
+    machine: Machine
+
+    def __init__(
+        self,
+        id: int,
+        voter: int,
+        node: raft.Node,
+        log: Log,
+        past: LogStorage,
+        ties: Ties,
+        founders: tuple[int, ...],
+    ) -> None:
+        """Take a node restored from `past`; `run` must come before anything else.
+
+        `founders` voted when the group was new; none are known to a node that joined later.
+        """
+        self.id = id
+        #: This node, as the group knows it.
+        self.voter = voter
+        self.node = node
+        self.log = log
+        #: Whether the last leadership ended because the majority was out of reach.
+        self.cut_off = False
+        #: Whether other nodes are to hold it, too, whatever is known of that in its own log.
+        self.is_placed_elsewhere = False
+        #: What a damaged or incomplete group is told.
+        self.overheard = Overheard()
+        self.past = past
+        self._ties = ties
+        self._supply = Supply(id, node, past, ties.reads, ties.slots, self.advance, ties.save)
+        self._rounds = Rounds()
+        #: Whom to tell when the own disk has an entry; indices rise.
+        self._durable: deque[tuple[int, Callable[[], None]]] = deque()
+        self._advancing = False
+        self._pauses = Pauses(ties.reads, past.log, self.advance)
+        self._incoming = Incoming(past.log, ties.reads)
+        #: Why it stopped since it was opened, if it did.
+        self._halt: ReplicaHalt | None = None
+        #: Whether this node has let go of the group.
+        self.is_over = False
+        #: As of the applied index: what Raft has in force may be an entry that goes again.
+        self._configuration = past.configuration()
+        if self._configuration is None and founders:
+            self._configuration = raft.Configuration(founders)
+
+    def run(self, machine: Machine, campaign: bool = True) -> None:
+        """Drive `machine`, whose state is that of the node's snapshot; `campaign` at once, or not.
+
+        A damaged group is driven nowhere: it neither votes nor leads, and is read as it lies.
+        """
+        self.machine = machine
+        if self.damage is None:
+            if campaign:
+                self.node.campaign()
+            self.advance()
+
+    @property
+    def damage(self) -> Damaged | None:
+        """What this group lost that it needs to go on, or met and cannot apply; None if nothing."""
+        return self.past.damage or self._halt
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads the group."""
+        return self.node.role is raft.Role.LEADER and self.damage is None
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether a large snapshot that came is being decoded; the group goes on meanwhile."""
+        return self._incoming.is_decoding
+
+    @property
+    def leader(self) -> int:
+        """The voter that leads as far as this node knows; 0 for none."""
+        return self.node.leader if self.damage is None else self.overheard.leader
+
+    @property
+    def has_others(self) -> bool:
+        """Whether other nodes have a part in this group."""
+        return self.is_placed_elsewhere or self.node.configuration.members != (self.voter,)
+
+    @property
+    def knows_its_voter(self) -> bool:
+        """Whether its log, or what others sent, says by which id they know this node: where all is
+        lost, it may have come back under another one before.
+        """
+        return self.past.configuration() is not None or bool(self.overheard.leader)
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether old entries are lost here which others have, in a group that goes on."""
+        return bool(self.past.unreadable) and self.damage is None and self.has_others
+
+    @property
+    def is_read_as_it_lies(self) -> bool:
+        """Whether it is damaged, and nobody else, who would know what was committed, has it."""
+        return self.damage is not None and not self.has_others
+
+    @property
+    def is_current(self) -> bool:
+        """Whether an entry of the term of a known leader is applied here: and so all that was
+        committed before that term.
+        """
+        node = self.node
+        return bool(node.leader and node.applied_index and self._applied_term == node.term)
+
+    # -- snapshots ---------------------------------------------------------------------------
+
+    @property
+    def kept_index(self) -> int:
+        """Through which index the next checkpoint is to hold this group's state.
+
+        That of a damaged group stays as the last one had it.
+        """
+        if self.damage is None:
+            return self.node.applied_index
+        snapshot = self.past.snapshot()
+        return snapshot.index if snapshot else 0
+
+    @property
+    def lacks_state(self) -> bool:
+        """Whether the state that a checkpoint is to hold is in the last one alone: it stopped with
+        a newer one, which is not to be believed.
+        """
+        snapshot = self.past.snapshot() if self._halt is not None else None
+        return snapshot is not None and snapshot.data is None
+
+    def covered(self) -> raft.Snapshot | None:
+        """Return what `snapshot` does, without the state."""
+        if not (index := self.node.applied_index):
+            return None
+        return raft.Snapshot(index, self._applied_term, None, self._configuration)
+
+    def snapshot(self) -> raft.Snapshot | None:
+        """Return the state as of `kept_index`; None if nothing was applied yet."""
+        if self.damage is not None:
+            return self.past.snapshot()
+        found = self.covered()
+        return found and replace(found, data=self.machine.encode())
+
+    @property
+    def _applied_term(self) -> int:
+        index = self.node.applied_index
+        # While older entries are filled in, the log ends below what an installed snapshot holds.
+        known = self.past.saved_term(index)
+        return self.node.term_at(index) if known is None else known
+
+    def saved(self, snapshot: raft.Snapshot) -> None:
+        """A durable checkpoint holds this: let go of entries nobody needs."""
+        if self.damage is not None or self.node.durable_index < self.node.applied_index:
+            return  # what is still being filled in lies below what is applied
+        self.past.saved(snapshot)
+        needed = min(self.machine.first_needed, snapshot.index + 1)
+        # Only what is gone from the log is gone for the others: who is behind is sent the rest.
+        self.node.compact(needed - 1)
+        self.log.drop_below(self.id, needed)
+
+    def drop_below(self, index: int) -> None:
+        """No reader needs the entries below `index` any more; replicas that are behind may need
+        them until a snapshot is durable that covers them.
+        """
+        if not self.has_others:
+            # Only what is gone for the others, who may come, is gone from the log.
+            self.node.release(index - 1)
+        index = min(index, self.node.first_index)
+        self.log.drop_below(self.id, index)
+
+    # -- proposals and reads -----------------------------------------------------------------
+
+    @property
+    def accepts(self) -> bool:
+        """Whether `propose` would take an entry: false while leadership is handed over, too."""
+        return self.node.accepts and self._halt is None
+
+    def propose(self, payload: Payload) -> int:
+        """Append an entry and stage its bytes; return its index.
+
+        Raises `NotLeader`, `Unavailable` or `Overloaded`.
+        """
+        if self._halt is not None:
+            raise Unavailable(str(self._halt))
+        try:
+            index = self.node.propose(payload, payload.size)
+        except (raft.NotLeader, raft.NotReady, raft.Overloaded) as error:
+            raise refusal_of(error) from None
+        self.advance()
+        return index
+
+    def read(self, then: Then) -> None:
+        """Tell `then` when what is applied here holds all that was confirmed to anybody by now, or
+        why that will not be: at once where no other node could know better.
+        """
+        if self._halt is not None:
+            then(Unavailable(str(self._halt)))
+        elif self._rounds.begin(self.node, then):
+            self.advance()
+
+    def when_durable(self, index: int, then: Callable[[], None]) -> None:
+        """Call `then` once this node's own disk has an entry that it proposed just now; never, if
+        it does not lead any more by then.
+        """
+        self._durable.append((index, then))
+
+    def begins_own_term(self, index: int) -> bool:
+        """Whether a NOOP opened the term that this node leads in, and not an earlier one's.
+
+        After a restart the NOOPs of earlier terms are applied again, before entries that count.
+        """
+        node = self.node
+        return node.role is raft.Role.LEADER and node.term_at(index) == node.term
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def persisted(self, ready: int) -> None:
+        """Take note that a Ready is durable; apply what is committed by it."""
+        self.node.persisted(ready)
+        self.advance()
+        while self._durable and self._durable[0][0] <= self.node.durable_index:
+            self._durable.popleft()[1]()
+
+    def offer(self, message: raft.InstallSnapshot, refuse: Callable[[str], None]) -> str:
+        """Take a piece of a snapshot; the one that completes it only if the whole can be decoded.
+        Return why not; where that takes long, `refuse` is told later.
+        """
+        size = message.snapshot.size
+        is_large = self.id != REGISTRY_GROUP and size >= MIB
+        if is_large and self._incoming.is_decoding and message.position + len(message.data) == size:
+            return ""  # it is sent again until it is answered: nothing is joined for that
+        whole = self.node.whole_with(message)
+        if whole is None:
+            self.step(message)
+            return ""
+
+        def then(state: object, why: str) -> None:
+            if why:
+                refuse(why)
+            elif not self.is_over and self.damage is None and self.node.awaits(message):
+                self._take(message, state)
+
+        if is_large:
+            self._incoming.decode_aside(whole, self.machine.decode, then)
+            return ""
+        if not (why := self._incoming.decode(whole, self.machine.decode)):
+            self._take(message, self._incoming.state)
+        return why
+
+    def _take(self, message: raft.InstallSnapshot, state: object) -> None:
+        self._incoming.state = state
+        self.step(message)
+        self._incoming.state = None
+
+    def step(self, message: raft.Message) -> None:
+        """Take what another replica sent."""
+        if self.past.unreadable:
+            self.overheard.take(message)
+        self.node.step(message)
+        if isinstance(message, raft.AppendReply) and not message.rejected:
+            self._supply.acknowledged(message.sender, message.index)
+        self.advance()
+
+    def advance(self) -> None:
+        """Stage and apply all that Raft has ready.
+
+        A machine may propose while it applies: the loop that is running takes that up, for a
+        second one inside it could apply later entries before earlier ones.
+        """
+        if self._advancing or self.is_over or self._halt is not None:
+            return
+        self._advancing, room = True, _AT_ONCE_BYTES
+        try:
+            while self._halt is None and (ready := self.node.take()) is not None:
+                self._do(ready)
+                if ready.committed:
+                    room -= _cost(ready.committed)
+                    if room <= 0:  # whoever was away may have an hour to apply
+                        return self._pauses.pause()
+        finally:
+            self._advancing = False
+
+    def _do(self, ready: raft.Ready) -> None:
+        if ready.lost_leadership:
+            self._lose(ready.lost_quorum)
+        if ready.became_leader:
+            self.machine.lead(ready.became_leader)
+        if ready.messages:
+            self._ties.send(self.id, ready.messages)
+        if ready.snapshot is not None and not self._restore(ready.snapshot):
+            return
+        if ready.entries or ready.hard_state is not None or ready.snapshot is not None:
+            stage(self.log, self.id, self.node, ready)
+        for entry in ready.committed:
+            if not self._apply(entry):
+                return
+        if ready.reads or ready.loads or ready.wants_snapshot:
+            self._serve(ready)
+        elif ready.committed and self._rounds.waiting:
+            self._rounds.applied(self.node.applied_index)
+
+    def _apply(self, entry: raft.Entry) -> bool:
+        # Told first: whoever leads from this very entry on may propose at once.
+        self.node.applied(entry.index)
+        try:
+            if entry.kind is _CONFIGURATION:  # it drives the group, not its machine
+                assert isinstance(entry.data, bytes)
+                self._configuration = raft.Configuration.unpack(entry.data)
+            else:
+                self.machine.apply(entry.index, applied_by(entry))
+        except Exception as error:  # whatever a state meets in an entry that contradicts it
+            self._stop(f"entry {entry.index:,}", error)
+            return False
+        return True
+
+    def _stop(self, what: str, error: Exception) -> None:
+        """Take no part any more: what is here may be half changed, and is not to be believed."""
+        self._halt = ReplicaHalt(self.id, what, error)
+        # A leader before this term does not know what this one acknowledged in it.
+        self.overheard = Overheard(self.node.term)
+        if self.node.role is raft.Role.LEADER:
+            self._lose(cut_off=False)
+        self._ties.halted(self.id, self._halt, error)
+
+    def _lose(self, cut_off: bool) -> None:
+        self.cut_off = cut_off
+        error = elsewhere(self.leader)
+        self._durable.clear()
+        self._rounds.lose(error)
+        self._supply.lose()
+        self.machine.lose(error)
+
+    def _restore(self, snapshot: raft.Snapshot) -> bool:
+        state, self._incoming.state = self._incoming.state, None
+        try:
+            if state is None:  # Raft took it later than it was offered
+                assert isinstance(snapshot.data, bytes | bytearray)  # it came over a link
+                state = self.machine.decode(unpack_slowly(snapshot.data))
+            self.machine.restore(state)
+        except Exception as error:  # as for an entry
+            self._stop(f"a snapshot through entry {snapshot.index:,}", error)
+            return False
+        self._configuration = snapshot.configuration
+        self.past.saved(replace(snapshot, data=None))
+        return True
+
+    def _serve(self, ready: raft.Ready) -> None:
+        for read in ready.reads:
+            self._rounds.confirmed(read)
+        self._rounds.applied(self.node.applied_index)
+        for load in ready.loads:
+            self._supply.load(load)
+        for voter in ready.wants_snapshot:
+            snapshot = self.snapshot()
+            assert snapshot is not None  # there is something that the member lacks
+            self._supply.snapshot(voter, snapshot)
+
+
+def _cost(entries: Sequence[raft.Entry]) -> int:
+    """Return what applying entries costs, in bytes."""
+    cost = 0
+    for entry in entries:
+        data = entry.data
+        batches = len(data.batches) if type(data) is Payload else 0
+        cost += entry.size + _BATCH_BYTES * (1 + batches)
+    return cost

@@ -1,0 +1,133 @@
+"""What time it is in a set, as one shard of it hears the clocks of the others.
+
+Each shard tells each that it is linked to what its wall clock says. What is kept of that is the
+difference to the own clock that never jumps: so a wall clock that is set, here or there, is seen
+as what it is. A message says less than its sender's clock by as long as it took; of the last two
+the higher one is kept, so that one that was late moves nothing.
+
+A node whose clock is far from the median of all goes by that, and hands over what it leads: what
+has a stamp in the future can never be taken back, nor what was let go as too old.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import weir_raft as raft
+from weir.model.ids import node_of
+from weir.model.limits import MAX_AHEAD_MS
+from weir.order.clock import Time
+
+#: How often a shard tells the time. A clock that is set back is noticed by others after `_KEPT`.
+TELL_EVERY_MS = 1_000
+_KEPT = 2
+#: Of who has said nothing for so long nobody knows what became of its clock.
+_FORGET_MS = 5_000
+#: A wall clock that gained or lost so much of late was set.
+_SET_MS = 100
+
+
+class Voting(Protocol):
+    """A group in which this node has a vote."""
+
+    id: int
+    #: The id by which the group knows this node.
+    voter: int
+    node: raft.Node
+
+
+class Clocks:
+    """The wall clocks of this node and of those that it is linked to; the `Time` that it goes by.
+
+    `monotonic_ms` is the own clock that never jumps.
+    """
+
+    __slots__ = ("_at", "_heard", "_looked", "_node", "differ", "monotonic_ms", "own_ms")
+
+    def __init__(self, node: int, time: Time) -> None:
+        """Be `node`, which has heard of nobody yet."""
+        self.monotonic_ms: Callable[[], int] = time.monotonic_ms
+        #: What the own wall clock says, right or wrong.
+        self.own_ms: Callable[[], int] = time.wall_ms
+        self._node = node
+        #: By node, by how much its wall clock lay before the own clock that never jumps.
+        self._heard: dict[int, deque[int]] = {}
+        #: When that was said last.
+        self._at: dict[int, int] = {}
+        #: Whether any two clocks, as of the last `look`, differ by more than `max_ahead`: only
+        #: then is there anything to ask.
+        self.differ = False
+        self._looked = self._own()
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, by the median of all clocks where the own one is far from it."""
+        wall = self.own_ms()
+        return wall - self._astray_at(wall)
+
+    @property
+    def astray_ms(self) -> int:
+        """By how much the own wall clock lies ahead of `wall_ms`; 0 where it is not far from it."""
+        return self._astray_at(self.own_ms())
+
+    def _astray_at(self, wall: int) -> int:
+        if not self.differ:
+            if abs(wall - self.monotonic_ms() - self._looked) <= _SET_MS:
+                return 0
+            self.look()
+        ahead = self.ahead_ms(self._node, self._heard)
+        return ahead if abs(ahead) > MAX_AHEAD_MS else 0
+
+    def told(self, node: int, wall_ms: int) -> None:
+        """A node says what its clock says."""
+        now = self._at[node] = self.monotonic_ms()
+        self._heard.setdefault(node, deque(maxlen=_KEPT)).append(wall_ms - now)
+        self.look()
+
+    def look(self) -> None:
+        """See whether all clocks agree; called so often that a clock that was set is noticed."""
+        now = self.monotonic_ms()
+        self._looked = self.own_ms() - now
+        if not self._at:
+            self.differ = False
+            return
+        since = now - _FORGET_MS
+        for node in [node for node, at in self._at.items() if at < since]:
+            del self._at[node], self._heard[node]
+        known = [self._looked, *map(max, self._heard.values())]
+        self.differ = max(known) - min(known) > MAX_AHEAD_MS
+
+    def ahead_ms(self, node: int, among: Iterable[int]) -> int:
+        """Return by how much a node's clock lies before the median of those known `among` some and
+        itself; 0 where it is not known.
+
+        Of an even number the lower one in the middle counts: who is ahead does harm that lasts.
+        """
+        own = self._of(node)
+        if own is None:
+            return 0
+        known = sorted(at for one in {node, *among} if (at := self._of(one)) is not None)
+        return own - known[(len(known) - 1) // 2]
+
+    def is_astray(self, group: Voting) -> bool:
+        """Whether this node's clock is too far from the median of a group's voters to lead it."""
+        return self.differ and abs(self.ahead_ms(self._node, _nodes(group))) > MAX_AHEAD_MS
+
+    def is_near(self, group: Voting, voter: int) -> bool:
+        """Whether a voter's clock is so near the median that a group it is given stays with it."""
+        ahead = self.ahead_ms(node_of(voter), _nodes(group)) if self.differ else 0
+        return 2 * abs(ahead) <= MAX_AHEAD_MS
+
+    def _of(self, node: int) -> int | None:
+        if node == self._node:
+            return self._own()
+        heard = self._heard.get(node)
+        return max(heard) if heard else None
+
+    def _own(self) -> int:
+        return self.own_ms() - self.monotonic_ms()
+
+
+def _nodes(group: Voting) -> list[int]:
+    return [node_of(voter) for voter in group.node.configuration.voters]

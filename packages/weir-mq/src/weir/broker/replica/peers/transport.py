@@ -1,0 +1,340 @@
+"""The other replicas of the groups here: what is sent to them, what they send, and the time that
+passes for all (`weir_raft.Multi`).
+
+A replica is on the shard of its node that serves the group's log there, one of as many as that node
+said it has. A message to where no link leads is dropped: Raft sends what matters again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+
+import weir_raft as raft
+from weir.broker.api.effects import EndLink, ReplicaHalted, SendToPeer
+from weir.broker.api.events import LinkClosed, LinkOpened, PeerSent
+from weir.broker.api.layout import Layout
+from weir.broker.records.control import LevelRaised
+from weir.broker.records.entries import stored_in
+from weir.broker.replica.catch_up_slots import Slots
+from weir.broker.replica.group import Group
+from weir.broker.replica.halting import ReplicaHalt
+from weir.broker.replica.peers.clocks import TELL_EVERY_MS, Clocks
+from weir.broker.replica.peers.frames import (
+    BadMessage,
+    ClockTold,
+    FrameKind,
+    FullTold,
+    ImpossibleMessage,
+    Told,
+    pack,
+    pack_link,
+    unpack,
+    unpack_link,
+)
+from weir.broker.replica.peers.full_disks import Rooms
+from weir.broker.replica.peers.refill import Refill
+from weir.broker.replica.replication import Replication
+from weir.broker.runtime.outbox import Outbox
+from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_of
+from weir.model.stamp import STAMP_FAR, milliseconds_of, stamp_at
+from weir.protocol.link import LinkFrame
+
+#: Of groups that are not here yet, so many candidates are remembered: a group is opened on its
+#: nodes one after the other, and its first election must not wait for the second.
+_EARLY_MAX = 4_096
+_EARLY_MS = 2_000
+#: Plain numbers: each frame is compared with them.
+_BEAT, _REFILL_ASK = int(FrameKind.BEAT), int(FrameKind.REFILL_ASK)
+#: These carry entries or a state, and may take long.
+_LARGE = (raft.Append, raft.InstallSnapshot)
+
+
+#: No set holds more elections while one of its nodes is away: four billion.
+_TERMS_AHEAD_MAX = 1 << 32
+#: Nor does a log grow by more entries meanwhile.
+_INDEXES_AHEAD_MAX = 1 << 40
+#: A promised stamp follows the clock of the leader that asked for it.
+_FENCE_AHEAD_MS_MAX = 24 * 3_600 * 1_000
+#: A clock that is wrong by years is told all the same, and found out; a stamp has room for it.
+_WALL_MS_MAX = milliseconds_of(STAMP_FAR)
+
+
+class Peers:
+    """Joins the groups of a shard to their replicas on other nodes."""
+
+    __slots__ = ("_early", "_election_ms", "_groups", "_layout", "_level", "_links", "_node",
+                 "_outbox", "_shards", "_tell_ms", "_ticked", "_time", "_told_need", "late_ms",
+                 "multi", "refill", "registry_comes_again", "rooms", "slots")  # fmt: skip
+
+    def __init__(
+        self, node: int, layout: Layout, outbox: Outbox, time: Clocks, settings: Replication,
+        level: int,
+    ) -> None:  # fmt: skip
+        """Be `node`, whose groups lie as `layout` says, and which reads up to format level `level`;
+        no link is open yet.
+        """
+        self.multi = raft.Multi(self.place_of, settings.heartbeat_ms, settings.election_ms)
+        #: Told the voter that a damaged replica of the registry is from now on.
+        self.registry_comes_again: Callable[[int], None]
+        #: Fills in what rotted here.
+        self.refill: Refill
+        self._election_ms = settings.election_ms
+        self._level = level
+        self._node = node
+        self._layout = layout
+        self._outbox = outbox
+        self._time = time
+        #: Which nodes are full, this one among them.
+        self.rooms = Rooms(time)
+        #: Which groups' followers are being sent what lies on disk.
+        self.slots = Slots(time)
+        self._groups: dict[int, Group] = {}
+        #: By place, those that can be sent to.
+        self._links: set[int] = set()
+        #: By node, how many shards it said it runs.
+        self._shards: dict[int, int] = {}
+        self._ticked = time.monotonic_ms()
+        #: When so much time has passed unnoticed that others may have chosen new leaders.
+        self.late_ms = self._ticked + settings.election_ms
+        self._tell_ms = 0
+        #: Whether it was told that this node takes no publishes.
+        self._told_need = False
+        #: Of each group that is not here, who seeks to lead it, and since when.
+        self._early: OrderedDict[tuple[int, int], tuple[int, LinkFrame]] = OrderedDict()
+
+    def place_of(self, group: int, voter: int) -> int:
+        """Return the place of a group's replica."""
+        node = node_of(voter)
+        shards = self._shards.get(node, self._layout.shards)
+        return place_of(node, self._layout.log_of(group) % shards)
+
+    def places(self, group: int) -> list[int]:
+        """Return the places of other nodes that can be reached, and that may have a group."""
+        log, known = self._layout.log_of(group), sorted(self._shards.items())
+        found = [place_of(node, log % shards) for node, shards in known if node != self._node]
+        return [place for place in found if place in self._links]
+
+    # -- groups ------------------------------------------------------------------------------
+
+    def add(self, group: Group) -> None:
+        """A group runs here from now on: it hears what came too early for it."""
+        self._groups[group.id] = group
+        if group.damage is not None:
+            return  # it takes no part
+        self.multi.add(group.id, group.node)
+        if not self._early:
+            return
+        found = [key for key in self._early if key[0] == group.id]
+        since = self._time.monotonic_ms() - _EARLY_MS
+        for when, frame in [self._early.pop(key) for key in found]:
+            if when >= since:
+                message = unpack(frame)
+                with suppress(ImpossibleMessage):
+                    _check(group.node, message)
+                    group.step(message)
+
+    def halted(self, group: int, halt: ReplicaHalt, error: Exception) -> None:
+        """A group here met what it cannot apply: from now on it only listens."""
+        self.multi.remove(group)
+        self.slots.forget(group)
+        self.refill.forget(group)  # what it lacks comes back with all else, to another voter
+        self._outbox.counts.replicas_halted += 1
+        self._outbox.put(ReplicaHalted(group, str(halt), error))
+
+    def remove(self, group: int) -> None:
+        """A group is gone from here."""
+        self._groups.pop(group, None)
+        self.slots.forget(group)
+        self.refill.forget(group)
+        self.multi.remove(group)
+
+    # -- links -------------------------------------------------------------------------------
+
+    def handle(self, event: LinkOpened | LinkClosed | PeerSent) -> None:
+        """Take an event of a link."""
+        match event:
+            case PeerSent():
+                self._received(event.place, event.frames)
+            case LinkOpened(place, shards, _):
+                self._shards[place_node(place)] = shards
+                self._links.add(place)
+                self._tell_time(place)  # before any vote: who is elected knows all their clocks
+                self.multi.link_up(place)
+            case LinkClosed(place):
+                self._links.discard(place)
+                self.multi.link_down(place)
+        self._serve()
+
+    def send(self, group: int, messages: Sequence[raft.Message]) -> None:
+        """Send messages to the replicas that they name."""
+        for message in messages:
+            place = self.place_of(group, message.to)
+            if place in self._links:
+                quick = not isinstance(message, _LARGE)
+                self._outbox.put(SendToPeer(place, quick, pack(group, message)))
+
+    def _received(self, place: int, frames: Sequence[LinkFrame]) -> None:
+        for frame in frames:
+            try:
+                if frame.kind >= _BEAT:
+                    self._link_message(place, unpack_link(frame))
+                elif frame.kind >= _REFILL_ASK:
+                    self.refill.take(place, frame)
+                else:
+                    self._message(place, frame)
+            except ImpossibleMessage as error:
+                self._end(place, str(error))
+                return
+            except BadMessage:
+                self._outbox.counts.bad_frames += 1
+
+    def _end(self, place: int, reason: str) -> None:
+        self._outbox.counts.bad_frames += 1
+        self._outbox.put(EndLink(place, reason))
+
+    def _link_message(self, place: int, message: Told) -> None:
+        if isinstance(message, ClockTold):
+            if not 0 <= message.wall_ms <= _WALL_MS_MAX:
+                raise ImpossibleMessage(f"a clock of {message.wall_ms:,} ms makes no stamps")
+            self._time.told(place_node(place), message.wall_ms)
+        elif isinstance(message, FullTold):
+            self.rooms.told(place, message.needed_bytes)
+        else:
+            self._check_link(message)
+            self.multi.step_link(place, message)
+
+    def _check_link(self, message: raft.LinkMessage) -> None:
+        """Raise `ImpossibleMessage` for a term or a promise that cannot be true."""
+        self._check_fence(message.fence)
+        if isinstance(message, raft.Beat):
+            terms = [(group, term) for group, term, _ in message.led or ()]
+        else:
+            terms = [*message.dropped]
+        for number, term in terms:
+            if (group := self._groups.get(number)) is not None:
+                _check_term(group.node, term)
+
+    def _check_fence(self, fence: int) -> None:
+        latest = max(self._time.wall_ms(), self._time.own_ms()) + _FENCE_AHEAD_MS_MAX
+        if fence > stamp_at(latest):
+            raise ImpossibleMessage(
+                "a promised stamp is more than a day ahead of this clock: see that the clocks of "
+                "both nodes are right"
+            )
+
+    def _message(self, place: int, frame: LinkFrame) -> None:
+        group = self._groups.get(frame.group)
+        message = unpack(frame)
+        if node_of(message.sender) != place_node(place) or node_of(message.to) != self._node:
+            raise BadMessage("a message of another node than the one at the other end")
+        if isinstance(message, raft.VoteReply):
+            self._check_fence(message.fence)
+        if group is not None and group.damage is not None:
+            if group.id == REGISTRY_GROUP and message.to > group.voter:
+                if group.knows_its_voter:
+                    self.registry_comes_again(message.to)
+                    return
+                group.voter = message.to
+            group.overheard.take(message)
+        elif group is not None:
+            if message.to == group.voter:
+                _check(group.node, message)
+                self._take(place, group, message)
+        elif frame.kind == FrameKind.VOTE_REQUEST:
+            self._early[frame.group, message.sender] = self._time.monotonic_ms(), frame
+            self._early.move_to_end((frame.group, message.sender))
+            if len(self._early) > _EARLY_MAX:
+                self._early.popitem(last=False)
+
+    def _take(self, place: int, group: Group, message: raft.Message) -> None:
+        if group.id == REGISTRY_GROUP and isinstance(message, raft.Append):
+            _check_level(message, self._level)
+        if not isinstance(message, raft.InstallSnapshot):
+            group.step(message)
+        elif why := group.offer(message, partial(self._end, place)):
+            raise ImpossibleMessage(why)
+
+    # -- time --------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Let time pass for all groups."""
+        now = self._time.monotonic_ms()
+        elapsed, self._ticked = now - self._ticked, now
+        self.late_ms = now + self._election_ms
+        self.slots.tick()
+        self.refill.tick()
+        self._time.look()
+        needs = bool(self.rooms.needed_bytes)
+        # At once, for the little room that is left goes quickly.
+        if now >= self._tell_ms or needs > self._told_need:
+            self._told_need = needs
+            self._tell_ms = now + TELL_EVERY_MS
+            for place in sorted(self._links):
+                self._tell_time(place)
+        if elapsed > 0:
+            self.multi.tick(elapsed)
+            self._serve()
+
+    def advance(self) -> None:
+        """Send the beats that are due, after all that was said to groups one by one."""
+        if self._links:
+            for place, message in self.multi.take_beats():
+                if place in self._links:
+                    self._outbox.put(SendToPeer(place, True, pack_link(message)))
+
+    def _tell_time(self, place: int) -> None:
+        told = pack_link(ClockTold(self._time.own_ms()))
+        self._outbox.put(SendToPeer(place, True, told))
+        if self.rooms.is_full or self.rooms.needed_bytes:
+            full = pack_link(FullTold(self.rooms.needed_bytes))
+            self._outbox.put(SendToPeer(place, True, full))
+
+    def _serve(self) -> None:
+        for id in self.multi.take_active():
+            self._groups[id].advance()
+
+
+def _check_level(message: raft.Append, level: int) -> None:
+    """Raise `ImpossibleMessage` for an entry that lets what is not read here be written."""
+    for entry in message.entries:
+        record = stored_in(entry).control
+        if isinstance(record, LevelRaised) and record.level > level:
+            raise ImpossibleMessage(
+                f"an entry came that was written by a newer release of weir (level "
+                f"{record.level:,}, this one reads up to {level}): upgrade this node"
+            )
+
+
+def _check_term(node: raft.Node, term: int) -> None:
+    if term > node.term + _TERMS_AHEAD_MAX:
+        raise ImpossibleMessage(f"term {term:,} is told, where term {node.term:,} is known")
+
+
+def _check(node: raft.Node, message: raft.Message) -> None:
+    """Raise `ImpossibleMessage` for what no replica that follows Raft says to this one."""
+    _check_term(node, message.term)
+    terms: tuple[int, ...] = ()
+    index = 0
+    match message:
+        case raft.VoteRequest():
+            terms = (message.last_term,)
+            index = message.last_index
+        case raft.Append():
+            terms = (message.prev_term, *(entry.term for entry in message.entries))
+            index = max(message.commit, message.prev_index)
+        case raft.InstallSnapshot():
+            meta = message.snapshot
+            terms = (meta.base_term, meta.term)
+            index = meta.index
+            if meta.base_index > meta.index or message.position > meta.size:
+                raise ImpossibleMessage("a snapshot begins behind its end")
+    if any(earlier > later for earlier, later in pairwise((*terms, message.term))):
+        raise ImpossibleMessage("the terms of its log do not rise to the term of its sender")
+    if index > node.last_index + _INDEXES_AHEAD_MAX:
+        raise ImpossibleMessage(
+            f"entry {index:,} is told of, where the log ends with {node.last_index:,}"
+        )

@@ -1,0 +1,137 @@
+"""What verbs say: tables and bars for people, one JSON object for programs.
+
+Results go to stdout; progress, questions and hints go to stderr, and hints only to people.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+#: How often a bar moves, and how often a line is printed where there is no terminal.
+_BAR_SECONDS = 0.1
+_LINE_SECONDS = 2.0
+
+
+def print_json(schema: str, settings: object, results: Mapping[str, Any]) -> None:
+    """Print the one object of a product verb's `--json`: what was asked, and `results`."""
+    print_object(schema, {}, settings, results)
+
+
+def print_object(
+    schema: str, where: Mapping[str, Any], settings: object, results: Mapping[str, Any]
+) -> None:
+    """Print a verb's one object of `--json`: the command, `where` it ran, settings, results."""
+    import msgspec
+
+    command = _utf8(shlex.join(["weir", *sys.argv[1:]]))
+    head = {"schema": schema, "command": command, **where, "settings": _utf8(settings)}
+    print(msgspec.json.format(msgspec.json.encode({**head, **results})).decode())
+
+
+def _utf8(given: object) -> object:
+    """Return what was given on the command line, with bytes that are no UTF-8 as escapes."""
+    if isinstance(given, str):
+        return given.encode(errors="backslashreplace").decode()
+    if isinstance(given, list):
+        return [*map(_utf8, given)]
+    return {k: _utf8(v) for k, v in given.items()} if isinstance(given, dict) else given
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows under their headings; numbers stand to the right. Plain columns in a pipe."""
+    cells = [[shown(cell) for cell in row] for row in rows]
+    right = [all(isinstance(row[at], int | float) for row in rows) for at in range(len(columns))]
+    if sys.stdout.isatty():
+        _print_rich(columns, cells, right)
+        return
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    for line in (columns, *cells):
+        parts = [
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ]
+        print("  ".join(parts).rstrip())
+
+
+def shown(value: object) -> str:
+    """Return a value as people read it: numbers with separators, nothing as a dash."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.2f}" if value < 1_000 else f"{value:,.0f}"
+    return "-" if value is None else str(value)
+
+
+def hint(text: str) -> None:
+    """Tell a person, never a program, what to do next."""
+    if sys.stderr.isatty() and sys.stdout.isatty():
+        from rich.console import Console
+
+        Console(stderr=True, highlight=False).print(text, style="dim", markup=False)
+
+
+def typed(question: str, name: str) -> bool:
+    """Return whether the answer is `name`; if it is not, say that nothing was deleted."""
+    print(f"{question}: ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if answer.strip() == name:
+        return True
+    why = "that is not its name" if answer else "\nnobody is there to type it (--yes does not ask)"
+    print(f"{why}: nothing was deleted", file=sys.stderr)
+    return False
+
+
+@contextmanager
+def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show on stderr how far something is; yields what to call with the count so far, often."""
+    if not sys.stderr.isatty():
+        yield _every(
+            _LINE_SECONDS,
+            total,
+            lambda done: print(f"{label}: {done:,} of {total:,}", file=sys.stderr, flush=True),
+        )
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    # It is drawn from `_every` and not by a thread, which would take turns from what is measured.
+    with Progress(
+        *columns, TimeElapsedColumn(), console=Console(stderr=True), auto_refresh=False
+    ) as bar:
+        task = bar.add_task(label, total=total)
+        yield _every(
+            _BAR_SECONDS, total, lambda done: bar.update(task, completed=done, refresh=True)
+        )
+
+
+def _every(seconds: float, total: int, show: Callable[[int], None]) -> Callable[[int], None]:
+    due = time.monotonic() + seconds
+
+    def update(done: int) -> None:
+        nonlocal due
+        if (now := time.monotonic()) >= due or done == total:
+            due = now + seconds
+            show(done)
+
+    return update
+
+
+def _print_rich(columns: Sequence[str], cells: list[list[str]], right: list[bool]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column, to_right in zip(columns, right, strict=True):
+        table.add_column(column, justify="right" if to_right else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*(Text(cell) for cell in row))
+    Console(highlight=False).print(table)

@@ -1,0 +1,1 @@
+"""Real nodes on this machine, each a process."""

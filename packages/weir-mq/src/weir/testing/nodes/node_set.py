@@ -1,0 +1,348 @@
+"""A set of real nodes on this machine, each a process with its own folder.
+
+with running_set(folder, 3) as nodes:
+    async with weir.connect(nodes.url) as client: ...
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from weir.broker.api.identity import Member
+from weir.server.disk.node_folder import BadFolder, Founded, NodeFolder, Part, new_system
+from weir.testing.nodes.children import environment, python
+from weir.testing.nodes.node import START_SECONDS, Node, NodeFailed
+
+HOST = "127.0.0.1"
+_LOOK_SECONDS = 0.02
+_ANSWER_SECONDS = 1.0
+#: Below those that connections are given by themselves, so that they stay free until they are used.
+_PORTS_TO = 32_000
+#: Processes that begin together have numbers in a row: each looks for ports somewhere else.
+_ports_from = [20_000 + os.getpid() * 997 % 10_000]
+#: What a throw-away node needs less of than a real one; the environment wins.
+SMALL = {
+    "WEIR__MEMORY__BUDGET_MIB": "128",
+    "WEIR__MEMORY__CACHE_MIB": "64",
+    "WEIR__LOG__SEGMENT_MIB": "32",
+    "WEIR__LOG__SPARES": "0",
+    "WEIR__STATUS__LEVEL": "warning",
+}
+#: The same with a segment in reserve, as a real node has: else confirms wait while one is made.
+READY = {**SMALL, "WEIR__LOG__SPARES": "1"}
+
+
+class Stopping(Protocol):
+    """Whoever may say that it is enough."""
+
+    def check(self) -> None:
+        """Raise if all is to end."""
+
+
+class Patient:
+    """Nobody says that it is enough."""
+
+    def check(self) -> None:
+        """Go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Berth:
+    """Where a node of a set listens, what its command begins with, as for another network, and the
+    module that is run as `weir`.
+    """
+
+    host: str = HOST
+    before: tuple[str, ...] = ()
+    module: str = "weir.cli"
+
+
+@dataclass(slots=True)
+class _Running:
+    """A node of the set: where it lies and listens, and its process while there is one."""
+
+    member: Member
+    folder: Path
+    output: Path
+    figures: str
+    shards: int
+    before: tuple[str, ...] = ()
+    module: str = "weir.cli"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    node: Node | None = None
+    #: When to start it again, if it is to be.
+    again_at: float = 0.0
+
+    def start(self) -> None:
+        """Start its process."""
+        command = python(
+            self.module, "serve", "--data", str(self.folder), "--host", self.member.host,
+            "--port", str(self.member.port), "--shards", str(self.shards),
+            "--metrics", self.figures, "--until-eof",
+        )  # fmt: skip
+        with self.output.open("ab") as output:
+            process = subprocess.Popen(
+                [*self.before, *command],
+                # The pipe closes when this process ends, however it does, and the node follows.
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**self.settings, **environment()},
+                # Ctrl-C is for whoever started the set, who then stops the nodes in order.
+                start_new_session=True,
+            )
+        self.node = Node(process, self.folder, self.output)
+
+    @property
+    def up(self) -> bool:
+        """Whether it leads or follows in all it holds. Raises `NodeFailed` if it has ended."""
+        assert self.node is not None
+        endpoint = NodeFolder(self.folder).endpoint()
+        if endpoint is not None and endpoint.pid == self.node.pid and _ready(self.figures):
+            return True
+        if not self.node.running:
+            raise NodeFailed(f"node {self.member.node} ended: {self.node.last_words()}")
+        return False
+
+    def row(self) -> dict[str, Any]:
+        """Return what a program needs to know of it."""
+        assert self.node is not None
+        return {
+            "node": self.member.node,
+            "pid": self.node.pid,
+            "host": self.member.host,
+            "port": self.member.port,
+            "data": str(self.folder),
+            "metrics": f"http://{self.figures}/metrics",
+            "output": str(self.output),
+        }
+
+
+class NodeSet:
+    """The nodes of a set, from their start to their end."""
+
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int,
+        shards: int,
+        *,
+        berths: Sequence[Berth] = (),
+        settings: Mapping[str, str] = SMALL,
+    ) -> None:
+        """Found as many nodes in `folder`, or take those that were founded there.
+
+        `settings` are variables of the nodes' environment, as far as ours does not have them.
+        """
+        ports = [free_ports(1 + shards) for _ in range(nodes)]
+        at = [*berths] or [Berth()] * nodes
+        founded = _founded(
+            folder, shards, [(one.host, first) for one, (first, *_) in zip(at, ports, strict=True)]
+        )
+        self.folder = folder
+        self.system = founded[0].system
+        self.members = founded[0].members
+        self._nodes = [
+            _Running(
+                member,
+                _folder(folder, member.node),
+                folder / f"node-{member.node}.log",
+                f"{berth.host}:{ports[number][1]}",
+                shards,
+                berth.before,
+                berth.module,
+                settings,
+            )
+            for number, (member, berth) in enumerate(zip(self.members, at, strict=True))
+        ]
+
+    @property
+    def url(self) -> str:
+        """What `weir.connect` takes."""
+        return "weir://" + ",".join(f"{member.host}:{member.port}" for member in self.members)
+
+    @property
+    def port(self) -> int:
+        """The port of the first node."""
+        return self.members[0].port
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the nodes that were started."""
+        return [one.node.pid for one in self._nodes if one.node is not None]
+
+    @property
+    def running(self) -> bool:
+        """Whether all nodes run."""
+        return all(one.node is not None and one.node.running for one in self._nodes)
+
+    def last_words(self) -> str:
+        """Return what a node that has ended said last."""
+        ended = [one.node for one in self._nodes if one.node is not None and not one.node.running]
+        return ended[0].last_words() if ended else "all nodes run"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what a program needs to know of each node."""
+        return [one.row() for one in self._nodes]
+
+    def start(self, stopping: Stopping, seconds: float = START_SECONDS) -> None:
+        """Start all nodes and return once clients may connect to each. Raises `NodeFailed`."""
+        for one in self._nodes:
+            one.start()
+        self._wait(self._nodes, stopping, seconds)
+
+    def _wait(self, nodes: Sequence[_Running], stopping: Stopping, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        # All are asked: one raises if its process has ended, though another is not up yet.
+        while late := [one for one in nodes if not one.up]:
+            stopping.check()
+            if time.monotonic() > deadline:
+                node = late[0].node
+                assert node is not None
+                raise NodeFailed(
+                    f"node {late[0].member.node} is not up after {seconds:g} s: {node.last_words()}"
+                )
+            time.sleep(_LOOK_SECONDS)
+
+    def events(self, restart: float | None) -> list[dict[str, Any]]:
+        """Return what has happened since the last call; with `restart` a node that ended is started
+        again so many seconds later.
+        """
+        found = []
+        now = time.monotonic()
+        for one in self._nodes:
+            if one.node is None:
+                if restart is not None and now >= one.again_at:
+                    one.start()
+                    found.append({"event": "started", **one.row()})
+            elif not one.node.running:
+                found.append({"event": "ended", "node": one.member.node, "pid": one.node.pid})
+                one.node.kill()
+                one.node, one.again_at = None, now + (restart or 0.0)
+        return found
+
+    def node(self, number: int) -> Node:
+        """Return the process of a node that was started."""
+        found = self._nodes[number - 1].node
+        assert found is not None
+        return found
+
+    def let(self, number: int, settings: Mapping[str, str]) -> None:
+        """Let a node have these variables, too, whenever it is started from now on."""
+        one = self._nodes[number - 1]
+        one.settings = {**one.settings, **settings}
+
+    def restart(
+        self, number: int, stopping: Stopping, seconds: float = START_SECONDS
+    ) -> None:  # fmt: skip
+        """Start a node again that has ended; return once it serves. Raises `NodeFailed`."""
+        self.start_again([number])
+        self.wait([number], stopping, seconds)
+
+    def start_again(self, numbers: Sequence[int]) -> None:
+        """Start nodes again that have ended; `wait` waits until they serve."""
+        for number in numbers:
+            self._nodes[number - 1].start()
+
+    def wait(
+        self, numbers: Sequence[int], stopping: Stopping, seconds: float = START_SECONDS
+    ) -> None:  # fmt: skip
+        """Return once these nodes serve. Raises `NodeFailed`."""
+        self._wait([self._nodes[number - 1] for number in numbers], stopping, seconds)
+
+    def kill(self, numbers: Sequence[int]) -> None:
+        """End nodes at once, all before the first is waited for."""
+        for number in numbers:
+            os.kill(self.node(number).pid, signal.SIGKILL)
+        for number in numbers:
+            self.node(number).kill()
+
+    def stop(self) -> None:
+        """Let all nodes drain and end; kill those that do not. Raises `NodeFailed` for them."""
+        running = [one.node for one in self._nodes if one.node is not None]
+        for node in running:
+            node.terminate()
+        failed = []
+        for node in running:
+            try:
+                node.stop()
+            except NodeFailed as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
+
+@contextmanager
+def running_set(
+    folder: Path, nodes: int, shards: int = 1, *, settings: Mapping[str, str] = SMALL
+) -> Iterator[NodeSet]:
+    """Run a set while the block runs, in `folder`. Raises `NodeFailed`."""
+    found = NodeSet(folder, nodes, shards, settings=settings)
+    try:
+        found.start(Patient())
+        yield found
+    finally:
+        found.stop()
+
+
+def _ready(figures: str) -> bool:
+    """Return what a node says of itself at its address for figures."""
+    host, _, port = figures.rpartition(":")
+    asking = http.client.HTTPConnection(host, int(port), timeout=_ANSWER_SECONDS)
+    try:
+        asking.request("GET", "/readyz")
+        return asking.getresponse().status == http.client.OK
+    except OSError:
+        return False
+    finally:
+        asking.close()
+
+
+def _founded(folder: Path, shards: int, places: Sequence[tuple[str, int]]) -> list[Founded]:
+    if NodeFolder(folder).founded() is not None:
+        raise BadFolder(f"{folder} holds a node, and no set of them: give another folder")
+    known = NodeFolder(_folder(folder, 1)).founded()
+    if known is not None and len(known.members) != len(places):
+        raise BadFolder(
+            f"{folder} holds a set of {len(known.members)} nodes, not {len(places)}: "
+            "give another folder"
+        )
+    members = known.members if known else tuple(
+        Member(node, host, port) for node, (host, port) in enumerate(places, 1)
+    )  # fmt: skip
+    system = known.system if known else new_system()
+    logs = known.logs if known else shards
+    return [
+        NodeFolder(_folder(folder, member.node)).found(
+            logs, None, Part(member.node, members, system)
+        )
+        for member in members
+    ]
+
+
+def _folder(folder: Path, node: int) -> Path:
+    return folder / f"node-{node}"
+
+
+def free_ports(count: int) -> range:
+    """Return so many ports in a row that nobody listens on, and that no call returned before."""
+    for first in range(_ports_from[0], _PORTS_TO - count, count):
+        found = range(first, first + count)
+        try:
+            for port in found:
+                socket.create_server((HOST, port)).close()
+        except OSError:
+            continue
+        _ports_from[0] = found.stop
+        return found
+    raise NodeFailed("no ports are free: see what listens on this machine")

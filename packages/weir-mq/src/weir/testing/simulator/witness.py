@@ -1,0 +1,108 @@
+"""What no client can see: who led which term, and whether the replicas of a group agree.
+
+The checkers of promises judge by what clients were told. A broken election or two logs that differ
+may take long until a client is harmed; here they are seen at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import weir_raft as raft
+from weir.broker.records.snapshots import pack
+from weir.broker.replica.group import Group
+
+if TYPE_CHECKING:
+    from weir.testing.simulator.process import Process
+
+AGREED = "Agreed"
+_LEADER = raft.Role.LEADER
+_COMPLAINTS_MAX = 20
+
+
+class Witness:
+    """Looks on while a run goes on, and compares replicas in the end."""
+
+    def __init__(self) -> None:
+        """Have seen nothing."""
+        #: By group and term, the node that leads.
+        self._leaders: dict[tuple[int, int], int] = {}
+        #: By group and index, the term of what was applied there first.
+        self._applied: dict[tuple[int, int], int] = {}
+        #: By process and group, its term, what it had applied, and whether it led at the last look.
+        self._seen: dict[tuple[int, int], tuple[int, int, bool]] = {}
+        #: By process and group, through which index that was looked at.
+        self._looked: dict[tuple[int, int], int] = {}
+        self.complaints: list[tuple[str, str]] = []
+
+    def look(self, process: Process) -> None:
+        """Note who leads on a process, and what it applied since the last time.
+
+        A group has one leader a term, and one entry at each committed index.
+        """
+        seen, run = self._seen, process.run
+        for group in groups_of(process):
+            node, place = group.node, (run, group.id)
+            core = node.core  # asked for each group with each tick of each process
+            now = core.ground.term, core.log.applied, core.role is _LEADER
+            if seen.get(place) == now:
+                continue
+            seen[place] = now
+            leads = now[2]
+            if leads:
+                led = self._leaders.setdefault((group.id, node.term), process.node)
+                if led != process.node:
+                    text = f"nodes {led} and {process.node} lead in term {node.term}"
+                    self._complain(f"group {group.id}: {text}")
+            if group.has_others and group.damage is None:
+                self._follow(group, process)
+
+    def _follow(self, group: Group, process: Process) -> None:
+        log, place = group.node.core.log, (process.run, group.id)
+        first = max(self._looked.get(place, 0) + 1, log.first_index)
+        through = min(log.applied, log.last_index)
+        number, applied = group.id, self._applied
+        for index in range(first, through + 1):
+            try:
+                term = log.term(index)
+            except raft.Compacted:
+                continue
+            if not term:  # its entry rotted, and nobody needs it
+                continue
+            known = applied.setdefault((number, index), term)
+            if known != term:
+                text = f"applied an entry of term {term} at {index}, where {known} was"
+                self._complain(f"group {group.id}: node {process.node} {text}")
+        self._looked[place] = max(through, first - 1)
+
+    def compare(self, processes: Iterable[Process]) -> None:
+        """Compare the states of all replicas that have applied as much as another."""
+        states: dict[tuple[int, int], tuple[int, bytes]] = {}
+        for process in processes:
+            for group in groups_of(process):
+                if group.damage is not None:
+                    continue
+                state = pack(group.machine.encode())
+                at = group.id, group.node.applied_index
+                node, other = states.setdefault(at, (process.node, state))
+                if other != state:
+                    text = f"nodes {node} and {process.node} applied through {at[1]}, and differ"
+                    self._complain(f"group {at[0]}: {text}")
+
+    def _complain(self, text: str) -> None:
+        if len(self.complaints) < _COMPLAINTS_MAX:
+            self.complaints.append((AGREED, text))
+
+
+def led_by(process: Process) -> list[int]:
+    """Return the groups that a process leads, or believes to lead."""
+    return [group.id for group in groups_of(process) if group.node.role is _LEADER]
+
+
+def groups_of(process: Process) -> list[Group]:
+    """Return the groups of a process; none if it has ended."""
+    shard = process.shard
+    if shard is None:
+        return []
+    return [group for writer in shard.writers for group in writer.groups.values()]

@@ -1,0 +1,120 @@
+"""When a shard asks for promises, and how far its bounds are extended for those of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import weir_raft as raft
+from weir.broker.barriers.promises import Promises
+from weir.model.limits import PROMISE_EVERY_MS
+from weir.model.stamp import stamp_at
+from weir.order.clock import Highest, HybridClock
+from weir.order.promise_bound import Bound
+
+
+class FakeLog:
+    """A log of which each bound is durable when the test says so."""
+
+    def __init__(self, time: Any) -> None:
+        self.bound = Bound()
+        self.time = time
+        self.written = 0
+
+    def extend_bound(self) -> None:
+        self.written = self.bound.extension(self.time.wall_ms()) or self.written
+
+
+@pytest.fixture
+def logs(time: Any) -> list[FakeLog]:
+    return [FakeLog(time), FakeLog(time)]
+
+
+@pytest.fixture
+def promises(time: Any, logs: list[FakeLog]) -> Promises:
+    return Promises(raft.Multi(lambda group, member: member), Highest(), logs, time)
+
+
+def test_clocks_of_the_shard_stamp_above_what_was_asked_for(time: Any, logs: list[FakeLog]) -> None:
+    highest = Highest()
+    promises = Promises(raft.Multi(lambda group, member: member), highest, logs, time)
+    promises.ask(stamp_at(time.wall + 300))
+    assert HybridClock(0, highest).stamp(time.wall) == stamp_at(time.wall + 300) + 1
+
+
+def test_nobody_is_dragged_further_than_a_client_may_see(promises: Promises, time: Any) -> None:
+    promises.ask(stamp_at(time.wall + 3_600_000))
+    assert promises._multi.fence_asked == stamp_at(time.wall + 1_000)
+
+
+def test_the_least_bound_of_all_logs_is_what_may_be_promised(
+    promises: Promises, logs: list[FakeLog], time: Any
+) -> None:
+    promises.ask(0)
+    promises.advance()
+    assert all(log.written > stamp_at(time.wall) for log in logs)
+    logs[0].bound.written(logs[0].written)
+    promises.advance()
+    assert promises._multi.fence_bound == 0
+    logs[1].bound.written(logs[1].written)
+    promises.advance()
+    assert promises._multi.fence_bound == logs[0].written
+
+
+def test_bounds_are_extended_only_while_somebody_asks(
+    promises: Promises, logs: list[FakeLog], time: Any
+) -> None:
+    for _ in range(100):
+        time.pass_ms(50)
+        promises.advance()
+    assert logs[0].written == 0
+    promises.ask(0)
+    promises.advance()
+    first = logs[0].written
+    for log in logs:
+        log.bound.written(first)
+    promises.advance()
+    time.pass_ms(5_000)
+    promises.advance()
+    assert logs[0].written == first, "the question of before wants no more"
+
+
+def test_bounds_follow_the_clock_to_what_a_clock_that_was_ahead_asked_for(
+    promises: Promises, logs: list[FakeLog], time: Any
+) -> None:
+    multi = promises._multi
+    for log in logs:
+        log.bound.written(log.bound.extension(time.wall_ms()))
+    promises.advance()
+    multi.ask(stamp_at(time.wall + 20_000))  # higher than any question that follows
+    promises.advance()
+    for _ in range(4):
+        time.pass_ms(1_000)
+        promises.advance()
+        for log in logs:
+            log.bound.written(log.written)
+        promises.advance()
+        assert multi.fence_bound > stamp_at(time.wall)
+
+
+def test_those_who_ask_at_the_same_time_share_a_question(promises: Promises, time: Any) -> None:
+    multi = promises._multi
+    multi.link_up(2)
+    multi._seats.links[2].outward.lead(1, 1, 1)
+    multi._seats.links[2].outward.silent = False
+    promises.ask(0)
+    asked = multi.fence_asked
+    multi.take_beats()
+    promises.ask(asked + 5)
+    assert multi.fence_asked == asked, "the last one is not answered yet"
+    time.pass_ms(PROMISE_EVERY_MS)
+    promises.advance()
+    assert multi.fence_asked == stamp_at(time.wall)
+
+
+def test_asking_again_asks_for_more(promises: Promises) -> None:
+    promises.ask(0)
+    asked = promises._multi.fence_asked
+    promises.ask_again()
+    assert promises._multi.fence_asked > asked, "so that whoever answered less looks at it again"

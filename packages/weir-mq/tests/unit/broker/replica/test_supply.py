@@ -1,0 +1,103 @@
+"""A slot for old entries is free again when the one who was sent them has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import weir_raft as raft
+from weir.broker.replica.catch_up import Supply
+from weir.broker.replica.catch_up_slots import SLOTS, Slots
+from weir.errors import DamagedRange, Refused
+from weir.storage.format.frame import Kind
+
+
+class Still:
+    """A time that stands still; a node that is given entries; a past that reads at once."""
+
+    def __init__(self) -> None:
+        #: How many entries the reading was to bring.
+        self.planned = 1
+        self.given: list[tuple[int, int | None]] = []
+        self.saved = 0
+        #: What a reading comes to: its payloads, and why there are none.
+        self.found: tuple[tuple[bytes, ...], Refused | None] = ((b"",), None)
+
+    def save(self) -> None:
+        self.saved += 1
+
+    def monotonic_ms(self) -> int:
+        return 0
+
+    def wall_ms(self) -> int:
+        return 0
+
+    def loaded(self, number: int, entries: Any) -> None:
+        self.given.append((number, entries and entries[-1].index))
+
+    def reading(self, load: raft.Load) -> Any:
+        return self if load.hi > load.lo else None
+
+    def start(self, reading: Any, then: Any, at_once: bool) -> None:
+        assert at_once
+        then(*self.found)
+
+    @property
+    def entries(self) -> Any:
+        class At:
+            index, term, kind, length = 20, 1, Kind.NOOP, 0
+
+        class Behind(At):
+            index = 21
+
+        return (At, Behind)[: self.planned]
+
+
+@pytest.fixture
+def still() -> Still:
+    return Still()
+
+
+def waits(slots: Slots) -> list[int]:
+    """Take all slots but one, and let one more group stand in line; tell when it has one."""
+    came: list[int] = []
+    for group in range(100, 100 + SLOTS - 1):
+        slots.take(group, lambda: None)
+    slots.take(200, lambda: came.append(200))
+    return came
+
+
+def test_a_slot_is_free_with_the_acknowledgement_of_who_was_sent_entries(still: Any) -> None:
+    slots = Slots(still)
+    supply = Supply(7, still, still, still, slots, lambda: None, still.save)
+    supply.load(raft.Load(1, 11, 21, 1000, member=3))
+    assert still.given == [(1, 20)]
+    came = waits(slots)
+    supply.acknowledged(2, 500)  # it has everything, and never lagged
+    supply.acknowledged(3, 19)
+    assert came == []
+    supply.acknowledged(3, 20)
+    assert came == [200]
+
+
+def test_a_slot_for_what_is_gone_is_free_at_once_and_a_checkpoint_tells_of_it(still: Any) -> None:
+    slots = Slots(still)
+    supply = Supply(7, still, still, still, slots, lambda: None, still.save)
+    supply.load(raft.Load(1, 11, 11, 1000, member=3))
+    assert (still.given, still.saved) == ([(1, None)], 1)
+    assert waits(slots) == [200]
+
+
+def test_what_lies_before_an_entry_that_cannot_be_read_goes_out(still: Any) -> None:
+    still.planned = 2  # and only the first one's payload comes
+    supply = Supply(7, still, still, still, Slots(still), lambda: None, still.save)
+    supply.load(raft.Load(1, 11, 22, 1000, member=3))
+    assert (still.given, still.saved) == ([(1, 20)], 0)
+
+
+def test_where_the_first_entry_cannot_be_read_a_checkpoint_may_do_instead(still: Any) -> None:
+    still.found = ((), DamagedRange("rotten", 4096))
+    supply = Supply(7, still, still, still, Slots(still), lambda: None, still.save)
+    supply.load(raft.Load(1, 11, 21, 1000, member=3))
+    assert (still.given, still.saved) == ([(1, None)], 1)

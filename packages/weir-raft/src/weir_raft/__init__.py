@@ -1,0 +1,102 @@
+"""A general Raft library without I/O, after Ongaro's dissertation and etcd-io/raft.
+
+    node = Node(Config(id=1, voters=(1,)), MemoryStorage())
+    node.campaign()
+
+The host then serves what `node.ready()` asks for, as `weir_raft.ready` describes. Section and
+figure numbers in this package are the dissertation's ("Consensus: Bridging Theory and Practice",
+2014).
+"""
+
+from __future__ import annotations
+
+from weir_raft.config import Config
+from weir_raft.core import Role
+from weir_raft.errors import (
+    ChangePending,
+    Compacted,
+    HostError,
+    InvalidChange,
+    InvalidConfig,
+    NothingReady,
+    NotLeader,
+    NotReady,
+    OutOfOrder,
+    Overloaded,
+    RaftError,
+    StorageError,
+    Unavailable,
+)
+from weir_raft.membership import Change, Configuration
+from weir_raft.messages import (
+    Append,
+    AppendReply,
+    Beat,
+    BeatReply,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    LinkMessage,
+    Message,
+    SnapshotMeta,
+    SnapshotReply,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+from weir_raft.multi import Multi
+from weir_raft.node import Node
+from weir_raft.progress import Progress, ProgressState
+from weir_raft.ready import Leadership, Load, ReadState, Ready
+from weir_raft.storage import Entry, EntryKind, HardState, MemoryStorage, Snapshot, Storage
+
+__all__ = [
+    "Append",
+    "AppendReply",
+    "Beat",
+    "BeatReply",
+    "Change",
+    "ChangePending",
+    "Compacted",
+    "Config",
+    "Configuration",
+    "Entry",
+    "EntryKind",
+    "HardState",
+    "Heartbeat",
+    "HeartbeatReply",
+    "HostError",
+    "InstallSnapshot",
+    "InvalidChange",
+    "InvalidConfig",
+    "Leadership",
+    "LinkMessage",
+    "Load",
+    "MemoryStorage",
+    "Message",
+    "Multi",
+    "Node",
+    "NotLeader",
+    "NotReady",
+    "NothingReady",
+    "OutOfOrder",
+    "Overloaded",
+    "Progress",
+    "ProgressState",
+    "RaftError",
+    "ReadState",
+    "Ready",
+    "Role",
+    "Snapshot",
+    "SnapshotMeta",
+    "SnapshotReply",
+    "Storage",
+    "StorageError",
+    "TimeoutNow",
+    "Unavailable",
+    "VoteReply",
+    "VoteRequest",
+    "__version__",
+]
+
+__version__ = "0.1.0"

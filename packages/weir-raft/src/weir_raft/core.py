@@ -1,0 +1,329 @@
+"""The rules of terms, and which role acts.
+
+    Follower ──timeout──> PreCandidate ──majority──> Candidate ──majority──> Leader
+       │                                                ▲
+       └──alone, or told by the leader to campaign──────┘
+
+A term starts with a campaign and has at most one leader (§3.3, §3.4). Each of the others becomes a
+Follower again on a message of a higher term, a candidate also on one of its term's leader, and a
+leader that no majority answers. A role object lives as long as its role in its term, so nothing of
+an earlier role or term can be read by accident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from weir_raft.candidate import Candidate, PreCandidate
+from weir_raft.config import Config
+from weir_raft.election import reply_to_request
+from weir_raft.errors import StorageError
+from weir_raft.follower import Follower
+from weir_raft.ground import Asked, Ground
+from weir_raft.leader import Leader
+from weir_raft.membership import Configuration
+from weir_raft.messages import (
+    Append,
+    AppendReply,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    Message,
+    SnapshotReply,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+from weir_raft.quorum import VoteResult
+from weir_raft.ready import Leadership
+from weir_raft.storage import NOBODY, Entry, EntryKind, HardState, Storage
+
+
+class Role(Enum):
+    """What a node is at the moment."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+_ROLES = {
+    Follower: Role.FOLLOWER,
+    PreCandidate: Role.PRE_CANDIDATE,
+    Candidate: Role.CANDIDATE,
+    Leader: Role.LEADER,
+}
+_FROM_LEADER = (Append, Heartbeat, InstallSnapshot, TimeoutNow)
+
+
+class Core:
+    """One node's decisions. It changes only when told to, and what it wants is taken from it."""
+
+    __slots__ = ("_lost_leadership", "_lost_quorum", "ground", "log", "state")
+
+    def __init__(self, config: Config, storage: Storage) -> None:
+        config.validate()
+        self.ground = Ground(config, storage)
+        self.log = self.ground.log
+        last_term, _ = self.log.end
+        if last_term > self.ground.term:
+            raise StorageError(
+                f"the log ends in term {last_term}, the hard state in {self.ground.term}: a "
+                "vote was lost with it, so this node must not vote again; add it under a new id"
+            )
+        self.state: Follower | PreCandidate | Candidate | Leader = Follower(self.ground)
+        self._lost_leadership = False
+        self._lost_quorum = False
+
+    @property
+    def role(self) -> Role:
+        """What this node is at the moment."""
+        return _ROLES[type(self.state)]
+
+    def put_in_line(self) -> None:
+        """Let a leader put what members lack into the outbox: once for all that was proposed."""
+        state = self.state
+        if isinstance(state, Leader) and state.restless:
+            state.send()
+            state.begin_round()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something but entries waits to be taken."""
+        ground, state = self.ground, self.state
+        if ground.outbox or ground.changed or ground.reads or ground.snapshot:
+            return True
+        if ground.loads or ground.wants_snapshot or self._lost_leadership:
+            return True
+        return isinstance(state, Leader) and not state.announced
+
+    # Time and elections
+
+    def tick(self) -> None:
+        """Time has passed: do what is due."""
+        state = self.state
+        if self.ground.clock.now < state.deadline:
+            return
+        if isinstance(state, Leader):
+            if not state.tick():
+                self._lost_quorum = True
+                self._follow(self.ground.term)
+        else:
+            self._seek()
+
+    def campaign(self) -> None:
+        """Seek election; without effect on a candidate or a leader. (§3.4)"""
+        if isinstance(self.state, Follower):
+            self._seek()
+
+    def _seek(self) -> None:
+        ground = self.ground
+        if not ground.may_lead:
+            # Timed out, but not a voter, or without entries that its state was made of.
+            self.state = Follower(ground)
+            self.state.deadline = ground.clock.now + ground.timeout()
+        elif ground.alone:
+            self._stand()
+        else:
+            self.state = PreCandidate(ground)
+            self.state.ask()
+            self._pre_voted(self.state, ground.id, granted=True)
+
+    def _pre_voted(self, state: PreCandidate, voter: int, *, granted: bool) -> None:
+        result = state.voted(voter, granted)
+        if result is VoteResult.WON:
+            self._stand()
+        elif result is VoteResult.LOST:
+            self.state = Follower(self.ground)
+
+    def _stand(self, *, forced: bool = False) -> None:
+        ground = self.ground
+        ground.enter(ground.term + 1, ground.id)
+        self.state = Candidate(ground, forced=forced)
+
+    def _voted(self, state: Candidate, voter: int, *, granted: bool, fence: int) -> None:
+        result = state.voted(voter, granted, fence)
+        if result is VoteResult.WON:
+            self.state = Leader(self.ground, state.fence)
+            # Without an entry of its own term it could commit nothing it inherited. (§3.6.2, §6.4)
+            self.state.append(EntryKind.NOOP, None, 0)
+        elif result is VoteResult.LOST:
+            self.state = Follower(self.ground)
+
+    def _follow(self, term: int, leader: int = NOBODY) -> None:
+        ground = self.ground
+        if isinstance(self.state, Leader):
+            self._lost_leadership = self._lost_leadership or self.state.announced
+        if term > ground.term:
+            ground.enter(term)
+        self.state = Follower(ground, leader)
+
+    def heed(self, term: int, leader: int) -> bool:
+        """Follow `leader` of `term`, as a shared link says; False if that is over here."""
+        ground, state = self.ground, self.state
+        if term < ground.term or (term == ground.term and isinstance(state, Leader)):
+            return False
+        if term > ground.term or not isinstance(state, Follower):
+            self._follow(term, leader)
+        else:
+            state.leader = leader
+        return True
+
+    # Messages
+
+    def step(self, message: Message) -> None:
+        """Take a message of another member. (Figure 3.1, "Rules for Servers")"""
+        term = self.ground.hard_state.term
+        if isinstance(message, VoteRequest):
+            if self._protected(message):
+                return
+            if message.term > term and not message.pre:
+                self._follow(message.term)
+            reply_to_request(self.ground, self.state, message)
+            return
+        if message.term > term:
+            if isinstance(message, VoteReply) and message.pre and message.granted:
+                self._pre_vote(message)
+                return
+            from_leader = isinstance(message, _FROM_LEADER)
+            self._follow(message.term, message.sender if from_leader else NOBODY)
+        elif message.term < term:
+            self._tell_stale(message)
+            return
+        if isinstance(message, _FROM_LEADER):
+            self._from_leader(message)
+        else:
+            self._reply(message)
+
+    def _protected(self, message: VoteRequest) -> bool:
+        """Whether a leader was heard of too lately to let anybody depose it. (§4.2.3)"""
+        if message.term <= self.ground.term or message.forced:
+            return False
+        state = self.state
+        if isinstance(state, Leader):
+            return state.has_quorum()
+        return isinstance(state, Follower) and state.protects_leader
+
+    def _tell_stale(self, message: Message) -> None:
+        """A leader of an earlier term learns that it is over; nobody else needs to."""
+        if isinstance(message, _FROM_LEADER):
+            ground = self.ground
+            ground.outbox.append(
+                AppendReply(message.sender, ground.id, ground.term, 0, rejected=True)
+            )
+
+    def _from_leader(self, message: Append | Heartbeat | InstallSnapshot | TimeoutNow) -> None:
+        state = self.state
+        if isinstance(state, Leader):
+            return
+        if not isinstance(state, Follower):
+            self._follow(message.term, message.sender)
+            state = self.state
+            assert isinstance(state, Follower)
+        state.leader = message.sender
+        if isinstance(message, Append):
+            state.append(message)
+        elif isinstance(message, Heartbeat):
+            state.heartbeat(message)
+        elif isinstance(message, InstallSnapshot):
+            state.install(message)
+        elif self.ground.may_lead:
+            self._stand(forced=True)
+
+    def _reply(self, message: Message) -> None:
+        state = self.state
+        if isinstance(message, VoteReply):
+            if isinstance(state, Candidate) and not message.pre:
+                self._voted(state, message.sender, granted=message.granted, fence=message.fence)
+            elif message.pre:
+                self._pre_vote(message)
+        elif isinstance(state, Leader):
+            if isinstance(message, AppendReply):
+                state.append_reply(message)
+                self._advance(state)
+            elif isinstance(message, HeartbeatReply):
+                state.heartbeat_reply(message)
+            elif isinstance(message, SnapshotReply):
+                state.snapshot_reply(message)
+
+    def _pre_vote(self, message: VoteReply) -> None:
+        state = self.state
+        # A grant names the term it would be for, a refusal the term of the one who refuses.
+        wanted = self.ground.term + 1 if message.granted else self.ground.term
+        if isinstance(state, PreCandidate) and message.term == wanted:
+            self._pre_voted(state, message.sender, granted=message.granted)
+
+    # The leader's duties
+
+    def configure(self, state: Leader, configuration: Configuration) -> int:
+        """Append a configuration, which is in force from now on, and return its index."""
+        data = configuration.pack()
+        index = state.append(EntryKind.CONFIGURATION, data, len(data))
+        self.ground.history.append(index, configuration)
+        state.reconfigured()
+        return index
+
+    def _advance(self, state: Leader) -> None:
+        if not state.advance() or not state.members:
+            return
+        ground = self.ground
+        if ground.history.index > self.log.committed:
+            return
+        if ground.configuration.joint:
+            self.configure(state, ground.configuration.left())
+        elif not ground.configuration.counts(ground.id):
+            state.give_up()
+            self._follow(ground.term)
+
+    # What the host has done
+
+    def persisted(self, asked: Asked) -> None:
+        """All that a Ready asked to persist is durable."""
+        if asked.hard_state is not None:
+            self._hard_state_durable(asked.hard_state)
+        if asked.installs:
+            self.log.installing -= 1
+        if asked.last_index:
+            self.log.durable_to(asked.last_index)
+        state = self.state
+        if isinstance(state, Leader):
+            self._advance(state)
+        elif isinstance(state, Follower):
+            state.answer()
+
+    def _hard_state_durable(self, hard_state: HardState) -> None:
+        """Count or send the vote of this term, now that no restart can take it back. (§3.8)"""
+        ground, state = self.ground, self.state
+        ground.durable_term = hard_state.term
+        if hard_state != ground.hard_state:
+            return
+        if isinstance(state, Candidate):
+            state.ask()
+            self._voted(state, ground.id, granted=True, fence=ground.fence)
+        elif isinstance(state, Follower) and state.owes_vote:
+            voter, state.owes_vote = state.owes_vote, NOBODY
+            ground.outbox.append(
+                VoteReply(voter, ground.id, ground.term, granted=True, fence=ground.fence)
+            )
+
+    def loaded(self, number: int, entries: Sequence[Entry] | None) -> None:
+        """Entries that a Load asked for were read."""
+        if isinstance(self.state, Leader):
+            self.state.loaded(number, entries)
+
+    def take_losses(self) -> tuple[bool, bool]:
+        """Whether leadership was lost since this was last asked, and for want of a majority."""
+        lost = self._lost_leadership, self._lost_quorum
+        self._lost_leadership = self._lost_quorum = False
+        return lost
+
+    def take_leadership(self) -> Leadership | None:
+        """The election won since this was last asked."""
+        state = self.state
+        if not isinstance(state, Leader) or state.announced:
+            return None
+        state.announced = True
+        # The own fence may have risen between the vote and now; the host has yet to hear of either.
+        return Leadership(self.ground.term, max(state.fence, self.ground.fence))

@@ -1,0 +1,198 @@
+"""What every role stands on: it outlives roles and terms."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from weir_raft.config import Config
+from weir_raft.history import History
+from weir_raft.log_view import LogView
+from weir_raft.membership import Configuration
+from weir_raft.messages import Message
+from weir_raft.ready import Load, ReadState
+from weir_raft.storage import NOBODY, HardState, Snapshot, Storage
+
+#: Later than any deadline: nothing to wait for.
+NEVER = 1 << 62
+
+
+class Clock:
+    """Time in milliseconds, and rounds of heartbeats; the groups of one host share one."""
+
+    __slots__ = ("now", "round")
+
+    def __init__(self) -> None:
+        self.now = 0
+        #: The newest round of heartbeats that was sent.
+        self.round = 0
+
+
+class Pledge:
+    """The highest fence that was promised to anybody; the groups of one host share one.
+
+    A vote carries it, so whoever is elected knows of every promise that a majority gave. What was
+    promised for other groups is in it too, which may say more than is needed, never less.
+    """
+
+    __slots__ = ("fence",)
+
+    def __init__(self, fence: int = 0) -> None:
+        self.fence = fence
+
+    def raise_to(self, fence: int) -> None:
+        """Keep `fence` if it is the highest yet."""
+        self.fence = max(self.fence, fence)
+
+
+class Contact:
+    """When somebody was heard of, and whether messages can reach them at all."""
+
+    __slots__ = ("heard_at", "up")
+
+    def __init__(self) -> None:
+        self.heard_at = -NEVER
+        self.up = True
+
+
+class Contacts:
+    """Where a leader finds the contact of a member: one of its own, unless links are shared."""
+
+    __slots__ = ()
+
+    #: Whether heartbeats go out for many groups at once, and not by this node.
+    shared = False
+
+    def of(self, member: int) -> Contact:
+        """The contact that tells whether `member` answers."""
+        return Contact()
+
+
+class Asked:
+    """What one Ready asked to persist."""
+
+    __slots__ = ("hard_state", "installs", "last_index", "number")
+
+    def __init__(
+        self, number: int, hard_state: HardState | None, last_index: int, installs: bool
+    ) -> None:
+        self.number = number
+        self.hard_state = hard_state
+        #: The last of its entries that still counts; 0: none.
+        self.last_index = last_index
+        self.installs = installs
+
+
+class Ground:
+    """Identity, hard state, log and configuration of a node, and what it wants of its host."""
+
+    __slots__ = (
+        "asked",
+        "changed",
+        "clock",
+        "config",
+        "contacts",
+        "durable_term",
+        "hard_state",
+        "history",
+        "id",
+        "loads",
+        "loads_asked",
+        "log",
+        "outbox",
+        "pledge",
+        "random",
+        "reads",
+        "snapshot",
+        "wants_snapshot",
+    )
+
+    def __init__(self, config: Config, storage: Storage) -> None:
+        self.config = config
+        self.id = config.id
+        self.pledge = Pledge(config.fence)
+        self.random: Callable[[], float] = config.random or _Spread(config.id).draw
+        self.clock = Clock()
+        self.contacts = Contacts()
+        self.log = LogView(config, storage)
+        self.history = History(config, storage)
+        self.hard_state = storage.hard_state()
+        #: The term of the last hard state that is durable.
+        self.durable_term = self.hard_state.term
+        self.changed: HardState | None = None
+        self.asked: deque[Asked] = deque()
+        #: Waits to be handed out by ready().
+        self.outbox: list[Message] = []
+        self.reads: list[ReadState] = []
+        self.loads: list[Load] = []
+        self.loads_asked = 0
+        self.wants_snapshot: list[int] = []
+        self.snapshot: Snapshot | None = None
+
+    @property
+    def fence(self) -> int:
+        """The highest fence that was promised."""
+        return self.pledge.fence
+
+    @property
+    def term(self) -> int:
+        """The current term."""
+        return self.hard_state.term
+
+    @property
+    def configuration(self) -> Configuration:
+        """Who belongs to the group."""
+        return self.history.newest
+
+    @property
+    def alone(self) -> bool:
+        """Whether this node's own word is a majority."""
+        configuration = self.history.newest
+        return configuration.voters == (self.id,) and not configuration.outgoing
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether this node is a voter that holds all it has applied.
+
+        One that the newest configuration leaves out may be needed until that is committed. (§4.2.2)
+        """
+        history, log = self.history, self.log
+        if log.back_filling:
+            return False
+        if history.newest.counts(self.id):
+            return True
+        return history.index > log.committed and history.at(history.index - 1).counts(self.id)
+
+    def enter(self, term: int, vote: int = NOBODY) -> None:
+        """Take a term, or a vote in it, that is to become durable."""
+        self.hard_state = self.changed = HardState(term, vote)
+
+    def timeout(self) -> int:
+        """How long to wait for a leader this time: drawn, so that votes rarely split. (§3.4)"""
+        election_ms = self.config.election_ms
+        return election_ms + int(election_ms * self.random())
+
+    def take_all(self) -> None:
+        """All that waited was handed out."""
+        self.outbox.clear()
+        self.reads.clear()
+        self.loads.clear()
+        self.wants_snapshot.clear()
+
+    def supersede(self, index: int) -> None:
+        """Entries from `index` on were replaced: writes under way no longer make them durable."""
+        for asked in self.asked:
+            asked.last_index = min(asked.last_index, index - 1)
+
+
+class _Spread:
+    """A fixed sequence in [0, 1), another for each id (a linear congruential generator)."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, seed: int) -> None:
+        self._state = seed * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+
+    def draw(self) -> float:
+        self._state = (self._state * 6364136223846793005 + 1442695040888963407) & ((1 << 64) - 1)
+        return (self._state >> 11) / (1 << 53)

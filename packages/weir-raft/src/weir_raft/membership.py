@@ -1,0 +1,120 @@
+"""Who belongs to a group: configurations, and the changes that lead from one to the next. (§4)
+
+A change of voters goes through a *joint* configuration, in which a majority of the old voters and a
+majority of the new ones must agree, each for itself (§4.3). A configuration is in force as soon as
+it is in a node's log, committed or not.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weir_raft.errors import InvalidChange, InvalidConfig
+from weir_raft.quorum import VoteResult, committed_index, vote_result
+
+_HEAD = struct.Struct("<BxHHH")  # version, then how many voters, outgoing voters and learners
+_VERSION = 1
+_GRAVITY = (VoteResult.WON, VoteResult.PENDING, VoteResult.LOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What shall be different in the next configuration. Naming a member again moves it."""
+
+    add_voters: tuple[int, ...] = ()
+    add_learners: tuple[int, ...] = ()
+    remove: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The members of a group. `outgoing` is empty unless a change of voters is under way."""
+
+    #: Who counts, and goes on counting once a change is complete.
+    voters: tuple[int, ...]
+    #: Who counted before the change under way, in a majority of their own.
+    outgoing: tuple[int, ...] = ()
+    #: Who receives the log; one that is in `outgoing` too counts there until the change is done.
+    learners: tuple[int, ...] = ()
+
+    @property
+    def joint(self) -> bool:
+        """Whether a change of voters is under way."""
+        return bool(self.outgoing)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Everybody who receives the log, each once."""
+        return tuple(dict.fromkeys((*self.voters, *self.outgoing, *self.learners)))
+
+    def counts(self, member: int) -> bool:
+        """Whether `member` votes and is counted, in either half."""
+        return member in self.voters or member in self.outgoing
+
+    def vote_result(self, votes: Mapping[int, bool]) -> VoteResult:
+        """How an election stands: a joint one is won in both halves. (§4.3)"""
+        result = vote_result(self.voters, votes)
+        if not self.outgoing:
+            return result
+        return max(result, vote_result(self.outgoing, votes), key=_GRAVITY.index)
+
+    def committed(self, match: Mapping[int, int]) -> int:
+        """The highest index that a majority, of both halves if joint, holds durably."""
+        reached = committed_index([match.get(voter, 0) for voter in self.voters])
+        if not self.outgoing:
+            return reached
+        return min(reached, committed_index([match.get(voter, 0) for voter in self.outgoing]))
+
+    def validate(self) -> None:
+        """Raise InvalidConfig if this is no configuration at all."""
+        if any(member <= 0 for member in (*self.voters, *self.outgoing, *self.learners)):
+            raise InvalidConfig("ids must be positive integers: 0 means nobody")
+        if len(set(self.outgoing)) != len(self.outgoing):
+            raise InvalidConfig(f"an id is named twice in outgoing voters {self.outgoing}")
+        named = (*self.voters, *self.learners)
+        if len(set(named)) != len(named):
+            raise InvalidConfig(f"an id is named twice in voters {self.voters} and {self.learners}")
+
+    def changed(self, change: Change) -> Configuration:
+        """The next configuration: a joint one if voters change. InvalidChange if it cannot be."""
+        if self.joint:
+            raise InvalidChange("a joint configuration only leaves for its own voters")
+        named = (*change.add_voters, *change.add_learners, *change.remove)
+        if not named or len(set(named)) != len(named) or min(named) <= 0:
+            raise InvalidChange(f"name each member to change once, by a positive id: {named}")
+        moved = set(named)
+        voters = (*(v for v in self.voters if v not in moved), *change.add_voters)
+        learners = (*(v for v in self.learners if v not in moved), *change.add_learners)
+        if not voters:
+            raise InvalidChange("a group without voters could never decide anything again")
+        if set(voters) == set(self.voters):
+            return Configuration(self.voters, (), learners)
+        return Configuration(voters, self.voters, learners)
+
+    def left(self) -> Configuration:
+        """What a joint configuration becomes once it is committed."""
+        return Configuration(self.voters, (), self.learners)
+
+    def pack(self) -> bytes:
+        """As the data of a CONFIGURATION entry: u8 version, u8 0, three u16 counts, u64 ids."""
+        ids = (*self.voters, *self.outgoing, *self.learners)
+        head = _HEAD.pack(_VERSION, len(self.voters), len(self.outgoing), len(self.learners))
+        return head + struct.pack(f"<{len(ids)}Q", *ids)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Configuration:
+        """Read what pack() gave; InvalidConfig if it is not that."""
+        if len(data) < _HEAD.size or data[0] != _VERSION:
+            raise InvalidConfig(
+                "a configuration entry is not of version 1: start the release that wrote it"
+            )
+        _, voters, outgoing, learners = _HEAD.unpack_from(data)
+        count = voters + outgoing + learners
+        if len(data) != _HEAD.size + 8 * count:
+            raise InvalidConfig(f"a configuration entry of {count} ids cannot be {len(data)} bytes")
+        ids = struct.unpack_from(f"<{count}Q", data, _HEAD.size)
+        configuration = cls(ids[:voters], ids[voters : voters + outgoing], ids[voters + outgoing :])
+        configuration.validate()
+        return configuration

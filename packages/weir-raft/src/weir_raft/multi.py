@@ -1,0 +1,322 @@
+"""Many groups over few links: who is due, and one heartbeat a link instead of one a group.
+
+A leader's peers are told of its leaderships as a set, in full whenever that changes; from then on
+one small beat and its answer stand for all of them. While beats come, a follower keeps no time of
+its own; while they are answered, a leader that has nothing to send keeps none either. So groups
+where nothing happens cost nothing. The rules are those of a node alone: contact with a leader
+(§3.4), with a majority (§6.2), and the round before a read (§6.4) count beats and answers instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weir_raft.ground import NEVER, Clock, Contact, Ground, Pledge
+from weir_raft.leader import Leader
+from weir_raft.link import Link
+from weir_raft.messages import Beat, BeatReply, HeartbeatReply, LinkMessage
+from weir_raft.node import Node
+from weir_raft.quorum import committed_index
+from weir_raft.seat import Seat, SeatContacts
+from weir_raft.seating import Seating
+from weir_raft.storage import NOBODY
+
+#: When a link breaks, its followers wait this long, and as much again at most, times five.
+_SOON_MS = 50
+_SPREAD_MS = 250
+
+
+class Multi:
+    """All the groups of one host. Peers are opaque numbers.
+
+    `peer_of(group, member)` says at which peer a member of a group is. It is asked again for all
+    groups whenever a link comes up, and for one when its leader or configuration changes.
+    Messages reach nobody before link_up().
+    """
+
+    def __init__(
+        self,
+        peer_of: Callable[[int, int], int],
+        heartbeat_ms: int = 100,
+        election_ms: int = 500,
+    ) -> None:
+        self._heartbeat_ms = heartbeat_ms
+        self._election_ms = election_ms
+        self._clock = Clock()
+        self._pledge = Pledge()
+        self._seats = Seating(peer_of, self._clock)
+        self._beat_at = 0
+        # Whether some peer may be owed an answer.
+        self._owes = False
+        #: The fence that beats ask peers to promise; opaque. See ask().
+        self.fence_asked = 0
+        #: The highest fence that anybody asked this side for, itself included.
+        self.fence_wanted = 0
+        #: The highest fence this side promises to whoever asks, itself included. The host makes it
+        #: durable first; a host that starts again gives it to its nodes as Config.fence.
+        self.fence_bound = 0
+
+    def add(self, group: int, node: Node) -> None:
+        """Let `node` take part; from now on its host does not tick it."""
+        seat = Seat(group, node)
+        self._seats.all[group] = seat
+        ground = node.core.ground
+        passed = self._clock.now - ground.clock.now
+        ground.clock = self._clock
+        self._pledge.raise_to(ground.fence)
+        ground.pledge = self._pledge
+        ground.contacts = SeatContacts(self._seats.contact, group)
+        node.core.state.deadline = min(node.core.state.deadline + passed, NEVER)
+        node.activate_in(self._seats.active, group)
+        for peer, link in self._seats.links.items():
+            if group in link.inward.led:
+                seat.claims[peer] = link
+        if seat.claims:
+            self._seats.heed(seat)
+
+    def remove(self, group: int) -> None:
+        """Forget a group."""
+        seat = self._seats.all.pop(group, None)
+        if seat is None:
+            return
+        self._seats.resign(seat)
+        for link in seat.claims.values():
+            link.inward.dropped[group] = 0
+        self._seats.armed.pop(group, None)
+        self._seats.reading.pop(group, None)
+        self._seats.active.discard(group)
+        self._seats.unserved.discard(group)
+        seat.node.activate_in(set(), group)
+
+    def tick(self, elapsed_ms: int) -> None:
+        """Let time pass for all groups."""
+        self._seats.settle()
+        now = self._clock.now = self._clock.now + elapsed_ms
+        for link in self._seats.links.values():
+            self._watch(link, now)
+        for group, seat in list(self._seats.armed.items()):
+            if seat.node.core.state.deadline <= now:
+                self._seats.active.add(group)
+                seat.node.core.tick()
+
+    def _watch(self, link: Link, now: int) -> None:
+        """Let those keep time themselves who rely on a link that has fallen silent."""
+        outward, inward = link.outward, link.inward
+        since = now - self._election_ms
+        if outward.led and not outward.silent and outward.contact.heard_at <= since:
+            outward.silent = True
+            for group in outward.led:
+                self._seats.wake_leader(group)
+        if inward.led and inward.contact.heard_at <= since:
+            for seat in self._seats.followers(link):
+                # One minimum has passed already: this is the drawn part of the timeout.
+                self._seats.let_go(seat, seat.timeout() - self._election_ms)
+            self._seats.forget_claims(link)
+
+    def take_active(self) -> list[int]:
+        """Groups with has_ready; each is named again only when more happens to it."""
+        seats = self._seats
+        if seats.active:
+            seats.settle()
+        if not seats.unserved:
+            return []
+        unserved, seats.unserved = seats.unserved, set()
+        return [group for group in sorted(unserved) if seats.all[group].node.has_ready]
+
+    def take_beats(self) -> list[tuple[int, LinkMessage]]:
+        """What to send on links now: after groups were served, in every turn of the host's loop.
+
+        A read's round goes out at once, everything else when a heartbeat is due.
+        """
+        if self._seats.active:
+            self._seats.settle()
+        clock, reading = self._clock, self._seats.reading
+        due = clock.now >= self._beat_at
+        asking = reading and [group for group, leader in reading.items() if leader.reading]
+        if not (due or asking or self._owes):
+            return []
+        beats: list[tuple[int, LinkMessage]] = []
+        if due:
+            self._beat_at = clock.now + self._heartbeat_ms
+        if due or asking:
+            clock.round += 1
+        self._owes = False
+        for peer, link in self._seats.links.items():
+            if not link.outward.contact.up:
+                self._owes = self._owes or link.inward.owed > 0
+                continue
+            reply = link.inward.reply(self.fence_bound)
+            if reply is not None:
+                self._pledge.raise_to(reply.fence)
+                beats.append((peer, reply))
+            if due or any(group in link.outward.led for group in asking):
+                beat = link.outward.beat(clock.round, self.fence_asked)
+                if beat is not None:
+                    beats.append((peer, beat))
+        return beats
+
+    def ask(self, fence: int) -> None:
+        """Ask all who follow a leader here to promise `fence`; beats that say so go out at once."""
+        self.fence_asked = max(self.fence_asked, fence)
+        self.fence_wanted = max(self.fence_wanted, fence)
+        self._beat_at = 0
+
+    @property
+    def all_answered(self) -> bool:
+        """Whether everybody who is there has answered what was asked for last, if with less."""
+        asked = self.fence_asked
+        return not any(link.outward.owes(asked) for link in self._seats.links.values())
+
+    def raise_bound(self, bound: int) -> None:
+        """Promise fences up to `bound`, which is durable: who asked for more is answered again."""
+        self.fence_bound = max(self.fence_bound, bound)
+        self._owes = True
+        for link in self._seats.links.values():
+            link.inward.answer_again(self.fence_bound)
+
+    def fenced(self, group: int) -> int:
+        """The highest fence that a majority of a group led here has promised; 0 if there is none.
+
+        Whoever leads it next hears of it by its votes. Joint configurations need both majorities,
+        and a leader without a committed entry of its own term has nothing that it could promise.
+        """
+        seat = self._seats.all[group]
+        core = seat.node.core
+        ground, state = core.ground, core.state
+        if seat.settled is not state:
+            if not isinstance(state, Leader) or not _is_settled(ground, state):
+                return 0
+            seat.settled = state  # for as long as it leads: this is asked for all groups in a row
+        if seat.configuration is not ground.configuration or seat.state is not state:
+            self._seats.settle()
+        asked, bound = self.fence_asked, self.fence_bound
+        own = bound if bound < asked else asked
+        if own > self._pledge.fence:
+            self._pledge.raise_to(own)
+        if not seat.peers:  # alone, as on a single node, where all groups are asked in a row
+            return own
+        return min(
+            committed_index([link.outward.promises(group) if link else own for link in half])
+            for half in seat.halves
+        )
+
+    # Links
+
+    def link_up(self, peer: int) -> None:
+        """Messages can reach `peer` from now on; it may have forgotten everything."""
+        self._seats.settle()
+        link = self._seats.link(peer)
+        link.outward.contact.up = True
+        link.outward.contact.heard_at = self._clock.now
+        link.outward.silent = False
+        for seat in self._seats.all.values():
+            if isinstance(seat.state, Leader):
+                self._seats.lead(seat, seat.state)
+        link.outward.start_again()
+        for group in link.outward.led:
+            self._seats.ask_again(link, group)
+        self._beat_at = 0
+
+    def link_down(self, peer: int) -> None:
+        """Messages cannot reach `peer`, and what was under way may be lost.
+
+        Who follows a leader there looks for another soon: others that still hear of it refuse.
+        """
+        self._seats.settle()
+        link = self._seats.link(peer)
+        link.outward.contact.up = False
+        link.inward.answered = 0
+        for seat in self._seats.followers(link):
+            self._seats.let_go(seat, _SOON_MS + int(_SPREAD_MS * seat.draw()))
+        self._seats.forget_claims(link)
+        for group in link.outward.led:
+            self._seats.ask_again(link, group)
+
+    def step_link(self, peer: int, message: LinkMessage) -> None:
+        """Take what came from `peer`."""
+        self._seats.settle()
+        link = self._seats.link(peer)
+        if isinstance(message, Beat):
+            self._beat_came(link, message)
+        else:
+            self._reply_came(link, message)
+
+    def _beat_came(self, link: Link, beat: Beat) -> None:
+        inward = link.inward
+        inward.owed, inward.fence = beat.number, beat.fence
+        self._owes = True
+        self.fence_wanted = max(self.fence_wanted, beat.fence)
+        if beat.led is not None:
+            self._claimed(link, {group: (term, leader) for group, term, leader in beat.led})
+            inward.version = beat.version
+        elif beat.version != inward.version:
+            inward.version = 0  # asks for the whole
+            return
+        inward.contact.heard_at = self._clock.now
+
+    def _claimed(self, link: Link, led: dict[int, tuple[int, int]]) -> None:
+        """The peer leads these groups, and no others."""
+        inward = link.inward
+        before, inward.led = inward.led, led
+        inward.contact.heard_at = self._clock.now
+        for group in before.keys() - led.keys():
+            inward.dropped.pop(group, None)
+            seat = self._seats.all.get(group)
+            if seat is not None:
+                del seat.claims[link.peer]
+                if seat.follows_through is link:
+                    self._seats.let_go(seat, seat.timeout())
+        for group, claim in led.items():
+            seat = self._seats.all.get(group)
+            if seat is None:
+                inward.dropped[group] = 0
+            elif before.get(group) != claim or seat.follows_through is not link:
+                seat.claims[link.peer] = link
+                self._seats.heed(seat)
+
+    def _reply_came(self, link: Link, reply: BeatReply) -> None:
+        outward = link.outward
+        if reply.number > self._clock.round:
+            return
+        if reply.version != outward.version:
+            if reply.version == 0:
+                outward.tell_again()
+                return
+            if reply.version > outward.version:
+                return  # it was said to another life of this host
+        outward.contact.heard_at = self._clock.now
+        outward.silent = False
+        outward.promised, outward.answered = reply.fence, reply.version
+        outward.number = reply.number
+        self._dropped(link, dict(reply.dropped))
+        for group, leader in list(self._seats.reading.items()):
+            if outward.confirms(group, reply):
+                for id, member in leader.members.items():
+                    if member.contact is outward.contact:
+                        leader.confirm(id, reply.number)
+                self._seats.active.add(group)
+                if not leader.confirming:
+                    del self._seats.reading[group]
+
+    def _dropped(self, link: Link, dropped: dict[int, int]) -> None:
+        """Some groups are not followed at the peer: it says nothing for their members there."""
+        outward = link.outward
+        before, outward.dropped = outward.dropped, dropped
+        if not before and not dropped:
+            return
+        for group in before.keys() - dropped.keys():
+            self._seats.set_contacts(group, link.peer, outward.contact)
+        for group, term in dropped.items():
+            seat = self._seats.all.get(group)
+            if seat is None or not isinstance(seat.state, Leader):
+                continue
+            if term > seat.node.term:
+                self._seats.active.add(group)
+                seat.node.core.step(HeartbeatReply(seat.state.leader, NOBODY, term, 0))
+            elif group not in before:
+                self._seats.set_contacts(group, link.peer, Contact())
+
+
+def _is_settled(ground: Ground, leader: Leader) -> bool:
+    """Whether an entry of the own term is committed: what was inherited is so too, or never is."""
+    return ground.log.committed >= leader.first_index

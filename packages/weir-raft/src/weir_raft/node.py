@@ -1,0 +1,319 @@
+"""The public face: calls in, Readies out, no thread, clock, dice or disk of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weir_raft import orders
+from weir_raft.arriving import Arriving
+from weir_raft.config import Config
+from weir_raft.core import Core, Role
+from weir_raft.errors import NothingReady, OutOfOrder
+from weir_raft.follower import Follower
+from weir_raft.ground import Asked
+from weir_raft.leader import Leader
+from weir_raft.membership import Change, Configuration
+from weir_raft.messages import InstallSnapshot, Message
+from weir_raft.progress import Progress
+from weir_raft.ready import Ready
+from weir_raft.storage import Entry, Snapshot, Storage
+
+
+class Node:
+    """One member of one Raft group, driven by its host as ready.py describes. Not thread-safe."""
+
+    __slots__ = ("_acknowledged", "_active", "_group", "_issued", "core")
+
+    def __init__(self, config: Config, storage: Storage) -> None:
+        """Restore from `storage`, all of it durable; the host has loaded its snapshot already.
+
+        Raises InvalidConfig, or StorageError for a damaged past.
+        """
+        #: For this library alone.
+        self.core = Core(config, storage)
+        self._issued = 0
+        self._acknowledged = 0
+        self._active: set[int] = set()
+        self._group = 0
+
+    def activate_in(self, active: set[int], group: int) -> None:
+        """Put `group` into `active` whenever something happens to this node. (For Multi.)"""
+        self._active = active
+        self._group = group
+        active.add(group)
+
+    @property
+    def role(self) -> Role:
+        """What this node is at the moment."""
+        return self.core.role
+
+    @property
+    def term(self) -> int:
+        """The current term; 0 before the first election."""
+        return self.core.ground.term
+
+    @property
+    def leader(self) -> int:
+        """The leader of the current term, or 0 while none is known."""
+        return self.core.state.leader
+
+    @property
+    def fence(self) -> int:
+        """The highest value this voter was given; its durability is the host's."""
+        return self.core.ground.fence
+
+    @property
+    def first_index(self) -> int:
+        """The first index above what was compacted."""
+        return self.core.log.first_index
+
+    @property
+    def last_index(self) -> int:
+        """The index of the last entry, durable or not."""
+        return self.core.log.last_index
+
+    @property
+    def durable_index(self) -> int:
+        """The index through which this node's own disk holds the log."""
+        return self.core.log.durable
+
+    @property
+    def commit_index(self) -> int:
+        """The index through which no entry can ever be replaced, as far as this node knows."""
+        return self.core.log.committed
+
+    @property
+    def applied_index(self) -> int:
+        """The index through which the host has applied."""
+        return self.core.log.applied
+
+    def term_at(self, index: int) -> int:
+        """The term of one entry, as a Snapshot needs it; Compacted or Unavailable outside."""
+        return self.core.log.term(index)
+
+    @property
+    def accepts(self) -> bool:
+        """Whether propose() is open: leading, an entry of the own term applied, none handed over.
+
+        It may still refuse with Overloaded.
+        """
+        state = self.core.state
+        return isinstance(state, Leader) and state.accepts
+
+    @property
+    def configuration(self) -> Configuration:
+        """Who belongs to the group, by the newest configuration in the log."""
+        return self.core.ground.configuration
+
+    def configuration_at(self, index: int) -> Configuration:
+        """The configuration as of an index that is not compacted, as a Snapshot keeps it."""
+        return self.core.ground.history.at(index)
+
+    def progress(self) -> tuple[Progress, ...]:
+        """What a leader knows of the others; empty if it does not lead."""
+        state = self.core.state
+        if not isinstance(state, Leader):
+            return ()
+        return tuple(member.progress() for member in state.members.values())
+
+    def campaign(self) -> None:
+        """Seek election; without effect on a candidate or a leader, and if it may not lead."""
+        self._active.add(self._group)
+        self.core.campaign()
+
+    def tick(self, elapsed_ms: int = 100) -> None:
+        """Let time pass: whoever waited long enough acts. Not for nodes of a Multi."""
+        self._active.add(self._group)
+        self.core.ground.clock.now += elapsed_ms
+        self.core.tick()
+
+    def step(self, message: Message) -> None:
+        """Take a message of another member; late, lost, repeated and reordered ones do no harm."""
+        self._active.add(self._group)
+        self.core.step(message)
+
+    def whole_with(self, message: InstallSnapshot) -> bytes | None:
+        """Return the snapshot that a piece of it completes; None if it completes none. A host may
+        look at it before it takes the message.
+        """
+        state = self.core.state
+        if isinstance(state, Follower):
+            return state.whole_with(message)
+        return Arriving(message.snapshot).with_piece(message.position, message.data)
+
+    def awaits(self, message: InstallSnapshot) -> bool:
+        """Whether no other snapshot has begun to come since a piece did: what came of it would be
+        forgotten for a piece that is taken late.
+        """
+        state = self.core.state
+        return not isinstance(state, Follower) or state.awaits(message.snapshot)
+
+    def raise_fence(self, value: int) -> None:
+        """Keep `value` if it is the highest yet. Opaque here; votes of later terms carry it.
+
+        The host makes it durable before it acts on it, and restores it through Config.fence. The
+        groups of one Multi keep one value.
+        """
+        self.core.ground.pledge.raise_to(value)
+
+    def propose(self, data: object, size: int) -> int:
+        """Append `data` of `size` bytes to the log and return its index; it is not committed yet.
+
+        Raises NotLeader, NotReady until an entry of the own term is applied and while leadership is
+        handed over, or Overloaded.
+        """
+        self._active.add(self._group)
+        return orders.propose(self.core, data, size)
+
+    def change(self, change: Change) -> int:
+        """Append the configuration that `change` leads to and return its index.
+
+        If voters change it is a joint one, which is left by itself (§4.3). Raises as propose()
+        does, ChangePending until an earlier change is done, or InvalidChange.
+        """
+        self._active.add(self._group)
+        return orders.change(self.core, change)
+
+    def read_index(self, context: int) -> None:
+        """Ask for a linearizable read: `context` comes back in Ready.reads, or leadership is lost.
+
+        Raises NotLeader, or NotReady until an entry of the own term is committed. (§6.4)
+        """
+        self._active.add(self._group)
+        orders.read(self.core, context)
+
+    def transfer_leadership(self, voter: int) -> None:
+        """Stop taking proposals and let `voter` campaign once it has all.
+
+        That lasts two election timeouts at most, however often this is asked for meanwhile.
+        Raises NotLeader or InvalidChange. (§3.10)
+        """
+        self._active.add(self._group)
+        orders.transfer(self.core, voter)
+
+    def ask_again(self) -> None:
+        """Let the leader say again how it is with this follower: `Append.spared` may be news, of
+        which it does not tell who has everything. Without effect where it is not known who leads.
+        """
+        self._active.add(self._group)
+        orders.ask_again(self.core)
+
+    def send_snapshot(self, voter: int, snapshot: Snapshot) -> None:
+        """Send `snapshot` to a member that Ready.wants_snapshot named.
+
+        Its data are bytes, its base not below what was compacted; its configuration may be left
+        out. OutOfOrder if it does not meet the log. Without effect if it is no longer wanted.
+        """
+        self._active.add(self._group)
+        orders.send_snapshot(self.core, voter, snapshot)
+
+    def loaded(self, number: int, entries: Sequence[Entry] | None) -> None:
+        """Answer a Load: at least the first of its entries, or None if they cannot be read."""
+        self._active.add(self._group)
+        self.core.loaded(number, entries)
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether there is work for the host."""
+        core = self.core
+        log = core.log
+        core.put_in_line()
+        return log.staged < log.last_index or core.has_news or log.has_unhanded
+
+    def ready(self) -> Ready:
+        """The next work for the host, each piece handed out once; NothingReady if there is none."""
+        ready = self.take()
+        if ready is None:
+            raise NothingReady("ask has_ready before ready()")
+        return ready
+
+    def take(self) -> Ready | None:
+        """What ready() returns, or None if there is none: one call for each turn of a host."""
+        core = self.core
+        log, state = core.log, core.state
+        if isinstance(state, Leader) and state.members:
+            core.put_in_line()
+        # First, because it may read Storage and fail; nothing else has been taken by then.
+        committed = log.take_unhanded() if log.handed < log.committed else ()
+        entries = log.take_unstaged() if log.staged < log.last_index else ()
+        if core.has_news:
+            return self._with_news(entries, committed)
+        if not entries and not committed:
+            return None
+        number = self._issued = self._issued + 1
+        if entries:
+            core.ground.asked.append(Asked(number, None, entries[-1].index, False))
+        return Ready.plain(number, entries, committed)
+
+    def _with_news(self, entries: tuple[Entry, ...], committed: tuple[Entry, ...]) -> Ready:
+        core, ground = self.core, self.core.ground
+        hard_state, ground.changed = ground.changed, None
+        snapshot, ground.snapshot = ground.snapshot, None
+        lost_leadership, lost_quorum = core.take_losses()
+        number = self._issued = self._issued + 1
+        if snapshot is not None:
+            core.log.restored()
+        if entries or hard_state or snapshot:
+            last = entries[-1].index if entries else 0
+            ground.asked.append(Asked(number, hard_state, last, snapshot is not None))
+        ready = Ready(
+            number,
+            hard_state,
+            entries,
+            committed,
+            core.take_leadership(),
+            tuple(ground.outbox),
+            lost_leadership,
+            lost_quorum,
+            snapshot,
+            tuple(ground.reads),
+            tuple(ground.loads),
+            tuple(ground.wants_snapshot),
+        )
+        ground.take_all()
+        return ready
+
+    def persisted(self, ready_number: int) -> None:
+        """Note that all this Ready asked to persist, hard state and entries, is durable.
+
+        In order, none left out that asked for something, none twice: else OutOfOrder. May come any
+        number of Readies later.
+        """
+        asked = self.core.ground.asked
+        if not self._acknowledged < ready_number <= self._issued:
+            raise OutOfOrder(
+                f"persisted({ready_number}): Readies through {self._acknowledged} are acknowledged "
+                f"and those through {self._issued} were handed out"
+            )
+        if asked and asked[0].number < ready_number:
+            raise OutOfOrder(
+                f"persisted({ready_number}) came before persisted({asked[0].number}): "
+                "acknowledge in the order in which Readies were handed out"
+            )
+        self._active.add(self._group)
+        self._acknowledged = ready_number
+        if asked and asked[0].number == ready_number:
+            self.core.persisted(asked.popleft())
+
+    def applied(self, index: int) -> None:
+        """Note that the host has applied through `index`; OutOfOrder if it was not handed out."""
+        self._active.add(self._group)
+        self.core.log.applied_to(index)
+
+    def compact(self, index: int) -> None:
+        """Forget the log through `index`, once a durable snapshot covers it; Storage may then too.
+
+        Members that need what is gone get a snapshot. OutOfOrder while it is not covered, applied
+        and durable; without effect when repeated.
+        """
+        self.core.log.compact(index)
+        self.core.ground.history.forget(index)
+
+    def release(self, index: int) -> None:
+        """Send nobody the log through `index` any more, as far as that is applied and durable: the
+        host lets go of it before a durable snapshot covers it, since this is the only member. Until
+        one does, Storage has these entries again at each start.
+
+        Members that are added and need them get a snapshot. Without effect when repeated.
+        """
+        self.core.log.release(index)

@@ -1,0 +1,251 @@
+"""How a leader sends: probes, a window of Appends, snapshots in pieces, and asking again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from weir_raft.ground import Ground
+from weir_raft.member import Member
+from weir_raft.messages import Append, AppendReply, InstallSnapshot, SnapshotMeta, SnapshotReply
+from weir_raft.progress import ProgressState
+from weir_raft.ready import Load
+from weir_raft.storage import Entry, Snapshot
+
+
+class Sending:
+    """Puts in line what members lack. Nothing here decides what is committed."""
+
+    __slots__ = ("_cut", "_cut_at", "_ground", "_loading", "_spares", "dirty")
+
+    def __init__(self, ground: Ground, spares: Callable[[Member], bool]) -> None:
+        self._ground = ground
+        #: Whether others hold all that a member ever acknowledged.
+        self._spares = spares
+        #: Whether send() may find something.
+        self.dirty = False
+        self._loading: dict[int, Member] = {}
+        # Members stand at the same place as a rule, and share what is cut for the first of them.
+        self._cut_at = 0
+        self._cut: tuple[tuple[Entry, ...], int] | None = None
+
+    def settled(self, members: Mapping[int, Member]) -> bool:
+        """Whether all who can be reached have everything and know what is committed."""
+        return all(self._settled(member) or not member.contact.up for member in members.values())
+
+    def _settled(self, member: Member) -> bool:
+        log = self._ground.log
+        return (
+            member.match == log.last_index
+            and member.committed >= log.committed
+            and member.state is ProgressState.REPLICATE
+        )
+
+    def send(self, members: Mapping[int, Member]) -> None:
+        """Fill every member's window."""
+        self.dirty = False
+        self._cut_at = 0
+        for member in members.values():
+            if not member.contact.up:
+                continue
+            if member.state is ProgressState.REPLICATE:
+                self._replicate(member)
+            elif member.state is ProgressState.PROBE and not member.paused:
+                self._probe(member)
+        self._cut = None
+
+    def _replicate(self, member: Member) -> None:
+        log, window = self._ground.log, self._ground.config.max_inflight_bytes
+        while member.next <= log.last_index and member.inflight_bytes < window:
+            if member.load or not self._holds(member):
+                return
+            cut = self._outgoing(member.next)
+            if cut is None:
+                self._load(member)
+                return
+            entries, size = cut
+            self._append(member, entries)
+            member.sent(entries[-1].index, size)
+
+    def _probe(self, member: Member) -> None:
+        if self._holds(member):
+            # What must be read from a disk waits until it is known to be wanted.
+            cut = self._outgoing(member.next)
+            self._append(member, cut[0] if cut else ())
+            member.paused = True
+
+    def _holds(self, member: Member) -> bool:
+        """Whether the log still has what this member needs next; else it needs a snapshot."""
+        if member.next >= self._ground.log.first_index:
+            return True
+        member.need_snapshot()
+        self._want_snapshot(member)
+        return False
+
+    def _outgoing(self, lo: int) -> tuple[tuple[Entry, ...], int] | None:
+        if self._cut_at != lo:
+            self._cut = self._ground.log.outgoing(lo, self._ground.config.max_append_bytes)
+            self._cut_at = lo
+        return self._cut
+
+    def _append(self, member: Member, entries: tuple[Entry, ...]) -> None:
+        ground, prev = self._ground, member.next - 1
+        term, log = ground.term, ground.log
+        spared, commit = self._spares(member), log.committed
+        message = Append(member.id, ground.id, term, prev, log.term(prev), entries, commit, spared)
+        ground.outbox.append(message)
+        member.nudge_at = ground.clock.now + ground.config.heartbeat_ms
+
+    def acknowledged(self, member: Member, index: int, committed: int) -> None:
+        """A member's log is known to hold the leader's durably through `index`."""
+        member.committed = max(member.committed, committed)
+        if member.state is ProgressState.SNAPSHOT and not self._caught_up(member, index):
+            return
+        member.acknowledged(index)
+        if member.match == member.next - 1:
+            # Nothing is on the way, so that news of the commit may wait for a while.
+            member.nudge_at = self._ground.clock.now + self._ground.config.heartbeat_ms // 2
+        self.dirty = self.dirty or member.next <= self._ground.log.last_index
+
+    def _caught_up(self, member: Member, index: int) -> bool:
+        """Whether a member that was to get a snapshot can be sent entries again."""
+        if index + 1 >= self._ground.log.first_index:
+            member.probe(index + 1)
+            return True
+        if member.snapshot is not None and index >= member.snapshot.base_index:
+            # It has installed this one, and meanwhile what follows is gone here: a newer one.
+            member.need_snapshot()
+            self._want_snapshot(member)
+        return False
+
+    def rejected(self, member: Member, message: AppendReply) -> None:
+        """A member has no such entry: look for one that it has. (§3.5, end)"""
+        if member.state is ProgressState.REPLICATE:
+            if message.index <= member.match:
+                self._tell_again(member, message)
+                return  # an old refusal: it has acknowledged more since
+            member.probe(member.match + 1)
+        elif member.state is ProgressState.PROBE and message.index == member.next - 1:
+            log = self._ground.log
+            agreed = min(message.hint_index, message.index - 1)
+            if agreed >= log.first_index:
+                agreed = log.last_of_term(agreed, message.hint_term)
+            # A cut tail looks like a write that was torn: who lost one does not know of it, and
+            # would refuse for ever what is behind that which it acknowledged.
+            member.forgets(agreed)
+        else:
+            return
+        self.dirty = True
+
+    def _tell_again(self, member: Member, message: AppendReply) -> None:
+        """A member that has everything asks how it is with it: whether it is spared may be news."""
+        last = self._ground.log.last_index
+        same = message.index == message.hint_index == member.match == last
+        if same and self._holds(member) and message.hint_term == self._ground.log.term(last):
+            self._append(member, ())
+
+    def nudge(self, members: Mapping[int, Member], now: int) -> None:
+        """Ask again what was not answered, and tell what is committed; without any entries."""
+        for member in members.values():
+            if now < member.nudge_at or not member.contact.up:
+                continue
+            if member.state is ProgressState.SNAPSHOT:
+                self._nudge_snapshot(member)
+            elif not self._settled(member) and not member.load and self._holds(member):
+                self._append(member, ())
+
+    def fail(self, member: Member) -> None:
+        """What was on the way to a member is lost, perhaps: find out anew."""
+        if member.state is ProgressState.REPLICATE:
+            member.probe(member.match + 1)
+        elif member.state is ProgressState.SNAPSHOT:
+            member.need_snapshot()  # another one, when it is back: this one may be large
+        else:
+            member.paused = False
+        # It may have started again, and know less than it did.
+        member.committed = 0
+        member.nudge_at = 0
+        self.dirty = True
+
+    def _load(self, member: Member) -> None:
+        ground = self._ground
+        ground.loads_asked += 1
+        member.load = ground.loads_asked
+        self._loading[member.load] = member
+        hi, size = ground.log.stored_end, ground.config.max_append_bytes
+        ground.loads.append(Load(member.load, member.next, hi, size, member.id))
+
+    def loaded(self, number: int, entries: tuple[Entry, ...]) -> None:
+        """Send what was read, if it is still wanted; nothing read is asked for again later."""
+        member = self._loading.pop(number, None)
+        if member is None or member.load != number:
+            return
+        member.load = 0
+        if not entries:
+            member.nudge_at = self._ground.clock.now + self._ground.config.heartbeat_ms
+            return
+        if entries[0].index == member.next and self._holds(member):
+            self._append(member, entries)
+            member.sent(entries[-1].index, sum(entry.size for entry in entries))
+        self.dirty = True
+
+    def forget(self, member: Member) -> None:
+        """Send nothing to one that is no member any more, nor what is being read for it."""
+        self._loading.pop(member.load, None)
+
+    def _want_snapshot(self, member: Member) -> None:
+        self._ground.wants_snapshot.append(member.id)
+        member.nudge_at = self._ground.clock.now + self._ground.config.election_ms
+
+    def begin_snapshot(self, member: Member, snapshot: Snapshot) -> None:
+        """Send the first piece, unless the member needs none any more or has begun with one."""
+        if member.state is ProgressState.SNAPSHOT and member.snapshot is None:
+            member.snapshot = snapshot
+            member.position = 0
+            self._send_piece(member, snapshot)
+
+    def _send_piece(self, member: Member, snapshot: Snapshot) -> None:
+        data = memoryview(snapshot.data)  # type: ignore[arg-type]
+        end = min(member.position + self._ground.config.snapshot_chunk_bytes, len(data))
+        self._install(member, snapshot, bytes(data[member.position : end]), len(data))
+        member.position = end
+
+    def _install(self, member: Member, snapshot: Snapshot, data: bytes, size: int) -> None:
+        ground = self._ground
+        configuration = snapshot.configuration or ground.history.at(snapshot.index)
+        meta = SnapshotMeta(
+            snapshot.index,
+            snapshot.term,
+            configuration,
+            snapshot.base_index,
+            snapshot.base_term,
+            size,
+        )
+        position = member.position
+        done, spared = position + len(data) == size, self._spares(member)
+        ground.outbox.append(
+            InstallSnapshot(member.id, ground.id, ground.term, meta, position, data, done, spared)
+        )
+        member.nudge_at = ground.clock.now + ground.config.election_ms
+
+    def _nudge_snapshot(self, member: Member) -> None:
+        snapshot = member.snapshot
+        if snapshot is None:
+            self._want_snapshot(member)
+            return
+        # Only the reply says how much has come: a piece may be on a slow way still.
+        member.reread = True
+        self._install(member, snapshot, b"", memoryview(snapshot.data).nbytes)  # type: ignore[arg-type]
+
+    def snapshot_reply(self, member: Member, message: SnapshotReply) -> None:
+        """Send the next piece, or again what did not come; without a snapshot, start anew."""
+        snapshot = member.snapshot
+        if member.state is not ProgressState.SNAPSHOT or snapshot is None:
+            return
+        if message.rejected:
+            # It is ahead of this snapshot: a newer one will do, which it is asked for in a while.
+            member.snapshot = None
+            member.nudge_at = self._ground.clock.now + self._ground.config.heartbeat_ms
+        elif message.position == member.position or member.reread:
+            member.reread = False
+            member.position = message.position
+            self._send_piece(member, snapshot)

@@ -1,0 +1,145 @@
+"""The three distributions: one release, wheels that need what they declare, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("weir-raft", "weir-mq", "weir-lab")
+#: What runs outside the tree must find what it imports by its installation alone.
+_HIDDEN = {"PYTHONPATH", "VIRTUAL_ENV"}
+
+
+def project(name: str) -> Mapping[str, object]:
+    text = (ROOT / "packages" / name / "pyproject.toml").read_text(encoding="utf-8")
+    found: Mapping[str, object] = tomllib.loads(text)["project"]
+    return found
+
+
+def version(name: str) -> str:
+    package = {"weir-mq": "weir"}.get(name, name.replace("-", "_"))
+    text = (ROOT / "packages" / name / "src" / package / "__init__.py").read_text(encoding="utf-8")
+    (found,) = re.findall(r'^__version__ = "(.*)"$', text, re.MULTILINE)
+    return str(found)
+
+
+def requirements(name: str) -> list[str]:
+    found = project(name)
+    extras: Mapping[str, list[str]] = found.get("optional-dependencies", {})  # type: ignore[assignment]
+    return [*found["dependencies"], *(one for more in extras.values() for one in more)]  # type: ignore[misc]
+
+
+def test_the_distributions_have_one_version() -> None:
+    assert len({version(name) for name in PACKAGES}) == 1
+
+
+@pytest.mark.parametrize(("name", "needs"), [("weir-mq", "weir-raft"), ("weir-lab", "weir-mq")])
+def test_each_requires_the_one_below_of_the_same_release(name: str, needs: str) -> None:
+    found = [one for one in requirements(name) if re.match(rf"{needs}\b", one)]
+    assert found
+    assert all(one.endswith(f"=={version(needs)}") for one in found)
+
+
+def test_nothing_below_names_the_lab() -> None:
+    for name in ("weir-raft", "weir-mq"):
+        assert not [one for one in requirements(name) if one.startswith("weir-lab")]
+    assert requirements("weir-raft") == []
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheels of all three, built from the tree."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for name in PACKAGES:
+        run(
+            [sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "-q",
+             "--no-deps", "--no-build-isolation", "-w", str(folder), f"packages/{name}"],
+            cwd=ROOT,
+        )  # fmt: skip
+    assert len([*folder.glob("*.whl")]) == len(PACKAGES)
+    return folder
+
+
+def run(command: Sequence[str], *, cwd: Path, seconds: float = 200) -> str:
+    """Run a command without the paths of this environment; return what it printed."""
+    environment = {name: value for name, value in os.environ.items() if name not in _HIDDEN}
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=seconds,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def installed(folder: Path, wheels: Path, *names: str) -> Path:
+    """Install wheels with all that they declare into a new environment; return its programs."""
+    venv.create(folder / "venv", with_pip=True)
+    programs = folder / "venv" / "bin"
+    # All of ours in one command: no name of ours is looked up at an index.
+    ours = [next(wheels.glob(f"{name.replace('-', '_')}-*.whl")) for name in names]
+    run(
+        [str(programs / "python"), "-m", "pip", "install", "--disable-pip-version-check", "-q",
+         "-c", str(ROOT / "constraints.txt"), *map(str, ours)],
+        cwd=folder,
+    )  # fmt: skip
+    return programs
+
+
+def test_weir_raft_alone_runs_its_example(wheels: Path, tmp_path: Path) -> None:
+    programs = installed(tmp_path, wheels, "weir-raft")
+    text = (ROOT / "packages/weir-raft/README.md").read_text(encoding="utf-8")
+    program = text.split("```python\n", 1)[1].split("```", 1)[0]
+    assert "LEADER" in run(
+        [str(programs / "python"), "-c", f"{program}\nprint(node.role)"], cwd=tmp_path
+    )
+    kit = "from weir_raft.testing.rehearsal import Rehearsal as one; print(one.__name__)"
+    assert "Rehearsal" in run([str(programs / "python"), "-c", kit], cwd=tmp_path)
+
+
+@pytest.fixture
+def node(wheels: Path, tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """Programs of weir-mq with weir-raft alone, and the URL of a broker that they started."""
+    programs = installed(tmp_path, wheels, "weir-raft", "weir-mq")
+    with subprocess.Popen(
+        [programs / "weir", "serve", "--data", tmp_path / "data", "--port", "0", "--until-eof"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name not in _HIDDEN},
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        told = ""
+        while not (found := re.search(r"\b127\.0\.0\.1:(\d+)|port (\d+)", told)):
+            line = process.stdout.readline()
+            assert line, told
+            told += line
+        try:
+            yield programs, f"weir://127.0.0.1:{found[1] or found[2]}"
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def test_weir_mq_serves_and_runs_the_first_program(
+    node: tuple[Path, str], tmp_path: Path
+) -> None:  # fmt: skip
+    programs, url = node
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    program = text.split("```python\n", 1)[1].split("```", 1)[0]
+    program = program.replace("weir://localhost:6800", url)
+    assert "billed" in run([str(programs / "python"), "-c", program], cwd=tmp_path)
+    done = subprocess.run(
+        [programs / "weir", "bench"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "this verb is part of weir-lab, which is not installed: pip install weir-lab\n"
+    )
+    assert "bench" not in run([str(programs / "weir"), "--help"], cwd=tmp_path)
