@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -143,3 +144,15 @@ def test_weir_mq_serves_and_runs_the_first_program(
         "this verb is part of weir-lab, which is not installed: pip install weir-lab\n"
     )
     assert "bench" not in run([str(programs / "weir"), "--help"], cwd=tmp_path)
+
+
+def test_weir_lab_brings_the_demo_and_spark(wheels: Path, tmp_path: Path) -> None:
+    programs = installed(tmp_path, wheels, *PACKAGES)
+    told = run(
+        [str(programs / "weir"), "demo", "--flights", "2000", "--json"], cwd=tmp_path, seconds=150
+    )
+    found = json.loads(told)
+    assert found["schema"] == "weir.demo/1"
+    # Spark read what the consumers got: the demo compares their ledgers.
+    assert (found["clean"], found["intact"], found["delivered"]) == (True, True, 2000)
+    assert "bench" in run([str(programs / "weir"), "--help"], cwd=tmp_path)
