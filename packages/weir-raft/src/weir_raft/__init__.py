@@ -14,6 +14,7 @@ from weir_raft.config import Config
 from weir_raft.core import Role
 from weir_raft.errors import (
     ChangePending,
+    CodecError,
     Compacted,
     HostError,
     InvalidChange,
@@ -57,6 +58,7 @@ __all__ = [
     "BeatReply",
     "Change",
     "ChangePending",
+    "CodecError",
     "Compacted",
     "Config",
     "Configuration",

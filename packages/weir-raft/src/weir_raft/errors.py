@@ -10,6 +10,7 @@
     ├── HostError                  the host broke a contract of Node; a bug in the host
     │   ├── NothingReady           ready() although has_ready is False
     │   └── OutOfOrder             an acknowledgement that skips, repeats or invents something
+    ├── CodecError                 bytes that are no message, or a message that no bytes can hold
     └── StorageError               Storage and the rest of the state contradict each other
         ├── Compacted              the index lies below the snapshot
         └── Unavailable            the index lies above the log's end
@@ -64,6 +65,10 @@ class NothingReady(HostError):
 
 class OutOfOrder(HostError):
     """An acknowledgement came out of order, twice, or for something never handed out."""
+
+
+class CodecError(RaftError):
+    """`weir_raft.codec` was given what is no message of its version, or what it cannot encode."""
 
 
 class StorageError(RaftError):
