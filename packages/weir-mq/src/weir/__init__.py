@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from weir.app.inbox import Inbox
     from weir.client.arguments.positions import at, last
     from weir.client.connect import connect
-    from weir.client.core.backoff import Backoff
+    from weir.client.core.durations import Backoff
     from weir.client.sync import client as sync
     from weir.model.batch import Batch
     from weir.model.message import Message
@@ -53,7 +53,7 @@ else:
 
     _HOMES = {
         "App": "weir.app.app",
-        "Backoff": "weir.client.core.backoff",
+        "Backoff": "weir.client.core.durations",
         "Batch": "weir.model.batch",
         "Inbox": "weir.app.inbox",
         "Message": "weir.model.message",

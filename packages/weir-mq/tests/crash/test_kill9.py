@@ -21,7 +21,7 @@ import pytest
 import weir
 from weir.client.client import Client
 from weir.client.connect import connect
-from weir.client.core.backoff import Backoff
+from weir.client.core.durations import Backoff
 from weir.client.producer.producer import Sent
 from weir.client.producer.receipts import Receipt
 from weir.device.client import Client as DeviceClient

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weir.broker.shard import ShardSettings
-from weir.client.core.reassembly import Assembly
+from weir.client.core.delivered_batches import Assembly
 from weir.errors import ValueLost
 from weir.model.batch import split
 from weir.model.chunks import References, chained, extend

@@ -22,7 +22,7 @@ import msgspec
 
 from weir.client.client import Client
 from weir.client.connect import connect
-from weir.client.core.backoff import Backoff
+from weir.client.core.durations import Backoff
 from weir.errors import WeirError
 from weir.model.limits import MIB
 from weir.testing.nodes.node import Node, NodeFailed, Setting, start_node

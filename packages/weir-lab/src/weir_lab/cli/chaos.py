@@ -183,7 +183,7 @@ def _watch(
     It makes a topic of its own there, and deletes it if nothing was wrong. Which node is struck,
     and what that one says itself, it cannot know.
     """
-    from weir.client.arguments.url import parse_url
+    from weir.client.core.url import parse_url
     from weir_lab.bench.chaos.faults import ByCommand
     from weir_lab.bench.chaos.rounds import Where
 

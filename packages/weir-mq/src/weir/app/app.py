@@ -20,11 +20,10 @@ from weir.app.subscription import (
     call,
     policy_of,
 )
-from weir.client.arguments.url import parse_url
 from weir.client.client import Client
 from weir.client.connect import connect
-from weir.client.core.backoff import Backoff
-from weir.client.core.duration import seconds
+from weir.client.core.durations import Backoff, seconds
+from weir.client.core.url import parse_url
 
 if TYPE_CHECKING:
     from weir.app.inbox import Inbox

@@ -15,8 +15,7 @@ from weir.app.subscription import Subscription
 from weir.app.work_queue import Source, Taking, Unit, parts_of
 from weir.app.workers import Worker, Workers
 from weir.client.connection.system import SYSTEM
-from weir.client.core.backoff import Backoff
-from weir.client.core.duration import seconds
+from weir.client.core.durations import Backoff, seconds
 from weir.errors import Disconnected, Refused, WeirError
 from weir.model.message import Message
 

@@ -17,7 +17,7 @@ from typing import Any, cast, overload
 from weir.client.client import Client
 from weir.client.connection.daemon_threads import in_daemon
 from weir.client.connection.system import SYSTEM
-from weir.client.core.duration import seconds
+from weir.client.core.durations import seconds
 from weir.errors import MissingLibrary
 from weir.model.message import Message
 from weir.model.topic import DEFAULT_NAMESPACE, check_name, split_name

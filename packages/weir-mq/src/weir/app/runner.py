@@ -14,7 +14,7 @@ from weir.app.threads import Threads
 from weir.client.client import Client
 from weir.client.connection.system import SYSTEM
 from weir.client.consumer.consumer import Consumer
-from weir.client.core.duration import seconds
+from weir.client.core.durations import seconds
 from weir.errors import UnknownTopic, WeirError
 from weir.model.message import Message
 

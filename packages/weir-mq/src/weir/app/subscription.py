@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weir.app.core.retry_policy import FOR_EVER, SOME, Policy
-from weir.client.core.backoff import Backoff
-from weir.client.core.duration import seconds
+from weir.client.core.durations import Backoff, seconds
 from weir.model.limits import GRANT_MS_MAX
 from weir.model.message import Message
 from weir.model.topic import check_name, split_name

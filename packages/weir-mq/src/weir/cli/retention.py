@@ -35,7 +35,7 @@ def clusters_named(text: str | None) -> list[str] | None:
 
 def kept_seconds(text: str | None) -> str | float | None:
     """Return `--retention` as the client takes it."""
-    from weir.client.core.duration import seconds
+    from weir.client.core.durations import seconds
 
     if text is None or text == "forever":
         return text
@@ -81,7 +81,7 @@ def size_of(size: int) -> str:
 
 def duration(option: str, text: str) -> float:
     """Return what an option says, in seconds; it needs a unit. Raises `typer.BadParameter`."""
-    from weir.client.core.duration import seconds
+    from weir.client.core.durations import seconds
 
     try:
         return seconds(text)

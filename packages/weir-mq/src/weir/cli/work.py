@@ -56,8 +56,8 @@ def work(
 
     from weir.app.supervision.loader import NoApp, load
     from weir.app.supervision.supervisor import Plan, Supervisor
-    from weir.client.arguments.url import parse_url
-    from weir.client.core.duration import seconds
+    from weir.client.core.durations import seconds
+    from weir.client.core.url import parse_url
 
     try:
         app = load(name)

@@ -11,8 +11,8 @@ from typing import Any
 from weir.client.admin.administration import Administration, Held, Part, change_of
 from weir.client.admin.clusters import Cluster
 from weir.client.admin.hubs import Device, devices_of, forget
-from weir.client.arguments.delivery_times import Delay, Due
 from weir.client.arguments.positions import Start, Until
+from weir.client.arguments.values import Delay, Due
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
 from weir.client.consumer.acknowledgements import Stale

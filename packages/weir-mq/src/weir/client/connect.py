@@ -6,12 +6,11 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import NoReturn
 
-from weir.client.arguments.url import parse_url
 from weir.client.client import Client
 from weir.client.connection.link import Link
 from weir.client.connection.system import SYSTEM
-from weir.client.core.backoff import Backoff
-from weir.client.core.duration import seconds
+from weir.client.core.durations import Backoff, seconds
+from weir.client.core.url import parse_url
 
 __all__ = ["Backoff", "Client", "connect"]
 

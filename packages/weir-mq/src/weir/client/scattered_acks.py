@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weir.client.consumer.consumer import Consumer, Grant
 from weir.client.consumer.cursor_lease import Turns
-from weir.client.core.runs import Run
+from weir.client.core.grants import Run
 from weir.errors import BadRequest, StaleGrant
 from weir.model.ids import Address
 from weir.model.message import Message

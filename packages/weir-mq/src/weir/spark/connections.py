@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from weir.client.connection.system import SYSTEM
-from weir.client.core.backoff import Backoff
+from weir.client.core.durations import Backoff
 from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import BadBatch, Disconnected, Refused, RemoteProtocolError, WeirError
 from weir.spark.options import Hosts

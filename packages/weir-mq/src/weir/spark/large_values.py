@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weir.client.core.delivered_batches import LargeDelivered
-from weir.client.core.reassembly import Assembly
+from weir.client.core.delivered_batches import Assembly, LargeDelivered
 from weir.client.sync.blocking_client import BlockingClient
 from weir.model.ids import Address
 from weir.model.limits import MIB, VALUE_BYTES_LOADED_MAX

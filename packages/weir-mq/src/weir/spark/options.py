@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weir.client.arguments.url import PORT, parse_url
+from weir.client.core.url import PORT, parse_url
 from weir.errors import BadName, BadRequest
 from weir.model.limits import FETCH_BYTES_MAX, PARTITIONS_PER_TOPIC_MAX, VALUE_BYTES_LOADED_MAX
 from weir.model.topic import check_order, split_name

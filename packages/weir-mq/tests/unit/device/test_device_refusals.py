@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weir import sync, testing
-from weir.client.arguments.url import parse_url
+from weir.client.core.url import parse_url
 from weir.device.client import Client
 from weir.errors import UnknownTopic
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from weir.client.client import Client
 from weir.client.connect import Connecting, connect
 from weir.client.consumer.consumer import Consumer
-from weir.client.core.backoff import Backoff
+from weir.client.core.durations import Backoff
 from weir.client.producer.receipts import Confirmed
 from weir.errors import WeirError
 from weir_lab.bench.powercut.ledger import Ledger, Name, Place, value_of

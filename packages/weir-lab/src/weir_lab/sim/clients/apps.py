@@ -19,7 +19,7 @@ from weir.app.core.retry_policy import Reject
 from weir.app.dead_letters import CLUSTER, OFFSET, PARTITION, REASON
 from weir.app.inbox import Inbox
 from weir.client.client import Client
-from weir.client.core.backoff import Backoff
+from weir.client.core.durations import Backoff
 from weir.errors import Disconnected, Refused, WeirError
 from weir.model.message import Message
 from weir.testing.simulator.clients.database import Database

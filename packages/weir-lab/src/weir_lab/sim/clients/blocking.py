@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from weir import sync
 from weir.client.client import Client
-from weir.client.core.backoff import Backoff
+from weir.client.core.durations import Backoff
 from weir.client.producer.receipts import Confirmed, Receipt
 from weir.errors import Disconnected, OffsetOutOfRange, ValueLost, WeirError
 from weir.model.limits import MIB

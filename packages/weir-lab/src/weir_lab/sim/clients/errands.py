@@ -19,7 +19,7 @@ from weir.app.supervision.process_pool import Child
 from weir.app.supervision.supervisor import Event, Plan, Supervisor
 from weir.client.client import Client
 from weir.client.connect import connect
-from weir.client.core.backoff import Backoff
+from weir.client.core.durations import Backoff
 from weir.errors import Disconnected, TopicExists, UnknownTopic, WeirError
 from weir.model.message import Message
 from weir.testing.simulator.clients.loop import VirtualLoop

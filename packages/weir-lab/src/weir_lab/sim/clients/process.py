@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from weir.client.client import Client
 from weir.client.connect import connect
-from weir.client.core.backoff import Backoff
+from weir.client.core.durations import Backoff
 from weir.errors import (
     Disconnected,
     OffsetOutOfRange,

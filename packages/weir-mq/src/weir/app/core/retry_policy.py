@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weir.client.core.backoff import Backoff
+from weir.client.core.durations import Backoff
 
 
 class Reject(Exception):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from weir.client.core.backoff import Backoff
+from weir.client.core.durations import Backoff
 
 #: Between the end of a process and the start of the one in its place.
 AGAIN = Backoff(first=0.1, most=30.0, factor=2.0, jitter=0.0)

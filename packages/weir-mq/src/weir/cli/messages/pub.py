@@ -110,7 +110,7 @@ def _header(text: str) -> tuple[str, bytes]:
 
 def _timing(delay: str | None, due: str | None, ttl: str | None) -> dict[str, str | None]:
     """Return what is not to be told by the broker but here, before stdin is read."""
-    from weir.client.arguments.delivery_times import timing
+    from weir.client.arguments.values import timing
 
     try:
         timing(delay, due, ttl)

@@ -14,7 +14,7 @@ from weir.client.admin.clusters import Cluster, cluster_of
 from weir.client.arguments.positions import Start, begin_of
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
-from weir.client.core.duration import seconds
+from weir.client.core.durations import seconds
 from weir.errors import (
     BadRequest,
     ClusterInUse,

@@ -1,1 +1,1 @@
-"""What applications write, read and checked: addresses, values, times, and positions in a topic."""
+"""What applications write, read and checked: values, times, and positions in a topic."""

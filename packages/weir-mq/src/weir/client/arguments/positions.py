@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from weir.client.core.duration import seconds
+from weir.client.core.durations import seconds
 from weir.errors import BadRequest
 from weir.model.limits import MAX_AHEAD_MS
 from weir.model.stamp import STAMP_MAX, milliseconds_of, stamp_at

@@ -18,8 +18,7 @@ from weir.client.connection.failures import why_unreachable
 from weir.client.connection.leaders import Leaders
 from weir.client.connection.pool import Ways
 from weir.client.connection.system import REAL, System
-from weir.client.core.backoff import Backoff
-from weir.client.core.duration import seconds
+from weir.client.core.durations import Backoff, seconds
 from weir.errors import (
     Disconnected,
     NotLeader,

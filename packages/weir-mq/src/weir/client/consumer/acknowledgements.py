@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weir.client.connection.metadata import Places
-from weir.client.core.acks import Acks
-from weir.client.core.runs import Run, within
+from weir.client.core.grants import Acks, Run, within
 from weir.errors import BadRequest, StaleGrant, UnknownCluster
 from weir.model.clusters import AckOutcome
 from weir.model.ids import Address

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 
-from weir.client.arguments.delivery_times import Delay, delay_ms
+from weir.client.arguments.values import Delay, delay_ms
 from weir.client.connection.link import Link
 from weir.client.consumer.acknowledgements import AckResult, expired_result
 from weir.client.consumer.delivery import Holding
@@ -16,10 +16,8 @@ from weir.client.consumer.messages import Deliveries
 from weir.client.consumer.options import ConsumerOptions, lease_seconds
 from weir.client.consumer.pulls import with_values
 from weir.client.core.delivered_batches import Delivered
-from weir.client.core.duration import seconds
-from weir.client.core.grants import Grant
-from weir.client.core.prefetch import Pace
-from weir.client.core.runs import Run, joined, within
+from weir.client.core.durations import seconds
+from weir.client.core.grants import Grant, Pace, Run, joined, within
 from weir.client.reader.large_values import loaded
 from weir.errors import BadRequest, ValueLost
 from weir.model.clusters import Mode

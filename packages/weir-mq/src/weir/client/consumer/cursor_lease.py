@@ -19,12 +19,10 @@ from weir.client.consumer.cursor_reader import TurnReading
 from weir.client.consumer.delivery import Holding
 from weir.client.consumer.options import ConsumerOptions
 from weir.client.consumer.pending_pulls import Withdrawing
-from weir.client.core.cursor import Vector
-from weir.client.core.cursor_end import Ending
+from weir.client.core.cursor import Ending, Vector
 from weir.client.core.delivered_batches import Delivered
-from weir.client.core.duration import seconds
-from weir.client.core.grants import Grant, sorted_out
-from weir.client.core.runs import Run
+from weir.client.core.durations import seconds
+from weir.client.core.grants import Grant, Run, sorted_out
 from weir.client.reader.feed import Feed
 from weir.client.reader.fetcher import LONG_POLL
 from weir.errors import OffsetOutOfRange, StaleGrant

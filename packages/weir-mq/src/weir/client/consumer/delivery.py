@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Protocol
 
-from weir.client.arguments.delivery_times import Delay
-from weir.client.core.grants import Grant
-from weir.client.core.runs import Run, covers, joined, merged
+from weir.client.arguments.values import Delay
+from weir.client.core.grants import Grant, Run, covers, joined, merged
 from weir.model.limits import ACK_RANGES_MAX
 from weir.model.message import Message
 

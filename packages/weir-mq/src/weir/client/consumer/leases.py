@@ -18,8 +18,8 @@ from weir.client.consumer.lease_extension import Extending
 from weir.client.consumer.nacks import Returning
 from weir.client.consumer.options import ConsumerOptions
 from weir.client.consumer.pulls import Pulling, Wanted
-from weir.client.core.duration import seconds
-from weir.client.core.runs import Run, joined, within, without
+from weir.client.core.durations import seconds
+from weir.client.core.grants import Run, joined, within, without
 from weir.client.reader.feed import Feed
 from weir.errors import WeirError
 from weir.model.clusters import Mode

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from weir.client.connection.metadata import Places
-from weir.client.core.runs import Run, merged
+from weir.client.core.grants import Run, merged
 from weir.errors import BadRequest, StaleGrant, UnknownCluster
 from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX

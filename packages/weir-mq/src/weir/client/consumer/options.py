@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weir.client.consumer.acknowledgements import Stale
-from weir.client.core.duration import seconds
+from weir.client.core.durations import seconds
 from weir.errors import BadRequest
 from weir.model.clusters import Mode
 from weir.model.limits import FETCH_BYTES_MAX, GRANT_MS_MAX, VALUE_BYTES_LOADED_MAX

@@ -15,8 +15,7 @@ from weir.client.consumer.delivery import Held, Holding
 from weir.client.consumer.lease_extension import Extending
 from weir.client.consumer.pending_pulls import Withdrawing
 from weir.client.core.delivered_batches import Delivered, LargeDelivered, deliver
-from weir.client.core.grants import Grant, sorted_out
-from weir.client.core.runs import Run
+from weir.client.core.grants import Grant, Run, sorted_out
 from weir.client.reader.feed import Feed
 from weir.client.reader.fetcher import EMPTY_PAUSE, LONG_POLL
 from weir.client.reader.large_values import Chunks, loaded

@@ -1,19 +1,86 @@
-"""A grant as a consumer gets it: what is another's, and what has expired, is left out."""
+"""Grants as a consumer sees them: how much it asks for, what it was granted, what is done of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from weir.client.core.delivered_batches import Delivered
 from weir.client.core.filters import Picked
-from weir.client.core.runs import Run, joined, within, without
 from weir.errors import BadBatch
 from weir.model.header import Columns
+from weir.model.limits import ACK_RANGES_MAX
 from weir.model.message import Message
 
+#: Offsets [first, next). A grant is made of runs that rise and do not touch.
+Run = tuple[int, int]
+
 _EXPIRES = int(Columns.EXPIRES)
+
+#: Seconds of work that a grant may hold: messages that wait in it are kept from other consumers.
+WORK = 1.0
+#: Of a lease, the part that the work of one grant may take.
+_OF_LEASE = 0.125
+#: Seconds of work that are remembered: a message or two that are quick by chance say little.
+_REMEMBERED = 5.0
+
+
+def within(runs: Iterable[Run], first: int, behind: int) -> Iterator[Run]:
+    """Yield what of the runs lies in [first, behind)."""
+    for begin, end in runs:
+        begin, end = max(begin, first), min(end, behind)
+        if begin < end:
+            yield begin, end
+
+
+def without(runs: Iterable[Run], holes: Sequence[Run]) -> list[Run]:
+    """Return the runs without all that lies in the holes, which rise too."""
+    left: list[Run] = []
+    for begin, end in runs:
+        for first, behind in holes:
+            if behind <= begin:
+                continue
+            if first >= end:
+                break
+            if begin < first:
+                left.append((begin, first))
+            begin = behind
+        if begin < end:
+            left.append((begin, end))
+    return left
+
+
+def joined(offsets: Iterable[int]) -> list[Run]:
+    """Return the runs of offsets that come in any order, each once."""
+    runs: list[Run] = []
+    first = behind = -1
+    for offset in sorted(offsets):
+        if offset != behind:
+            if behind > first:
+                runs.append((first, behind))
+            first = offset
+        behind = offset + 1
+    if behind > first:
+        runs.append((first, behind))
+    return runs
+
+
+def merged(runs: Iterable[Run]) -> list[Run]:
+    """Return runs that come in any order as rising ones; those that touch become one."""
+    found: list[Run] = []
+    for first, behind in sorted(runs):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(behind, found[-1][1]))
+        else:
+            found.append((first, behind))
+    return found
+
+
+def covers(runs: Iterable[Run], offset: int) -> bool:
+    """Return whether one of the runs holds an offset."""
+    return any(first <= offset < behind for first, behind in runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +152,76 @@ def _expired(delivered: Delivered, now: int) -> list[Run]:
     assert expires is not None  # the header said so
     first = delivered.batch.header.first_offset
     return joined(first + row for row, at in enumerate(expires) if 0 < at <= now)
+
+
+class Acks:
+    """Ranges (fence, first, next) of one partition that are done and not yet told to the broker."""
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self) -> None:
+        """Begin with nothing done."""
+        self._ranges: list[tuple[int, int, int]] = []
+
+    def __len__(self) -> int:
+        """Return the number of ranges that wait."""
+        return len(self._ranges)
+
+    def done(self, fence: int, first: int, behind: int) -> None:
+        """Note messages [first, behind) of a grant as done; a range that goes on grows."""
+        if self._ranges:
+            last_fence, last_first, last_behind = self._ranges[-1]
+            if last_fence == fence and last_behind == first:
+                self._ranges[-1] = (fence, last_first, behind)
+                return
+        self._ranges.append((fence, first, behind))
+
+    def take(self) -> list[tuple[int, int, int]]:
+        """Return the ranges for one request, oldest first, and forget them."""
+        taken = self._ranges[:ACK_RANGES_MAX]
+        del self._ranges[:ACK_RANGES_MAX]
+        return taken
+
+    def put_back(self, ranges: list[tuple[int, int, int]]) -> None:
+        """Take back ranges whose request got no answer, before all others."""
+        self._ranges[:0] = ranges
+
+
+class Pace:
+    """How many messages to ask for at a time: what the consumer handles in about a second.
+
+    Begins with single messages, as if each took all of a second, and follows what was measured
+    in the last few seconds of work; `most` is the user's bound.
+    """
+
+    __slots__ = ("_done", "_fits", "_most", "_work", "_worked", "size")
+
+    def __init__(self, most: int, lease: float) -> None:
+        """Take the most messages of a grant, and the seconds of a lease."""
+        self._most = most
+        self._work = min(WORK, lease * _OF_LEASE)
+        self.restart()
+
+    @property
+    def ahead(self) -> bool:
+        """Whether to have the next grant here before the last one is done: the work is quick."""
+        return self._fits >= 1.0
+
+    def restart(self) -> None:
+        """Begin with single messages again."""
+        #: Messages to ask for.
+        self.size = 1
+        #: How many may be asked for, in parts of a message too; none before it is known.
+        self._fits = 0.0
+        #: Messages, and the seconds that they took. Both fade.
+        self._done = self._worked = 1.0
+
+    def took(self, messages: int, seconds: float, partitions: int) -> None:
+        """Learn that so many messages took so long; each of the `partitions` may grant some."""
+        if messages < 1:
+            return
+        fading = math.exp(-seconds / _REMEMBERED)
+        self._done = self._done * fading + messages
+        self._worked = self._worked * fading + max(seconds, 1e-6)
+        self._fits = self._done / self._worked * self._work / max(partitions, 1)
+        self.size = max(1, min(int(self._fits), self._most))

@@ -7,8 +7,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from weir.client.arguments.delivery_times import Delay, Due, Timing, timing
-from weir.client.arguments.values import as_bytes, check_columns, key_bytes
+from weir.client.arguments.values import (
+    Delay,
+    Due,
+    Timing,
+    as_bytes,
+    check_columns,
+    key_bytes,
+    timing,
+)
 from weir.client.core.batcher import (
     MESSAGE_OVERHEAD,
     Gathered,

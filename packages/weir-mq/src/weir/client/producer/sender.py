@@ -15,7 +15,7 @@ from weir.client.connection.growth import watch
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import LOOK_EVERY, Places
 from weir.client.core.batcher import BATCH_BYTES, Packing, Whole
-from weir.client.core.duration import seconds
+from weir.client.core.durations import seconds
 from weir.client.producer.partition_sender import Lane
 from weir.client.producer.partitioner import Choosing
 from weir.client.producer.receipts import Confirmed, Handed

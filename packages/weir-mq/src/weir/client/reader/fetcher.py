@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
 from weir.client.core.delivered_batches import Delivered, deliver
-from weir.client.core.runs import Run, without
+from weir.client.core.grants import Run, without
 from weir.client.reader.bounds import Span
 from weir.client.reader.large_values import Chunks
 from weir.client.reader.replicas import Replicas

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 from weir.client.connection.metadata import Places
-from weir.client.core.delivered_batches import Delivered, LargeDelivered
-from weir.client.core.reassembly import Assembly
+from weir.client.core.delivered_batches import Assembly, Delivered, LargeDelivered
 from weir.codec.fields import Buffer
 from weir.errors import BadBatch
 from weir.model.chunks import References

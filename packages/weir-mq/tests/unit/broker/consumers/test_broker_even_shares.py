@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from weir.client.core.prefetch import Pace
+from weir.client.core.grants import Pace
 from weir.model.clusters import Mode
 from weir.protocol.client import messages as m
 

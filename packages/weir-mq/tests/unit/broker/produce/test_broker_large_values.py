@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.client.core.reassembly import Assembly
+from weir.client.core.delivered_batches import Assembly
 from weir.errors import BadRequest, Overloaded, SequenceReused, TooLarge, ValueLost
 from weir.model.batch import Batch, split
 from weir.model.chunks import Piece, References

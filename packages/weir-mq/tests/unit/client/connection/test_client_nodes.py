@@ -12,7 +12,7 @@ import pytest
 
 from weir.client.connect import connect
 from weir.client.connection.link import Link, redial_pause
-from weir.client.core.backoff import Backoff
+from weir.client.core.durations import Backoff
 from weir.errors import Disconnected, Unavailable
 from weir.model.ids import Address
 from weir.protocol.client import admin as a

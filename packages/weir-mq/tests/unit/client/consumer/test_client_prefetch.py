@@ -10,8 +10,7 @@ from weir.client.consumer.delivery import Holding
 from weir.client.consumer.leases import Holdings
 from weir.client.consumer.messages import Deliveries
 from weir.client.consumer.options import ConsumerOptions
-from weir.client.core.grants import Grant
-from weir.client.core.prefetch import Pace
+from weir.client.core.grants import Grant, Pace
 from weir.model.message import Message
 
 

@@ -13,8 +13,7 @@ from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.delivery import Holding
 from weir.client.consumer.nacks import Returning
 from weir.client.consumer.pulls import Pulling
-from weir.client.core.grants import Grant
-from weir.client.core.runs import Run
+from weir.client.core.grants import Grant, Run
 from weir.errors import Disconnected
 
 COUNT = 12

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from weir.client.core.cursor import Vector
-from weir.client.core.cursor_end import Ending
+from weir.client.core.cursor import Ending, Vector
 
 
 def test_whoever_works_has_time_until_some_fail() -> None:

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from weir.client.arguments.url import parse_url
 from weir.client.arguments.values import check_columns, key_bytes, value_bytes
 from weir.client.connect import connect
 from weir.client.connection.failures import why_unreachable
-from weir.client.core.acks import Acks
-from weir.client.core.backoff import Backoff
-from weir.client.core.duration import seconds
+from weir.client.core.durations import Backoff, seconds
+from weir.client.core.grants import Acks
+from weir.client.core.url import parse_url
 from weir.errors import BadRequest, TooLarge
 from weir.model.limits import ACK_RANGES_MAX, KEY_BYTES_MAX
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from weir.client.connect import connect
-from weir.client.core.backoff import Backoff
+from weir.client.core.durations import Backoff
 from weir.client.producer.chunker import first_of, pieces_of
 from weir.errors import BadBatch, Overloaded, TooLarge, ValueLost
 from weir.model.batch import Batch

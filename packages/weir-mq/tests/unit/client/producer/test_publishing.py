@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from weir.client.connect import connect
-from weir.client.core.backoff import Backoff
+from weir.client.core.durations import Backoff
 from weir.client.producer.receipts import Confirmed
 from weir.errors import (
     Disconnected,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from weir.client.connect import connect
-from weir.client.core.backoff import Backoff
+from weir.client.core.durations import Backoff
 from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import BadRequest, Disconnected, OffsetOutOfRange, UnknownTopic
 from weir.model.batch import Batch

@@ -11,7 +11,7 @@ import pytest
 from weir.client import client, connect
 from weir.client.connection.link import Link
 from weir.client.consumer import consumer
-from weir.client.core.backoff import Backoff
+from weir.client.core.durations import Backoff
 from weir.client.producer import producer, receipts
 from weir.client.reader import reader
 from weir.client.sync import client as sync
