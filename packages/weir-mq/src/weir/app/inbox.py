@@ -15,8 +15,7 @@ from types import TracebackType
 from typing import Any, cast, overload
 
 from weir.client.client import Client
-from weir.client.connection.daemon_threads import in_daemon
-from weir.client.connection.system import SYSTEM
+from weir.client.connection.system import SYSTEM, in_daemon
 from weir.client.core.durations import seconds
 from weir.errors import MissingLibrary
 from weir.model.message import Message

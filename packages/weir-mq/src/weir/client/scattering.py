@@ -15,9 +15,8 @@ from types import TracebackType
 from typing import Any
 
 from weir.client.arguments.values import check_columns, key_bytes, value_bytes
-from weir.client.connection.growth import ASK_EVERY
 from weir.client.connection.link import Link
-from weir.client.connection.metadata import Places
+from weir.client.connection.metadata import ASK_EVERY, Places
 from weir.client.consumer.consumer import Consumer, Grant
 from weir.client.producer.receipts import Receipt
 from weir.client.scattered_acks import Aside, set_aside

@@ -17,7 +17,7 @@ import pytest
 
 import weir
 from weir import sync, testing
-from weir.client.connection.daemon_threads import in_daemon, read_some
+from weir.client.connection.system import in_daemon, read_some
 from weir.errors import Disconnected
 from weir.model.batch import Batch
 

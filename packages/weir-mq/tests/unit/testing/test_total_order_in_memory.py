@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from weir import sync, testing
-from weir.client.connection import growth
+from weir.client.connection import metadata
 
 PARTITIONS = 3
 
@@ -48,7 +48,7 @@ def test_live_and_replayed_through_crashes_it_is_one_sequence(node: testing.Node
 def test_a_topic_may_grow_while_it_is_read(
     node: testing.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growth, "ASK_EVERY", 3_600.0)  # partition 0 tells in time
+    monkeypatch.setattr(metadata, "ASK_EVERY", 3_600.0)  # partition 0 tells in time
     with sync.connect(node.url) as w:
         w.create_topic("t", PARTITIONS, order="total")
         with w.reader("t") as live:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +15,7 @@ from random import Random
 from typing import Protocol, TypeVar
 
 from weir.client.connection.connection import Connection, OnAnswer
-from weir.client.connection.failures import why_unreachable
-from weir.client.connection.leaders import Leaders
-from weir.client.connection.pool import Ways
+from weir.client.connection.pool import Leaders, Ways
 from weir.client.connection.system import REAL, System
 from weir.client.core.durations import Backoff, seconds
 from weir.errors import (
@@ -461,3 +460,15 @@ def _unreached(places: Sequence[tuple[str, int]], timeout: float, why: object) -
         f"no connection to {shown} within {timeout:.3g} s ({why or 'no answer'}): check that a "
         "broker runs there (`weir serve`), its host and port, and the firewall"
     )
+
+
+def why_unreachable(host: str, port: int, error: Exception) -> str:
+    """Return a sentence about a failed dial that names the host."""
+    if isinstance(error, socket.gaierror):
+        return (
+            f"{host} has no address: check how the name is spelt, and that this machine can "
+            f"resolve it ({error.strerror})"
+        )
+    if isinstance(error, ConnectionRefusedError):
+        return f"nobody listens at {host}:{port}"
+    return f"{host}:{port}: {str(error) or 'no answer in time'}"

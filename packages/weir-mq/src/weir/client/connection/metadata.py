@@ -1,4 +1,4 @@
-"""Where a topic's partitions are served, asked again when they move."""
+"""Where a topic's partitions are served, asked again when they move, and when some may be added."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from typing import TypeVar
 import msgspec
 
 from weir.client.connection.link import Link
-from weir.errors import BadBatch, NotLeader, Unavailable, UnknownTopic, WeirError
+from weir.errors import (
+    BadBatch,
+    Disconnected,
+    NotLeader,
+    Refused,
+    Unavailable,
+    UnknownTopic,
+    WeirError,
+)
 from weir.model.ids import PARTITIONS_MAX, Address, group_of
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
@@ -22,10 +30,10 @@ TRIES = 8
 LOOK_EVERY = 2.0
 #: Far fewer than a broker lets one connection have open.
 _ASKED_TOGETHER = 256
-
-
 #: How many seconds pass before it is asked again who has joined.
 _LOOK_AGAIN = 0.05
+#: Seconds until a partition that was added is noticed, at the latest.
+ASK_EVERY = 10.0
 
 
 class Places:
@@ -198,3 +206,31 @@ class Places:
         if asyncio.get_running_loop().time() - self._sought >= LOOK_EVERY:
             with contextlib.suppress(WeirError):  # whoever asks finds out by himself
                 await self.find_again()
+
+
+async def watch(
+    places: Places,
+    known: int,
+    grown: Callable[[range], None],
+    looked: Callable[[], None] | None = None,
+) -> None:
+    """Tell `grown` of partitions beyond the first `known`, and `looked` each time, until cancelled.
+
+    Whoever else asks where the topic is served may find them first: they are told all the same.
+    Raises `UnknownTopic` once the topic is gone, also if another of its name has come.
+    """
+    while True:
+        await asyncio.sleep(ASK_EVERY)
+        try:
+            await places.find_again()
+        except Disconnected:
+            continue  # whoever reads notices by himself
+        except Refused as error:
+            if error.retryable:
+                continue
+            raise
+        if len(places) > known:
+            known, before = len(places), known
+            grown(range(before, known))
+        if looked is not None:
+            looked()

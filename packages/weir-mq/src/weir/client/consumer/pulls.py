@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from weir.client.connection.growth import watch
 from weir.client.connection.link import Link
-from weir.client.connection.metadata import Places
+from weir.client.connection.metadata import Places, watch
 from weir.client.consumer.delivery import Held, Holding
 from weir.client.consumer.lease_extension import Extending
 from weir.client.consumer.pending_pulls import Withdrawing

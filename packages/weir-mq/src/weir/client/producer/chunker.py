@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from weir.client.connection.daemon_threads import in_daemon, read_some
-from weir.client.connection.system import REAL
+from weir.client.connection.system import REAL, in_daemon, read_some
 from weir.client.core.batcher import PLAIN, Packing, Whole
 from weir.client.producer.partition_sender import Lane
 from weir.client.producer.receipts import Confirmed, Handed, Receipt

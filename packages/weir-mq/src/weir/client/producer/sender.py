@@ -11,9 +11,8 @@ from types import TracebackType
 from typing import Self
 
 from weir.client.connection.broker_clock import BrokerClock
-from weir.client.connection.growth import watch
 from weir.client.connection.link import Link
-from weir.client.connection.metadata import LOOK_EVERY, Places
+from weir.client.connection.metadata import LOOK_EVERY, Places, watch
 from weir.client.core.batcher import BATCH_BYTES, Packing, Whole
 from weir.client.core.durations import seconds
 from weir.client.producer.partition_sender import Lane

@@ -12,9 +12,8 @@ from typing import Protocol
 
 from weir.client.arguments.positions import Begin, End, Start, Until, begin_of, end_of
 from weir.client.arguments.values import key_bytes
-from weir.client.connection.growth import watch
 from weir.client.connection.link import Link
-from weir.client.connection.metadata import Places
+from weir.client.connection.metadata import Places, watch
 from weir.client.core.delivered_batches import Delivered
 from weir.client.core.filters import Pick
 from weir.client.reader.barriers import Barriers

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from weir.client.connection.growth import watch
+from weir.client.connection.metadata import watch
 from weir.client.core.delivered_batches import Delivered
 from weir.client.reader.barriers import Barriers
 from weir.client.reader.fetcher import EMPTY_PAUSE, Handful, Portion, Portions

@@ -222,7 +222,7 @@ def test_a_cluster_is_forgotten_once_nobody_works_for_it(w: sync.Client) -> None
 def test_those_who_run_notice_new_partitions(
     w: sync.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weir.client.connection.growth.ASK_EVERY", 0.01)
+    monkeypatch.setattr("weir.client.connection.metadata.ASK_EVERY", 0.01)
     fill(w, partitions=1, each=1)
     reader, consumer = w.reader("t"), w.consumer("t", cluster="crew")
     producer = w.producer("t").open()
@@ -259,7 +259,7 @@ def test_a_pause_that_holds_in_part_is_told() -> None:
 
 
 def test_a_topic_made_again_is_another_one(w: sync.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weir.client.connection.growth.ASK_EVERY", 0.01)
+    monkeypatch.setattr("weir.client.connection.metadata.ASK_EVERY", 0.01)
     fill(w, partitions=1, each=1)
     reader = w.reader("t")
     assert next(iter(reader)).value == b"0"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weir.client.connection import growth
+from weir.client.connection import metadata
 from weir.errors import Disconnected, Overloaded, UnknownTopic
 
 
@@ -33,14 +33,14 @@ def test_a_topic_that_is_gone_ends_it_and_nothing_else_does(
     gone: UnknownTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever watches must hear of it: it asked for a topic that was gone for ever."""
-    monkeypatch.setattr(growth, "ASK_EVERY", 0.0)
+    monkeypatch.setattr(metadata, "ASK_EVERY", 0.0)
     places: Any = Growing(1, Disconnected("cut"), 2, Overloaded("busy", 1), 4, gone, 9)
     grown: list[range] = []
     looks: list[int] = []
 
     async def body() -> None:
         async with asyncio.timeout(30):
-            await growth.watch(places, 1, grown.append, lambda: looks.append(len(places)))
+            await metadata.watch(places, 1, grown.append, lambda: looks.append(len(places)))
 
     with pytest.raises(UnknownTopic) as caught:
         asyncio.run(body())
@@ -53,12 +53,12 @@ def test_partitions_that_others_found_first_are_told(monkeypatch: pytest.MonkeyP
     """A request that looks for a leader asks where the topic is served, too: a consumer never
     pulled from a partition that was found that way.
     """
-    monkeypatch.setattr(growth, "ASK_EVERY", 0.01)
+    monkeypatch.setattr(metadata, "ASK_EVERY", 0.01)
     places: Any = Growing(3, 3, UnknownTopic("no such topic"))
     grown: list[range] = []
 
     async def body() -> None:
-        watching = asyncio.ensure_future(growth.watch(places, 1, grown.append))
+        watching = asyncio.ensure_future(metadata.watch(places, 1, grown.append))
         await asyncio.sleep(0)
         await places.find_again()
         async with asyncio.timeout(5):

@@ -10,7 +10,7 @@ import pytest
 
 from weir.client.arguments.values import check_columns, key_bytes, value_bytes
 from weir.client.connect import connect
-from weir.client.connection.failures import why_unreachable
+from weir.client.connection.link import why_unreachable
 from weir.client.core.durations import Backoff, seconds
 from weir.client.core.grants import Acks
 from weir.client.core.url import parse_url

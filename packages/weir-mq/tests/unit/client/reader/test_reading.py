@@ -218,7 +218,7 @@ def test_retention_may_be_faster_than_the_first_fetch(fake_broker) -> None:
 def test_a_new_partition_may_be_past_retention_before_it_is_noticed(
     fake_broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weir.client.connection.growth.ASK_EVERY", 0.01)
+    monkeypatch.setattr("weir.client.connection.metadata.ASK_EVERY", 0.01)
 
     async def scenario() -> None:
         async with fake_broker() as broker, connect(broker.url, retry=QUICK) as w:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from weir.client.connect import connect
-from weir.client.connection import growth
+from weir.client.connection import metadata
 from weir.client.reader import total_order
 from weir.errors import (
     BadRequest,
@@ -198,7 +198,7 @@ def test_keys_tags_and_some_partitions_keep_the_order(fake_broker) -> None:
 def test_a_partition_that_joins_is_read_before_anything_behind_its_floor(
     fake_broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growth, "ASK_EVERY", 3_600.0)  # it is told in time by partition 0 alone
+    monkeypatch.setattr(metadata, "ASK_EVERY", 3_600.0)  # it is told in time by partition 0 alone
 
     async def scenario() -> None:
         async with fake_broker() as broker, connect(broker.url) as w:

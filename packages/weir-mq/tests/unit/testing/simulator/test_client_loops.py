@@ -8,8 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from weir.client.connection.daemon_threads import in_daemon
-from weir.client.connection.system import SYSTEM, System
+from weir.client.connection.system import SYSTEM, System, in_daemon
 from weir.testing.simulator.clients.loop import VirtualLoop, refuse_thread
 from weir.testing.simulator.world import MS, SECOND, World
 
@@ -116,7 +115,7 @@ def test_what_has_no_virtual_time_is_refused_by_the_name_of_whoever_asks(ask: An
     async def main() -> None:
         with pytest.raises(
             RuntimeError,
-            match=r"(test_client_loops|weir\.client\.connection\.daemon_threads), line",
+            match=r"(test_client_loops|weir\.client\.connection\.system), line",
         ):
             await ask(asyncio.get_running_loop())
 
