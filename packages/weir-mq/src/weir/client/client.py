@@ -19,8 +19,7 @@ from weir.client.consumer.acknowledgements import Stale
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.options import ConsumerOptions
 from weir.client.core.batcher import BATCH_BYTES
-from weir.client.producer.producer import Producer, ProducerOptions
-from weir.client.producer.publisher import Publishing
+from weir.client.producer.producer import Producer, ProducerOptions, Publishing
 from weir.client.producer.receipts import Confirmed, Receipt
 from weir.client.reader.reader import Reader, ReaderOptions
 from weir.client.scattering import Scattering, Scatterings

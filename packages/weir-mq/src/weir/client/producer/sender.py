@@ -16,10 +16,8 @@ from weir.client.connection.metadata import LOOK_EVERY, Places, watch
 from weir.client.core.batcher import BATCH_BYTES, Packing, Whole
 from weir.client.core.durations import seconds
 from weir.client.producer.partition_sender import Lane
-from weir.client.producer.partitioner import Choosing
-from weir.client.producer.receipts import Confirmed, Handed
-from weir.client.producer.repartitioning import taken_apart
-from weir.client.producer.timeouts import Limits, Patience
+from weir.client.producer.partitioner import Choosing, taken_apart
+from weir.client.producer.receipts import Confirmed, Handed, Limits, Patience
 from weir.codec.fields import Buffer
 from weir.errors import (
     BadRequest,

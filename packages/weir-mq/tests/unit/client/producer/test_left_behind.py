@@ -9,8 +9,7 @@ import pytest
 
 from weir import testing
 from weir.client.connect import connect
-from weir.client.producer.receipts import Handed
-from weir.client.producer.timeouts import Limits
+from weir.client.producer.receipts import Handed, Limits
 from weir.errors import Disconnected, Fenced, WeirError
 from weir.model.topic import partition_for
 

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from weir.client.producer.receipts import Confirmed, Handed, Receipt, Sent
-from weir.client.producer.timeouts import Limits
+from weir.client.producer.receipts import Confirmed, Handed, Limits, Receipt, Sent
 from weir.errors import Disconnected
 
 CONFIRMED = Confirmed(2, 0, 3, 70, 9, False)

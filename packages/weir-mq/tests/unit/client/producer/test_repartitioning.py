@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from weir.client.core.batcher import Gathered
-from weir.client.producer.partitioner import Choosing
+from weir.client.producer.partitioner import Choosing, taken_apart
 from weir.client.producer.receipts import Confirmed, Handed, Sent
-from weir.client.producer.repartitioning import taken_apart
 from weir.errors import PartitionEnded, UnknownTopic
 from weir.model.batch import Batch
 from weir.model.topic import partition_for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from weir.client.producer.timeouts import _FEW, Limits
+from weir.client.producer.receipts import _FEW, Limits
 from weir.errors import Disconnected
 
 
