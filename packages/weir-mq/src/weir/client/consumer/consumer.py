@@ -18,7 +18,7 @@ from weir.client.consumer.pulls import with_values
 from weir.client.core.delivered_batches import Delivered
 from weir.client.core.durations import seconds
 from weir.client.core.grants import Grant, Pace, Run, joined, within
-from weir.client.reader.large_values import loaded
+from weir.client.reader.fetcher import loaded
 from weir.errors import BadRequest, ValueLost
 from weir.model.clusters import Mode
 from weir.model.message import Message

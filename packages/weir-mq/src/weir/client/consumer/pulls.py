@@ -16,8 +16,7 @@ from weir.client.consumer.pending_pulls import Withdrawing
 from weir.client.core.delivered_batches import Delivered, LargeDelivered, deliver
 from weir.client.core.grants import Grant, Run, sorted_out
 from weir.client.reader.feed import Feed
-from weir.client.reader.fetcher import EMPTY_PAUSE, LONG_POLL
-from weir.client.reader.large_values import Chunks, loaded
+from weir.client.reader.fetcher import EMPTY_PAUSE, LONG_POLL, Chunks, loaded
 from weir.errors import UnknownOpcode, ValueLost
 from weir.model.clusters import Mode
 from weir.model.ids import Address

@@ -19,9 +19,7 @@ from weir.client.core.filters import Pick
 from weir.client.reader.barriers import Barriers
 from weir.client.reader.bounds import Span
 from weir.client.reader.feed import Feed
-from weir.client.reader.fetcher import EMPTY_PAUSE, Handful, Portions
-from weir.client.reader.large_values import loaded
-from weir.client.reader.replicas import Replicas
+from weir.client.reader.fetcher import EMPTY_PAUSE, Handful, Portions, Replicas, loaded
 from weir.client.reader.total_order import Merging, room_for
 from weir.errors import BadRequest
 from weir.model.limits import FETCH_BYTES_MAX, MIB, VALUE_BYTES_LOADED_MAX

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from weir.client.connect import connect
-from weir.client.reader import fetcher, replicas
+from weir.client.reader import fetcher
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 
@@ -128,8 +128,8 @@ def test_a_replica_that_fails_is_left_and_nothing_is_wrong_or_missing(
     fake_broker: Brokers, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetcher, "LONG_POLL", 0.1)
-    monkeypatch.setattr(replicas, "_LATE", 0.05)
-    monkeypatch.setattr(replicas, "_LAG", 0.05)
+    monkeypatch.setattr(fetcher, "_LATE", 0.05)
+    monkeypatch.setattr(fetcher, "_LAG", 0.05)
 
     async def test(nodes: Set, w: Any) -> None:
         async with w.reader("t", order="total", read_from="any") as reader:
@@ -153,7 +153,7 @@ def test_it_is_the_same_in_partition_order(
     fake_broker: Brokers, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetcher, "LONG_POLL", 0.1)
-    monkeypatch.setattr(replicas, "_LATE", 0.05)
+    monkeypatch.setattr(fetcher, "_LATE", 0.05)
 
     async def test(nodes: Set, w: Any) -> None:
         nodes.faults = dict.fromkeys(NODES, fault)
