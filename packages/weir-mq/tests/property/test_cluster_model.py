@@ -10,8 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from weir.broker.records.control import MessagesGranted, MessagesReturned
 from weir.broker.records.snapshots import pack, unpack
-from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState
-from weir.broker.state.holders import Holders
+from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Holders
 from weir.model.clusters import Mode
 
 SMALL = st.integers(0, 12)

@@ -9,7 +9,7 @@ from weir.broker.partition import fetches
 from weir.broker.partition.leader import Leading
 from weir.broker.scattering.attempts import Scattering
 from weir.broker.scattering.participant import Participant, Tell
-from weir.broker.state import scattered_acks, state
+from weir.broker.state import scatterings, state
 from weir.broker.state.clusters import ClusterState
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.scatterings import Taken
@@ -97,7 +97,7 @@ def what_is_void_is_given(patch: Patch) -> None:
 @mutant(seed=1, breaks=_PARTS | {"AckedOnce"}, shape=SCATTERED)
 def acks_of_what_is_not_held(patch: Patch) -> None:
     """What a scattering acks must be held by the grants that it names (ADR 0024, step 2)."""
-    honest = scattered_acks.put_aside
+    honest = scatterings.put_aside
 
     def put_aside(
         cluster: ClusterState, name: str, fence: int, ranges: Sequence[tuple[int, int, int]]

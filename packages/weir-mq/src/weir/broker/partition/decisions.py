@@ -11,8 +11,7 @@ from weir.broker.records.control import (
     ScatteringsDecided,
     ScatterRecord,
 )
-from weir.broker.state.scattered_acks import give_again
-from weir.broker.state.scatterings import Outcome, PreparedAcks
+from weir.broker.state.scatterings import Outcome, PreparedAcks, give_again
 from weir.broker.state.state import PartitionState
 from weir.model.scattering import Attempt
 from weir.model.stamp import milliseconds_of

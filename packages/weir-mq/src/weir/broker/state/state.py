@@ -33,8 +33,14 @@ from weir.broker.state.dedupe import (
 from weir.broker.state.delays import Delays, Row
 from weir.broker.state.large_values import ValueTable
 from weir.broker.state.ranges import Ranges
-from weir.broker.state.scattered_acks import give_again, put_aside
-from weir.broker.state.scatterings import PreparedAcks, PreparedBatch, Scatterings, Taken
+from weir.broker.state.scatterings import (
+    PreparedAcks,
+    PreparedBatch,
+    Scatterings,
+    Taken,
+    give_again,
+    put_aside,
+)
 from weir.errors import UnknownVersion
 from weir.model.batch import Batch
 from weir.model.chunks import Piece

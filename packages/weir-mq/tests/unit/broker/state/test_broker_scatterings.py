@@ -9,7 +9,7 @@ import pytest
 from weir.broker.records.control import AcksPrepared, ClusterSought, LogStartMoved, MessagesGranted
 from weir.broker.records.entries import BatchRecord
 from weir.broker.records.snapshots import pack, unpack
-from weir.broker.state.scattered_acks import give_again
+from weir.broker.state.scatterings import give_again
 from weir.broker.state.state import PartitionState
 from weir.model.scattering import Attempt, Scattered
 
