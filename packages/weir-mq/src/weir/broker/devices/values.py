@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from weir.broker.runtime.payloads import batches_in
+from weir.broker.runtime.reads import batches_in
 from weir.codec.fields import Buffer
 from weir.errors import BadBatch, MissingLibrary
 from weir.model.chunks import References

@@ -9,8 +9,7 @@ from weir.broker.replica.group import Group
 from weir.broker.replica.linearizable_reads import assured
 from weir.broker.runtime.leaderless import no_leader
 from weir.broker.runtime.outbox import Caller, Outbox
-from weir.broker.runtime.payloads import without
-from weir.broker.runtime.reads import Reads
+from weir.broker.runtime.reads import Reads, without
 from weir.broker.runtime.waits import Wait, Waits
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState

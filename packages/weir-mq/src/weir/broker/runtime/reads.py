@@ -1,17 +1,23 @@
-"""Reads under way: from the cache at once, from the disk by way of the host."""
+"""Reads under way: from the cache at once, from the disk by way of the host.
+
+What a reading returned opens as batches, however the cache or the log has them.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from weir.broker.api.effects import StartRead, Work
 from weir.broker.api.events import ReadDone
 from weir.broker.runtime.admission import Budget
 from weir.broker.runtime.outbox import Outbox
+from weir.broker.state.ranges import Ranges
 from weir.codec.fields import Buffer
 from weir.errors import DamagedRange, Refused, Unavailable
+from weir.model.batch import Batch
+from weir.model.header import HEADER_SIZE
 from weir.storage.disk import Disk
 
 #: Gets the payloads, and the refusal if there are none.
@@ -125,3 +131,28 @@ def _refusal(event: ReadDone) -> Refused | None:
     if event.damaged_at >= 0:
         return DamagedRange(event.failure, event.damaged_at)
     return Unavailable(event.failure)
+
+
+def batches_in(payloads: Sequence[Buffer]) -> Iterator[Batch]:
+    """Open batches that lie glued together, or cut behind their headers, as the cache has them.
+
+    Raises `BadBatch` for bytes that are none.
+    """
+    pieces = iter(payloads)
+    for piece in pieces:
+        whole = b"".join((piece, next(pieces))) if len(piece) == HEADER_SIZE else piece
+        at = 0
+        while at < len(whole):
+            batch = Batch(whole, at)
+            at += batch.header.total_size
+            yield batch
+
+
+def without(payloads: Sequence[Buffer], voids: Ranges) -> list[Buffer]:
+    """Leave the batches out that are void."""
+    kept: list[Buffer] = []
+    for batch in batches_in(payloads):
+        behind = batch.header.next_offset
+        if not voids.covers(behind - 1, behind):
+            kept.append(batch.view)
+    return kept

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 
 from weir.broker.consumers.modes.picking import Ground, Run
-from weir.broker.runtime.payloads import batches_in
+from weir.broker.runtime.reads import batches_in
 from weir.broker.state.delays import Row
 from weir.broker.state.ranges import Ranges
 from weir.codec.fields import Buffer

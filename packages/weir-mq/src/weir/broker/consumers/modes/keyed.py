@@ -9,7 +9,7 @@ from weir.broker.consumers.attempts import Tries
 from weir.broker.consumers.modes.key_window import KeyWindow, keys_of
 from weir.broker.consumers.modes.picking import Ground, Pick, Picking, Run, fewer, share
 from weir.broker.consumers.waiting import Line
-from weir.broker.runtime.payloads import batches_in
+from weir.broker.runtime.reads import batches_in
 from weir.broker.state.clusters import Grant
 from weir.broker.state.ranges import Ranges
 from weir.codec.fields import Buffer
