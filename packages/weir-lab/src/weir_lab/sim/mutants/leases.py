@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from weir.broker.consumers.attempts import Begun, Run
 from weir.broker.consumers.grants import Grants
-from weir.broker.consumers.leases import Leases
+from weir.broker.consumers.leases import Begun, Leases, Run
 from weir.broker.records.control import MessagesGranted, MessagesReturned
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Grant
 from weir.model.clusters import AckOutcome

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from weir.broker.consumers.modes import keyed
 from weir.broker.consumers.modes.keyed import Keyed
 from weir.broker.consumers.modes.ordered import Ordered
-from weir.broker.consumers.modes.picking import ANYBODY
+from weir.broker.consumers.modes.picking import ANYBODY, Line
 from weir.broker.consumers.modes.shared import Shared
-from weir.broker.consumers.waiting import Line
 from weir.broker.state.clusters import ClusterState
 from weir.broker.state.delays import Delays
 from weir.broker.state.ranges import Ranges

@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from weir.broker.consumers.attempts import Begun
-from weir.broker.consumers.leases import Leases
-from weir.broker.consumers.limits import Caps
+from weir.broker.consumers.leases import Begun, Caps, Leases
 from weir.broker.consumers.modes.pickers import Pickers
-from weir.broker.consumers.modes.picking import ANYBODY, Ground, Pick
-from weir.broker.consumers.waiting import Line
+from weir.broker.consumers.modes.picking import ANYBODY, Ground, Line, Pick
 from weir.broker.produce.appender import Intake
 from weir.broker.records.control import ClusterOpened, GrantsReleased, MessagesGranted
 from weir.broker.records.entries import Payload, of_control

@@ -1,4 +1,4 @@
-"""When grants end: the leader's side, by a clock that never falls or jumps.
+"""What consumers hold of a partition: until when, how much at most, and which attempts count.
 
 An entry holds a deadline as a stamp, for every replica to see. But a stamp is hybrid time: a wall
 clock set back by an hour would hold a dead consumer's messages for an hour, one set forward would
@@ -9,22 +9,37 @@ safe whoever is right: a grant ends by the entry of the next one, never by a clo
 
 What is held back is with nobody: there a new leader trusts its own clock too, for the log may have
 stood still since, and the delay may be a day.
+
+Which messages a consumer works on comes with what it asks for anyhow (`Pull`, `Extend`, `Ping`): of
+what it loses, those had an attempt. That is a leader's memory; what it means is written into the
+entries by which consumers lose messages, for every replica to see.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Grant
-from weir.model.limits import DELAY_MS_MAX, GRANT_MS_MAX, MAX_AHEAD_MS
+from weir.broker.state.ranges import Ranges
+from weir.errors import Overloaded
+from weir.model.limits import (
+    CLUSTERS_PER_TOPIC_MAX,
+    DELAY_MS_MAX,
+    GRANT_MS_MAX,
+    GRANTS_PER_CLUSTER_MAX,
+    GRANTS_PER_CONSUMER_MAX,
+    MAX_AHEAD_MS,
+    RETRY_AFTER_MS,
+)
 from weir.model.stamp import milliseconds_of
 from weir.order.clock import Time
 
 #: Grants that were acked before their lease ended stay in the heap; beyond twice those that were
 #: live when it was last rebuilt, and so many, it is rebuilt.
 _SLACK = 256
+Run = tuple[int, int]
 
 
 def left_of(deadline: int, consumer: int, last_stamp: int, time: Time) -> int:
@@ -130,3 +145,151 @@ class Leases:
         if not self._kept:
             return ended.keys()
         return [fence for fence in ended if (name, fence) not in self._kept]
+
+
+class Caps:
+    """The leader's limits of one partition."""
+
+    __slots__ = ("_clusters", "_crowded_until_ms", "_leases", "_time")
+
+    def __init__(self, clusters: dict[str, ClusterState], leases: Leases, time: Time) -> None:
+        """Limit `clusters`, whose grants end as `leases` say."""
+        self._time = time
+        self._clusters = clusters
+        self._leases = leases
+        self._crowded_until_ms = 0
+
+    def check_name(self, name: str, waiting: Collection[str]) -> None:
+        """Raise `Overloaded` if a cluster is one too many beside those that are `waiting`.
+
+        Names are not counted again before who was refused should ask again.
+        """
+        if name in self._clusters or name in waiting:
+            return
+        now_ms = self._time.monotonic_ms()
+        if now_ms >= self._crowded_until_ms:
+            if len(self._clusters.keys() | waiting) < CLUSTERS_PER_TOPIC_MAX:
+                return
+            self._crowded_until_ms = now_ms + RETRY_AFTER_MS
+        raise Overloaded(f"{CLUSTERS_PER_TOPIC_MAX} clusters read this topic", RETRY_AFTER_MS)
+
+    def check_grant(self, name: str, consumer: int, proposed: int) -> None:
+        """Raise `Overloaded` if a consumer may be granted no more, or its whole cluster."""
+        cluster = self._clusters.get(name)
+        held = 0 if cluster is None else len(cluster.held.get(consumer, ()))
+        if held >= GRANTS_PER_CONSUMER_MAX:
+            raise Overloaded(f"you hold {held:,} grants: ack some", RETRY_AFTER_MS)
+        if self.is_full(name, proposed):
+            raise Overloaded(
+                f"cluster {name} holds {GRANTS_PER_CLUSTER_MAX:,} grants: ack some", RETRY_AFTER_MS
+            )
+
+    def is_full(self, name: str, proposed: int) -> bool:
+        """Return whether a cluster with so many grants proposed may be granted nothing now.
+
+        Beyond the limit only what ended is granted again: who held it may be gone, and then nobody
+        acks it. That may cut a grant in two, so it has a limit of its own; beyond that, one grant
+        at a time, and only where nobody is left who could ack any.
+        """
+        cluster = self._clusters.get(name)
+        grants = proposed + (0 if cluster is None else len(cluster.grants))
+        if cluster is None or grants < GRANTS_PER_CLUSTER_MAX:
+            return False
+        ended = self._leases.ended(name, cluster, self._time.monotonic_ms())
+        if grants >= 2 * GRANTS_PER_CLUSTER_MAX:
+            return len(ended) < grants
+        return not ended
+
+
+class Begun:
+    """By cluster and consumer, the messages of a partition that were begun, as was said last."""
+
+    __slots__ = ("_clusters", "_said")
+
+    def __init__(self, clusters: dict[str, ClusterState]) -> None:
+        """Begin to lead; nobody has said anything."""
+        self._clusters = clusters
+        self._said: dict[tuple[str, int], Ranges] = {}
+
+    def said(self, name: str, consumer: int, runs: Sequence[Run] | None) -> None:
+        """A consumer works on `runs`; None: it does not say. Only of one that holds messages is
+        that remembered.
+        """
+        cluster = self._clusters.get(name)
+        if runs is not None and cluster is not None and consumer in cluster.held:
+            self._said[name, consumer] = said = Ranges()
+            for first, behind in runs:  # in any order, as far as is known
+                if first < behind:
+                    said.add(first, behind)
+
+    def forget(self, name: str, consumer: int) -> None:
+        """A consumer is gone."""
+        self._said.pop((name, consumer), None)
+
+    def lost_by(self, name: str, consumer: int) -> list[Run]:
+        """Return what counts an attempt of all that a consumer holds which is gone: what it had
+        begun; where it said of nothing that is unfinished, the first message of each grant.
+        """
+        cluster = self._clusters[name]
+        fences = [*cluster.held.get(consumer, ())]
+        begun = [run for fence in fences for run in self._begun(name, cluster, fence)]
+        return begun or self.of_grants(name, fences)
+
+    def of_grants(self, name: str, fences: Iterable[int]) -> list[Run]:
+        """Return what counts an attempt of each of some grants whose leases have ended: what was
+        begun, or else its first message.
+        """
+        cluster, found = self._clusters[name], list[Run]()
+        for fence in fences:
+            grant = cluster.grants[fence]
+            if not grant.is_counted:
+                first, _ = next(iter(grant.left))
+                found += self._begun(name, cluster, fence) or [(first, first + 1)]
+        return found
+
+    def _begun(self, name: str, cluster: ClusterState, fence: int) -> list[Run]:
+        grant = cluster.grants[fence]
+        said = self._said.get((name, grant.consumer))
+        return [] if said is None else [one for run in grant.left for one in said.within(*run)]
+
+
+class Tries:
+    """How many attempts messages of a cluster have had, were they granted again now."""
+
+    __slots__ = ("_begun", "_cluster", "_counted", "_name")
+
+    def __init__(self, begun: Begun, name: str, cluster: ClusterState) -> None:
+        """Look at a cluster, for as long as nothing of it changes."""
+        self._begun = begun
+        self._name = name
+        self._cluster = cluster
+        self._counted: dict[int, Ranges] = {}
+
+    def alike(self, first: int, behind: int) -> tuple[int, int]:
+        """Return how often `first` was tried, and where in [first, behind) those end that were
+        tried as often; where nobody has it, where that ends.
+        """
+        tries, end = 0, first
+        for start, stop, known in self._within(first, behind):
+            if start > first == end:
+                return 0, start
+            if start > end or (end > first and known != tries):
+                break
+            tries, end = known, stop
+        return (tries, end) if end > first else (0, behind)
+
+    def _within(self, first: int, behind: int) -> Iterator[tuple[int, int, int]]:
+        for fence, begin, end in self._cluster.holders.within(first, behind):
+            grant = self._cluster.grants[fence]
+            if grant.is_counted:
+                yield from grant.tries(begin, end)
+                continue
+            if fence not in self._counted:
+                self._counted[fence] = Ranges(self._begun.of_grants(self._name, [fence]))
+            for start, stop in self._counted[fence].within(begin, end):
+                if begin < start:
+                    yield begin, start, grant.attempts - 1
+                yield start, stop, grant.attempts
+                begin = stop
+            if begin < end:
+                yield begin, end, grant.attempts - 1

@@ -1,12 +1,13 @@
-"""Clusters as an operator sees and steers them: list, seek, pause, delete (DESIGN §5 Consume).
+"""Clusters and hubs as an operator sees and changes them (DESIGN §5 Consume).
 
-A change is an entry. While it is under way its cluster is granted nothing: a grant that was picked
-before a seek and committed after it would let the cluster go on at the wrong place.
+Clusters are listed, sought, paused and deleted, hubs are listed and forgotten. A change is an
+entry. While it is under way its cluster is granted nothing: a grant that was picked before a seek
+and committed after it would let the cluster go on at the wrong place.
 """
 
 from __future__ import annotations
 
-from weir.broker.consumers.commands import Commands
+from weir.broker.consumers.acks import Commands
 from weir.broker.consumers.cursor_leases import Turns
 from weir.broker.consumers.grants import Grants
 from weir.broker.records.control import (
@@ -15,6 +16,7 @@ from weir.broker.records.control import (
     ClusterPaused,
     ClusterRecord,
     ClusterSought,
+    HubForgotten,
 )
 from weir.broker.records.entries import of_control
 from weir.broker.replica.group import Group
@@ -34,6 +36,7 @@ from weir.model.clusters import Mode
 from weir.model.stamp import milliseconds_of
 from weir.model.topic import ClusterPause, check_name
 from weir.order.clock import Time
+from weir.protocol.client import admin as a
 from weir.protocol.client.admin import (
     ClusterChanged,
     ClusterInfo,
@@ -47,6 +50,8 @@ from weir.protocol.client.messages import ClusterIsOpen, OpenCluster
 Change = SeekCluster | DeleteCluster
 #: Of how many runs of void offsets a list of clusters tells.
 _VOIDS_TOLD_MAX = 1_000
+#: So many devices at least are told together, if there are so many.
+_TOGETHER = 2_000
 
 
 class Steering:
@@ -246,3 +251,37 @@ class Steering:
             int(Mode.ORDERED),
             offsets=cursor.offsets,
         )
+
+
+class Standings:
+    """Lists and forgets the hubs of one partition while this node leads it."""
+
+    __slots__ = ("_outbox", "_state", "commands")
+
+    def __init__(self, group: Group, state: PartitionState, outbox: Outbox) -> None:
+        """Begin to lead; nobody waits for an answer yet."""
+        self._state = state
+        self._outbox = outbox
+        self.commands = Commands(group, outbox)
+
+    def list(self, caller: Caller, request: a.ListHubs) -> None:
+        """Say where the devices of a hub stand, or some of all."""
+        origins = self._state.origins
+        if request.hub is not None:
+            self._outbox.reply(caller, a.HubList(origins.of_hub(request.hub)))
+        else:
+            self._outbox.reply(caller, a.HubList(*origins.part(request.part, _TOGETHER)))
+
+    def forget(self, caller: Caller, request: a.ForgetHub) -> None:
+        """Propose to forget a hub; that is confirmed once it is committed.
+
+        Raises `Unavailable` once the node stops, and what a proposal does.
+        """
+        self.commands.check_open()
+        self.commands.propose(HubForgotten(request.hub), caller)
+
+    def forgotten(self, index: int, devices: int) -> None:
+        """A hub is forgotten: answer."""
+        caller = self.commands.applied(index)
+        if caller is not None:
+            self._outbox.reply(caller, a.HubForgotten(devices))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weir.broker.consumers.acks import Acks
+from weir.broker.consumers.acks import Acks, Returns
 from weir.broker.consumers.cursor_leases import Turns
 from weir.broker.consumers.grants import Grants
-from weir.broker.consumers.operations import Steering
-from weir.broker.consumers.returns import Returns
+from weir.broker.consumers.operations import Standings, Steering
 from weir.broker.partition.context import Surroundings
-from weir.broker.partition.device_positions import Standings
 from weir.broker.produce.appender import Intake
 from weir.broker.produce.batcher import FanIn
 from weir.broker.produce.stable_positions import Settling

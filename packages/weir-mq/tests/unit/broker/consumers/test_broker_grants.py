@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from weir.broker.api.events import Closed
-from weir.broker.consumers import acks, limits
+from weir.broker.consumers import acks, leases
 from weir.errors import BadName, BadRequest, Overloaded, StaleGrant, UnknownCluster
 from weir.model.batch import split
 from weir.model.clusters import AckOutcome
@@ -225,9 +225,9 @@ def test_requests_that_make_no_sense_are_refused(crew: Crew, monkeypatch: Any) -
     granted = rig.answer(1, crew.pull())
     for ranges in ([], [(granted.fence, 0, 0)], [(granted.fence, 0, 11)]):
         assert rig.answer(1, crew.ack(*ranges)).code == BadRequest.code
-    monkeypatch.setattr(limits, "CLUSTERS_PER_TOPIC_MAX", 1)
+    monkeypatch.setattr(leases, "CLUSTERS_PER_TOPIC_MAX", 1)
     assert rig.answer(1, m.Pull(address, "other", 1, 1)).code == Overloaded.code
-    monkeypatch.setattr(limits, "GRANTS_PER_CLUSTER_MAX", 1)
+    monkeypatch.setattr(leases, "GRANTS_PER_CLUSTER_MAX", 1)
     assert rig.answer(1, crew.pull()).code == Overloaded.code
 
 
@@ -235,7 +235,7 @@ def test_a_cluster_at_its_limit_is_granted_again_what_nobody_acks_any_more(
     crew: Crew, monkeypatch: Any
 ) -> None:
     rig = crew.rig
-    monkeypatch.setattr(limits, "GRANTS_PER_CLUSTER_MAX", 2)
+    monkeypatch.setattr(leases, "GRANTS_PER_CLUSTER_MAX", 2)
     assert [span(rig.answer(1, crew.pull(2))) for _ in range(2)] == [(0, 2), (2, 4)]
     assert rig.answer(2, crew.pull(2)).code == Overloaded.code
     rig.handle(Closed(1))
@@ -274,7 +274,7 @@ def test_a_restart_ends_no_lease_too_soon_though_stamps_are_ahead_of_the_time(cr
 
 def test_a_consumer_at_its_limit_leaves_the_rest_to_others(crew: Crew, monkeypatch: Any) -> None:
     rig = crew.rig
-    monkeypatch.setattr(limits, "GRANTS_PER_CONSUMER_MAX", 1)
+    monkeypatch.setattr(leases, "GRANTS_PER_CONSUMER_MAX", 1)
     assert span(rig.answer(1, crew.pull(1))) == (0, 1)
     assert rig.answer(1, crew.pull(1)).code == Overloaded.code
     assert span(rig.answer(2, crew.pull(1))) == (1, 2)
@@ -284,7 +284,7 @@ def test_clusters_of_a_snapshot_count_against_the_limit(crew: Crew, monkeypatch:
     crew.rig.answer(1, crew.pull())
     crew.rig.boot()
     crew.rig.connect(1)
-    monkeypatch.setattr(limits, "CLUSTERS_PER_TOPIC_MAX", 1)
+    monkeypatch.setattr(leases, "CLUSTERS_PER_TOPIC_MAX", 1)
     request = m.Pull(crew.info.addresses[0], "other", 1, 1)
     assert crew.rig.answer(1, request).code == Overloaded.code
 
@@ -292,7 +292,7 @@ def test_clusters_of_a_snapshot_count_against_the_limit(crew: Crew, monkeypatch:
 def test_names_that_found_nothing_are_not_kept(crew: Crew, monkeypatch: Any) -> None:
     rig = crew.rig
     empty = rig.topic(1, "empty").addresses[0]
-    monkeypatch.setattr(limits, "CLUSTERS_PER_TOPIC_MAX", 2)
+    monkeypatch.setattr(leases, "CLUSTERS_PER_TOPIC_MAX", 2)
     for n in range(5):
         assert rig.answer(1, m.Pull(empty, f"typo{n}", 1, 1_000)).fence == 0
     rig.ask(1, m.Pull(empty, "one", 1, 1_000, 1_000))

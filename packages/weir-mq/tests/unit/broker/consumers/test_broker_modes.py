@@ -166,6 +166,6 @@ def test_what_cannot_be_opened_is_refused(topic: Topic, monkeypatch: pytest.Monk
     elsewhere = m.OpenCluster(topic.other, "crew", Mode.SHARED)
     assert topic.rig.answer(1, elsewhere).code == BadRequest.code
     assert topic.open(Mode.SHARED, "no name").code == BadName.code
-    monkeypatch.setattr("weir.broker.consumers.limits.CLUSTERS_PER_TOPIC_MAX", 1)
+    monkeypatch.setattr("weir.broker.consumers.leases.CLUSTERS_PER_TOPIC_MAX", 1)
     assert topic.open(Mode.SHARED) == m.ClusterIsOpen()
     assert topic.open(Mode.SHARED, "more").code == Overloaded.code

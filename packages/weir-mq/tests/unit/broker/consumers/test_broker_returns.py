@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from weir.broker.api.events import Closed, Stopping
-from weir.broker.consumers import returns
+from weir.broker.consumers import acks
 from weir.errors import (
     BadRequest,
     Overloaded,
@@ -286,7 +286,7 @@ def test_a_full_cluster_takes_back_whole_grants_only(
     """What is held back in parts costs a grant each, and there is an end to them."""
     rig = shift.rig
     held = shift.pull(1, 10)
-    monkeypatch.setattr(returns, "GRANTS_PER_CLUSTER_MAX", 1)
+    monkeypatch.setattr(acks, "GRANTS_PER_CLUSTER_MAX", 1)
     assert rig.answer(1, shift.nack(held.fence, (0, 9))).code == Overloaded.code
     assert rig.answer(1, shift.nack(held.fence, (0, 4), (4, 10))) == m.Nacked(0)
 

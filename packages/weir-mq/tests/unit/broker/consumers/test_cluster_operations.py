@@ -207,7 +207,7 @@ def test_operators_cannot_make_clusters_without_bound(
     ready: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig, address = ready
-    monkeypatch.setattr("weir.broker.consumers.limits.CLUSTERS_PER_TOPIC_MAX", 2)
+    monkeypatch.setattr("weir.broker.consumers.leases.CLUSTERS_PER_TOPIC_MAX", 2)
     numbers = [rig.ask(1, a.SeekCluster(address, name, 0)) for name in ("a", "b", "z")]
     rig.settle()
     replies = dict(rig.replies[1])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from weir.broker.api import events as ev
-from weir.broker.consumers import limits
+from weir.broker.consumers import leases
 from weir.broker.devices import receivers
 from weir.broker.partition.partition import Partition
 from weir.errors import (
@@ -197,7 +197,7 @@ def test_refused_watches_wait_longer_each_time(doors: Any, monkeypatch: pytest.M
         tries.append(doors.rig.time.monotonic)
         opens(one, caller, request)
 
-    monkeypatch.setattr(limits, "CLUSTERS_PER_TOPIC_MAX", 1)
+    monkeypatch.setattr(leases, "CLUSTERS_PER_TOPIC_MAX", 1)
     doors.rig.ask(1, m.Pull(doors.info.addresses[0], "other", 1, 1, 60_000))
     monkeypatch.setattr(Partition, "open_cluster", count)
     doors.subscribed()
@@ -213,7 +213,7 @@ def test_a_cluster_at_its_limit_is_told_of_nothing(
     doors.subscribed(51)
     doors.publish(b"a", b"b", b"c")
     hoarded = [doors.pull(1, session=50) for _ in range(2)]
-    monkeypatch.setattr(limits, "GRANTS_PER_CLUSTER_MAX", 2)
+    monkeypatch.setattr(leases, "GRANTS_PER_CLUSTER_MAX", 2)
     doors.replies(51)
     (reply,) = doors.ask(d.pull(1, 1), session=51)
     assert reply.code == Overloaded.code
@@ -226,7 +226,7 @@ def test_a_cluster_at_its_limit_is_told_of_nothing(
 def test_who_is_refused_is_told_again_at_a_pace(
     doors: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "GRANTS_PER_CONSUMER_MAX", 1)
+    monkeypatch.setattr(leases, "GRANTS_PER_CONSUMER_MAX", 1)
     doors.subscribed()
     doors.publish(b"a", b"b")
     doors.replies()

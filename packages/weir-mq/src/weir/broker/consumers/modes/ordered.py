@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from weir.broker.consumers.modes.picking import ANYBODY, Ground, Pick, Picking, Run
-from weir.broker.consumers.waiting import Line
+from weir.broker.consumers.modes.picking import ANYBODY, Ground, Line, Pick, Picking, Run
 from weir.broker.runtime.waits import Wait
 from weir.broker.state.clusters import AT_ONCE, ClusterState, Grant
 from weir.broker.state.ranges import Ranges

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from weir.broker.consumers.modes.due_times import DueTimes
-from weir.broker.consumers.modes.picking import Ground, Pick, Picking, Run, share
-from weir.broker.consumers.waiting import Line
+from weir.broker.consumers.modes.picking import Ground, Line, Pick, Picking, Run, share
 from weir.broker.state.clusters import ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.model.clusters import Mode
