@@ -11,7 +11,7 @@ import pytest
 
 from weir.broker.barriers.ends import Ends
 from weir.broker.partition.leader import Leading
-from weir.broker.scattering.overdue import Overdue
+from weir.broker.scattering.participant import Overdue
 from weir.errors import BadRequest, PartitionEnded, UnknownTopic
 from weir.model.batch import encode
 from weir.model.ids import group_of

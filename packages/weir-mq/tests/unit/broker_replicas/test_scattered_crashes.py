@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from weir.broker.scattering import overdue
-from weir.broker.scattering.attempts import Scattering
+from weir.broker.scattering import participant
+from weir.broker.scattering.coordinator import Scattering
 from weir.broker.scattering.participant import Participant
 from weir.broker.state import state
 from weir.broker.state.dedupe import ProducerTable
@@ -258,8 +258,8 @@ def tried(author: Author, crashes: Crashes, dice: random.Random, deletes: bool) 
 def play(make_trio: Any, monkeypatch: pytest.MonkeyPatch, seed: int, deletes: bool = False) -> None:
     dice = random.Random(seed)
     # Participants may be hasty: whoever coordinates is then in the middle of it.
-    monkeypatch.setattr(overdue, "UNDECIDED_MS", dice.choice((0, 20, 500)))
-    monkeypatch.setattr(overdue, "UNCLOSED_MS", dice.choice((100, 10_000)))
+    monkeypatch.setattr(participant, "UNDECIDED_MS", dice.choice((0, 20, 500)))
+    monkeypatch.setattr(participant, "UNCLOSED_MS", dice.choice((100, 10_000)))
     trio = make_trio()
     crashes = Crashes(trio, dice)
     author = Author(trio, dice)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from weir.broker.partition import fetches
 from weir.broker.partition.leader import Leading
-from weir.broker.scattering.attempts import Scattering
+from weir.broker.scattering.coordinator import Scattering
 from weir.broker.scattering.participant import Participant, Tell
 from weir.broker.state import scatterings, state
 from weir.broker.state.clusters import ClusterState

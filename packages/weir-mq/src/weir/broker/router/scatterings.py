@@ -15,7 +15,7 @@ from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
 from weir.broker.scattering.coordinator import Coordinator
 from weir.broker.scattering.participant import Tell
-from weir.broker.scattering.queries import Question, Ways
+from weir.broker.scattering.parts import Question, Ways
 from weir.errors import BadRequest, Fenced, Refused, TooLarge, UnknownProducer, UnknownTopic
 from weir.model.ids import partition_of, topic_of
 from weir.model.limits import SCATTER_BYTES_MAX

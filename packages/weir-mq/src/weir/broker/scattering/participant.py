@@ -1,4 +1,7 @@
-"""A partition's part in scatterings while it is led here (docs/adr/0024)."""
+"""A partition's part in scatterings while it is led here (docs/adr/0024).
+
+If nobody finishes a scattering in time, somebody is asked to, by the leaders of its parts in turn.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,7 @@ from weir.broker.records.entries import BatchRecord, Payload, of_control
 from weir.broker.replica.group import Group
 from weir.broker.replica.proposals import Proposals
 from weir.broker.runtime.admission import Budget
-from weir.broker.scattering.overdue import Overdue
-from weir.broker.state.scatterings import Outcome, Recover
+from weir.broker.state.scatterings import Outcome, Recover, Scatterings
 from weir.broker.state.state import PartitionState
 from weir.errors import (
     BadBatch,
@@ -28,16 +30,80 @@ from weir.errors import (
     Unavailable,
     UnknownCluster,
 )
-from weir.model.limits import ACK_RANGES_MAX, GRANT_MS_MAX, RETRY_AFTER_MS, SCATTERINGS_KEPT_MAX
+from weir.model.limits import (
+    ACK_RANGES_MAX,
+    GRANT_MS_MAX,
+    MAX_AHEAD_MS,
+    RETRY_AFTER_MS,
+    SCATTERINGS_KEPT_MAX,
+)
 from weir.model.scattering import Attempt, Scattered
+from weir.model.stamp import milliseconds_of
 from weir.order.clock import Time
 from weir.protocol.client.messages import Confirm
 from weir.protocol.client.scattering import Acks, Decide, PartState, Prepare, Standing, Step
 
+#: A coordinator has so long, as stamps and the leader's clock have it. Where a stamp lies too far
+#: ahead, for a clock was wrong or is, the time counts since the leader found it.
+UNDECIDED_MS = 500
+#: What is committed here keeps nobody waiting.
+UNCLOSED_MS = 10_000
+_LOOK_EVERY_MS = 100
+_AGAIN_MS_MAX = 8_000
+#: Where what was waited for came too late, the next one has up to so many times as long: else slow
+#: disks would let nothing ever come to be.
+_PATIENCE_MAX = 16
 #: Told how it is with a part, or why that is not known.
 Tell = Callable[[PartState | Refused], None]
 
 _Key = tuple[Attempt, bool]
+
+
+class Overdue:
+    """Looks at what is unfinished now and then, and again later each time."""
+
+    __slots__ = ("_again", "_far", "_known", "_look_at_ms", "_patience", "_recover", "_time")
+
+    def __init__(self, known: Scatterings, time: Time, recover: Recover) -> None:
+        """Begin to lead; `recover` gets attempts and all their parts."""
+        self._known = known
+        self._time = time
+        self._recover = recover
+        self._look_at_ms = 0
+        self._patience = 1
+        #: By attempt, when to try again, and how long to wait the time after that.
+        self._again: dict[Attempt, tuple[int, int]] = {}
+        #: By attempt whose stamp lies, or lay, too far ahead, when it was found.
+        self._far: dict[Attempt, int] = {}
+
+    def tick(self) -> None:
+        """Let what is overdue be finished."""
+        now_ms, wall_ms = self._time.monotonic_ms(), self._time.wall_ms()
+        if now_ms < self._look_at_ms:
+            return
+        self._look_at_ms = now_ms + _LOOK_EVERY_MS
+        overdue: dict[Attempt, tuple[tuple[int, ...], bool]] = {}
+        far: dict[Attempt, int] = {}
+        for attempt, _, parts, is_undecided in self._known.unfinished():
+            age_ms = wall_ms - milliseconds_of(attempt.stamp)
+            if age_ms < -MAX_AHEAD_MS or attempt in self._far:
+                far[attempt] = self._far.get(attempt, now_ms)
+                age_ms = now_ms - far[attempt]
+            if age_ms >= (UNDECIDED_MS * self._patience if is_undecided else UNCLOSED_MS):
+                overdue[attempt] = parts, not is_undecided
+        self._far = far
+        self._again = {one: again for one, again in self._again.items() if one in overdue}
+        for attempt, (parts, is_committed) in overdue.items():
+            at_ms, pause_ms = self._again.get(attempt, (now_ms, UNDECIDED_MS))
+            if now_ms >= at_ms:
+                self._again[attempt] = now_ms + pause_ms, min(2 * pause_ms, _AGAIN_MS_MAX)
+                self._recover(attempt, parts, is_committed)
+
+    def decided(self, attempt: Attempt, committed: bool) -> None:
+        """It is known what became of an attempt, perhaps because it was found out from here."""
+        if attempt in self._again:
+            patience = self._patience // 2 if committed else 2 * self._patience
+            self._patience = min(max(patience, 1), _PATIENCE_MAX)
 
 
 class Participant:

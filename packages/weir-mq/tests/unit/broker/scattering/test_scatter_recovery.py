@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from weir.broker.scattering.overdue import Overdue
-from weir.broker.scattering.participant import Participant
-from weir.broker.scattering.queries import Asks, Ways
-from weir.broker.scattering.recovery import Recovery
+from weir.broker.scattering.coordinator import Recovery
+from weir.broker.scattering.participant import Overdue, Participant
+from weir.broker.scattering.parts import Asks, Ways
 from weir.errors import Refused, Unavailable
 from weir.model.batch import encode
 from weir.model.ids import group_of

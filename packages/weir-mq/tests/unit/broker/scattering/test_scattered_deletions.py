@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from weir.broker.scattering.decisions import settle
-from weir.broker.scattering.queries import Asks, Ways
+from weir.broker.scattering.parts import Asks, Ways, settle
 from weir.model import scattering
 from weir.model.batch import encode, split
 from weir.model.ids import Address
