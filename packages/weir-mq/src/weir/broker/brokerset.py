@@ -14,18 +14,19 @@ from weir.broker.api.identity import Identity
 from weir.broker.api.layout import Layout
 from weir.broker.forwarding.forwarder import Passing
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.metadata.nodes import NodeInfo
+from weir.broker.metadata.placement import NodeInfo
 from weir.broker.metadata.reassignment import (
     Fit,
     Moving,
+    Standing,
     Transfer,
     give_away,
     heir,
     report_of,
+    standing_of,
     take,
 )
 from weir.broker.metadata.registry import Registry
-from weir.broker.metadata.replica_status import Standing, standing_of
 from weir.broker.partition.topics import Topics
 from weir.broker.replica.group import Group
 from weir.broker.replica.peers.clocks import Clocks

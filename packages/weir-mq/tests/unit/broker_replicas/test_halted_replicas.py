@@ -13,7 +13,7 @@ import weir_raft as raft
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.metadata.replica_status import behind, standing_of
+from weir.broker.metadata.reassignment import behind, standing_of
 from weir.broker.records import control
 from weir.broker.records.entries import Payload
 from weir.broker.records.snapshots import pack as packed

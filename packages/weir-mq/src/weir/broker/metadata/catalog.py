@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from weir.broker.metadata.nodes import Nodes
+from weir.broker.metadata.placement import Nodes
 from weir.broker.records.control import (
     ProducerOpened,
     TopicAltered,

@@ -14,8 +14,7 @@ from typing import Protocol
 from weir.broker.api.identity import Identity, Member, registry_voters
 from weir.broker.api.layout import Layout
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.metadata.nodes import NodeInfo, Nodes
-from weir.broker.metadata.placement import Placement, evened, filled, moved_off
+from weir.broker.metadata.placement import NodeInfo, Nodes, Placement, evened, filled, moved_off
 from weir.broker.records.control import (
     GroupsPlaced,
     GroupsSettled,

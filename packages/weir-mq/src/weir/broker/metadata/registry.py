@@ -8,9 +8,8 @@ from typing import Any
 import weir_raft as raft
 from weir.broker.api.identity import Identity
 from weir.broker.api.layout import Layout
-from weir.broker.metadata.administration import Administration, Replies
+from weir.broker.metadata.administration import Administration, Endings, Replies
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.metadata.endings import Endings
 from weir.broker.metadata.membership import Membership
 from weir.broker.metadata.placement import check_replicas
 from weir.broker.records.control import (

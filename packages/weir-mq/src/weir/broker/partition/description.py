@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.broker.metadata.replica_status import behind, holders
+from weir.broker.metadata.reassignment import behind, holders
 from weir.broker.partition.context import Surroundings
 from weir.broker.partition.leader import Leading
 from weir.broker.replica.group import Group

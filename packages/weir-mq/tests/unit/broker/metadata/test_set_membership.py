@@ -11,7 +11,7 @@ from weir.broker.api.identity import Identity, Member
 from weir.broker.api.layout import Layout
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.membership import Membership
-from weir.broker.metadata.nodes import Nodes
+from weir.broker.metadata.placement import Nodes
 from weir.broker.records.control import (
     NodeChanged,
     NodeJoined,

@@ -14,7 +14,7 @@ from weir.broker.api.identity import Identity
 from weir.broker.api.layout import Layout
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.membership import Membership
-from weir.broker.metadata.nodes import Nodes
+from weir.broker.metadata.placement import Nodes
 from weir.broker.metadata.reassignment import (
     LOOK_AT,
     STEADY_MS,
