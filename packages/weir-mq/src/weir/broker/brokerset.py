@@ -30,8 +30,8 @@ from weir.broker.metadata.registry import Registry
 from weir.broker.partition.topics import Topics
 from weir.broker.replica.group import Group
 from weir.broker.replica.peers.clocks import Clocks
+from weir.broker.replica.refusals import unfounded
 from weir.broker.runtime.admission import Authorize
-from weir.broker.runtime.leaderless import unfounded
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
 from weir.errors import Halted, NotLeader, Refused, UnknownOpcode

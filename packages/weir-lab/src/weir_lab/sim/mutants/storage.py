@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from weir.broker.replica.staging import Token
+from weir.broker.replica.raft_storage import Token
 from weir.broker.replica.writer import Writer
 from weir.broker.state.state import PartitionState
 from weir.errors import BadBatch

@@ -18,7 +18,7 @@ from weir.broker.records.control import (
 )
 from weir.broker.records.entries import Payload, of_control
 from weir.broker.replica.group import Group
-from weir.broker.replica.proposals import Proposals
+from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.state.clusters import AT_ONCE, ClusterState
 from weir.broker.state.state import PartitionState

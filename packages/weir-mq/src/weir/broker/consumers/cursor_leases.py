@@ -14,7 +14,7 @@ from weir.broker.produce.appender import Intake
 from weir.broker.records.control import CursorMoved, CursorSought, CursorTaken, GrantsReleased
 from weir.broker.records.entries import Payload, of_control
 from weir.broker.replica.group import Group
-from weir.broker.replica.proposals import Proposals
+from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.waits import Wait, Waits
 from weir.broker.state.clusters import NOBODY

@@ -17,7 +17,7 @@ from weir.broker.produce.appender import Intake
 from weir.broker.records.control import ClusterOpened, GrantsReleased, MessagesGranted
 from weir.broker.records.entries import Payload, of_control
 from weir.broker.replica.group import Group
-from weir.broker.replica.proposals import Proposals
+from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.reads import Reads
 from weir.broker.runtime.waits import Wait

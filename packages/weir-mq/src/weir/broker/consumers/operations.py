@@ -20,7 +20,7 @@ from weir.broker.records.control import (
 )
 from weir.broker.records.entries import of_control
 from weir.broker.replica.group import Group
-from weir.broker.replica.linearizable_reads import assured
+from weir.broker.replica.requests import assured
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.state.cursors import Cursor
 from weir.broker.state.state import PartitionState

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from weir.broker.api.effects import EndTrunk, Hangup, Pass, Send
 from weir.broker.forwarding.lanes import SMALL, Lanes
 from weir.broker.forwarding.routes import Routes
+from weir.broker.replica.refusals import out_of_reach
 from weir.broker.runtime.admission import ANONYMOUS, Budget
-from weir.broker.runtime.leaderless import out_of_reach
 from weir.broker.runtime.outbox import TO_DEVICE, Caller, Outbox
 from weir.broker.runtime.session import Session
 from weir.codec.fields import Buffer, total

@@ -13,8 +13,8 @@ from weir.broker.forwarding.registry_replica import Current
 from weir.broker.forwarding.routes import Routes
 from weir.broker.metadata.registry import Registry
 from weir.broker.records.control import ControlRecord
+from weir.broker.replica.refusals import no_registry
 from weir.broker.runtime.admission import Budget
-from weir.broker.runtime.leaderless import no_registry
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import SHARD, Session
 from weir.errors import NotLeader, Refused, Unavailable

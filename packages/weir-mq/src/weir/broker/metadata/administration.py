@@ -19,7 +19,7 @@ from weir.broker.records.control import (
     TopicEnds,
     TopicGrown,
 )
-from weir.broker.replica.proposals import Proposals
+from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller
 from weir.errors import BadRequest, Refused, Unavailable, UnknownTopic
 from weir.model.limits import CLUSTER_PAUSES_MAX

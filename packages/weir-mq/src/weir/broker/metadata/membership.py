@@ -23,7 +23,7 @@ from weir.broker.records.control import (
     NodeJoined,
     NodeRecord,
 )
-from weir.broker.replica.proposals import Proposals
+from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller
 from weir.errors import BadRequest, LevelTooHigh, NodeInUse, Refused, Unavailable, UnknownNode
 from weir.model.ids import (

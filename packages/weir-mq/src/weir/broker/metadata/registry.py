@@ -29,8 +29,8 @@ from weir.broker.records.control import (
 )
 from weir.broker.records.entries import Payload, of_control
 from weir.broker.replica.group import Group
-from weir.broker.replica.proposals import Proposals
-from weir.broker.runtime.leaderless import no_registry
+from weir.broker.replica.refusals import no_registry
+from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller
 from weir.errors import (
     Halted,

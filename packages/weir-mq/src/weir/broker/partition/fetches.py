@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from weir.broker.replica.group import Group
-from weir.broker.replica.linearizable_reads import assured
-from weir.broker.runtime.leaderless import no_leader
+from weir.broker.replica.refusals import no_leader
+from weir.broker.replica.requests import assured
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.reads import Reads, without
 from weir.broker.runtime.waits import Wait, Waits

@@ -20,8 +20,8 @@ from weir.broker.partition.retention import done_below, first_needed, retain
 from weir.broker.produce.batcher import Crowd, FanIn
 from weir.broker.records.entries import Payload
 from weir.broker.replica.group import Group
-from weir.broker.replica.linearizable_reads import assured
-from weir.broker.runtime.leaderless import no_leader
+from weir.broker.replica.refusals import no_leader
+from weir.broker.replica.requests import assured
 from weir.broker.runtime.outbox import Caller
 from weir.broker.scattering.participant import Tell
 from weir.broker.state.state import PartitionState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weir.broker.partition.fetches import Fetches
 from weir.broker.replica.group import Group
-from weir.broker.runtime.leaderless import no_leader
+from weir.broker.replica.refusals import no_leader
 from weir.errors import Refused, Unavailable
 from weir.model.ids import node_of
 

@@ -1,20 +1,89 @@
-"""What a leader gives to members that are far behind: old entries from the disk, or a snapshot."""
+"""How members that are far behind catch up: by old entries from a leader's disk, or by a snapshot.
+
+Of all groups that lag, only a few at a time have a slot for old entries. Each may have a whole
+window under way: were all of a node that was away to get theirs at once, its link would hold more
+than it may, and break for those too that lag by nothing.
+
+A snapshot that comes is decoded before Raft takes the message that completes it: once Raft has
+taken it, nothing else is here. A large one is decoded off the loop, and the group goes on
+meanwhile; what Raft is told then is the message as it came.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import weir_raft as raft
 from weir.broker.records.entries import entry_of, unread
-from weir.broker.records.snapshots import Packing, taken
-from weir.broker.replica.catch_up_slots import Slots
+from weir.broker.records.snapshots import Packing, Unpacking, taken
 from weir.broker.replica.raft_storage import LogStorage
+from weir.broker.replica.refusals import why_no_state
 from weir.broker.runtime.reads import Reads
 from weir.codec.fields import Buffer
 from weir.errors import DamagedRange, Refused
+from weir.order.clock import Time
 from weir.storage.entries.reads import Reading
+
+#: Groups of a shard whose followers are being sent what lies on its disk.
+SLOTS = 4
+#: A slot is free when what was sent is acknowledged; so late, nobody waits for that any more.
+_PATIENCE_MS = 2_000
+#: Told the state, or why there is none.
+Decoded = Callable[[object, str], None]
+
+
+class Slots:
+    """The groups of one shard that have a slot, and those in line for one."""
+
+    __slots__ = ("_held", "_line", "_time")
+
+    def __init__(self, time: Time) -> None:
+        """Begin with nobody in line."""
+        self._time = time
+        #: Until when each group has its slot, the longest first.
+        self._held: OrderedDict[int, int] = OrderedDict()
+        self._line: dict[int, list[Callable[[], None]]] = {}
+
+    def take(self, group: int, go: Callable[[], None]) -> None:
+        """Call `go` now if the group has a slot or can get one, else once it gets one."""
+        if group in self._held or len(self._held) < SLOTS:
+            self._hold(group)
+            go()
+        else:
+            self._line.setdefault(group, []).append(go)
+
+    def done(self, group: int) -> None:
+        """A group needs its slot no more: the next one in line has it."""
+        self._held.pop(group, None)
+        self._next()
+
+    def forget(self, group: int) -> None:
+        """A group is gone, or led by others."""
+        self._line.pop(group, None)
+        self.done(group)
+
+    def tick(self) -> None:
+        """Free the slots of those who were sent something and never answered."""
+        if not (self._held or self._line):
+            return
+        now = self._time.monotonic_ms()
+        for group in [group for group, until in self._held.items() if until <= now]:
+            del self._held[group]
+        self._next()
+
+    def _hold(self, group: int) -> None:
+        self._held[group] = self._time.monotonic_ms() + _PATIENCE_MS
+
+    def _next(self) -> None:
+        while self._line and len(self._held) < SLOTS:
+            group = next(iter(self._line))
+            self._hold(group)
+            for go in self._line.pop(group):
+                go()
 
 
 class Supply:
@@ -114,3 +183,38 @@ class Supply:
         snapshot = replace(state, data=found[0], base_index=index, base_term=term)
         self._node.send_snapshot(voter, snapshot)
         self._advance()
+
+
+class Incoming:
+    """The snapshot that one group is being sent, as far as it is whole."""
+
+    __slots__ = ("_log", "_reads", "is_decoding", "state")
+
+    def __init__(self, log: int, reads: Reads) -> None:
+        """Expect none; `reads` decodes what is large."""
+        self._log = log
+        self._reads = reads
+        #: Whether one is being decoded off the loop.
+        self.is_decoding = False
+        #: What came of the one that Raft is about to take.
+        self.state: object = None
+
+    def decode(self, data: Buffer, decode: Callable[[Any], object]) -> str:
+        """Decode a small one here and now; return why it cannot be, or nothing."""
+        work = Unpacking(self._log, data, decode)
+        work.run(None)
+        self.state = work.state
+        return "" if work.error is None else why_no_state(work.error)
+
+    def decode_aside(self, data: Buffer, decode: Callable[[Any], object], then: Decoded) -> None:
+        """Decode a large one off the loop; never two at once."""
+        assert not self.is_decoding
+        self.is_decoding = True
+        work = Unpacking(self._log, data, decode)
+
+        def done(_: Sequence[Buffer], failure: Refused | None) -> None:
+            self.is_decoding = False
+            error = failure or work.error
+            then(work.state, "" if error is None else why_no_state(error))
+
+        self._reads.start(work, done, at_once=True)

@@ -1,7 +1,8 @@
 """One Raft group on this shard: the node, its place in the log, and the machine it drives.
 
 This is the only place where Raft, log and state machine meet. The order of things is Raft's: see
-`weir_raft.ready`.
+`weir_raft.ready`. A damaged group answers nothing, and listens to its leader until it may begin
+anew.
 """
 
 from __future__ import annotations
@@ -14,15 +15,10 @@ from typing import Any, NamedTuple, Protocol
 import weir_raft as raft
 from weir.broker.records.entries import Payload, applied_by
 from weir.broker.records.snapshots import unpack_slowly
-from weir.broker.replica.catch_up import Supply
-from weir.broker.replica.catch_up_slots import Slots
-from weir.broker.replica.halting import ReplicaHalt
-from weir.broker.replica.incoming_snapshots import Incoming
-from weir.broker.replica.raft_storage import LogStorage
-from weir.broker.replica.read_index import Rounds, Then
-from weir.broker.replica.refusals import elsewhere, refusal_of
-from weir.broker.replica.rejoin import Overheard
-from weir.broker.replica.staging import stage
+from weir.broker.replica.catch_up import Incoming, Slots, Supply
+from weir.broker.replica.raft_storage import LogStorage, stage
+from weir.broker.replica.refusals import ReplicaHalt, elsewhere, refusal_of
+from weir.broker.replica.requests import Rounds, Then
 from weir.broker.runtime.reads import Pauses, Reads
 from weir.errors import Damaged, NotLeader, Unavailable
 from weir.model.ids import REGISTRY_GROUP
@@ -449,3 +445,30 @@ def _cost(entries: Sequence[raft.Entry]) -> int:
         batches = len(data.batches) if type(data) is Payload else 0
         cost += entry.size + _BATCH_BYTES * (1 + batches)
     return cost
+
+
+class Overheard:
+    """Listens to what is sent to a group that answers nothing.
+
+    A leader knows what each of the others holds. Once it says that a majority without this one
+    holds an entry of the leader's own term, and all that this one ever acknowledged, nothing that
+    was committed depends on what lies here, and it may begin anew with nothing. What is committed
+    alone shows less: it may have been committed by what this one had before it was damaged.
+    """
+
+    __slots__ = ("_term", "leader", "others_go_on")
+
+    def __init__(self, term: int = 0) -> None:
+        """Begin with nothing heard; leaders of terms before `term` are not listened to."""
+        #: Who leads, of those who were heard; 0 for nobody.
+        self.leader = 0
+        #: Whether the group may be given up here.
+        self.others_go_on = False
+        self._term = term
+
+    def take(self, message: raft.Message) -> None:
+        """Take note of a message."""
+        if isinstance(message, raft.Append | raft.InstallSnapshot) and message.term >= self._term:
+            # What was said last counts: there may be a leader who knows better.
+            self._term, self.others_go_on = message.term, message.spared
+            self.leader = message.sender

@@ -10,7 +10,7 @@ import weir_raft as raft
 from weir.broker.api.effects import MakeSpare, SaveCheckpoint, StartChore, StartFlush
 from weir.broker.api.events import CheckpointSaved, ChoreDone, Rested, SpareMade
 from weir.broker.replica.group import Group
-from weir.broker.replica.raft_storage import installed
+from weir.broker.replica.raft_storage import Token, installed
 from weir.broker.replica.restore import (
     CHECKPOINT,
     Opened,
@@ -19,7 +19,6 @@ from weir.broker.replica.restore import (
     saved_states,
 )
 from weir.broker.replica.scrubber import Scrubber
-from weir.broker.replica.staging import Token
 from weir.broker.runtime.outbox import Outbox
 from weir.errors import Overloaded
 from weir.model.limits import MIB

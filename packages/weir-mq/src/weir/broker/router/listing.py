@@ -11,8 +11,8 @@ from weir.broker.forwarding.trunks import Neighbours
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.context import Surroundings
 from weir.broker.partition.topics import Topics
+from weir.broker.replica.refusals import no_registry
 from weir.broker.runtime.admission import Authorize
-from weir.broker.runtime.leaderless import no_registry
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
 from weir.errors import Overloaded, Refused

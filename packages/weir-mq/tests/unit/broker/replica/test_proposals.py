@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.broker.replica.proposals import Proposals
+from weir.broker.replica.requests import Proposals
 from weir.errors import Unavailable
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker.replica.catch_up_slots import SLOTS, Slots
+from weir.broker.replica.catch_up import SLOTS, Slots
 
 
 @pytest.fixture

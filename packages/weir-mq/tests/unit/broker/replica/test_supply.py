@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 import weir_raft as raft
-from weir.broker.replica.catch_up import Supply
-from weir.broker.replica.catch_up_slots import SLOTS, Slots
+from weir.broker.replica.catch_up import SLOTS, Slots, Supply
 from weir.errors import DamagedRange, Refused
 from weir.storage.format.frame import Kind
 

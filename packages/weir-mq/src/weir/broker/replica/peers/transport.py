@@ -19,9 +19,8 @@ from weir.broker.api.events import LinkClosed, LinkOpened, PeerSent
 from weir.broker.api.layout import Layout
 from weir.broker.records.control import LevelRaised
 from weir.broker.records.entries import stored_in
-from weir.broker.replica.catch_up_slots import Slots
+from weir.broker.replica.catch_up import Slots
 from weir.broker.replica.group import Group
-from weir.broker.replica.halting import ReplicaHalt
 from weir.broker.replica.peers.clocks import TELL_EVERY_MS, Clocks
 from weir.broker.replica.peers.frames import (
     BadMessage,
@@ -37,6 +36,7 @@ from weir.broker.replica.peers.frames import (
 )
 from weir.broker.replica.peers.full_disks import Rooms
 from weir.broker.replica.peers.refill import Refill
+from weir.broker.replica.refusals import ReplicaHalt
 from weir.broker.replica.replication import Replication
 from weir.broker.runtime.outbox import Outbox
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_of

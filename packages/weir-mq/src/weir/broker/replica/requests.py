@@ -1,0 +1,145 @@
+"""Who waits for a group: for the commit of what was proposed, or for a round of ReadIndex.
+
+A read must not be stale: it is served once a round of heartbeats has shown that this node still led
+after it came, and all that was committed before is applied (dissertation §6.4).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
+
+import weir_raft as raft
+from weir.broker.replica.refusals import refusal_of
+from weir.broker.runtime.outbox import Caller, Outbox
+from weir.errors import NotLeader, Refused
+
+Proposed = TypeVar("Proposed")
+Asker = TypeVar("Asker")
+#: Told None when the read may be served, or why not.
+Then = Callable[[Refused | None], None]
+
+
+class Proposals(Generic[Proposed, Asker]):
+    """Entries on their way to being applied, by Raft index, and who asked for each.
+
+    They are one term's: whoever leads next applies entries that it did not propose, and nobody
+    here waits for those.
+    """
+
+    __slots__ = ("_append", "_askers")
+
+    def __init__(self, append: Callable[[Proposed], int]) -> None:
+        """Begin with none; `append` proposes an entry and returns its index, as `Group.propose`."""
+        self._append = append
+        self._askers: dict[int, Asker] = {}
+
+    def __len__(self) -> int:
+        return len(self._askers)
+
+    def __iter__(self) -> Iterator[Asker]:
+        """Yield who waits, in the order of what they asked for."""
+        return iter(self._askers.values())
+
+    def propose(self, entry: Proposed, asker: Asker) -> None:
+        """Propose what somebody asked for. Raises what `append` does; then nobody waits for it."""
+        index = self._append(entry)
+        self._askers[index] = asker
+
+    def applied(self, index: int) -> Asker | None:
+        """Return who asked for the entry at `index`, once; None if it was not proposed here."""
+        return self._askers.pop(index, None)
+
+    def lose(self) -> Sequence[Asker]:
+        """Forget all, for another leads, who alone knows what became of them; return who must be
+        told so.
+        """
+        askers, self._askers = self._askers, {}
+        return list(askers.values())
+
+
+class Rounds:
+    """The reads of one group that wait for their round, or for an entry to be applied."""
+
+    __slots__ = ("_asked", "_confirmed", "_next")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._next = 1
+        self._asked: dict[int, Then] = {}
+        #: Indices rise, for rounds end in the order in which they began.
+        self._confirmed: deque[tuple[int, Then]] = deque()
+
+    def begin(self, node: raft.Node, then: Then) -> bool:
+        """Ask for a round, or answer at once where no other node could know better; return whether
+        the node has something to send.
+        """
+        known = node.configuration
+        if node.role is raft.Role.LEADER and known.voters == (node.leader,) and not known.outgoing:
+            then(None)
+            return False
+        context, self._next = self._next, self._next + 1
+        self._asked[context] = then
+        try:
+            node.read_index(context)
+        except (raft.NotLeader, raft.NotReady) as error:
+            del self._asked[context]
+            then(refusal_of(error))
+            return False
+        return True
+
+    def confirmed(self, read: raft.ReadState) -> None:
+        """A round is over."""
+        then = self._asked.pop(read.context, None)
+        if then is not None:
+            self._confirmed.append((read.index, then))
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a read that was confirmed waits for an entry."""
+        return bool(self._confirmed)
+
+    def applied(self, index: int) -> None:
+        """Serve what may be served once entry `index` is applied."""
+        while self._confirmed and self._confirmed[0][0] <= index:
+            self._confirmed.popleft()[1](None)
+
+    def lose(self, error: NotLeader) -> None:
+        """This node leads no more: whoever leads next must be asked."""
+        asked, self._asked = self._asked, {}
+        confirmed, self._confirmed = self._confirmed, deque()
+        for then in (*(then for _, then in confirmed), *asked.values()):
+            then(error)
+
+
+class Readable(Protocol):
+    """A group that may be read on this node."""
+
+    @property
+    def is_read_as_it_lies(self) -> bool:
+        """Whether it is damaged, and nobody else has it."""
+
+    def read(self, then: Then) -> None:
+        """Tell `then` once what is applied here holds all that was confirmed by now."""
+
+
+def assured(group: Readable, outbox: Outbox, caller: Caller, tell: Callable[[], None]) -> None:
+    """Let `tell` answer `caller` once no other node can have led `group` before now; or refuse it.
+
+    What nobody else has of a damaged group is read as it lies. A grant needs no such round: its
+    messages leave when its entry is committed.
+    """
+
+    def then(error: Refused | None) -> None:
+        try:
+            if error is not None:
+                raise error
+            tell()
+        except Refused as refused:
+            outbox.refuse(caller, refused)
+
+    if group.is_read_as_it_lies:
+        tell()
+    else:
+        group.read(then)
