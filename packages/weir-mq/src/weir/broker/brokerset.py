@@ -29,7 +29,7 @@ from weir.broker.metadata.reassignment import (
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.topics import Topics
 from weir.broker.replica.group import Group
-from weir.broker.replica.peers.clocks import Clocks
+from weir.broker.replica.peers.node_state import Clocks
 from weir.broker.replica.refusals import unfounded
 from weir.broker.runtime.admission import Authorize
 from weir.broker.runtime.outbox import Caller, Outbox

@@ -29,8 +29,7 @@ from weir.broker.metadata.registry import Registry
 from weir.broker.partition.context import Surroundings
 from weir.broker.partition.retention_sweep import Sweep
 from weir.broker.partition.topics import Topics
-from weir.broker.replica.peers.clocks import Clocks
-from weir.broker.replica.peers.full_disks import Full, Rooms
+from weir.broker.replica.peers.node_state import Clocks, Full, Rooms
 from weir.broker.replica.peers.refill import Refill
 from weir.broker.replica.peers.transport import Peers
 from weir.broker.replica.replication import REPLICATION_DEFAULT, Replication

@@ -15,8 +15,15 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.records import control
 from weir.broker.records.entries import NOOP, Payload
-from weir.broker.replica.peers.frames import ClockTold, FrameKind, FullTold, framed, pack, pack_link
-from weir.broker.replica.peers.refill_frames import pack_give
+from weir.broker.replica.peers.frames import (
+    ClockTold,
+    FrameKind,
+    FullTold,
+    framed,
+    pack,
+    pack_give,
+    pack_link,
+)
 from weir.model.batch import encode
 from weir.model.ids import place_of, voter_of
 from weir.model.stamp import stamp_at

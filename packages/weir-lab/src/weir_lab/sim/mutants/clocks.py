@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weir.broker.replica.peers.clocks import Clocks
+from weir.broker.replica.peers.node_state import Clocks
 from weir.testing.simulator.world import SECOND
 from weir_lab.sim.mutants.planting import Patch, mutant
 from weir_lab.sim.shape import UNORDERED

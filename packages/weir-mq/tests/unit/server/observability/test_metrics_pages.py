@@ -16,7 +16,7 @@ import pytest
 
 import weir
 from weir.broker.api.counts import Histogram
-from weir.broker.replica.peers.full_disks import Full
+from weir.broker.replica.peers.node_state import Full
 from weir.client.sync.blocking_client import BlockingClient
 from weir.device.client import Client as Device
 from weir.errors import Disconnected, RemoteProtocolError, UnknownTopic

@@ -13,8 +13,8 @@ from functools import partial
 from weir.broker.api.effects import SendToPeer, Work
 from weir.broker.api.layout import Layout
 from weir.broker.records.entries import NOOP
-from weir.broker.replica.peers.frames import FrameKind
-from weir.broker.replica.peers.refill_frames import (
+from weir.broker.replica.peers.frames import (
+    FrameKind,
     Given,
     Name,
     pack_ask,

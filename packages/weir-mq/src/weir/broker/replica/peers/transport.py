@@ -21,7 +21,6 @@ from weir.broker.records.control import LevelRaised
 from weir.broker.records.entries import stored_in
 from weir.broker.replica.catch_up import Slots
 from weir.broker.replica.group import Group
-from weir.broker.replica.peers.clocks import TELL_EVERY_MS, Clocks
 from weir.broker.replica.peers.frames import (
     BadMessage,
     ClockTold,
@@ -34,7 +33,7 @@ from weir.broker.replica.peers.frames import (
     unpack,
     unpack_link,
 )
-from weir.broker.replica.peers.full_disks import Rooms
+from weir.broker.replica.peers.node_state import TELL_EVERY_MS, Clocks, Rooms
 from weir.broker.replica.peers.refill import Refill
 from weir.broker.replica.refusals import ReplicaHalt
 from weir.broker.replica.replication import Replication

@@ -6,8 +6,14 @@ import pytest
 
 from weir.broker.records.control import GrantsReleased
 from weir.broker.records.entries import NOOP, of_control
-from weir.broker.replica.peers.frames import BadMessage, FrameKind
-from weir.broker.replica.peers.refill_frames import pack_ask, pack_give, unpack_ask, unpack_give
+from weir.broker.replica.peers.frames import (
+    BadMessage,
+    FrameKind,
+    pack_ask,
+    pack_give,
+    unpack_ask,
+    unpack_give,
+)
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
 from weir.protocol.link import LinkFrame, LinkStream
