@@ -12,7 +12,7 @@ from weir.broker.barriers.growth import Growth
 from weir.broker.barriers.leaders import Led, Plan, Planner
 from weir.broker.barriers.topic_order import Domain
 from weir.broker.barriers.waiters import Scope
-from weir.broker.partition import produce_requests
+from weir.broker.partition import leader
 from weir.broker.partition.context import Surroundings
 from weir.broker.partition.leader import Leading
 from weir.broker.partition.partition import Partition
@@ -209,7 +209,7 @@ def visible_once_it_is_committed(patch: Patch) -> None:
     def tell(shared: Surroundings, group: int, caller: Caller, reply: Confirm) -> None:
         shared.outbox.reply(caller, reply)
 
-    patch.setattr(produce_requests, "_when_visible", tell)
+    patch.setattr(leader, "_when_visible", tell)
 
 
 @mutant(seed=0, breaks=_BARRIER, shape=ORDER)

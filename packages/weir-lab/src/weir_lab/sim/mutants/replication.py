@@ -7,7 +7,7 @@ from dataclasses import replace
 import weir_raft as raft
 from weir.broker.api.events import TICK_MS
 from weir.broker.metadata.membership import Membership
-from weir.broker.partition import produce_requests
+from weir.broker.partition import leader
 from weir.broker.records.control import LevelRaised
 from weir.broker.runtime.outbox import Caller
 from weir.protocol.client.nodes import RaiseLevel
@@ -242,7 +242,7 @@ def confirm_after_step_down(patch: Patch) -> None:
 @mutant(seed=0, breaks={"Durable"}, shape=ALL)
 def what_was_only_received_has_a_place(patch: Patch) -> None:
     """One disk has it: the place may become another message's (counterexample 19)."""
-    patch.setattr(produce_requests, "_received", lambda confirm: confirm)
+    patch.setattr(leader, "_received", lambda confirm: confirm)
 
 
 @mutant(seed=0, breaks={"Honest", CRASH}, shape=ALL)

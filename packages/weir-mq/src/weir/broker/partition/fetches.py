@@ -1,4 +1,8 @@
-"""Reads by offset from one partition, with long poll: a poll is a notify waited for."""
+"""Reads from one partition: by offset, with long poll, and of chunks by the index of their entries.
+
+A poll is a notify waited for. A replica that does not lead serves what it has applied: that is
+committed, whether the replica lags or not.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,11 @@ from weir.broker.runtime.waits import Wait, Waits
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
 from weir.codec.fields import Buffer
-from weir.errors import DamagedRange, OffsetOutOfRange, Refused, Unavailable
+from weir.errors import BadRequest, DamagedRange, OffsetOutOfRange, Refused, Unavailable, ValueLost
 from weir.model.ids import node_of
-from weir.model.limits import FETCH_BYTES_MAX, WAIT_MS_MAX
+from weir.model.limits import CHUNKS_PER_FETCH_MAX, FETCH_BYTES_MAX, WAIT_MS_MAX
 from weir.order.clock import Time
-from weir.protocol.client.messages import Fetch, Fetched
+from weir.protocol.client.messages import Fetch, FetchChunks, Fetched, FetchedChunks
 
 
 class Fetches:
@@ -177,3 +181,64 @@ class Fetches:
             caller,
             Fetched(request.address, request.offset, behind, committed, batches, *order, voids),
         )
+
+
+def check_replica(group: Group) -> None:
+    """Raise `Unavailable` or `NotLeader` unless this replica can be read: it lacks nothing of what
+    it has applied, and hears of a leader, so that it will not lag for ever.
+    """
+    error = _unfit(group)
+    if error is not None:
+        raise error
+
+
+def end_if_astray(group: Group, fetches: Fetches) -> None:
+    """Send away all who wait at a replica that cannot be read any more."""
+    if fetches.waiting and (error := _unfit(group)) is not None:
+        fetches.end(error)
+
+
+def _unfit(group: Group) -> Refused | None:
+    if group.damage is not None or group.is_incomplete:
+        return no_leader(node_of(group.leader))
+    if not group.is_current:
+        return Unavailable("this replica knows of no leader: read from another one")
+    return None
+
+
+class ChunkReads:
+    """Serves one partition's chunks; nothing waits here, for what is referred to is committed."""
+
+    __slots__ = ("_group", "_outbox", "_reads")
+
+    def __init__(self, group: Group, reads: Reads, outbox: Outbox) -> None:
+        """Serve what the group's log holds."""
+        self._group = group
+        self._reads = reads
+        self._outbox = outbox
+
+    def fetch(self, caller: Caller, request: FetchChunks) -> None:
+        """Answer with at least one entry. Raises `BadRequest`, and `ValueLost` where none lies."""
+        if request.index < 1 or request.count < 1:
+            raise BadRequest("chunks lie in entries from 1 on: ask for one or more")
+        reading = self._group.log.read_entries(
+            self._group.id,
+            request.index,
+            min(request.count, CHUNKS_PER_FETCH_MAX),
+            min(max(request.max_bytes, 1), FETCH_BYTES_MAX),
+            self._group.node.commit_index,
+        )
+        if reading is None:
+            raise ValueLost(
+                f"no chunk lies in entry {request.index}: it is past retention, or the references "
+                "are not of this partition"
+            )
+
+        def answer(payloads: Sequence[Buffer], failure: Refused | None) -> None:
+            if failure is not None:
+                self._outbox.refuse(caller, failure)
+            else:
+                reply = FetchedChunks(request.address, request.index, tuple(payloads))
+                self._outbox.reply(caller, reply)
+
+        self._reads.start(reading, answer)

@@ -1,4 +1,7 @@
-"""One partition on this shard: its replicated state, and what it does while it leads."""
+"""One partition on this shard: its replicated state, and what it does while it leads.
+
+What it tells of itself it tells on any replica that may answer for it.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,11 @@ from typing import Any
 
 import weir_raft as raft
 from weir.broker.consumers.operations import Change
-from weir.broker.partition.chunk_reads import ChunkReads
+from weir.broker.metadata.reassignment import behind, holders
 from weir.broker.partition.context import Surroundings
-from weir.broker.partition.description import info_of, order_of, positions_of
-from weir.broker.partition.fetches import Fetches
-from weir.broker.partition.leader import Leading
+from weir.broker.partition.fetches import ChunkReads, Fetches, check_replica, end_if_astray
+from weir.broker.partition.leader import Leading, publish, publish_devices
 from weir.broker.partition.outcomes import apply_control
-from weir.broker.partition.produce_requests import publish, publish_devices
-from weir.broker.partition.replica_reads import check_replica, end_if_astray
 from weir.broker.partition.retention import done_below, first_needed, retain
 from weir.broker.produce.batcher import Crowd, FanIn
 from weir.broker.records.entries import Payload
@@ -30,7 +30,7 @@ from weir.model.header import Header
 from weir.model.ids import node_of, partition_of
 from weir.model.topic import ClusterPause, Topic
 from weir.order.clock import HybridClock
-from weir.protocol.client.admin import ForgetHub, ListClusters, ListHubs
+from weir.protocol.client.admin import ForgetHub, ListClusters, ListHubs, PartitionInfo
 from weir.protocol.client.cursors import MoveCursor, SeekCursor, TakeTurn
 from weir.protocol.client.messages import (
     Ack,
@@ -40,11 +40,42 @@ from weir.protocol.client.messages import (
     FetchChunks,
     Nack,
     OpenCluster,
+    PositionsReply,
     Prepare,
     Produce,
     Pull,
     Withdraw,
 )
+
+
+def order_of(
+    group: int, state: PartitionState, leading: Leading | None, shared: Surroundings
+) -> tuple[int, int]:
+    """Return the barrier of a group, 0 if it is not led here; and of partition 0, how many belong
+    to its topic's order as of what is applied: see `Fetched`.
+    """
+    stamp = leading.barrier(shared.fenced(group)).stamp if leading is not None else 0
+    if partition_of(group):
+        return stamp, 0
+    return stamp, shared.founded_with(group) + len(state.roster)
+
+
+def positions_of(group: Group, state: PartitionState, stamp: int) -> PositionsReply:
+    """Return where it begins, where it ends, and where messages from `stamp` on begin."""
+    begin, end = state.log_start, state.decided_offset
+    if not stamp:
+        return PositionsReply(begin, end, begin)
+    at = group.log.offset_at(group.id, stamp)
+    return PositionsReply(begin, end, end if at is None else min(max(at, begin), end))
+
+
+def info_of(group: Group, state: PartitionState) -> PartitionInfo:
+    """Return what it holds, and who else does."""
+    stored = group.log.group_bytes(group.id) + state.values.stored
+    return PartitionInfo(
+        state.log_start, state.decided_offset, stored, sorted(state.clusters),
+        holders(group), behind(group),
+    )  # fmt: skip
 
 
 class Partition:

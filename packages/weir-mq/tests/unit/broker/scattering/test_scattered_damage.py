@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import weir_raft as raft
-from weir.broker.partition.damaged_scatterings import find_out
+from weir.broker.groups import find_out
 from weir.broker.records.control import (
     AttemptBarred,
     ControlRecord,
