@@ -1,81 +1,40 @@
-"""A replicated key-value store on weir_raft, in one page: TCP, a journal on disk, three processes.
+"""A replicated key-value store on weir_raft, in one page: TCP, a file on disk, three processes.
 
     SET=1=127.0.0.1:7001,2=127.0.0.1:7002,3=127.0.0.1:7003
     python examples/raft_kv.py serve $SET 1 /tmp/kv1     # and 2 and 3, in their terminals
     python examples/raft_kv.py ask $SET set colour green
     python examples/raft_kv.py ask $SET get colour
 
-Kill any one of them: the others go on. Peers and clients send the same frames: a u32 length, then
-MessagePack. docs/RAFT.md explains every step of the loop in `Store.serve`.
+Kill any one of them: the others go on. It needs weir_raft and the standard library. A frame is a
+u32 length, then b"m" and a message of `weir_raft.codec` from a peer, or b"w" and words of a client,
+parted by zero bytes. docs/RAFT.md explains every step of the loop in `Store.serve`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import struct
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
-from zlib import crc32
 
-import msgspec
+from file_storage import FileStorage
 
 import weir_raft as raft
+from weir_raft.codec import decode, encode
 
 FRAME_BYTES_MAX, VALUE_BYTES_MAX, UNSENT_MAX = 8 << 20, 64 << 10, 1_000
-MESSAGES = {kind.__name__: kind for kind in get_args(raft.Message)}
-HEAD = struct.Struct("<II")  # of a journal's record: length and CRC-32 of what follows
-
-
-class Journal:
-    """What must outlive the process, appended to one file. It is read once, at the start."""
-
-    def __init__(self, path: Path) -> None:
-        self.storage = raft.MemoryStorage()
-        known = path.read_bytes() if path.exists() else b""
-        end = 0
-        while len(known) >= end + HEAD.size:
-            size, crc = HEAD.unpack_from(known, end)
-            body = known[end + HEAD.size : end + HEAD.size + size]
-            if len(body) < size or crc32(body) != crc:
-                break  # torn by a crash, so it was never acknowledged to anybody
-            hard_state, entries = msgspec.msgpack.decode(body)
-            self.storage.save(
-                hard_state and msgspec.convert(hard_state, raft.HardState),
-                msgspec.convert(entries, list[raft.Entry]),
-            )
-            end += HEAD.size + size
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.truncate(self._file, end)
-        os.fsync(self._file)
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)  # else a power cut may take away the file itself
-        os.close(folder)
-
-    def write(self, readies: Iterable[raft.Ready]) -> None:
-        """Make all of them durable by one sync."""
-        bodies = [msgspec.msgpack.encode((r.hard_state, r.entries)) for r in readies]
-        records = b"".join(HEAD.pack(len(body), crc32(body)) + body for body in bodies)
-        while records:
-            records = records[os.write(self._file, records) :]
-        os.fdatasync(self._file)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        os.close(self._file)
+MESSAGE, WORDS = b"m", b"w"
 
 
 class Store:
     """One node: a dict that is changed only by committed entries, all of them, in their order."""
 
     def __init__(self, id: int, addresses: dict[int, tuple[str, int]], folder: Path) -> None:
-        self.journal = Journal(folder / f"{id}.journal")
+        self.storage = FileStorage(folder / f"{id}.raft")
         config = raft.Config(id, tuple(addresses), random=random.random)
-        self.node = raft.Node(config, self.journal.storage)
+        self.node = raft.Node(config, self.storage)
         self.address = addresses[id]
         self.data: dict[str, str] = {}
         self.unsynced: asyncio.Queue[raft.Ready] = asyncio.Queue()
@@ -99,12 +58,13 @@ class Store:
             for message in ready.messages:
                 queue = self.unsent[message.to]
                 if not queue.full():  # Raft asks again for what is lost
-                    queue.put_nowait(pack([type(message).__name__, message]))
+                    queue.put_nowait(framed(MESSAGE, encode(message)))
             if ready.must_persist:
                 self.unsynced.put_nowait(ready)
             for entry in ready.committed:
                 if entry.kind is raft.EntryKind.NORMAL:
-                    key, value = msgspec.convert(entry.data, tuple[str, str])
+                    assert isinstance(entry.data, bytes)
+                    key, value = words_of(entry.data)
                     self.data[key] = value
                 node.applied(entry.index)
                 if written := self.writes.pop(entry.index, None):
@@ -140,9 +100,9 @@ class Store:
             readies = [await self.unsynced.get()]
             while not self.unsynced.empty():
                 readies.append(self.unsynced.get_nowait())
-            await asyncio.to_thread(self.journal.write, readies)
+            await asyncio.to_thread(self.storage.write, readies)
+            self.storage.keep(readies)
             for ready in readies:
-                self.journal.storage.save(ready.hard_state, ready.entries)
                 self.node.persisted(ready.number)
             self.serve()
 
@@ -159,22 +119,23 @@ class Store:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
-                name, *rest = await receive(reader)
-                if name in MESSAGES:
-                    self.node.step(msgspec.convert(rest[0], MESSAGES[name]))
+                tag, body = await receive(reader)
+                if tag == MESSAGE:
+                    self.node.step(decode(body))
                     self.serve()
                 else:
-                    writer.write(pack(await self._answer(name, *rest)))
+                    answer = await self._answer(*words_of(body))
+                    writer.write(framed(WORDS, joined(answer)))
                     await writer.drain()
-        except (OSError, EOFError, ValueError, TypeError) as error:
+        except (OSError, EOFError, ValueError, raft.CodecError) as error:
             print(f"closed a connection: {error!r}", file=sys.stderr)
         finally:
             writer.close()
 
     async def _answer(self, name: str, *words: str) -> list[str]:
         try:
-            if name == "set" and len(words) == 2 and sum(map(len, words)) <= VALUE_BYTES_MAX:
-                index = self.node.propose(words, sum(map(len, words)))
+            if name == "set" and len(words) == 2 and len(data := joined(words)) <= VALUE_BYTES_MAX:
+                index = self.node.propose(data, len(data))
                 return [await self._wait(self.writes, index)]
             if name == "get" and len(words) == 1:
                 self.contexts += 1
@@ -201,18 +162,28 @@ def settle(waiting: asyncio.Future[str], how: str) -> None:
         waiting.set_result(how)
 
 
-def pack(frame: list[Any]) -> bytes:
+def framed(tag: bytes, body: bytes) -> bytes:
     """A frame as it goes over the wire."""
-    body = msgspec.msgpack.encode(frame)
-    return len(body).to_bytes(4, "little") + body
+    return (1 + len(body)).to_bytes(4, "little") + tag + body
 
 
-async def receive(reader: asyncio.StreamReader) -> list[Any]:
-    """The next frame; EOFError at the end, ValueError for what is none."""
+def joined(words: Sequence[str]) -> bytes:
+    """Words as an entry or a frame holds them: none of them has a zero byte."""
+    return "\0".join(words).encode()
+
+
+def words_of(data: bytes) -> list[str]:
+    """The words that `joined` put together; ValueError if they are no text."""
+    return data.decode().split("\0")
+
+
+async def receive(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """Tag and body of the next frame; EOFError at the end, ValueError for what is none."""
     size = int.from_bytes(await reader.readexactly(4), "little")
-    if size > FRAME_BYTES_MAX:
+    if not 0 < size <= FRAME_BYTES_MAX:
         raise ValueError(f"a frame of {size} bytes: {FRAME_BYTES_MAX} are allowed")
-    return msgspec.msgpack.decode(await reader.readexactly(size), type=list[Any])
+    frame = await reader.readexactly(size)
+    return frame[:1], frame[1:]
 
 
 async def ask(address: tuple[str, int], *words: str) -> list[str]:
@@ -220,8 +191,9 @@ async def ask(address: tuple[str, int], *words: str) -> list[str]:
     async with asyncio.timeout(6):
         reader, writer = await asyncio.open_connection(*address)
         try:
-            writer.write(pack(list(words)))
-            return await receive(reader)
+            writer.write(framed(WORDS, joined(words)))
+            _, body = await receive(reader)
+            return words_of(body)
         finally:
             writer.close()
 
