@@ -17,7 +17,7 @@ from weir.broker.api import events as ev
 from weir.broker.api.effects import Effect, HoldReads, Stopped
 from weir.broker.api.identity import Identity
 from weir.broker.api.layout import Layout
-from weir.broker.barriers.orders import Orders
+from weir.broker.barriers.barriers import Orders
 from weir.broker.brokerset import BrokerSet
 from weir.broker.devices.requests import Devices
 from weir.broker.forwarding.routes import Routes

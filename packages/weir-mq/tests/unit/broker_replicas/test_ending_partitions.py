@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker.barriers.ends import Ends
+from weir.broker.barriers.membership import Ends
 from weir.broker.partition.leader import Leading
 from weir.broker.scattering.participant import Overdue
 from weir.errors import BadRequest, PartitionEnded, UnknownTopic

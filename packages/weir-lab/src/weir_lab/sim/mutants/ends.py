@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weir.broker.barriers.ends import Ends
+from weir.broker.barriers.membership import Ends
 from weir.broker.partition.partition import Partition
 from weir.broker.produce.appender import Intake
 from weir.model.topic import Topic

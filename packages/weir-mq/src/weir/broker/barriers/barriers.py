@@ -1,40 +1,128 @@
-"""Who asks how far a topic's order is complete, and what they are told (DESIGN §5 Aggregation).
+"""A shard's part in the one order of each topic: who asks how far it is complete, what they are
+told.
 
 The shard that is asked looks at what it leads, and asks each other shard that leads some, in one
 question that is answered once all are there, or when its time is up. So nothing flows but between
-those who ask and those who lead.
+those who ask and those who lead (DESIGN §5 Aggregation).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
+import weir_raft as raft
 from weir.broker.api.layout import Layout
-from weir.broker.barriers.leaders import Planner
-from weir.broker.barriers.promises import Promises
-from weir.broker.barriers.queries import Questions
-from weir.broker.barriers.topic_order import Domain
+from weir.broker.barriers.membership import Ends, Growth
+from weir.broker.barriers.promises import Bounded, Promises
+from weir.broker.barriers.topic_order import Domain, Planner
 from weir.broker.barriers.waiters import ANYTIME, Asker, Askers, Scope
 from weir.broker.forwarding.forwarder import Passing
+from weir.broker.metadata.registry import Registry
 from weir.broker.partition.context import Surroundings
 from weir.broker.partition.topics import Topics
 from weir.broker.runtime.admission import Authorize
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
-from weir.errors import UnknownTopic
+from weir.errors import Refused, UnknownTopic
 from weir.model.ids import topic_of
 from weir.model.limits import MAX_AHEAD_MS, WAIT_MS_MAX
 from weir.model.stamp import stamp_at
 from weir.model.topic import Topic
-from weir.protocol.client.barriers import AskBarriers, Barriers
+from weir.order.clock import Time
+from weir.protocol.client.barriers import AskBarriers, Barriers, ReportEnded, ReportJoined
 from weir.protocol.client.codec import decode_reply
 from weir.protocol.client.messages import Opcode
 from weir.protocol.frame import ClientFrame
 
+#: How long others wait at most before they tell what they know: who leads may change meanwhile.
+_WAIT_MS_MAX = 1_000
+#: An answer that has not come so long after it was due is lost.
+_LATE_MS = 1_000
 #: What was known of a topic is forgotten when nobody has asked for so long.
 _FORGET_MS = 60_000
 #: Who is to be told when a batch is visible is told by then that it is not.
 VISIBLE_MS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What was asked of the shard at `place`, until monotonic time `until_ms` at most."""
+
+    topic: int
+    scope: Scope
+    place: int
+    number: int
+    stamp: int
+    until_ms: int
+
+    @property
+    def key(self) -> tuple[int, Scope, int]:
+        """Only one of these is under way."""
+        return self.topic, self.scope, self.place
+
+
+class Questions:
+    """Asks the shards at other places how far topics' partitions are that they lead."""
+
+    __slots__ = ("_count", "_numbered", "_passing", "_time", "_under_way")
+
+    def __init__(self, passing: Passing, time: Time) -> None:
+        """Ask nobody yet."""
+        self._passing = passing
+        self._time = time
+        self._count = 0
+        self._under_way: dict[tuple[int, Scope, int], Question] = {}
+        self._numbered: dict[int, Question] = {}
+
+    @property
+    def newest(self) -> int:
+        """The number of the last question."""
+        return self._count
+
+    def ask(self, asker: Asker, place: int) -> None:
+        """Ask a place for what somebody waits for, unless a question is under way there that will
+        do, and is answered no later.
+        """
+        topic, scope, stamp = asker.topic, asker.scope, asker.stamp
+        asked = self._under_way.get((topic, scope, place))
+        if asked is not None:
+            if asked.stamp <= stamp and asked.number > asker.after:
+                return
+            self._forget(asked)
+        self._count += 1
+        now = self._time.monotonic_ms()
+        wait_ms = min(max(asker.deadline_ms - now, 1), _WAIT_MS_MAX)
+        question = Question(topic, scope, place, self._count, stamp, now + wait_ms + _LATE_MS)
+        request = AskBarriers(topic, stamp, wait_ms, asker.after != ANYTIME)
+        with suppress(Refused):  # it is asked again with the next tick
+            self._passing.ask_own(place, request, question.number)
+            self._under_way[question.key] = self._numbered[question.number] = question
+
+    def answered(self, number: int) -> Question | None:
+        """A question is answered, or refused; return it unless nobody waits for that any more."""
+        question = self._numbered.get(number)
+        if question is not None:
+            self._forget(question)
+        return question
+
+    def lost(self, place: int) -> None:
+        """What was asked of a place has no answer any more."""
+        for question in [one for one in self._numbered.values() if one.place == place]:
+            self._forget(question)
+
+    def tick(self) -> None:
+        """Wait no longer for what does not come."""
+        if not self._numbered:
+            return
+        now = self._time.monotonic_ms()
+        for question in [one for one in self._numbered.values() if one.until_ms <= now]:
+            self._forget(question)
+
+    def _forget(self, question: Question) -> None:
+        del self._under_way[question.key], self._numbered[question.number]
 
 
 class Domains:
@@ -234,3 +322,49 @@ class Domains:
 
 def _gone(topic: int) -> UnknownTopic:
     return UnknownTopic(f"no topic has id {topic}: it was deleted, or there never was one", topic)
+
+
+class Orders:
+    """Joins what the room has to a shard."""
+
+    __slots__ = ("_catalog", "_domains", "_ends", "_growth", "_promises", "closed", "cut")
+
+    def __init__(
+        self, topics: Topics, registry: Registry, passing: Passing, layout: Layout,
+        shared: Surroundings, authorize: Authorize, multi: raft.Multi, logs: Sequence[Bounded],
+    ) -> None:  # fmt: skip
+        """Let partitions of `shared` be told from now on what is visible."""
+        self._catalog = topics.catalog
+        self._promises = promises = Promises(multi, shared.highest, logs, shared.time)
+        self._domains = Domains(topics, promises, passing, layout, shared, authorize)
+        self._growth = Growth(topics, registry, passing, shared.outbox, shared.time)
+        self._ends = Ends(topics, registry, passing, shared.outbox, shared.time)
+        shared.when_visible = self._domains.when_visible
+        #: Told the number of a session that is gone, and the place of a trunk that broke.
+        self.closed = self._domains.closed
+        self.cut = self._domains.cut
+
+    def handlers(self) -> dict[type[Any], Callable[..., None]]:
+        """Return what answers each request about orders."""
+        return {
+            AskBarriers: self._domains.ask,
+            ReportJoined: self._growth.reported,
+            ReportEnded: self._ends.reported,
+        }
+
+    def advance(self) -> None:
+        """Go on with what any event may have made possible; cheap while nobody asks."""
+        if self._catalog.growing:
+            self._growth.advance()
+        if self._catalog.ending:
+            self._ends.advance()
+        if self._promises.is_due:
+            self._promises.advance()
+        if self._domains.askers.waiting:
+            self._domains.advance()
+
+    def tick(self) -> None:
+        """Let nobody wait for ever."""
+        self._growth.tick()
+        self._ends.tick()
+        self._domains.tick()

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from weir.broker.barriers import waiters as room
-from weir.broker.barriers.leaders import Led, Plan
-from weir.broker.barriers.topic_order import Domain
+from weir.broker.barriers.topic_order import Domain, Led, Plan
 from weir.broker.barriers.waiters import Asker, Askers, Scope
 from weir.errors import Overloaded
 from weir.order.barrier import Barrier
