@@ -1,21 +1,107 @@
-"""Pulls of devices: what is granted or left of a grant, as much of it as one reply takes."""
+"""Pulls of devices: what is granted or left of a grant, as much of it as one reply takes.
+
+Devices cannot open columns: this is the one place that takes values out of batches for them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
-from weir.broker.devices.queries import Asking
 from weir.broker.devices.subscriptions import Receiver, Rest, Subscription
-from weir.broker.devices.values import Taken, take
-from weir.broker.devices.watches import Watching, may_come_right
+from weir.broker.devices.watches import Asking, Watching, may_come_right
 from weir.broker.runtime.outbox import Outbox
+from weir.broker.runtime.reads import batches_in
 from weir.codec.fields import Buffer
-from weir.errors import BadBatch, OffsetOutOfRange, UnknownTopic
+from weir.errors import BadBatch, MissingLibrary, OffsetOutOfRange, UnknownTopic
+from weir.model.chunks import References
+from weir.model.header import Columns
 from weir.model.limits import DEVICE_BODY_BYTES_MAX
 from weir.order.clock import Time
 from weir.protocol.client import messages as m
 from weir.protocol.device.codec import DeviceOpcode, encode_code, encode_delivery
-from weir.protocol.device.deliveries import PULL_BYTES_MIN, Delivery, DeviceExtend, DevicePull
+from weir.protocol.device.deliveries import (
+    PULL_BYTES_MIN,
+    Delivery,
+    DeviceExtend,
+    DevicePull,
+    message_bytes,
+)
+
+_U32_MAX = 0xFFFFFFFF
+
+
+@dataclass(slots=True)
+class Taken:
+    """Values and their offsets; with `too_large` one offset, whose value has so many bytes.
+
+    Messages below `passed` that are not among them cannot be opened here, or have expired: those
+    are in the runs `expired`.
+    """
+
+    offsets: list[int] = field(default_factory=list)
+    values: list[bytes] = field(default_factory=list)
+    too_large: int = 0
+    passed: int = 0
+    expired: list[tuple[int, int]] = field(default_factory=list)
+
+    def leave_out(self, offset: int) -> None:
+        """A message has expired."""
+        self.passed = offset + 1
+        if self.expired and self.expired[-1][1] == offset:
+            self.expired[-1] = (self.expired[-1][0], offset + 1)
+        else:
+            self.expired.append((offset, offset + 1))
+
+
+def take(
+    payloads: Sequence[Buffer], first: int, behind: int, most: int, room: int, now_us: int = 0
+) -> Taken:
+    """Return the values of up to `most` messages from [first, behind) that have not expired by
+    `now_us`, in microseconds since 1970.
+
+    `room` bytes are for the values, and for the heads of all messages but one. A value that lies in
+    chunks is too large whatever the room. A batch that cannot be opened ends what is returned, or
+    is passed by where nothing comes before it. Raises `BadBatch` for bytes that are none.
+    """
+    taken = Taken()
+    room += message_bytes(b"")
+    for batch in batches_in(payloads):
+        begin = batch.header.first_offset
+        rows = range(max(first, begin), min(behind, batch.header.next_offset))
+        if not rows:
+            continue  # not worth inflating
+        try:
+            column, expires = batch.value_column, batch.numbers(Columns.EXPIRES)
+        except (BadBatch, MissingLibrary):
+            if taken.offsets:
+                return taken
+            taken.passed = batch.header.next_offset
+            continue
+        for offset in rows:
+            if expires is not None and 0 < expires[offset - begin] <= now_us:
+                taken.leave_out(offset)
+                continue
+            value = column.at(offset - begin)
+            if batch.header.columns & Columns.REFERENCES:
+                return taken if taken.offsets else _too_large(taken, offset, _size_of(value))
+            room -= message_bytes(value)
+            if room < 0:
+                return taken if taken.offsets else _too_large(taken, offset, len(value))
+            taken.offsets.append(offset)
+            taken.values.append(value)
+            if len(taken.offsets) == most:
+                return taken
+    return taken
+
+
+def _size_of(references: bytes) -> int:
+    return min(References.unpack(references).size, _U32_MAX)
+
+
+def _too_large(taken: Taken, offset: int, size: int) -> Taken:
+    return Taken([offset], [b""], size, taken.passed, taken.expired)
 
 
 class Pulling:

@@ -8,7 +8,6 @@ broker takes values out of batches.
 from __future__ import annotations
 
 from weir.broker.devices.pulls import Pulling
-from weir.broker.devices.queries import Asking
 from weir.broker.devices.subscriptions import (
     WATCH_BYTES,
     InHand,
@@ -16,7 +15,7 @@ from weir.broker.devices.subscriptions import (
     Subscription,
     partitions_of,
 )
-from weir.broker.devices.watches import Watching
+from weir.broker.devices.watches import Asking, Watching
 from weir.broker.forwarding.forwarder import Passing
 from weir.broker.partition.topics import Topics
 from weir.broker.runtime.admission import Authorize, Budget
