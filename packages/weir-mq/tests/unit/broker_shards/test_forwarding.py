@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from weir.broker.api import events as ev
-from weir.broker.forwarding.lanes import SMALL
+from weir.broker.forwarding.forwarder import SMALL
 from weir.errors import Overloaded, Unavailable
 from weir.model.batch import encode
 from weir.protocol.client import messages as m

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from weir.broker.api import events as ev
-from weir.broker.forwarding.registry_copy import NEWS_WITHIN_MS
 from weir.broker.forwarding.registry_feed import TOLD_WITHIN_MS
+from weir.broker.forwarding.registry_view import NEWS_WITHIN_MS
 from weir.errors import Fenced, Unavailable, UnknownOpcode, UnknownTopic
 from weir.protocol import trunk
 from weir.protocol.client import messages as m

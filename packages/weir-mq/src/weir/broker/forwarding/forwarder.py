@@ -1,9 +1,13 @@
-"""What this shard passes on to other shards: it lets in, only who leads a group confirms.
+"""What this shard forwards to other shards: it lets in, only who leads a group confirms.
 
 A peer that asks for a group of another shard, of this node or of the leader's, gets a virtual
 session there (`weir.protocol.trunk`). Its requests go on whole, and the replies come back as they
-are to be sent. The requests that are under way are known here, so that each is answered even if
-the other shard is gone. Shards go by their places: see `weir.model.ids.place_of`.
+are to be sent. The requests that are under way are known here, so that each is answered even if the
+other shard is gone. Shards go by their places: see `weir.model.ids.place_of`.
+
+Shards that are short of memory stop serving each other. Were all that one holds meant for another
+that holds as well, neither would ever go on: so what is forwarded gets less of the budget than what
+must be in use for reading to go on again. The rest always comes back by this shard alone.
 """
 
 from __future__ import annotations
@@ -11,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from weir.broker.api.effects import EndTrunk, Hangup, Pass, Send
-from weir.broker.forwarding.lanes import SMALL, Lanes
 from weir.broker.forwarding.routes import Routes
 from weir.broker.replica.refusals import out_of_reach
 from weir.broker.runtime.admission import ANONYMOUS, Budget
@@ -19,7 +22,7 @@ from weir.broker.runtime.outbox import TO_DEVICE, Caller, Outbox
 from weir.broker.runtime.session import Session
 from weir.codec.fields import Buffer, total
 from weir.errors import Overloaded, Refused, RemoteProtocolError, Unavailable
-from weir.model.ids import place_node
+from weir.model.ids import place_node, place_shard
 from weir.model.limits import KIB, RETRY_AFTER_MS
 from weir.protocol import trunk
 from weir.protocol.client import messages as m
@@ -36,6 +39,8 @@ from weir.protocol.trunk import (
     one_client_frame,
 )
 
+#: A request up to this size goes on where a larger one does not: acks give memory back.
+SMALL = 4 * KIB
 #: The correlation of a request of this shard itself whose reply nobody waits for.
 NO_REPLY = 1 << 62
 #: No opcode: replies that nobody else listens for.
@@ -44,6 +49,58 @@ _ANY = -1
 _CROWD_BYTES_MAX = 256 * KIB
 #: What may be asked again if there is no room for the answer: nothing changes by it.
 _READS = frozenset({Opcode.FETCH, Opcode.FETCH_CHUNKS})
+
+
+def called(place: int) -> str:
+    """Return what a user calls a shard, by its place."""
+    node = place_node(place)
+    return f"shard {place_shard(place)} of {f'node {node}' if node else 'this node'}"
+
+
+class Lanes:
+    """The bytes on their way to each other shard; all are charged to the budget as well."""
+
+    __slots__ = ("_all", "_budget", "_most", "_small_most", "_unsent", "ways")
+
+    def __init__(self, budget: Budget) -> None:
+        """Share a part of `budget` out among the ways that are open."""
+        #: How many there are.
+        self.ways = 0
+        self._budget = budget
+        self._unsent: dict[int, int] = {}
+        self._all = 0
+        self._most = budget.limit // 4
+        #: Below the half of the budget at which reading is resumed, see `Budget`.
+        self._small_most = budget.limit // 8 * 3
+
+    def take(self, shard: int, size: int) -> None:
+        """Charge `size` bytes that are to go to `shard`, or raise `Overloaded`.
+
+        One that is larger than a whole share goes alone.
+        """
+        unsent, share = self._unsent.get(shard, 0), self._most // max(self.ways, 1)
+        if size <= SMALL:
+            fits = self._all + size <= self._small_most
+        else:
+            fits = self._all <= self._most and (not unsent or unsent + size <= share)
+        if not fits:
+            raise Overloaded(
+                f"{unsent:,} bytes wait for {called(shard)} to take them: try again shortly",
+                RETRY_AFTER_MS,
+            )
+        if size <= SMALL:
+            self._budget.take(size)
+        else:
+            self._budget.charge(size)
+        self._unsent[shard] = unsent + size
+        self._all += size
+
+    def sent(self, shard: int, size: int) -> None:
+        """Give back what has left this process, or was dropped."""
+        if size:
+            self._budget.release(size)
+            self._unsent[shard] -= size
+            self._all -= size
 
 
 class _Trunk:

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from weir.broker.api.events import PassedBack, TrunkClosed, TrunkOpened
 from weir.broker.api.layout import Layout
 from weir.broker.forwarding.forwarder import Passing
-from weir.broker.forwarding.registry_copy import Following
 from weir.broker.forwarding.registry_feed import Feed
-from weir.broker.forwarding.registry_replica import Current
+from weir.broker.forwarding.registry_view import Current, Following
 from weir.broker.forwarding.routes import Routes
 from weir.broker.metadata.registry import Registry
 from weir.broker.records.control import ControlRecord
