@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from weir.broker.forwarding import registry_feed
 from weir.broker.partition.partition import Partition
-from weir.broker.produce.appender import Intake, Pending
-from weir.broker.produce.chunks import Growing
+from weir.broker.produce.appender import Growing, Intake, Pending
 from weir.broker.records.entries import BatchRecord
 from weir.broker.replica.group import Group
 from weir.broker.router.requests import Requests
