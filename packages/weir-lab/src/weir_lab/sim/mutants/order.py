@@ -9,8 +9,7 @@ from typing import cast
 import weir_raft as raft
 from weir.broker.api.events import TICK_MS
 from weir.broker.barriers.membership import Growth
-from weir.broker.barriers.topic_order import Domain, Led, Plan, Planner
-from weir.broker.barriers.waiters import Scope
+from weir.broker.barriers.topic_order import Domain, Led, Plan, Planner, Scope
 from weir.broker.partition import leader
 from weir.broker.partition.context import Surroundings
 from weir.broker.partition.leader import Leading

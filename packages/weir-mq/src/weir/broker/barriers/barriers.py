@@ -4,6 +4,11 @@ told.
 The shard that is asked looks at what it leads, and asks each other shard that leads some, in one
 question that is answered once all are there, or when its time is up. So nothing flows but between
 those who ask and those who lead (DESIGN §5 Aggregation).
+
+What this shard's leaders promise, and what its voters do, is one number for all groups that are led
+over a link, and nothing flows but while somebody asks (DESIGN §5 Barrier safety). Many who ask
+share a question: the next one goes out once all have answered the last, or after
+`PROMISE_EVERY_MS`.
 """
 
 from __future__ import annotations
@@ -11,14 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import weir_raft as raft
 from weir.broker.api.layout import Layout
 from weir.broker.barriers.membership import Ends, Growth
-from weir.broker.barriers.promises import Bounded, Promises
-from weir.broker.barriers.topic_order import Domain, Planner
-from weir.broker.barriers.waiters import ANYTIME, Asker, Askers, Scope
+from weir.broker.barriers.topic_order import ANYTIME, Asker, Askers, Domain, Planner, Scope
 from weir.broker.forwarding.forwarder import Passing
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.context import Surroundings
@@ -28,10 +31,11 @@ from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
 from weir.errors import Refused, UnknownTopic
 from weir.model.ids import topic_of
-from weir.model.limits import MAX_AHEAD_MS, WAIT_MS_MAX
+from weir.model.limits import MAX_AHEAD_MS, PROMISE_EVERY_MS, WAIT_MS_MAX
 from weir.model.stamp import stamp_at
 from weir.model.topic import Topic
-from weir.order.clock import Time
+from weir.order.clock import Highest, Time
+from weir.order.promise_bound import Bound
 from weir.protocol.client.barriers import AskBarriers, Barriers, ReportEnded, ReportJoined
 from weir.protocol.client.codec import decode_reply
 from weir.protocol.client.messages import Opcode
@@ -45,6 +49,98 @@ _LATE_MS = 1_000
 _FORGET_MS = 60_000
 #: Who is to be told when a batch is visible is told by then that it is not.
 VISIBLE_MS_MAX = 10_000
+
+
+class Bounded(Protocol):
+    """A log of this shard: promises of its voters are bounded by what lies in it."""
+
+    @property
+    def bound(self) -> Bound:
+        """How far they may go."""
+
+    def extend_bound(self) -> None:
+        """Write how far promises may go, unless there is enough in hand."""
+
+
+class Promises:
+    """Lets all clocks of this shard go above a stamp, and asks the voters to remember that."""
+
+    __slots__ = ("_asked_ms", "_highest", "_logs", "_multi", "_next", "_time", "_wanted", "fenced")
+
+    def __init__(
+        self, multi: raft.Multi, highest: Highest, logs: Sequence[Bounded], time: Time
+    ) -> None:
+        """Nobody asks for anything yet; what was promised before this start holds."""
+        self._multi = multi
+        #: Returns the highest stamp that the voters of a group led here promised to stand by.
+        self.fenced: Callable[[int], int] = multi.fenced
+        self._highest = highest
+        self._logs = logs
+        self._time = time
+        #: What is to be promised next, and when the last question went out.
+        self._next = 0
+        self._asked_ms = -PROMISE_EVERY_MS
+        #: The highest fence that anybody asked for, when bounds were last looked at.
+        self._wanted = 0
+        multi.raise_bound(self._bound())
+
+    def ask(self, stamp: int) -> None:
+        """Promise that nothing is stamped at or below `stamp`, or the time if that is later, by any
+        leader here from now on. What lies too far ahead is promised as far as a client may see.
+        """
+        wall = self._time.wall_ms()
+        self._next = max(stamp_at(wall), min(stamp, stamp_at(wall + MAX_AHEAD_MS)), self._next)
+        self._go_on()
+
+    @property
+    def unheard(self) -> int:
+        """The lowest stamp that no clock here gave, and that nobody was asked for."""
+        return max(self._highest.stamp, self._multi.fence_asked) + 1
+
+    def ask_again(self) -> None:
+        """Somebody waits for what was asked: the answers may have been less than that, or lost."""
+        self._next = max(self._next, stamp_at(self._time.wall_ms()), self._multi.fence_asked + 1)
+        self._go_on()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether `advance` has something to look at."""
+        multi = self._multi
+        wanted = multi.fence_wanted
+        return wanted > self._wanted or wanted > multi.fence_bound or self._next > multi.fence_asked
+
+    def advance(self) -> None:
+        """Ask what waited for answers to the last question, and extend bounds that are needed."""
+        self._go_on()
+        wanted = self._multi.fence_wanted
+        # A bound follows this clock, so it may take several to come to what a clock that is ahead
+        # asked for; later questions may ask for less than that, and for more than the bound.
+        if wanted > self._wanted or wanted > self._multi.fence_bound:
+            self._wanted = wanted
+            for log in self._logs:
+                log.extend_bound()
+        if self._multi.fence_bound < self._wanted:
+            self._raise_bound()
+
+    def _raise_bound(self) -> None:
+        bound = self._bound()
+        if bound > self._multi.fence_bound:
+            self._multi.raise_bound(bound)
+
+    def _bound(self) -> int:
+        return min((log.bound.durable for log in self._logs), default=0)
+
+    def _go_on(self) -> None:
+        now = self._time.monotonic_ms()
+        multi = self._multi
+        if self._next <= multi.fence_asked:
+            return
+        if now - self._asked_ms < PROMISE_EVERY_MS and not multi.all_answered:
+            return
+        self._next = max(self._next, stamp_at(self._time.wall_ms()))
+        self._asked_ms = now
+        self._highest.promised = max(self._highest.promised, self._next)
+        multi.ask(self._next)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from weir.broker.barriers import waiters as room
-from weir.broker.barriers.topic_order import Domain, Led, Plan
-from weir.broker.barriers.waiters import Asker, Askers, Scope
+from weir.broker.barriers import topic_order as room
+from weir.broker.barriers.topic_order import Asker, Askers, Domain, Led, Plan, Scope
 from weir.errors import Overloaded
 from weir.order.barrier import Barrier
 
