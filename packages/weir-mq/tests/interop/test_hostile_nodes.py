@@ -21,7 +21,7 @@ import pytest
 
 import weir
 import weir_raft as raft
-from weir.broker.api.identity import Member
+from weir.broker.api.settings import Member
 from weir.broker.records import control
 from weir.broker.records.entries import Payload
 from weir.broker.replica.peers.frames import pack as pack_message

@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.broker.shard import ShardSettings
+from weir.broker.api.settings import ShardSettings
 from weir.client.core.delivered_batches import Assembly
 from weir.errors import ValueLost
 from weir.model.batch import split

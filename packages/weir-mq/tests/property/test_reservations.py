@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.broker.runtime.reservations import FIRST_BYTES, Incoming, Reservations, State
+from weir.broker.runtime.budget import FIRST_BYTES, Incoming, Reservations, State
 from weir.model.limits import CLIENT_FRAME_BYTES_MAX, MIB
 
 BUDGET = 66 * MIB

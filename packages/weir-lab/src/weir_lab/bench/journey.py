@@ -20,8 +20,8 @@ import msgspec
 
 import weir
 import weir_raft
-from weir.broker.replica.replication import Replication
-from weir.broker.shard import Shard, ShardSettings
+from weir.broker.api.settings import Replication, ShardSettings
+from weir.broker.shard import Shard
 from weir.errors import WeirError
 from weir.model.batch import encode
 from weir.model.limits import MIB

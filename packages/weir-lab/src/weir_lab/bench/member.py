@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from unittest import mock
 
-from weir.broker.api.identity import Member
+from weir.broker.api.settings import Member
 from weir.server.config.sections import (
     Config,
     LogConfig,

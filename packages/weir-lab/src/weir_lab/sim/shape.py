@@ -7,8 +7,7 @@ from random import Random
 from typing import Any
 
 from weir.broker.api.events import TICK_MS
-from weir.broker.replica.replication import Replication
-from weir.broker.shard import ShardSettings
+from weir.broker.api.settings import Replication, ShardSettings
 from weir.host.accept_queue import ConnectionLimits
 from weir.model.limits import KIB
 from weir.storage.settings import Settings

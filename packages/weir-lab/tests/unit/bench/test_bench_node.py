@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import weir
-from weir.broker.api.identity import Member
+from weir.broker.api.settings import Member
 from weir.errors import WeirError
 from weir.testing.nodes.children import environment, python
 from weir.testing.nodes.node import Node, NodeFailed, running_node, start_node

@@ -10,8 +10,7 @@ from typing import Any
 
 from weir.broker.api.effects import Connect, Disconnect
 from weir.broker.api.events import LinkClosed, LinkOpened
-from weir.broker.api.identity import Identity
-from weir.broker.api.layout import Layout
+from weir.broker.api.settings import Authorize, Identity, Layout
 from weir.broker.forwarding.forwarder import Passing
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.placement import NodeInfo
@@ -31,7 +30,6 @@ from weir.broker.partition.topics import Topics
 from weir.broker.replica.group import Group
 from weir.broker.replica.peers.node_state import Clocks
 from weir.broker.replica.refusals import unfounded
-from weir.broker.runtime.admission import Authorize
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
 from weir.errors import Halted, NotLeader, Refused, UnknownOpcode

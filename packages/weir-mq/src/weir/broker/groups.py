@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import weir_raft as raft
-from weir.broker.api.identity import Identity
-from weir.broker.api.layout import Layout
+from weir.broker.api.settings import Identity, Layout, Replication
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.partition.context import Surroundings
 from weir.broker.partition.partition import Partition
@@ -22,7 +21,6 @@ from weir.broker.records.entries import BatchRecord, Payload, applied_by
 from weir.broker.replica.group import Group, Machine, Ties
 from weir.broker.replica.peers.transport import Peers
 from weir.broker.replica.raft_storage import LogStorage, node_for
-from weir.broker.replica.replication import Replication
 from weir.broker.replica.writer import Writer
 from weir.broker.state.scatterings import Outcome
 from weir.broker.state.state import PartitionState

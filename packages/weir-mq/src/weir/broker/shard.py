@@ -9,14 +9,12 @@ reads a clock of its own, or touches a disk but through `weir.storage`'s port wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import chain
 
 from weir.broker.api import events as ev
 from weir.broker.api.effects import Effect, HoldReads, Stopped
-from weir.broker.api.identity import Identity
-from weir.broker.api.layout import Layout
+from weir.broker.api.settings import Identity, Layout, ShardSettings
 from weir.broker.barriers.barriers import Orders
 from weir.broker.brokerset import BrokerSet
 from weir.broker.devices.requests import Devices
@@ -32,50 +30,21 @@ from weir.broker.partition.topics import Topics
 from weir.broker.replica.peers.node_state import Clocks, Full, Rooms
 from weir.broker.replica.peers.refill import Refill
 from weir.broker.replica.peers.transport import Peers
-from weir.broker.replica.replication import REPLICATION_DEFAULT, Replication
 from weir.broker.replica.restore import Opened
-from weir.broker.replica.writer import CHECKPOINT_BYTES, SPARE_RETRY_MS, Writer
+from weir.broker.replica.writer import SPARE_RETRY_MS, Writer
 from weir.broker.router.listing import Listing
 from weir.broker.router.requests import Requests
 from weir.broker.router.scatterings import Scatterings
 from weir.broker.router.sessions import Reception
-from weir.broker.runtime.admission import Authorize, Budget, allow_all
+from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.reads import Reads
 from weir.broker.runtime.session import Session
 from weir.errors import Overloaded, Unavailable
 from weir.model.ids import REGISTRY_GROUP
-from weir.model.limits import (
-    BUDGET_BYTES_DEFAULT,
-    DEVICE_IN_HAND_DEFAULT,
-    FORMAT_LEVEL,
-    RETENTION_EVERY_MS,
-)
 from weir.model.topic import Topic
 from weir.order.clock import Highest, HybridClock, Time
 from weir.protocol.client.barriers import ReportDone
-
-
-@dataclass(frozen=True, slots=True)
-class ShardSettings:
-    """What an operator may set."""
-
-    budget_bytes: int = BUDGET_BYTES_DEFAULT
-    authorize: Authorize = allow_all
-    #: A checkpoint is saved after so many bytes of a log: what a restart has to apply again.
-    checkpoint_bytes: int = CHECKPOINT_BYTES
-    #: How often each partition is looked at for messages that are past their retention.
-    retention_every_ms: int = RETENTION_EVERY_MS
-    #: The format level that this node supports.
-    level: int = FORMAT_LEVEL
-    #: The shards' own ports, by number; empty if there is but one.
-    ports: tuple[int, ...] = ()
-    #: How replicas of a group talk.
-    replication: Replication = REPLICATION_DEFAULT
-    #: Draws from [0, 1), so that replicas do not all seek to lead at once; None: always the same.
-    random: Callable[[], float] | None = None
-    #: How many messages a device holds at most, unless its subscription says so.
-    device_in_hand: int = DEVICE_IN_HAND_DEFAULT
 
 
 class Shard:

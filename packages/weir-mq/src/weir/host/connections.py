@@ -9,8 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.runtime.admission import ANONYMOUS, Budget
-from weir.broker.runtime.reservations import FIRST_BYTES, Incoming, Reservations, State
+from weir.broker.runtime.budget import FIRST_BYTES, Budget, Incoming, Reservations, State
+from weir.broker.runtime.session import ANONYMOUS
 from weir.codec.fields import U32, Buffer
 from weir.errors import Refused, RemoteProtocolError, Revoked
 from weir.host.accept_queue import AcceptQueue, ConnectionLimits

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from weir.broker.runtime.admission import Budget
-from weir.broker.runtime.reservations import Unfinished
+from weir.broker.runtime.budget import Budget, Unfinished
 from weir.broker.shard import Shard
 from weir.host.connections import Connections, Transport
 from weir.host.event_queue import Feed

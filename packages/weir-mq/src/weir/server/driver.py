@@ -14,7 +14,7 @@ from typing import Any
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.counts import Histogram
-from weir.broker.runtime.reservations import Reservations
+from weir.broker.runtime.budget import Reservations
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections

@@ -14,7 +14,7 @@ from typing import Any
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.api.identity import Identity
+from weir.broker.api.settings import Identity
 from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits

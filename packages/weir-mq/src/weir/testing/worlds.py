@@ -12,8 +12,7 @@ from contextlib import contextmanager, suppress
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from weir.broker.replica.replication import Replication
-from weir.broker.shard import ShardSettings
+from weir.broker.api.settings import Replication, ShardSettings
 from weir.client.connect import Connecting, connect
 from weir.model.limits import KIB, MIB
 from weir.storage.settings import Settings

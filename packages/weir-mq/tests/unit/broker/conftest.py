@@ -10,9 +10,9 @@ import pytest
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.api.identity import Identity
+from weir.broker.api.settings import Identity, ShardSettings
 from weir.broker.replica.restore import Opened
-from weir.broker.shard import Shard, ShardSettings
+from weir.broker.shard import Shard
 from weir.model.batch import encode
 from weir.model.chunks import References, chained, runs_of
 from weir.model.header import parse

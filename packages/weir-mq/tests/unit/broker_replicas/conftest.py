@@ -11,10 +11,9 @@ import pytest
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.api.identity import Identity, Member
-from weir.broker.replica.replication import Replication
+from weir.broker.api.settings import Identity, Member, Replication, ShardSettings
 from weir.broker.replica.restore import Opened
-from weir.broker.shard import Shard, ShardSettings
+from weir.broker.shard import Shard
 from weir.errors import NotLeader, Unavailable
 from weir.model.batch import encode
 from weir.model.ids import group_of, place_node, place_of

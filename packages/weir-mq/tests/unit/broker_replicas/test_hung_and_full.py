@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weir.broker.api import effects as ef
-from weir.broker.replica.replication import Replication
+from weir.broker.api.settings import Replication
 from weir.broker.replica.writer import HUNG_FLUSH_MS
 from weir.model.stamp import stamp_at
 from weir.protocol.client import messages as m

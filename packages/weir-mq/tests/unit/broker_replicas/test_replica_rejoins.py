@@ -148,7 +148,7 @@ def test_nothing_is_given_up_while_no_majority_of_others_goes_on(trio: Any, prod
 
 
 def test_a_damaged_node_alone_in_its_set_does_not_start(trio: Any, produce: Any) -> None:
-    from weir.broker.api.identity import Identity
+    from weir.broker.api.settings import Identity
     from weir.broker.replica.restore import Opened
     from weir.broker.shard import Shard
     from weir.storage.recovery import recover

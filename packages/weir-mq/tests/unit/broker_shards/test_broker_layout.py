@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.broker.api.layout import Layout
+from weir.broker.api.settings import Layout
 from weir.model.ids import REGISTRY_GROUP, Address, group_of
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.runtime.admission import Budget
-from weir.broker.runtime.reservations import FIRST_BYTES, State
+from weir.broker.runtime.budget import FIRST_BYTES, Budget, State
 from weir.broker.shard import Shard
 from weir.errors import Revoked
 from weir.host.accept_queue import ConnectionLimits

@@ -8,7 +8,7 @@ import pytest
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.runtime.admission import Budget
+from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
 from weir.host.event_queue import Feed
 from weir.host.flush_schedule import FlushSchedule

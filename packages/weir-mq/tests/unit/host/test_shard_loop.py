@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.runtime.admission import Budget
+from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any, cast
 
 from weir.broker.api import effects as ef
-from weir.broker.api.identity import Identity
-from weir.broker.runtime.admission import Budget
+from weir.broker.api.settings import Identity
+from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
 from weir.model.ids import place_of
 from weir.protocol import trunk

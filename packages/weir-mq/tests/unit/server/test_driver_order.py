@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.api.identity import Identity
-from weir.broker.runtime.admission import Budget
+from weir.broker.api.settings import Identity
+from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
 from weir.host.flush_schedule import LONE_IN_A_ROW, QUICK_SECONDS
 from weir.host.forwarded_connection import Guest

@@ -11,9 +11,9 @@ import pytest
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.api.identity import Identity
+from weir.broker.api.settings import Identity, ShardSettings
 from weir.broker.replica.restore import Opened
-from weir.broker.shard import Shard, ShardSettings
+from weir.broker.shard import Shard
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, encode_request
 from weir.protocol.device import codec as device

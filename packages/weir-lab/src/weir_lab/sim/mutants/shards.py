@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.broker.api.layout import Layout
+from weir.broker.api.settings import Layout
 from weir.broker.forwarding.forwarder import Passing
 from weir.broker.forwarding.trunks import Neighbours
 from weir.model.ids import partition_of, topic_of

@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import weir_raft as raft
-from weir.broker.api.layout import Layout
+from weir.broker.api.settings import Authorize, Layout
 from weir.broker.barriers.membership import Ends, Growth
 from weir.broker.barriers.topic_order import ANYTIME, Asker, Askers, Domain, Planner, Scope
 from weir.broker.forwarding.forwarder import Passing
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.context import Surroundings
 from weir.broker.partition.topics import Topics
-from weir.broker.runtime.admission import Authorize
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
 from weir.errors import Refused, UnknownTopic

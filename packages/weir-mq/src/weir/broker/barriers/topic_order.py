@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
-from weir.broker.api.layout import Layout
+from weir.broker.api.settings import Layout
 from weir.broker.forwarding.forwarder import Passing
 from weir.broker.partition.leader import Leading
 from weir.broker.partition.topics import Topics

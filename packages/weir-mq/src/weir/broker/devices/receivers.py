@@ -7,6 +7,7 @@ broker takes values out of batches.
 
 from __future__ import annotations
 
+from weir.broker.api.settings import Authorize
 from weir.broker.devices.pulls import Pulling
 from weir.broker.devices.subscriptions import (
     WATCH_BYTES,
@@ -18,7 +19,7 @@ from weir.broker.devices.subscriptions import (
 from weir.broker.devices.watches import Asking, Watching
 from weir.broker.forwarding.forwarder import Passing
 from weir.broker.partition.topics import Topics
-from weir.broker.runtime.admission import Authorize, Budget
+from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.session import Session
 from weir.errors import BadRequest, NoHello, NotSubscribed, Overloaded, Refused, StaleGrant

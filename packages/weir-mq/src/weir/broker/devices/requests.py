@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weir.broker.api.effects import Hangup
-from weir.broker.api.identity import Identity
+from weir.broker.api.settings import Authorize, Identity
 from weir.broker.devices.receivers import Receivers
 from weir.broker.forwarding.forwarder import Passing
 from weir.broker.forwarding.trunks import Neighbours
 from weir.broker.partition.topics import Topics
-from weir.broker.runtime.admission import ANONYMOUS, Authorize, Budget
+from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
-from weir.broker.runtime.session import Seat, Session
+from weir.broker.runtime.session import ANONYMOUS, Seat, Session
 from weir.errors import ErasedBoot, NoHello, Refused, UnknownTopic
 from weir.model.ids import group_of, place_node
 from weir.model.limits import BOOT_MAX

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from weir.broker.api.effects import EndTrunk, Hangup, Pass, Send
 from weir.broker.forwarding.routes import Routes
 from weir.broker.replica.refusals import out_of_reach
-from weir.broker.runtime.admission import ANONYMOUS, Budget
+from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import TO_DEVICE, Caller, Outbox
-from weir.broker.runtime.session import Session
+from weir.broker.runtime.session import ANONYMOUS, Session
 from weir.codec.fields import Buffer, total
 from weir.errors import Overloaded, Refused, RemoteProtocolError, Unavailable
 from weir.model.ids import place_node, place_shard

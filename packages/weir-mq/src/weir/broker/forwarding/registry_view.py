@@ -33,15 +33,13 @@ from weir.storage.format.frame import Kind
 
 #: Nobody waits longer for the replica to be current.
 CURRENT_WITHIN_MS = 5_000
-#: How long to wait before asking again for a producer that was refused.
+#: How long to wait before asking again for what was refused.
 _AGAIN_AFTER_MS = 1_000
 
 #: Told True once the replica is current, and False if that cannot be known now.
 Then = Callable[[bool], None]
 #: Who is parked waits no longer for news.
 NEWS_WITHIN_MS = 5_000
-#: How long to wait before asking again for what was refused.
-_ASK_AGAIN_AFTER_MS = 1_000
 _unpack = msgspec.msgpack.Decoder().decode
 
 
@@ -312,7 +310,7 @@ class Following:
             self._late = True
             self._pinged, self._parked = self._pinged + self._parked, []
             self._go_on()
-        quiet = not self._pinged and now - self._pinged_ms >= _ASK_AGAIN_AFTER_MS
+        quiet = not self._pinged and now - self._pinged_ms >= _AGAIN_AFTER_MS
         if self._late and self._fed and quiet:
             self._ping()
         if self._fed and now >= self._ask_at_ms:
@@ -357,7 +355,7 @@ class Following:
                 self._answered(frame)
             case m.Refusal():  # of the producer
                 self._asking = False
-                self._ask_at_ms = self._time.monotonic_ms() + _ASK_AGAIN_AFTER_MS
+                self._ask_at_ms = self._time.monotonic_ms() + _AGAIN_AFTER_MS
 
     def _learn(self, index: int, news: Any) -> None:
         if isinstance(news, bytes):

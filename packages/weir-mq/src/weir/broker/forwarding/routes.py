@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weir.broker.api.events import LinkClosed, LinkOpened
-from weir.broker.api.layout import Layout
+from weir.broker.api.settings import Layout
 from weir.broker.metadata.catalog import Catalog
 from weir.errors import NotLeader
 from weir.model.ids import REGISTRY_GROUP, Address, node_of, place_node, place_of, place_shard

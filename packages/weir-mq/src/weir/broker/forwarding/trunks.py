@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weir.broker.api.events import PassedBack, TrunkClosed, TrunkOpened
-from weir.broker.api.layout import Layout
+from weir.broker.api.settings import Layout
 from weir.broker.forwarding.forwarder import Passing
 from weir.broker.forwarding.registry_feed import Feed
 from weir.broker.forwarding.registry_view import Current, Following
@@ -13,7 +13,7 @@ from weir.broker.forwarding.routes import Routes
 from weir.broker.metadata.registry import Registry
 from weir.broker.records.control import ControlRecord
 from weir.broker.replica.refusals import no_registry
-from weir.broker.runtime.admission import Budget
+from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import SHARD, Session
 from weir.errors import NotLeader, Refused, Unavailable

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from weir.broker.api.identity import Identity, Member, registry_voters
-from weir.broker.api.layout import Layout
+from weir.broker.api.settings import Identity, Layout, Member, registry_voters
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.placement import NodeInfo, Nodes, Placement, evened, filled, moved_off
 from weir.broker.records.control import (

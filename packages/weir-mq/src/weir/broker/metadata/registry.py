@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import weir_raft as raft
-from weir.broker.api.identity import Identity
-from weir.broker.api.layout import Layout
+from weir.broker.api.settings import Identity, Layout
 from weir.broker.metadata.administration import Administration, Endings, Replies
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.membership import Membership

@@ -18,7 +18,7 @@ from weir.broker.produce.stable_positions import Settling
 from weir.broker.records.control import PartitionEnded, PartitionJoined, PartitionSealed
 from weir.broker.records.entries import BatchRecord, of_control
 from weir.broker.replica.group import Group
-from weir.broker.runtime.admission import Budget
+from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import ROW_BYTES
 from weir.broker.scattering.participant import Participant

@@ -9,9 +9,9 @@ from dataclasses import replace
 import msgspec
 
 import weir_raft as raft
+from weir.broker.api.settings import Replication
 from weir.broker.records.entries import Payload, entry_of, read_back, stored_in, unread
 from weir.broker.records.snapshots import pack, unpack
-from weir.broker.replica.replication import Replication
 from weir.codec.fields import Buffer
 from weir.model.limits import KIB
 from weir.storage.entries.group_index import Stored

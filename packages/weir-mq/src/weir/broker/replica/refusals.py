@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import weir_raft as raft
-from weir.broker.api.identity import Member
+from weir.broker.api.settings import Member
 from weir.errors import Damaged, Halted, NotLeader, Overloaded, Refused, Unavailable, UnknownVersion
 from weir.model.ids import REGISTRY_GROUP, node_of
 from weir.model.limits import RETRY_AFTER_MS

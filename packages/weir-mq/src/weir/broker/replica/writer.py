@@ -9,6 +9,7 @@ from typing import Protocol
 import weir_raft as raft
 from weir.broker.api.effects import MakeSpare, SaveCheckpoint, StartChore, StartFlush
 from weir.broker.api.events import CheckpointSaved, ChoreDone, Rested, SpareMade
+from weir.broker.api.settings import CHECKPOINT_BYTES
 from weir.broker.replica.group import Group
 from weir.broker.replica.raft_storage import Token, installed
 from weir.broker.replica.restore import (
@@ -21,7 +22,6 @@ from weir.broker.replica.restore import (
 from weir.broker.replica.scrubber import Scrubber
 from weir.broker.runtime.outbox import Outbox
 from weir.errors import Overloaded
-from weir.model.limits import MIB
 from weir.order.clock import Time
 from weir.order.promise_bound import Bound
 from weir.storage.background_jobs import Chore
@@ -30,7 +30,6 @@ from weir.storage.entries.repair import MendPiece
 from weir.storage.segments.flush import Flush
 from weir.storage.segments.scrub import ScrubPiece
 
-CHECKPOINT_BYTES = 256 * MIB
 #: A start verifies what came since the last checkpoint: about 30 microseconds for each frame.
 CHECKPOINT_FRAMES = 50_000
 CHECKPOINT_MS = 300_000

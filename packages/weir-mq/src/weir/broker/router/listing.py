@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from weir.broker.api.settings import Authorize
 from weir.broker.forwarding.trunks import Neighbours
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.context import Surroundings
 from weir.broker.partition.topics import Topics
 from weir.broker.replica.refusals import no_registry
-from weir.broker.runtime.admission import Authorize
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
 from weir.errors import Overloaded, Refused

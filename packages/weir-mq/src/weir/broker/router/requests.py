@@ -7,13 +7,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from weir.broker.api.identity import Identity
+from weir.broker.api.settings import Authorize, Identity
 from weir.broker.consumers.operations import Change
 from weir.broker.forwarding.trunks import Neighbours
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.partition import Partition
 from weir.broker.partition.topics import Topics
-from weir.broker.runtime.admission import Authorize
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
 from weir.errors import (

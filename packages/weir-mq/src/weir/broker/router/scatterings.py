@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from weir.broker.api.settings import Authorize
 from weir.broker.forwarding.forwarder import Passing
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.context import Surroundings
 from weir.broker.partition.topics import Topics
-from weir.broker.runtime.admission import Authorize
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
 from weir.broker.scattering.coordinator import Coordinator

@@ -10,7 +10,7 @@ from weir.broker.devices.requests import Devices
 from weir.broker.forwarding.trunks import Neighbours
 from weir.broker.partition.topics import Topics
 from weir.broker.router.requests import Requests
-from weir.broker.runtime.admission import Budget
+from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.session import Session, Strangers
 from weir.model.limits import HELLO_WITHIN_MS, REQUESTS_PENDING_MAX

@@ -9,7 +9,7 @@ import msgspec
 
 from weir.broker.api.counts import Counts
 from weir.broker.api.effects import Answers, Effect, Hangup, Send
-from weir.broker.runtime.admission import Budget
+from weir.broker.runtime.budget import Budget
 from weir.codec.fields import Buffer, total
 from weir.errors import Refused
 from weir.protocol.client.codec import encode_reply

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from weir.broker.api.effects import StartRead, Work
 from weir.broker.api.events import ReadDone
-from weir.broker.runtime.admission import Budget
+from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.state.ranges import Ranges
 from weir.codec.fields import Buffer

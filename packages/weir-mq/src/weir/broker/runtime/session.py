@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from weir.broker.runtime.admission import ANONYMOUS, Budget
+from weir.broker.runtime.budget import Budget
 from weir.errors import BadRequest, NoHello
 from weir.model.ids import place_node
 from weir.model.limits import PARKED_BYTES_MAX
 from weir.protocol.device.codec import DevicePublishes, DeviceRequest
 from weir.protocol.frame import CLIENT_HEADER, ClientFrame
 
+ANONYMOUS = "anonymous"
 #: What the principal of a shard begins with; no peer's has a colon in it.
 SHARD = "shard:"
 #: What a device's message costs in memory besides its bytes, roughly: list places and columns.

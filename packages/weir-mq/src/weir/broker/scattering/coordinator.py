@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from weir.broker.runtime.admission import Budget
+from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.scattering.parts import Answers, Asks, Round, Ways, has, question, settle
 from weir.errors import NotLeader, Overloaded, Refused, StampTooFar, Unavailable, refusal

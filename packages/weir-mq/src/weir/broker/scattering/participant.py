@@ -18,7 +18,7 @@ from weir.broker.records.control import (
 from weir.broker.records.entries import BatchRecord, Payload, of_control
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals
-from weir.broker.runtime.admission import Budget
+from weir.broker.runtime.budget import Budget
 from weir.broker.state.scatterings import Outcome, Recover, Scatterings
 from weir.broker.state.state import PartitionState
 from weir.errors import (

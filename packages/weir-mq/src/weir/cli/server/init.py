@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from weir.broker.api.identity import Member
+    from weir.broker.api.settings import Member
     from weir.server.disk.node_folder import Founded
 
 
@@ -84,7 +84,7 @@ def parsed_set(text: str) -> tuple[Member, ...]:
 
 def parsed_member(text: str) -> Member:
     """Read `1=host:port`. Raises `typer.BadParameter`."""
-    from weir.broker.api.identity import Member
+    from weir.broker.api.settings import Member
     from weir.server.config.sections import split_address
 
     node, equals, address = text.partition("=")

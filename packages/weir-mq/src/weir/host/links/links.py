@@ -15,7 +15,7 @@ import msgspec
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.api.identity import Identity
+from weir.broker.api.settings import Identity
 from weir.errors import RemoteProtocolError
 from weir.host.connections import Transport
 from weir.host.links.greeting import Caller, Dialer, Dice

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from weir.broker.api.identity import Identity, Member
+from weir.broker.api.settings import Identity, Member
 from weir.errors import WeirError
 from weir.model.ids import NODE_MAX
 from weir.model.limits import LOGS_MAX

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import weir
 from weir.broker.api.counts import Histogram, PartitionCounts
-from weir.broker.runtime.reservations import Reservations
+from weir.broker.runtime.budget import Reservations
 from weir.broker.shard import Shard
 from weir.broker.state.clusters import ClusterState
 from weir.errors import BY_CODE

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weir.broker.api.layout import Layout
-from weir.broker.shard import Shard, ShardSettings
+from weir.broker.api.settings import Layout, ShardSettings
+from weir.broker.shard import Shard
 from weir.host.links.links import Own
 from weir.host.log_start import Start, open_log, tell_durable
 from weir.model.limits import LISTEN_BACKLOG, MIB

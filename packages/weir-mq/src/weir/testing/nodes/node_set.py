@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from weir.broker.api.identity import Member
+from weir.broker.api.settings import Member
 from weir.server.disk.node_folder import BadFolder, Founded, NodeFolder, Part, new_system
 from weir.testing.nodes.children import environment, python
 from weir.testing.nodes.node import START_SECONDS, Node, NodeFailed

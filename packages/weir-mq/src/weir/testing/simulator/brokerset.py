@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.broker.api.identity import Member
+from weir.broker.api.settings import Member
 from weir.testing.simulator.host import Host
 from weir.testing.simulator.network import End, Link, Net, Way
 from weir.testing.simulator.process import PORT, SHARD_PORT, Machine, Process

@@ -10,8 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from weir.broker.api.identity import Identity, Member
-from weir.broker.api.layout import Layout
+from weir.broker.api.settings import Identity, Layout, Member
 from weir.errors import DiskFailed, WeirError
 from weir.host.supervision import (
     ALIVE_SECONDS,

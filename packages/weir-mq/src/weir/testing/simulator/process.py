@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.api.identity import Identity
-from weir.broker.api.layout import Layout
-from weir.broker.shard import Shard, ShardSettings
+from weir.broker.api.settings import Identity, Layout, ShardSettings
+from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
 from weir.host.event_queue import Feed

@@ -7,8 +7,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from weir.broker.api.identity import Identity, Member
-from weir.broker.api.layout import Layout
+from weir.broker.api.settings import Identity, Layout, Member
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.membership import Membership
 from weir.broker.metadata.placement import Nodes

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weir_raft as raft
-from weir.broker.api.identity import Identity
-from weir.broker.api.layout import Layout
+from weir.broker.api.settings import Identity, Layout
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.membership import Membership
 from weir.broker.metadata.placement import Nodes

@@ -13,7 +13,7 @@ from weir.broker.api import events as ev
 from weir.broker.replica import writer as writer_module
 from weir.broker.replica.restore import Opened
 from weir.broker.replica.writer import CHECKPOINT_RETRY_MS, SPARE_RETRY_MS, Writer
-from weir.broker.runtime.admission import Budget
+from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.errors import Overloaded
 from weir.protocol.client import admin as a

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from weir.broker.api import effects as ef
-from weir.broker.runtime.admission import Budget
+from weir.broker.runtime.budget import Budget
 from weir.errors import Overloaded
 from weir.protocol.client import messages as m
 from weir.protocol.device import codec as d

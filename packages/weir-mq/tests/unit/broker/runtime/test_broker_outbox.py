@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weir.broker.api.effects import Answers, Hangup, Send
-from weir.broker.runtime.admission import Budget
+from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import TOGETHER_MS, Outbox
 
 

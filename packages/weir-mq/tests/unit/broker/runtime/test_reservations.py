@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from weir.broker.runtime.reservations import FIRST_BYTES, Incoming, Reservations, State, Unfinished
+from weir.broker.runtime.budget import FIRST_BYTES, Incoming, Reservations, State, Unfinished
 from weir.model.limits import CLIENT_FRAME_BYTES_MAX, MIB
 
 LARGE = 8 * MIB

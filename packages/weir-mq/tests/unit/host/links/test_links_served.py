@@ -9,8 +9,8 @@ from typing import Any
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.api.identity import Identity
-from weir.broker.runtime.admission import Budget
+from weir.broker.api.settings import Identity
+from weir.broker.runtime.budget import Budget
 from weir.host.links.links import Links, Own
 from weir.host.shard_connections import Home, Wire
 from weir.host.trunks import Trunks

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.broker.api.identity import Member
+from weir.broker.api.settings import Member
 from weir.server.disk.file_disk import FileDisk
 from weir.server.disk.log_identity import begin
 from weir.server.disk.node_folder import BadFolder, NodeFolder, Part

@@ -12,8 +12,8 @@ import pytest
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.api.identity import Identity
-from weir.broker.runtime.admission import Budget
+from weir.broker.api.settings import Identity
+from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
 from weir.host.links.links import Own
 from weir.protocol import link

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from weir.broker.api.effects import SendToPeer, Work
-from weir.broker.api.layout import Layout
+from weir.broker.api.settings import Layout
 from weir.broker.records.entries import NOOP
 from weir.broker.replica.peers.frames import (
     FrameKind,

@@ -16,7 +16,7 @@ from itertools import pairwise
 import weir_raft as raft
 from weir.broker.api.effects import EndLink, ReplicaHalted, SendToPeer
 from weir.broker.api.events import LinkClosed, LinkOpened, PeerSent
-from weir.broker.api.layout import Layout
+from weir.broker.api.settings import Layout, Replication
 from weir.broker.records.control import LevelRaised
 from weir.broker.records.entries import stored_in
 from weir.broker.replica.catch_up import Slots
@@ -36,7 +36,6 @@ from weir.broker.replica.peers.frames import (
 from weir.broker.replica.peers.node_state import TELL_EVERY_MS, Clocks, Rooms
 from weir.broker.replica.peers.refill import Refill
 from weir.broker.replica.refusals import ReplicaHalt
-from weir.broker.replica.replication import Replication
 from weir.broker.runtime.outbox import Outbox
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_of
 from weir.model.stamp import STAMP_FAR, milliseconds_of, stamp_at

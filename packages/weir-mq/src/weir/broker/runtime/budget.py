@@ -1,10 +1,12 @@
-"""Memory for frames that are not whole yet: which are read, and which lose their connection.
+"""How much may be in memory (DESIGN §8): one budget a shard, and pools for frames that are not
+whole.
 
-A frame is charged for bytes that came, not for those it claims. Its first `FIRST_BYTES` go to a
-pool for beginnings. A larger frame then asks for a reservation of its whole length, and is not read
-until it has one. A frame with a reservation can always finish, so no two frames wait for each
-other. Both pools are apart from `Budget`: whatever strangers send, what commits, acknowledgements,
-reads, links and Raft need is not touched.
+Frames that are not whole yet are read, or lose their connection. A frame is charged for bytes that
+came, not for those it claims. Its first `FIRST_BYTES` go to a pool for beginnings. A larger frame
+then asks for a reservation of its whole length, and is not read until it has one. A frame with a
+reservation can always finish, so no two frames wait for each other. Both pools are apart from
+`Budget`: whatever strangers send, what commits, acknowledgements, reads, links and Raft need is not
+touched.
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
-from weir.model.limits import CLIENT_FRAME_BYTES_MAX, DEVICE_BODY_BYTES_MAX, KIB
+from weir.errors import Overloaded
+from weir.model.limits import (
+    BUDGET_BYTES_DEFAULT,
+    CLIENT_FRAME_BYTES_MAX,
+    DEVICE_BODY_BYTES_MAX,
+    KIB,
+    RETRY_AFTER_MS,
+)
 
 #: What a frame may bring without a reservation: 64 KiB of body and any header. A connection has
 #: no more before its hello.
@@ -30,6 +39,64 @@ _FIRST_POOL_BYTES_MIN = 16 * FIRST_BYTES
 _STEP_SECONDS_MAX = 0.05
 
 K = TypeVar("K")
+
+
+class Budget:
+    """The bytes of one shard: charged while in memory, from the socket to the commit, and from the
+    log to the peer. Above three quarters reading stops; above all of it publishes are refused.
+    """
+
+    __slots__ = ("_high", "_little", "_low", "limit", "used")
+
+    def __init__(self, limit: int = BUDGET_BYTES_DEFAULT) -> None:
+        """Allow `limit` bytes."""
+        self.limit = limit
+        self.used = 0
+        self._little = limit // 4
+        self._high = limit // 4 * 3
+        self._low = limit // 2
+
+    def charge(self, size: int) -> None:
+        """Take `size` bytes, or raise `Overloaded`: try again after a pause, nothing is lost.
+
+        While little is in use anything passes: what is larger than the limit never would else.
+        """
+        used = self.used
+        if used > self._little and used + size > self.limit:
+            self.check(size)
+        self.used = used + size
+
+    def check(self, size: int) -> None:
+        """Raise `Overloaded` if `charge` would; take nothing."""
+        if self.used > self._little and self.used + size > self.limit:
+            raise Overloaded(
+                f"this shard holds {self.used:,} of {self.limit:,} bytes: try again shortly",
+                RETRY_AFTER_MS,
+            )
+
+    def fits(self, size: int) -> bool:
+        """Return whether `size` bytes are within the limit, however little is in use."""
+        return self.used + size <= self.limit
+
+    def has_room(self, size: int) -> bool:
+        """Return whether `size` bytes may be taken now."""
+        return self.used <= self._little or self.used + size <= self.limit
+
+    def take(self, size: int) -> None:
+        """Take `size` bytes that are in memory already and cannot be refused any more."""
+        self.used += size
+
+    def release(self, size: int) -> None:
+        """Give `size` bytes back."""
+        self.used -= size
+
+    def should_hold(self, holding: bool) -> bool:
+        """Return whether to stop reading from peers, given whether reading is stopped now."""
+        return self.used > (self._low if holding else self._high)
+
+    def is_news(self, holding: bool) -> bool:
+        """Return whether `should_hold` says something else than it did last."""
+        return (self.used > (self._low if holding else self._high)) != holding
 
 
 class Unfinished(Generic[K]):

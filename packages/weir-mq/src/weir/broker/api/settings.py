@@ -1,0 +1,144 @@
+"""What a shard is made with: who it is, which logs it serves, and what an operator may set.
+
+The identity is in every hello, so that nobody joins or refills from a stranger. A group lies in one
+log for ever; which shard serves that log may change with every start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from weir.model.ids import REGISTRY_GROUP, Address, partition_of, topic_of, voter_of
+from weir.model.limits import (
+    BUDGET_BYTES_DEFAULT,
+    DEVICE_IN_HAND_DEFAULT,
+    FORMAT_LEVEL,
+    KIB,
+    MIB,
+    RETENTION_EVERY_MS,
+)
+
+CHECKPOINT_BYTES = 256 * MIB
+#: Raises `Unauthorized` unless the principal may do the verb on the resource.
+Authorize = Callable[[str, str, str], None]
+
+
+def registry_voters(nodes: int) -> int:
+    """Return how many of so many nodes vote in the registry's group; more would make it slower."""
+    return 5 if nodes >= 5 else min(nodes, 3)
+
+
+class Member(NamedTuple):
+    """A node of a BrokerSet, and where its shards listen."""
+
+    node: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """System, BrokerSet, node and shard ids. The system id is drawn once, when it is founded.
+
+    `members` are the nodes that the set was founded with, the same on each of them; none of them
+    may be this one, which joined later. Empty on a node that was founded alone.
+    """
+
+    system: int
+    brokerset: int = 0
+    node: int = 1
+    shard: int = 0
+    members: tuple[Member, ...] = ()
+    #: What tells the node's folder from another that is founded under the same number; 0: nothing.
+    birth: int = 0
+
+    @property
+    def voter(self) -> int:
+        """This node, as groups know it that it never had to join anew."""
+        return voter_of(self.node)
+
+    @property
+    def founding_voters(self) -> tuple[int, ...]:
+        """Who votes in the registry's group to begin with."""
+        founders = sorted(member.node for member in self.members) or [self.node]
+        return tuple(voter_of(node) for node in founders[: registry_voters(len(founders))])
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The numbered logs of a node, fixed when it is founded, dealt to its shards in turn.
+
+    How many shards there are may change with every start: no group ever moves to another log.
+    """
+
+    logs: int = 1
+    shards: int = 1
+
+    def log_of(self, group: int) -> int:
+        """Return the log of a group: neighbours of a topic, and topics, begin one further."""
+        return (topic_of(group) + partition_of(group)) % self.logs
+
+    def shard_of(self, group: int) -> int:
+        """Return the shard that serves a group."""
+        return self.log_of(group) % self.shards
+
+    def place(self, group: int) -> Address:
+        """Return where a group is served."""
+        log = self.log_of(group)
+        return Address(log % self.shards, log, group)
+
+    def logs_of(self, shard: int) -> list[int]:
+        """Return the numbers of a shard's logs."""
+        return [*range(shard, self.logs, self.shards)]
+
+    @property
+    def registry_shard(self) -> int:
+        """The shard that leads the registry."""
+        return self.shard_of(REGISTRY_GROUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """Of all groups of a shard; what they mean, `weir_raft.Config` says."""
+
+    #: How often a leader is heard by the others, over a link that carries nothing else.
+    heartbeat_ms: int = 100
+    #: A follower that heard nothing for this long, up to twice as long, seeks to lead.
+    election_ms: int = 500
+    #: Entries that one message carries, unless the first alone is larger.
+    append_bytes_max: int = MIB
+    #: What is sent to one follower of a group before it answers.
+    inflight_bytes_max: int = 8 * MIB
+    #: One message of a snapshot.
+    snapshot_chunk_bytes: int = 256 * KIB
+
+
+REPLICATION_DEFAULT = Replication()
+
+
+def allow_all(principal: str, verb: str, resource: str) -> None:
+    """Let everybody do everything, until access control comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSettings:
+    """What an operator may set."""
+
+    budget_bytes: int = BUDGET_BYTES_DEFAULT
+    authorize: Authorize = allow_all
+    #: A checkpoint is saved after so many bytes of a log: what a restart has to apply again.
+    checkpoint_bytes: int = CHECKPOINT_BYTES
+    #: How often each partition is looked at for messages that are past their retention.
+    retention_every_ms: int = RETENTION_EVERY_MS
+    #: The format level that this node supports.
+    level: int = FORMAT_LEVEL
+    #: The shards' own ports, by number; empty if there is but one.
+    ports: tuple[int, ...] = ()
+    #: How replicas of a group talk.
+    replication: Replication = REPLICATION_DEFAULT
+    #: Draws from [0, 1), so that replicas do not all seek to lead at once; None: always the same.
+    random: Callable[[], float] | None = None
+    #: How many messages a device holds at most, unless its subscription says so.
+    device_in_hand: int = DEVICE_IN_HAND_DEFAULT
