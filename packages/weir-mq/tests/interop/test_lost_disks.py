@@ -12,12 +12,12 @@ import pytest
 
 import weir
 from weir.cli.interrupts import Signals
-from weir.cli.server.dev_nodes import DevSet
 from weir.client.client import Client
 from weir.client.nodes import Nodes
 from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import Disconnected
 from weir.server.disk.node_folder import NodeFolder, Part
+from weir.testing.nodes.node_set import NodeSet as DevSet
 
 _VALUES = [b"%d" % number for number in range(50)]
 

@@ -17,12 +17,12 @@ import pytest
 import weir
 from weir.cli.interrupts import Signals
 from weir.cli.main import main
-from weir.cli.server.dev_nodes import DevSet
 from weir.client.client import Client
 from weir.client.nodes import Nodes, SetStatus
 from weir.errors import BadRequest
 from weir.testing.nodes.children import environment, python
 from weir.testing.nodes.node import Node
+from weir.testing.nodes.node_set import NodeSet as DevSet
 
 _WAIT = 30.0
 
@@ -237,8 +237,8 @@ def stop_node(node: Node) -> None:
 def test_a_node_is_replaced_by_another(
     dev: DevSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from weir.cli.server.dev_nodes import free_ports
     from weir.testing.nodes.node import start_node
+    from weir.testing.nodes.node_set import free_ports
 
     async def fill(client: Client) -> None:
         await client.create_topic("flights", 3)

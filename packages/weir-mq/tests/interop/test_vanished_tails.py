@@ -15,11 +15,11 @@ import weir
 from weir.cli.inspection.survey import survey
 from weir.cli.interrupts import Signals
 from weir.cli.main import main
-from weir.cli.server.dev_nodes import DevSet
 from weir.client.nodes import Nodes
 from weir.errors import WeirError
 from weir.storage.format.durable_position import NAME
 from weir.testing.nodes.node import NodeFailed, start_node
+from weir.testing.nodes.node_set import NodeSet as DevSet
 
 TINY: dict[str, Any] = {"segment_mib": 32, "spares": 0, "shards": 1, "logs": 1}
 COUNT = 160

@@ -17,7 +17,7 @@ from weir.cli.admin import clusters, devices, nodes, topics
 from weir.cli.backup import verbs as backup
 from weir.cli.doctor import doctor
 from weir.cli.inspection import inspect
-from weir.cli.messages import pub, sub, tail
+from weir.cli.messages import pub, tail
 from weir.cli.reasons import in_words, not_installed
 from weir.cli.server import config, dev, init, serve
 from weir.cli.streams import CLOSED, EXIT_UNREAD, finish, needs_stdout, replace_closed
@@ -61,7 +61,7 @@ app.add_typer(devices.app)
 app.add_typer(nodes.app)
 app.command()(pub.pub)
 app.command()(tail.tail)
-app.command()(sub.sub)
+app.command()(tail.sub)
 app.command()(work.work)
 app.command()(inspect.inspect)
 app.add_typer(config.app)

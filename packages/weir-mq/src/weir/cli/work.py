@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,11 +12,12 @@ from weir.cli.connection import Timeout, first_timeout
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from weir.app.app import App
     from weir.app.supervision.process_pool import Start
     from weir.app.supervision.supervisor import Event, Plan, Supervisor
+    from weir.server.observability.http_pages import Answer
 
 
 def work(
@@ -95,18 +97,65 @@ async def _run(
     stop: asyncio.Event,
 ) -> None:
     """Work until `stop`, or a signal; serve figures at `place` meanwhile."""
-    from contextlib import AsyncExitStack
-
     from weir.app.signals import stopped_by_signals
     from weir.app.supervision.supervisor import Figures
-    from weir.cli.work_metrics import told_to_collectors
 
-    async with AsyncExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(stopped_by_signals(stop))
         if place is not None:
-            serving = told_to_collectors(supervisor, plan, *place)
+            serving = _told_to_collectors(supervisor, plan, *place)
             tell(Figures(await stack.enter_async_context(serving)))
         await supervisor.run(stop)
+
+
+@contextlib.asynccontextmanager
+async def _told_to_collectors(
+    supervisor: Supervisor, plan: Plan, host: str, port: int
+) -> AsyncIterator[str]:
+    """Serve /metrics and /healthz during the block; yields the URL. Raises `BadAddress`."""
+    from weir.server.network.addresses import in_words
+    from weir.server.observability.exposition import CONTENT_TYPE
+    from weir.server.observability.http_pages import PLAIN, Pages
+
+    async def figures() -> Answer:
+        return 200, CONTENT_TYPE, metrics_text(supervisor, plan)
+
+    async def healthy() -> Answer:
+        return 200, PLAIN, "alive\n"
+
+    pages = Pages({"/metrics": figures, "/healthz": healthy}, cheap=("/healthz",))
+    async with contextlib.AsyncExitStack() as stack:
+        with in_words(host, port, "--metrics"):
+            bound = await stack.enter_async_context(pages.listening(host, port))
+        shown = f"[{host}]" if ":" in host else host
+        yield f"http://{shown}:{bound}/metrics"
+
+
+def metrics_text(supervisor: Supervisor, plan: Plan) -> str:
+    """Return the figures as they are now, in Prometheus' text format.
+
+    What waits is left out while it is not known: a 0 would have a collector end processes.
+    """
+    from weir.server.observability.exposition import Family
+
+    found: list[tuple[str, str, int]] = [
+        ("processes_wanted", "Processes that the cluster's work needs.", supervisor.wanted),
+        ("processes", "Processes that run and were not told to end.", supervisor.present),
+        ("processes_least", "The fewest that there may be (--min).", plan.least),
+        ("processes_most", "The most that there may be (--max).", plan.most),
+    ]
+    if (seen := supervisor.seen) is not None:
+        found += [
+            ("waiting_messages", "Messages that nobody has and that are due.", seen.waiting),
+            ("left_messages", "Messages that the cluster is not done with.", seen.left),
+        ]
+    labels = {"cluster": plan.cluster}
+    lines = [
+        line
+        for name, about, value in found
+        for line in Family(f"weir_work_{name}", "gauge", about, [(labels, value)]).lines()
+    ]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _starting(name: str, plan: Plan, as_json: bool) -> Start:

@@ -16,8 +16,7 @@ from weir.app.supervision.child_processes import starting
 from weir.app.supervision.process_pool import Ended, Killed, Refused, Started
 from weir.app.supervision.supervisor import Blind, Figures, Plan, Scaled, Seen, Supervisor
 from weir.cli.main import main
-from weir.cli.work import _telling, _while_heard
-from weir.cli.work_metrics import text_of
+from weir.cli.work import _telling, _while_heard, metrics_text
 
 PLAN = Plan("ledger", "weir://localhost", 1, 8, 30.0, 10.0)
 MODULES = {
@@ -133,7 +132,7 @@ def test_a_collector_gets_what_is_wanted_and_what_waits_once_that_is_known() -> 
 
     supervisor = Supervisor(app, PLAN, starting(["/bin/cat"]), print)
     told = dict(
-        line.split(" ") for line in text_of(supervisor, PLAN).splitlines() if line[0] != "#"
+        line.split(" ") for line in metrics_text(supervisor, PLAN).splitlines() if line[0] != "#"
     )
     assert told == {
         'weir_work_processes_wanted{cluster="ledger"}': "1",
@@ -142,7 +141,7 @@ def test_a_collector_gets_what_is_wanted_and_what_waits_once_that_is_known() -> 
         'weir_work_processes_most{cluster="ledger"}': "8",
     }
     supervisor.seen = Look(0.0, 100, 40, 30, 1, 2)
-    text = text_of(supervisor, PLAN)
+    text = metrics_text(supervisor, PLAN)
     assert 'weir_work_waiting_messages{cluster="ledger"} 30\n' in text
     assert 'weir_work_left_messages{cluster="ledger"} 40\n' in text
     assert text.count("# TYPE weir_work_") == 6

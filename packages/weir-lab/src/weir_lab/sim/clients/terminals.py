@@ -11,10 +11,8 @@ from typing import Any
 
 from weir.client.client import Client
 from weir.client.connect import connect
+from weir.commands.consume import Sub, Tail, for_ever
 from weir.commands.output import Form
-from weir.commands.reconnection import for_ever
-from weir.commands.sub import Sub
-from weir.commands.tail import Tail
 from weir.errors import Disconnected, OffsetOutOfRange, UnknownTopic, ValueLost, WeirError
 from weir_lab.sim.clients.process import Shipped
 from weir_lab.sim.history import UNREAD, Reading, Row, Seen

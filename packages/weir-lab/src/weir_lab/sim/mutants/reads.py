@@ -5,15 +5,13 @@ from __future__ import annotations
 from weir_lab.sim.mutants.planting import Patch, bug
 
 _COMPLETE = "weir.spark.barrier_cuts"
+_CONSUME = "weir.commands.consume"
 _CREW = "weir.app.supervision.process_pool"
 _CUTS = "weir.spark.cuts"
 _FETCHING = "weir.spark.fetcher"
 _REDRIVE = "weir.app.redrive"
 _STREAM = "weir.spark.stream"
-_SUB = "weir.commands.sub"
 _SUPERVISING = "weir.app.supervision.supervisor"
-_TAIL = "weir.commands.tail"
-_WAITING = "weir.commands.reconnection"
 
 
 @bug(breaks={"Streamed"})
@@ -61,7 +59,7 @@ def planning_ends_where_retention_is_quicker(patch: Patch) -> None:
 def a_tail_keeps_what_it_has_written(patch: Patch) -> None:
     """What came is shown, and waits for nothing more to come."""
     patch.source(
-        _TAIL,
+        _CONSUME,
         "            output.flush()\n            if not left:\n",
         "            if not left:\n",
     )
@@ -71,7 +69,7 @@ def a_tail_keeps_what_it_has_written(patch: Patch) -> None:
 def a_tail_goes_on_to_the_end_of_a_batch(patch: Patch) -> None:
     """A tail ends after so many messages."""
     patch.source(
-        _TAIL,
+        _CONSUME,
         "                if not left:\n                    break\n",
         "",
     )
@@ -80,19 +78,19 @@ def a_tail_goes_on_to_the_end_of_a_batch(patch: Patch) -> None:
 @bug(breaks={"Live"})
 def a_command_waits_no_longer_than_at_first(patch: Patch) -> None:
     """A broker that goes is waited for without end."""
-    patch.source(_WAITING, "    client.wait_without_end()\n", "")
+    patch.source(_CONSUME, "    client.wait_without_end()\n", "")
 
 
 @bug(breaks={"HandedOver"})
 def a_sub_acks_what_nobody_has_seen(patch: Patch) -> None:
     """What is acked was written to where it can be read."""
-    patch.source(_SUB, "                output.flush()  # what is acked was seen\n", "")
+    patch.source(_CONSUME, "                output.flush()  # what is acked was seen\n", "")
 
 
 @bug(breaks={"HandedOver"})
 def the_last_message_of_a_sub_goes_back(patch: Patch) -> None:
     """A sub that ends after so many has acked them all."""
-    patch.source(_SUB, "                    consumer.done()\n", "")
+    patch.source(_CONSUME, "                    consumer.done()\n", "")
 
 
 @bug(breaks={"WorkDone", "Live"})

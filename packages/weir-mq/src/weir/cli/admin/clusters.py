@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.admin.redrive import redrive
 from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
+    from weir.app.redrive import Redriven
     from weir.client.admin.clusters import Cluster
     from weir.client.arguments.positions import Start
     from weir.client.client import Client
 
 app = typer.Typer(name="cluster", help="See how far consumer clusters are, and steer them.")
-app.command()(redrive)
 
 Topic = Annotated[str, typer.Argument(help="`topic`, or `namespace/topic`.")]
 Name = Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster's name.")]
@@ -205,6 +204,42 @@ def delete(
 
     connected(url, work)
     print(f"cluster {name} of {topic} is deleted")
+
+
+@app.command()
+def redrive(
+    name: Annotated[str, typer.Argument(metavar="CLUSTER", help="Whose handlers buried them.")],
+    topic: Annotated[str, typer.Option(help="The dead-letter topic, as `unlocks.dead`.")],
+    to: Annotated[
+        str | None, typer.Option(help="Publish them here. [default: the topic each came from]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Publish a cluster's dead letters again, once the cause is mended.
+
+    All that are there now; the next redrive goes on behind them. Each is acked after its copy is
+    confirmed: killed in between, this leaves one that goes back twice.
+    """
+    from weir.app.redrive import redrive as back
+    from weir.cli.output import hint, print_json
+
+    async def work(client: Client) -> Redriven:
+        return await back(client, topic, name, to)
+
+    done = connected(url, work)
+    if as_json:
+        settings = {"url": url, "cluster": name, "topic": topic, "to": to}
+        found = {"messages": done.messages, "topics": dict(done.topics), "others": done.others}
+        print_json("weir.redrive/1", settings, found)
+        return
+    if not done.topics:
+        print(f"no dead letter of cluster {name} is left in {topic}")
+    for place, count in sorted(done.topics.items()):
+        print(f"{count:,} went back to {place}")
+        hint(f"Next: weir cluster lag {place} {name}")
+    if done.others:
+        print(f"{done.others:,} are other clusters', and stay")
 
 
 def cluster_rows(clusters: Sequence[Cluster]) -> list[dict[str, Any]]:

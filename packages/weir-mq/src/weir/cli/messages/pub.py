@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +17,6 @@ from weir.cli.connection import DEFAULT_URL, Url, connected
 if TYPE_CHECKING:
     from weir.client.client import Client
     from weir.client.producer.receipts import Confirmed, Sent
-
 
 Delay = Annotated[
     str | None, typer.Option(metavar="5m", help="Clusters get them no sooner than in so long.")
@@ -152,12 +153,11 @@ async def _given(values: list[str]) -> AsyncIterator[bytes]:
 
 
 async def _lines() -> AsyncIterator[bytes]:
-    from weir.cli.messages.stdin import chunks
     from weir.errors import TooLarge
     from weir.model.limits import BATCH_BYTES_MAX
 
     rest = b""
-    async for chunk in chunks():
+    async for chunk in _stdin():
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             yield line
@@ -169,3 +169,39 @@ async def _lines() -> AsyncIterator[bytes]:
         await asyncio.sleep(0)  # batches go out while lines keep coming
     if rest:
         yield rest
+
+
+_CHUNK_BYTES = 1 << 16
+#: How many chunks are read ahead of whoever takes them.
+_AHEAD = 4
+
+
+async def _stdin() -> AsyncIterator[bytes]:
+    """Yield the chunks of stdin as they come, until it ends. Raises `OSError` as reading does.
+
+    A thread of its own, because an event loop cannot wait for a plain file; a daemon that reads
+    below Python's buffers, because nothing can wake it at Ctrl-C.
+    """
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    slots = threading.Semaphore(_AHEAD)
+    handle = sys.stdin.fileno()
+
+    def read() -> None:
+        got: bytes | OSError = b"-"
+        while isinstance(got, bytes) and got:
+            slots.acquire()
+            try:
+                got = os.read(handle, _CHUNK_BYTES)
+            except OSError as error:
+                got = error
+            if loop.is_closed():
+                return
+            loop.call_soon_threadsafe(queue.put_nowait, got)
+
+    threading.Thread(target=read, name="weir-stdin", daemon=True).start()
+    while chunk := await queue.get():
+        if isinstance(chunk, OSError):
+            raise chunk
+        yield chunk
+        slots.release()

@@ -1,13 +1,13 @@
-"""`weir dev`: a node to play with, in one command; what it holds goes with it."""
+"""`weir dev`: a node to play with, or a set of them; without --data its folder is removed."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,8 +15,10 @@ from weir.cli.retention import duration
 
 if TYPE_CHECKING:
     from weir.client.client import Client
+    from weir.testing.nodes.node_set import NodeSet
 
 EXAMPLE = "example"
+_LOOK_SECONDS = 0.02
 
 
 def dev(
@@ -43,11 +45,9 @@ def dev(
     With --nodes, a set of them that holds every message on up to three nodes.
     """
     if nodes > 1:
-        from weir.cli.server.dev_nodes import run_set
-
         pause = duration("--restart", restart) if restart else None
         with _folder(data) as folder:
-            raise typer.Exit(run_set(folder, nodes, shards, pause, as_json, data is None))
+            raise typer.Exit(_run_set(folder, nodes, shards, pause, as_json, data is None))
     if shards > 1 or restart is not None or as_json:
         raise typer.BadParameter("--shards, --restart and --json go with --nodes 2 and more")
     import threading
@@ -89,6 +89,66 @@ def dev(
             drained = run(config, started)
     if not drained:
         raise typer.Exit(1)
+
+
+def _run_set(
+    folder: Path, nodes: int, shards: int, restart: float | None, as_json: bool, removed: bool
+) -> int:
+    """Run a set of nodes until a signal comes, and tell what happens; return the exit code.
+
+    up       all nodes serve; with --json a line that says where, and which processes they are
+    ended    a node ended by itself, or was killed; with --restart it is started again
+    started  it serves again
+    """
+    import time
+
+    from weir.cli.interrupts import Interrupted, Signals
+    from weir.testing.nodes.node_set import NodeSet
+
+    with Signals() as signals:
+        dev = NodeSet(folder, nodes, shards)
+        try:
+            dev.start(signals)
+            _say_nodes(dev, folder, as_json, removed)
+            while True:
+                signals.check()
+                for event in dev.events(restart):
+                    _tell_event(event, as_json)
+                time.sleep(_LOOK_SECONDS)
+        except Interrupted:
+            return 0
+        finally:
+            dev.stop()
+
+
+def _say_nodes(dev: NodeSet, folder: Path, as_json: bool, removed: bool) -> None:
+    if as_json:
+        head = {"event": "up", "schema": "weir.set/1", "url": dev.url}
+        _tell_event({**head, "system": f"{dev.system:x}", "nodes": dev.rows()}, as_json)
+        return
+    print(f"weir serves {dev.url} from {folder}{' (removed at the end)' if removed else ''}")
+    for row in dev.rows():
+        print(f"  node {row['node']}  port {row['port']}  process {row['pid']}  {row['metrics']}")
+    print(
+        "\nTry this in a second terminal:\n"
+        f"  export WEIR_URL={dev.url}\n"
+        "  weir node status\n"
+        "  weir topic create example --partitions 3\n"
+        "  weir tail example\n\n"
+        "and kill a node while somebody publishes. Ctrl-C ends all of them.",
+        flush=True,
+    )
+
+
+def _tell_event(event: Mapping[str, Any], as_json: bool) -> None:
+    import msgspec
+
+    if as_json:
+        print(msgspec.json.encode(event).decode(), flush=True)
+    elif event["event"] == "ended":
+        print(f"node {event['node']} ended (process {event['pid']})", file=sys.stderr, flush=True)
+    else:
+        print(f"node {event['node']} started: process {event['pid']}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -1,16 +1,52 @@
-"""`weir tail`, connected: messages as they come."""
+"""`weir sub` and `weir tail`, connected, and waiting for a broker that is away.
+
+`Sub` takes messages as a consumer of a cluster, and acks them; `Tail` shows them as they come.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from weir.client.arguments.positions import Start
 from weir.client.client import Client
 from weir.client.reader.reader import Reader
 from weir.commands.output import Form, Output, line_of
 from weir.errors import BadRequest
+from weir.model.limits import GRANT_MS_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Sub:
+    """What to take: a share of `topic` for `cluster`, which ends after `count` messages, or never.
+
+    `mode` is "shared", "keyed" or "ordered"; a message is its own for `lease` seconds.
+    """
+
+    topic: str
+    cluster: str
+    mode: str = "shared"
+    count: int | None = None
+    form: Form = Form.text
+    lease: float = GRANT_MS_DEFAULT / 1_000
+
+    async def take(self, client: Client, output: Output) -> None:
+        """Write messages until the end; each is acked once it is written. Raises `UnknownTopic`."""
+        left = sys.maxsize if self.count is None else self.count
+        line = line_of(self.form)
+        async with client.consumer(
+            self.topic, cluster=self.cluster, mode=self.mode, lease=self.lease
+        ) as consumer:
+            async for message in consumer:
+                output.write(line(message))
+                output.flush()  # what is acked was seen
+                left -= 1
+                if not left:
+                    consumer.done()
+                    return
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +106,30 @@ class Tail:
             output.flush()
             if not left:
                 return
+
+
+R = TypeVar("R")
+
+#: Between two looks at the connection, in seconds.
+_LOOK = 0.5
+
+
+async def for_ever(
+    client: Client, work: Callable[[Client], Awaitable[R]], tell: Callable[[bool], None]
+) -> R:
+    """Return what `work` does with a client; tell when its broker is away (True), and is back."""
+    client.wait_without_end()
+    telling = asyncio.create_task(_tell_when_away(client, tell))
+    try:
+        return await work(client)
+    finally:
+        telling.cancel()
+
+
+async def _tell_when_away(client: Client, tell: Callable[[bool], None]) -> None:
+    away = False
+    while True:
+        await asyncio.sleep(_LOOK)
+        if client.is_connected == away:
+            away = not away
+            tell(away)
