@@ -7,10 +7,9 @@ from itertools import chain
 
 from weir.codec.fields import Buffer
 from weir.storage.disk import Disk
-from weir.storage.entries.group_index import GroupIndex, Stored
-from weir.storage.entries.payload_cache import Cache
-from weir.storage.entries.reads import Reading, spans_of
-from weir.storage.entries.repair import Filled, MendPiece
+from weir.storage.entries.group_index import Filled, GroupIndex, Stored
+from weir.storage.entries.reads import Cache, Reading, spans_of
+from weir.storage.entries.repair import MendPiece
 from weir.storage.format.frame import Kind
 from weir.storage.format.record import Raw
 from weir.storage.format.segment import Segment

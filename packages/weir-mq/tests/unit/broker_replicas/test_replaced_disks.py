@@ -13,7 +13,7 @@ import pytest
 from weir.errors import Halted
 from weir.model.ids import REGISTRY_GROUP, voter_of
 from weir.protocol.client import messages as m
-from weir.storage.lost_log import begin_lost
+from weir.storage.format.checkpoint import begin_lost
 from weir.testing.simulator.disk import SimDisk
 
 _SYSTEM = 99

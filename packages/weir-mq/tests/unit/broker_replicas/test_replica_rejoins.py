@@ -9,7 +9,7 @@ import pytest
 from weir.model.ids import REGISTRY_GROUP, incarnation_of, node_of, voter_of
 from weir.protocol.client import messages as m
 from weir.storage.errors import LogDamaged
-from weir.storage.scan.superseded_entries import Doubts
+from weir.storage.scan.entry_merge import Doubts
 
 
 def segments(node: Any) -> list[str]:
@@ -110,7 +110,7 @@ def test_what_may_have_been_superseded_is_not_believed_where_others_know(
 ) -> None:
     """What the log doubts is lost here, and comes from the others.
 
-    test_superseded_entries.py has what it doubts, and why.
+    test_entry_merge.py has what it doubts, and why.
     """
     info, grant = trio.topic(), trio.producer()
     group = info.addresses[0].group

@@ -17,7 +17,7 @@ import pytest
 
 from weir.model.ids import REGISTRY_GROUP, node_of
 from weir.storage.errors import LogDamaged
-from weir.storage.lost_log import begin_lost
+from weir.storage.format.checkpoint import begin_lost
 from weir.testing.simulator.disk import SimDisk
 
 TRIALS = int(os.environ.get("WEIR_SET_FLIPS", "6"))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from weir.storage.errors import LogDamaged
-from weir.storage.lost_log import begin_lost
+from weir.storage.format.checkpoint import begin_lost
 from weir.testing.simulator.disk import SimDisk
 
 PLACES = 100

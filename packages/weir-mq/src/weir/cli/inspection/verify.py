@@ -15,7 +15,7 @@ from weir.storage.format import checkpoint, durable_position
 from weir.storage.format.index_file import index_name, read_index
 from weir.storage.format.segment import Segment
 from weir.storage.recovery import Files, find_files
-from weir.storage.scan.durable_marks import highest_mark
+from weir.storage.scan.segment_scan import highest_mark
 from weir.storage.segments.scrub import ScrubPiece
 from weir.storage.settings import Settings
 

@@ -13,8 +13,8 @@ import secrets
 
 from weir.server.disk.file_disk import FileDisk
 from weir.server.disk.node_folder import BadFolder, Founded, NodeFolder
+from weir.storage.format.checkpoint import begin_lost
 from weir.storage.format.segment import segment_number
-from weir.storage.lost_log import begin_lost
 
 log = logging.getLogger(__name__)
 

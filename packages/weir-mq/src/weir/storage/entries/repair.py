@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from weir.codec.fields import Buffer
 from weir.model.header import headers
 from weir.storage.disk import Disk
-from weir.storage.entries.index_lookups import Stored
+from weir.storage.entries.group_index import Filled, Stored
 from weir.storage.errors import LogDamaged
 from weir.storage.format.frame import HEADER_SIZE, BadFrame, BadPayload, Frame, Kind, verify
 from weir.storage.format.segment import Segment
@@ -61,15 +61,6 @@ class MendPiece:
         at = self.stored
         named = (frame.group, frame.index, frame.term, frame.kind, frame.length)
         return named == (self.group, at.index, at.term, at.kind, at.length)
-
-
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """What an entry that is there again holds: offsets and the last stamp, -1 without messages."""
-
-    first_offset: int = -1
-    next_offset: int = -1
-    stamp: int = -1
 
 
 def filled_by(piece: MendPiece) -> Filled:

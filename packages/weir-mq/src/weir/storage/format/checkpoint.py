@@ -44,6 +44,8 @@ _HEAD = struct.Struct("<4sHHIQQQQQQIIIQ")
 _GROUP = struct.Struct("<QQQQQQqqQQQ")
 _SEGMENT = struct.Struct("<IIQQ")
 _COPIES = struct.Struct("<IIQQIQ")
+#: Before the first frame that any log holds.
+_BEFORE_ALL = 1
 
 
 class Body(Protocol):
@@ -228,3 +230,14 @@ def look(disk: Readable) -> tuple[Checkpoint | None, bool]:
         raise Damaged("; ".join(reasons))
     newest = max(found, key=lambda one: one.serial, default=None)
     return newest, newest is not None and [one.serial for one in found] == [newest.serial] * 2
+
+
+def begin_lost(disk: Disk, log: int, system: int) -> None:
+    """Say in an empty folder that the log was lost that it held: `recover` finds it damaged for
+    each group that anybody knows of, until that begins anew. Durable when it returns; blocks.
+
+    Such a log must not be taken for one that never held votes: a voter that may have lost one takes
+    part again only as another voter (DESIGN §4 Damage).
+    Raises `OSError`, `DiskFailed`.
+    """
+    save(disk, Checkpoint(log, system, 0, 0, 0, {}, (), b"", lost_at=_BEFORE_ALL))

@@ -25,7 +25,7 @@ from weir.host.supervision import (
 )
 from weir.model.limits import FORMAT_LEVEL
 from weir.storage.errors import LogDamaged
-from weir.storage.lost_log import begin_lost
+from weir.storage.format.checkpoint import begin_lost
 from weir.testing.simulator.disk import PowerCut, SimDisk
 from weir.testing.simulator.jobs import Faults
 from weir.testing.simulator.network import Link

@@ -11,7 +11,7 @@ import pytest
 
 from weir.errors import Damaged
 from weir.storage.entries.group_index import GroupIndex
-from weir.storage.entries.payload_cache import ENTRY_BYTES, Cache
+from weir.storage.entries.reads import ENTRY_BYTES, Cache
 from weir.storage.format.frame import Kind
 from weir.storage.format.record import Record
 from weir.storage.log import Log

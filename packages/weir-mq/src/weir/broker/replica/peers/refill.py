@@ -30,9 +30,9 @@ from weir.errors import Refused
 from weir.model.limits import MIB
 from weir.order.clock import Time
 from weir.protocol.link import LinkFrame
-from weir.storage.entries.index_lookups import Stored
+from weir.storage.entries.group_index import Filled, Stored
 from weir.storage.entries.reads import Reading
-from weir.storage.entries.repair import Filled, MendPiece, filled_by
+from weir.storage.entries.repair import MendPiece, filled_by
 from weir.storage.format.frame import Kind
 from weir.storage.log import Log
 
