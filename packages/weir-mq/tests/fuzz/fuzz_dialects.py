@@ -28,8 +28,13 @@ from weir.model.chunks import References
 from weir.model.columns import Origins
 from weir.model.limits import DEVICE_BODY_BYTES_MAX, LINK_FRAME_BYTES_MAX
 from weir.protocol.client.codec import ClientStream, decode_reply, decode_request
-from weir.protocol.device.check_byte import xor
-from weir.protocol.device.codec import DevicePublishes, DeviceRefused, DeviceReplies, DeviceStream
+from weir.protocol.device.codec import (
+    DevicePublishes,
+    DeviceRefused,
+    DeviceReplies,
+    DeviceStream,
+    xor,
+)
 from weir.protocol.link import Greeting, LinkStream, decode_answer, decode_hello
 
 ROOT = Path(__file__).resolve().parent.parent

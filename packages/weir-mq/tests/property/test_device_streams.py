@@ -16,7 +16,7 @@ from weir.errors import RemoteProtocolError
 from weir.model.limits import DEVICE_BODY_BYTES_MAX
 from weir.protocol.connection import Connection
 from weir.protocol.device import codec as device
-from weir.protocol.device.check_byte import xor
+from weir.protocol.device.codec import xor
 from weir.protocol.device.deliveries import (
     Delivery,
     DeviceAck,

@@ -9,9 +9,8 @@ from dataclasses import replace
 import weir_raft as raft
 from weir.broker.barriers.barriers import Promises
 from weir.model.stamp import stamp_at
-from weir.order.barrier import Barrier, barrier_at
+from weir.order.barrier import Barrier, Bound, barrier_at
 from weir.order.clock import Highest, HybridClock
-from weir.order.promise_bound import Bound
 from weir_raft.testing.actor import Actor
 from weir_raft.testing.checks import Checks
 

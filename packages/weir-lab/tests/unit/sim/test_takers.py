@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from weir.protocol.client.cursors import Turn
+from weir.protocol.client.consumers import Turn
 from weir.testing.simulator.network import Link
 from weir_lab.sim.checkers import violations
 from weir_lab.sim.history import History

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta
 
 #: Anything that can be read as bytes without a copy.
 Buffer = bytes | bytearray | memoryview
+
+#: Numbers of so many bits: what a field of a binary dialect holds, where MessagePack carries it.
+Unsigned8 = Annotated[int, Meta(ge=0, le=0xFF)]
+Unsigned16 = Annotated[int, Meta(ge=0, le=0xFFFF)]
+Unsigned32 = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
+#: MessagePack has no larger one.
+Unsigned64 = Annotated[int, Meta(ge=0)]
 
 ALIGNMENT = 8
 _PADS = tuple(bytes(n) for n in range(ALIGNMENT))

@@ -11,7 +11,7 @@ from weir.broker.runtime.outbox import Caller
 from weir.broker.state.clusters import AT_ONCE
 from weir.broker.state.cursors import Cursor, Cursors
 from weir.protocol.client import messages as m
-from weir.protocol.client.cursors import Turn
+from weir.protocol.client.consumers import Turn
 from weir.testing.simulator.world import MS
 from weir_lab.sim.history import Move, TurnTaken
 from weir_lab.sim.mutants.order import ORDER

@@ -33,8 +33,8 @@ from weir.model.ids import topic_of
 from weir.model.limits import MAX_AHEAD_MS, PROMISE_EVERY_MS, WAIT_MS_MAX
 from weir.model.stamp import stamp_at
 from weir.model.topic import Topic
+from weir.order.barrier import Bound
 from weir.order.clock import Highest, Time
-from weir.order.promise_bound import Bound
 from weir.protocol.client.barriers import AskBarriers, Barriers, ReportEnded, ReportJoined
 from weir.protocol.client.codec import decode_reply
 from weir.protocol.client.messages import Opcode

@@ -31,7 +31,7 @@ from weir.model.limits import (
 from weir.model.stamp import milliseconds_of, stamp_at
 from weir.model.topic import check_name
 from weir.order.clock import Time
-from weir.protocol.client.cursors import MoveCursor, Moved, SeekCursor, TakeTurn, Turn
+from weir.protocol.client.consumers import MoveCursor, Moved, SeekCursor, TakeTurn, Turn
 
 
 class Turns:

@@ -29,7 +29,7 @@ from weir.model.header import Columns, Header
 from weir.model.topic import ClusterPause
 from weir.order.barrier import Barrier, barrier_at
 from weir.order.clock import HybridClock
-from weir.protocol.client.cursors import MoveCursor, SeekCursor, TakeTurn
+from weir.protocol.client.consumers import MoveCursor, SeekCursor, TakeTurn
 from weir.protocol.client.messages import (
     Ack,
     Confirm,

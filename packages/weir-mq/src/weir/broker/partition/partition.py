@@ -31,7 +31,7 @@ from weir.model.ids import node_of, partition_of
 from weir.model.topic import ClusterPause, Topic
 from weir.order.clock import HybridClock
 from weir.protocol.client.admin import ForgetHub, ListClusters, ListHubs, PartitionInfo
-from weir.protocol.client.cursors import MoveCursor, SeekCursor, TakeTurn
+from weir.protocol.client.consumers import MoveCursor, SeekCursor, TakeTurn
 from weir.protocol.client.messages import (
     Ack,
     Decide,

@@ -22,8 +22,8 @@ from weir.broker.replica.restore import (
 from weir.broker.replica.scrubber import Scrubber
 from weir.broker.runtime.outbox import Outbox
 from weir.errors import Overloaded
+from weir.order.barrier import Bound
 from weir.order.clock import Time
-from weir.order.promise_bound import Bound
 from weir.storage.background_jobs import Chore
 from weir.storage.compaction.copy_piece import CopyPiece
 from weir.storage.entries.repair import MendPiece

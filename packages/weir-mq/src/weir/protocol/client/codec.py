@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,6 @@ from weir.model.limits import CLIENT_FRAME_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, G
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n
-from weir.protocol.client.field_errors import complaint
 from weir.protocol.client.messages import Opcode
 from weir.protocol.frame import (
     CLIENT_HEADER,
@@ -28,6 +28,8 @@ from weir.protocol.frame import (
     take_client_frame,
 )
 
+#: How msgspec points into an array: "Expected `int` >= 0 - at `$[1]`".
+_PLACE = re.compile(r"(?P<what>.*) - at `\$\[(?P<field>\d+)\](?P<rest>.*)`", re.DOTALL)
 #: The address, the highest stamp seen, the level.
 _PRODUCED = struct.Struct("<HHIQqB7x")
 #: All of a publish before its batch, frame header included: what comes oftenest is packed at once.
@@ -207,7 +209,7 @@ def decode_request(frame: ClientFrame) -> m.Request:
     try:
         request: m.Request = decoder.decode(frame.body)
     except _MALFORMED as error:
-        raise BadRequest(complaint(_REQUESTS[frame.opcode], error)) from None
+        raise BadRequest(_complaint(_REQUESTS[frame.opcode], error)) from None
     return request
 
 
@@ -366,3 +368,13 @@ class ClientStream:
         frames = [take_client_frame(view) for view in self._reassembler.receive(data)]
         self.pending = self._reassembler.pending
         return frames
+
+
+def _complaint(kind: type[Any], error: Exception) -> str:
+    """Return the decoder's complaint with the field's name in place of its number."""
+    found = _PLACE.fullmatch(str(error))
+    fields = kind.__struct_fields__
+    if found is None or int(found["field"]) >= len(fields):
+        return f"{kind.__name__}: {error}"
+    name = fields[int(found["field"])] + found["rest"]
+    return f"{kind.__name__}: {name}: {found['what']}"

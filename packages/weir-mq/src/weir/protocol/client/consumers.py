@@ -1,4 +1,6 @@
-"""Requests and replies of consumers: pull, ack, nack, extend (DESIGN §5 Consume)."""
+"""Requests and replies of consumers (DESIGN §5 Consume): pull, ack, nack, extend; and the turns of
+those that read a topic in total order, which go to partition 0, whose group keeps the cursors.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,17 @@ from typing import Annotated
 
 import msgspec
 
-from weir.codec.fields import Buffer
+from weir.codec.fields import Buffer, Unsigned8
 from weir.model.clusters import Mode
 from weir.model.ids import Address, Natural
-from weir.model.limits import ACK_RANGES_MAX
+from weir.model.limits import ACK_RANGES_MAX, PARTITIONS_PER_TOPIC_MAX
 from weir.model.stamp import milliseconds_of
 from weir.protocol.client.control import Control
-from weir.protocol.integers import Unsigned8
 
 #: Runs [first, next) of messages.
 Runs = Annotated[list[tuple[Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)]
+#: A vector: offsets by partition.
+Offsets = Annotated[tuple[Natural, ...], msgspec.Meta(max_length=PARTITIONS_PER_TOPIC_MAX)]
 
 
 class OpenCluster(Control, frozen=True, array_like=True):
@@ -160,3 +163,59 @@ class Extended(Control, frozen=True, array_like=True):
     """The grants last until `deadline`, a stamp, or longer if they did before."""
 
     deadline: Natural
+
+
+class TakeTurn(Control, frozen=True, array_like=True):
+    """Ask for the turn of `cluster`, and wait for it for `wait_ms` at most.
+
+    A cluster that was never here begins at `offsets`.
+    """
+
+    address: Address
+    cluster: str
+    offsets: Offsets
+    lease_ms: Natural = 30_000
+    wait_ms: Natural = 0
+
+
+class Turn(Control, frozen=True, array_like=True):
+    """The turn, until `deadline`, a stamp by the leader's wall clock: all below `offsets` is done.
+
+    `attempts` counts the turns that began here, this one included. `fence` 0: time ran out, and it
+    is another's.
+    """
+
+    fence: Natural
+    deadline: Natural = 0
+    offsets: Offsets = ()
+    attempts: Natural = 0
+
+
+class MoveCursor(Control, frozen=True, array_like=True):
+    """Say that all below `offsets` is done, and keep the turn for `lease_ms` more.
+
+    If it `ends` the turn is given back: others may take it in `lease_ms`. It does not count as an
+    attempt if it is `untried`: whoever has the turn did not begin what lies at the cursor.
+    """
+
+    address: Address
+    cluster: str
+    fence: Natural
+    offsets: Offsets
+    lease_ms: Natural
+    ends: bool = False
+    untried: bool = False
+
+
+class Moved(Control, frozen=True, array_like=True):
+    """The cursor is durable on a majority, and the turn lasts until `deadline`, as of `Turn`."""
+
+    deadline: Natural
+
+
+class SeekCursor(Control, frozen=True, array_like=True):
+    """Let a cluster go on at `offsets`; whoever has its turn has it no more."""
+
+    address: Address
+    cluster: str
+    offsets: Offsets

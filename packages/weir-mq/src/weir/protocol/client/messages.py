@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from weir.codec.fields import Buffer
+from weir.codec.fields import Buffer, Unsigned16, Unsigned32
 from weir.model.ids import Address, Natural
 from weir.model.limits import PINGED_PARTITIONS_MAX
 from weir.model.topic import DEFAULT_NAMESPACE, SettingsChange, TopicSettings
@@ -29,25 +29,24 @@ from weir.protocol.client.consumers import ClusterIsOpen as ClusterIsOpen
 from weir.protocol.client.consumers import Extend as Extend
 from weir.protocol.client.consumers import Extended as Extended
 from weir.protocol.client.consumers import Granted as Granted
+from weir.protocol.client.consumers import MoveCursor as MoveCursor
+from weir.protocol.client.consumers import Moved as Moved
 from weir.protocol.client.consumers import Nack as Nack
 from weir.protocol.client.consumers import Nacked as Nacked
 from weir.protocol.client.consumers import OpenCluster as OpenCluster
 from weir.protocol.client.consumers import Pull as Pull
 from weir.protocol.client.consumers import Runs as Runs
+from weir.protocol.client.consumers import SeekCursor as SeekCursor
+from weir.protocol.client.consumers import TakeTurn as TakeTurn
+from weir.protocol.client.consumers import Turn as Turn
 from weir.protocol.client.consumers import Withdraw as Withdraw
 from weir.protocol.client.consumers import Withdrawn as Withdrawn
 from weir.protocol.client.control import Control
-from weir.protocol.client.cursors import MoveCursor as MoveCursor
-from weir.protocol.client.cursors import Moved as Moved
-from weir.protocol.client.cursors import SeekCursor as SeekCursor
-from weir.protocol.client.cursors import TakeTurn as TakeTurn
-from weir.protocol.client.cursors import Turn as Turn
 from weir.protocol.client.scattering import Decide as Decide
 from weir.protocol.client.scattering import PartState as PartState
 from weir.protocol.client.scattering import Prepare as Prepare
 from weir.protocol.client.scattering import Scatter as Scatter
 from weir.protocol.client.scattering import ScatterConfirm as ScatterConfirm
-from weir.protocol.integers import Unsigned16, Unsigned32
 
 PROTOCOL = 1
 

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import msgspec
 
+from weir.codec.fields import Unsigned32
 from weir.model.ids import Address, Natural
 from weir.model.limits import ACK_RANGES_MAX, SCATTER_PARTS_MAX
 from weir.protocol.client.control import Control
-from weir.protocol.integers import Unsigned32
 
 Ranges = Annotated[list[tuple[Natural, Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)]
 #: By cluster the ranges (fence, first, next) of its grants that are done.

@@ -50,11 +50,10 @@ from typing import Annotated
 
 import msgspec
 
-from weir.codec.fields import Buffer
+from weir.codec.fields import Buffer, Unsigned8, Unsigned16, Unsigned32, Unsigned64
 from weir.errors import BadChecksum, BadRequest, RemoteProtocolError, TooLarge, UnknownOpcode
 from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import DEVICE_BODY_BYTES_MAX, GRANT_MS_DEFAULT
-from weir.protocol.device.check_byte import xor
 from weir.protocol.device.deliveries import (
     BY_HUB,
     Delivery,
@@ -67,7 +66,6 @@ from weir.protocol.device.deliveries import (
     pack_settled,
 )
 from weir.protocol.frame import Reassembler, check_no_http
-from weir.protocol.integers import Unsigned8, Unsigned16, Unsigned32, Unsigned64
 
 VERSION = 1
 REPLY = 0x8000
@@ -83,6 +81,8 @@ _WELCOME = struct.Struct(">HQ")
 _CONFIRM = struct.Struct(">HIQ")
 _CONFIRM_FRAME = struct.Struct(">BIHBHIQB")  # a header, a confirm, the check byte
 _FRAME_SIZE_MIN = HEADER.size + 1
+#: So many bytes `xor` folds without making them fewer first.
+_FOLDED_AT_ONCE = 64
 
 
 class DeviceOpcode(IntEnum):
@@ -415,3 +415,21 @@ def _settled(opcode: int, sn: int, body: memoryview) -> DeviceSettle:
     except struct.error:
         text = f"the reply to {DeviceOpcode(opcode).name.lower()} has another size"
         raise RemoteProtocolError(text) from None
+
+
+def xor(data: bytes | memoryview) -> int:
+    """Return the XOR of all bytes, folding them as one number instead of going byte by byte.
+
+    It is the check byte of a frame that holds these; that of a whole frame is 0.
+    """
+    folded, size = int.from_bytes(data, "little"), len(data)
+    while size > _FOLDED_AT_ONCE:
+        size -= size // 2
+        folded = (folded >> (8 * size)) ^ (folded & ((1 << (8 * size)) - 1))
+    # Written out: each frame of a crowd comes by here.
+    folded ^= folded >> 256
+    folded ^= folded >> 128
+    folded ^= folded >> 64
+    folded ^= folded >> 32
+    folded ^= folded >> 16
+    return (folded ^ folded >> 8) & 0xFF

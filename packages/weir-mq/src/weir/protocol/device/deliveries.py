@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from weir.codec.fields import Unsigned8, Unsigned16, Unsigned32, Unsigned64
 from weir.errors import BadRequest, RemoteProtocolError, TooLarge
 from weir.model.limits import DEVICE_BODY_BYTES_MAX
-from weir.protocol.integers import Unsigned8, Unsigned16, Unsigned32, Unsigned64
 
 #: Instead of the number of a partition.
 BY_HUB = 0xFFFF

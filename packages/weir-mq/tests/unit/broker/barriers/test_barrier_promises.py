@@ -10,8 +10,8 @@ import weir_raft as raft
 from weir.broker.barriers.barriers import Promises
 from weir.model.limits import PROMISE_EVERY_MS
 from weir.model.stamp import stamp_at
+from weir.order.barrier import Bound
 from weir.order.clock import Highest, HybridClock
-from weir.order.promise_bound import Bound
 
 
 class FakeLog:
