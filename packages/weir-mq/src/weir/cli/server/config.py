@@ -83,6 +83,6 @@ def show(
 @app.command()
 def sample() -> None:
     """Print a commented file of all settings with their defaults."""
-    from weir.server.config.sample import sample as text
+    from weir.server.config.sources import sample as text
 
     print(text(), end="")

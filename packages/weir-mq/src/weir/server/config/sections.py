@@ -1,9 +1,8 @@
 """The node's settings: what there is, what each means, its unit, bounds and default.
 
 A plain number is in the unit that the name ends in; text may carry its own, as in "64MiB" or "7d".
-`weir.server.config.sources` reads them from a file, the environment and flags;
-`weir.server.config.sample` writes the commented file. A new setting is one line in a section here:
-both take it up by themselves.
+`weir.server.config.sources` reads them from a file, the environment and flags, and writes the
+commented file. A new setting is one line in a section here: both take it up by themselves.
 """
 
 from __future__ import annotations

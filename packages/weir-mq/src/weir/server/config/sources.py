@@ -6,7 +6,10 @@ Everything that is wrong is found at once, and each problem names its place.
 from __future__ import annotations
 
 import difflib
+import inspect
+import json
 import re
+import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +24,13 @@ from weir.server.config.setting import Setting
 
 #: What every environment variable of a setting begins with.
 PREFIX = "WEIR__"
+#: How the commented file begins.
+_HEAD = """\
+# weir.toml: the settings of a node. Every one stands here with its default, as a comment.
+# Check a file with `weir config check FILE`; `weir config show` tells where each value comes from.
+# The environment wins over this file (WEIR__NODE__PORT=7000), and a flag over both (--port 7000).
+# Text may carry a unit: "64MiB", "1GiB", "30s", "7d". A change takes effect at the next start.
+"""
 
 _HEADING = re.compile(r"\s*\[\s*([\w.-]+)\s*\]")
 _KEY = re.compile(r"\s*([\w.-]+)\s*=")
@@ -199,3 +209,21 @@ def _built(values: Mapping[str, Any]) -> Config:
         section, _, name = key.partition(".")
         sections.setdefault(section, {})[name] = value
     return msgspec.convert(sections, Config)
+
+
+def sample() -> str:
+    """Return a commented file of all settings: each with its meaning and default."""
+    parts = [_HEAD]
+    about = {field.name: field.type for field in msgspec.structs.fields(Config)}
+    section = ""
+    for setting in settings():
+        if setting.section != section:
+            section = setting.section
+            words = (inspect.getdoc(about[section]) or "").splitlines()[0]
+            parts.append(f"\n# {words}\n[{section}]\n")
+        bounds = f" ({setting.bounds})" if setting.bounds else ""
+        comment = textwrap.wrap(setting.about + bounds, 96)
+        parts += [f"# {line}\n" for line in comment]
+        # A JSON text, number, list or truth value is a TOML one too.
+        parts.append(f"#{setting.name} = {json.dumps(setting.default)}\n")
+    return "".join(parts)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -11,13 +13,60 @@ from typing import TypeVar
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.server.disk.jobs import spare_made
-from weir.server.disk.throttle import Gently
 from weir.server.reminder import Reminder
 from weir.storage.disk import Disk
 
 R = TypeVar("R")
 #: What a thread is asked to do.
 J = TypeVar("J", ef.StartRead, ef.MakeSpare, ef.SaveCheckpoint, ef.StartChore)
+
+#: What was written in one unit of time is followed by so many in which others have the disk: also
+#: one that takes a lot at first, and lets everybody wait for that afterwards.
+_REST = 10.0
+_REST_SECONDS = (0.02, 0.1)
+#: A segment that would be filled in less is one of many; that is known once this part of it is.
+_RUSH_SECONDS = 4.0
+_KNOWN_FROM = 0.1
+
+
+class Gently:
+    """The pace of one file in reserve: slow, but no slower than the segment before it fills.
+
+    Confirms share the disk, and do not wait for it. Zeros that are written ahead make small flushes
+    several times as quick. Where segments fill within seconds flushes are large, the disk is the
+    limit, and zeros would take half of it: then a file is merely allocated.
+    """
+
+    def __init__(self, filled: Callable[[], float], wait: Callable[[float], object]) -> None:
+        """`filled` tells how much of that segment is used, from 0 to 1; `wait` lets seconds pass,
+        or says at once that nobody needs the file any more.
+        """
+        self._filled = filled
+        self._wait = wait
+        #: When, and how full, the segment was seen first.
+        self._seen = self._began = time.perf_counter()
+        self._seen_filled = filled()
+
+    def __call__(self, done: float) -> bool:
+        """Wait after a step, unless the log would be at its end before the file is; return whether
+        to write on.
+
+        Raises `OSError` if the file is not needed any more.
+        """
+        now, filled = time.perf_counter(), self._filled()
+        if filled < self._seen_filled:  # the log has gone on to the next
+            self._seen, self._seen_filled = now, filled
+        if filled >= 1.0 > self._seen_filled:
+            return False  # a flush waits for this very file
+        grown = filled - self._seen_filled
+        if grown >= _KNOWN_FROM and grown * _RUSH_SECONDS > now - self._seen:
+            return False
+        if done > filled:
+            least, most = _REST_SECONDS
+            if self._wait(min(max(_REST * (now - self._began), least), most)):
+                raise OSError(errno.ECANCELED, "the node stops, and needs no files ahead")
+        self._began = time.perf_counter()
+        return True
 
 
 class DiskPool:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from weir.broker.shard import Shard
 from weir.server.config.quantity import in_mib
@@ -15,15 +15,15 @@ from weir.server.driver import Driver
 from weir.server.network.addresses import in_words
 from weir.server.observability.exposition import CONTENT_TYPE
 from weir.server.observability.http_pages import PLAIN, Answer, Pages
-from weir.server.observability.leader_changes import LeadsTold
-from weir.server.observability.loop_lag import LoopLag
+from weir.server.observability.loop_time import LoopLag, Stages
 from weir.server.observability.metrics import Metrics
-from weir.server.observability.operator_warnings import TroublesTold
-from weir.server.observability.page_cache import Recent
-from weir.server.observability.stage_sampler import Stages
+from weir.server.observability.shard_watch import LeadsTold, TroublesTold
 from weir.server.observability.systemd import Notifier
 
 log = logging.getLogger(__name__)
+
+#: How old a text may be, in seconds: figures are asked for every 5 s or more.
+KEPT_SECONDS = 1.0
 
 
 @contextlib.asynccontextmanager
@@ -95,3 +95,26 @@ def _pages(
     cheap = ("/healthz", "/readyz")
     pages = {"/metrics": figures, "/healthz": healthy, "/readyz": ready, "/stages": sampled}
     return Pages(pages, cheap)
+
+
+class Recent:
+    """The newest text of a page that costs something to make.
+
+    It is made once at a time, and serves all who ask soon: many who ask cost as much as one.
+    """
+
+    def __init__(self, make: Callable[[], Awaitable[str]]) -> None:
+        """Have nothing yet; `make` returns the page as of now."""
+        self._make = make
+        self._making = asyncio.Lock()
+        self._text = ""
+        self._until = 0.0
+
+    async def text(self) -> str:
+        """Return the page, at most `KEPT_SECONDS` old."""
+        async with self._making:
+            now = asyncio.get_running_loop().time
+            if not self._text or now() >= self._until:
+                self._text = await self._make()
+                self._until = now() + KEPT_SECONDS
+            return self._text

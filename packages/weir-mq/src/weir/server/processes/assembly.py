@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
+import os
+import resource
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from weir.broker.api.settings import Layout, ShardSettings
 from weir.broker.shard import Shard
+from weir.host.accept_queue import ConnectionLimits
 from weir.host.links.links import Own
 from weir.host.log_start import Start, open_log, tell_durable
 from weir.model.limits import LISTEN_BACKLOG, MIB
@@ -22,12 +27,9 @@ from weir.server.disk.log_identity import begin, generation_of
 from weir.server.disk.node_folder import Founded, NodeFolder, Started
 from weir.server.disk.position_saver import PositionSaver
 from weir.server.driver import Driver
-from weir.server.network.connection_limits import open_doors
 from weir.server.network.poller import Crowd, Door
 from weir.server.observability.monitoring import observed
-from weir.server.processes.clock import SystemTime
-from weir.server.processes.drain import drain
-from weir.server.processes.signals import stop_by_signal
+from weir.server.processes.event_loop import stop_by_signal
 from weir.storage.format.durable_position import DurablePosition, Owner
 from weir.storage.format.segment import segment_number
 from weir.storage.settings import Settings
@@ -37,6 +39,10 @@ log = logging.getLogger(__name__)
 #: How long a log may still be held by a process whose supervisor was killed.
 ORPHAN_SECONDS = 10.0
 _POLL_SECONDS = 0.05
+#: How often a shard that stops says what is still open.
+_TELL_SECONDS = 1.0
+#: Descriptors that are no connections: the log, its segments, the folder, other shards.
+_OWN_DESCRIPTORS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,18 @@ class Share:
     shard: int = 0
     shards: int = 1
     ports: tuple[int, ...] = ()
+
+
+class SystemTime:
+    """The machine's clocks, behind the port `weir.order.clock.Time`."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since whenever; never falls."""
+        return time.monotonic_ns() // 1_000_000
 
 
 async def serve(
@@ -237,3 +255,52 @@ def _open(disk: FileDisk, settings: Settings, file: DurablePosition) -> Start:
         fields = {"log": hole.log, "segment": hole.segment, "position": hole.position}
         log.error("found at the start: %s", hole, extra={"fields": fields})
     return start
+
+
+def open_doors(limits: ConnectionLimits) -> ConnectionLimits:
+    """Raise this process's limit of open files as far as it goes; return what that allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.connections_max + _OWN_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        _make_room(wanted)
+        return limits
+    _make_room(soft)
+    fewer = max(soft - _OWN_DESCRIPTORS, soft // 2)
+    return replace(limits, connections_max=fewer)
+
+
+def _make_room(descriptors: int) -> None:
+    """Let the table of this process's descriptors be as large as it may have to be: 8 bytes each.
+
+    The system doubles a full one, and who opens a file waits 5 to 15 ms for that where a process
+    has several threads: all peers of a shard would, in the middle of a burst.
+    """
+    with contextlib.suppress(OSError):  # it can do without
+        some = os.open(os.devnull, os.O_RDONLY)
+        try:
+            os.close(fcntl.fcntl(some, fcntl.F_DUPFD_CLOEXEC, descriptors - 1))
+        finally:
+            os.close(some)
+
+
+async def drain(driver: Driver, shard: Shard, seconds: float) -> bool:
+    """Stop the driver within `seconds`, and tell every second what is still open."""
+    teller = asyncio.get_running_loop().create_task(_tell(driver, shard))
+    try:
+        return await driver.stop(seconds)
+    finally:
+        teller.cancel()
+
+
+async def _tell(driver: Driver, shard: Shard) -> None:
+    while True:
+        await asyncio.sleep(_TELL_SECONDS)
+        open_now = {
+            "connections": driver.connections,
+            "bytes_under_way": shard.budget.used,
+            "logs_busy": sum(not writer.idle for writer in shard.writers),
+        }
+        log.info("still draining", extra={"fields": open_now})

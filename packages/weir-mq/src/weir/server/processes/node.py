@@ -14,7 +14,7 @@ import sys
 from weir.server.config.sections import BadConfig, Config, metrics_ports
 from weir.server.disk.node_folder import NodeFolder, Started
 from weir.server.exit_codes import EXIT_DISK
-from weir.server.network.ports import check_free
+from weir.server.network.addresses import check_free
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from weir.server.exit_codes import EXIT_FAILED, EXIT_ORPHANED
 from weir.server.network.poller import Door
 from weir.server.observability.monitoring import observed
 from weir.server.observability.status import configure
-from weir.server.processes.assembly import Share, hosting, listening
+from weir.server.processes.assembly import Share, drain, hosting, listening
 from weir.server.processes.control_channel import (
     Alive,
     Assignment,
@@ -39,7 +39,6 @@ from weir.server.processes.control_channel import (
     ToShard,
     TrunkLost,
 )
-from weir.server.processes.drain import drain
 from weir.server.processes.event_loop import run_loop
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from weir.host.supervision import (
 from weir.server.config.sections import Config
 from weir.server.disk.node_folder import Founded, NodeFolder, Started
 from weir.server.exit_codes import EXIT_DISK
-from weir.server.network.ports import Ports, reserved
+from weir.server.network.addresses import Ports, reserved
 from weir.server.observability.systemd import Notifier
 from weir.server.processes.control_channel import (
     Assignment,
@@ -45,8 +45,8 @@ from weir.server.processes.control_channel import (
     Tether,
     TrunkLost,
 )
+from weir.server.processes.event_loop import stop_by_signal
 from weir.server.processes.interpreter import environment, python
-from weir.server.processes.signals import stop_by_signal
 
 log = logging.getLogger(__name__)
 

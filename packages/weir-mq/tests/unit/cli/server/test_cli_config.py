@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from weir.cli.main import main
-from weir.server.config.sample import sample
+from weir.server.config.sources import sample
 
 
 @pytest.fixture

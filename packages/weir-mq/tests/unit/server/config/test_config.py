@@ -8,7 +8,6 @@ from unittest.mock import patch
 import pytest
 
 from weir.server.config.quantity import quantity
-from weir.server.config.sample import sample
 from weir.server.config.sections import (
     BadConfig,
     Config,
@@ -18,7 +17,7 @@ from weir.server.config.sections import (
     metrics_ports,
     settings,
 )
-from weir.server.config.sources import load, resolve
+from weir.server.config.sources import load, resolve, sample
 from weir.server.processes.node import run
 
 ROOT = Path(__file__).parents[6]

@@ -21,11 +21,10 @@ from weir.client.sync.blocking_client import BlockingClient
 from weir.device.client import Client as Device
 from weir.errors import Disconnected, RemoteProtocolError, UnknownTopic
 from weir.server.config.sections import Config, LogConfig, MetricsConfig, NodeConfig
-from weir.server.observability import http_pages, page_cache
+from weir.server.observability import http_pages, monitoring
 from weir.server.observability.exposition import Family
 from weir.server.observability.http_pages import PLAIN, Answer, Pages
-from weir.server.observability.monitoring import _pages
-from weir.server.observability.page_cache import Recent
+from weir.server.observability.monitoring import Recent, _pages
 from weir.server.processes.assembly import serve
 
 BOARD = Path(__file__).parents[6] / "deploy/grafana-weir.json"
@@ -316,7 +315,7 @@ def test_any_number_who_ask_cost_as_much_as_one(monkeypatch: pytest.MonkeyPatch)
 
         kept = Recent(make)
         assert await asyncio.gather(*[kept.text() for _ in range(20)]) == ["1"] * 20
-        monkeypatch.setattr(page_cache, "KEPT_SECONDS", 0.0)
+        monkeypatch.setattr(monitoring, "KEPT_SECONDS", 0.0)
         assert await Recent(make).text() == "2"
         fresh = Recent(make)
         assert [await fresh.text(), await fresh.text()] == ["3", "4"]

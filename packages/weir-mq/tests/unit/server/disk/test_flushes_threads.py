@@ -13,7 +13,7 @@ import pytest
 
 from weir.errors import DiskFailed
 from weir.server import reminder
-from weir.server.disk.flush_thread import Flusher
+from weir.server.disk.flushes import Flusher
 from weir.storage.log import Log
 from weir.storage.recovery import recover
 from weir.storage.segments.flush import Flush
@@ -50,7 +50,7 @@ def test_a_roll_on_a_full_disk_waits_for_room_and_tells_once_a_minute(
     for _ in range(7):
         disk.fail_next("create", errno.ENOSPC)
     flush = flush_of(log)
-    with caplog.at_level(logging.ERROR, "weir.server.disk.flush_thread"):
+    with caplog.at_level(logging.ERROR, "weir.server.disk.flushes"):
         flusher.start(flush)
         assert told.get(timeout=5) == (flush, None)
     flusher.stop()

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from weir.server.network.ports import reserved
+from weir.server.network.addresses import reserved
 
 
 def shared(port: int) -> socket.socket:

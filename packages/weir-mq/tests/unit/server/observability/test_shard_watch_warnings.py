@@ -11,15 +11,15 @@ import pytest
 from weir.broker.replica.peers.node_state import Full
 from weir.broker.shard import Shard
 from weir.server import reminder
-from weir.server.observability import operator_warnings
-from weir.server.observability.operator_warnings import TroublesTold
+from weir.server.observability import shard_watch
+from weir.server.observability.shard_watch import TroublesTold
 
 
 def told_by(shard: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Any:
     """Return what lets so many seconds pass, and returns the warnings that came meanwhile."""
     now = 1_000.0
     monkeypatch.setattr(reminder, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(operator_warnings, "_LOOK_SECONDS", 3_600.0)
+    monkeypatch.setattr(shard_watch, "_LOOK_SECONDS", 3_600.0)
     told = TroublesTold(cast(Shard, shard))
 
     def after(seconds: int) -> list[str]:

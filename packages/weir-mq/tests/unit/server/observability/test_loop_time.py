@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 from weir.model.batch import encode
-from weir.server.observability.stage_sampler import Stages, stage_of
+from weir.server.observability.loop_time import Stages, stage_of
 
 
 def test_the_deepest_package_of_a_stack_is_its_stage() -> None:

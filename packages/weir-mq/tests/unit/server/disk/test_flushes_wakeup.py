@@ -7,7 +7,7 @@ import os
 import threading
 from functools import partial
 
-from weir.server.disk.loop_wakeup import Bell
+from weir.server.disk.flushes import Bell
 
 MANY = 2_000
 

@@ -1,4 +1,8 @@
-"""Warns of what an operator must mend: a wrong clock, a full disk. At once, then once a minute."""
+"""Watches a shard, and says in its status what an operator should know.
+
+Changes of leaders: one line a second at most. What must be mended, as a wrong clock or a full disk:
+at once, then once a minute.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,42 @@ from weir.server.reminder import Reminder
 
 log = logging.getLogger(__name__)
 
+_EVERY_SECONDS = 1.0
 _LOOK_SECONDS = 1.0
 
 
+class LeadsTold:
+    """Tells of leaders while it is entered; a node that was founded alone has nothing to tell."""
+
+    def __init__(self, shard: Shard) -> None:
+        """Begin with nothing told."""
+        self._shard = shard
+        self._begun = self._lost = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> LeadsTold:
+        if self._shard.identity.members:
+            self._tell()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tell(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_EVERY_SECONDS, self._tell)
+        counts = self._shard.counts
+        begun, lost = counts.leads_begun - self._begun, counts.leads_lost - self._lost
+        if begun or lost:
+            self._begun, self._lost = counts.leads_begun, counts.leads_lost
+            led = self._shard.partitions_led
+            fields = {"led": led, "begun": begun, "lost": lost}
+            words = "leads %d partitions: %d more, %d fewer"
+            log.info(words, led, begun, lost, extra={"fields": fields})
+
+
 class TroublesTold:
-    """Looks once a second while it is entered."""
+    """Warns of what must be mended: looks once a second while it is entered."""
 
     def __init__(self, shard: Shard) -> None:
         """Begin with nothing told."""

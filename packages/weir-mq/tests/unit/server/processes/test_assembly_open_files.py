@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from weir.host.accept_queue import ConnectionLimits
-from weir.server.network.connection_limits import open_doors
+from weir.server.processes.assembly import open_doors
 from weir.server.processes.interpreter import environment
 
 
@@ -39,7 +39,7 @@ def test_as_many_connections_as_the_system_gives_descriptors(
 def test_the_table_of_descriptors_has_room_for_all_before_they_come() -> None:
     """In a process of its own: a table never gets smaller."""
     script = (
-        "from weir.server.network.connection_limits import *\n"
+        "from weir.server.processes.assembly import *\n"
         "open_doors(ConnectionLimits(connections_max=3_000))\n"
         "print(open('/proc/self/status').read())"
     )

@@ -8,7 +8,7 @@ import pytest
 
 from weir.server.disk import file_disk
 from weir.server.disk.file_disk import FileDisk
-from weir.server.disk.throttle import Gently
+from weir.server.disk.thread_pool import Gently
 from weir.storage.segments.spare_files import Spare
 
 STEP = file_disk._STEP
@@ -16,7 +16,7 @@ STEP = file_disk._STEP
 
 def test_it_rests_after_each_step_while_the_log_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     now, waits = [0.0], []
-    monkeypatch.setattr("weir.server.disk.throttle.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("weir.server.disk.thread_pool.time.perf_counter", lambda: now[0])
     gently = Gently(lambda: 0.5, waits.append)
     for done, took in ((0.2, 0.004), (0.5, 0.004), (0.6, 0.004), (0.7, 60.0), (0.8, 0.0)):
         now[0] += took
@@ -28,7 +28,7 @@ def test_it_rests_after_each_step_while_the_log_is_behind(monkeypatch: pytest.Mo
 def test_zeros_are_for_segments_that_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where they fill within seconds, zeros ahead took as much of the disk as all that was told."""
     now, filled = [0.0], [0.5]
-    monkeypatch.setattr("weir.server.disk.throttle.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("weir.server.disk.thread_pool.time.perf_counter", lambda: now[0])
     gently = Gently(lambda: filled[0], lambda seconds: None)
 
     def after(seconds: float, part: float) -> bool:
@@ -46,7 +46,7 @@ def test_zeros_are_for_segments_that_last(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_flush_does_not_wait_for_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow disk it waited for most of a segment's zeros if the one before had lasted."""
     now, filled = [0.0], [0.1]
-    monkeypatch.setattr("weir.server.disk.throttle.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("weir.server.disk.thread_pool.time.perf_counter", lambda: now[0])
     gently = Gently(lambda: filled[0], lambda seconds: None)
     now[0], filled[0] = 60.0, 0.99
     assert gently(0.3)
