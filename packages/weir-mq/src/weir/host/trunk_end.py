@@ -1,8 +1,9 @@
-"""Writing to another shard, and what both ends of a trunk have in common."""
+"""Writing to another shard, and to the peers that it has; what both ends of a trunk share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from weir.codec.fields import Buffer
 from weir.errors import RemoteProtocolError
@@ -159,3 +160,36 @@ class TrunkEnd(Outlet):
 
     def update(self) -> None:
         """The shard holds, or does not any more."""
+
+
+class Writes(Protocol):
+    """The end of a trunk."""
+
+    def write(self, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
+        """Write buffers as they are; `charged` bytes are given back once they are out."""
+
+    def answer(self, remote: int, reply: bytes) -> None:
+        """Write a small reply to a session of the shard at the other end."""
+
+
+class Guest:
+    """A peer of another shard, which has the connection: what is sent to it goes over a trunk."""
+
+    __slots__ = ("_end", "_remote")
+
+    def __init__(self, end: Writes, remote: int) -> None:
+        """Be session `remote` of the shard at the other end."""
+        self._end = end
+        self._remote = remote
+
+    def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
+        """Send replies."""
+        self._end.write(trunk.encode(Kind.REPLIES, self._remote, *buffers), charged)
+
+    def answer(self, reply: bytes) -> None:
+        """Send a small reply, with those to others."""
+        self._end.answer(self._remote, reply)
+
+    def hang_up(self, reason: str) -> None:
+        """Let the other shard close the connection."""
+        self._end.write(trunk.encode(Kind.HANGUP, self._remote, reason.encode()))

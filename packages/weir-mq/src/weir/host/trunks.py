@@ -16,9 +16,8 @@ from collections.abc import Callable, Sequence
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.host.connections import Transport
-from weir.host.forwarded_connection import Guest
 from weir.host.shard_connections import Home, Wire
-from weir.host.trunk_end import TrunkEnd
+from weir.host.trunk_end import Guest, TrunkEnd
 from weir.model.ids import place_node
 from weir.model.limits import CONNECTIONS_MAX
 from weir.protocol import trunk

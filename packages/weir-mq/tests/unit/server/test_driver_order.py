@@ -14,7 +14,7 @@ from weir.broker.api.settings import Identity
 from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
 from weir.host.flush_schedule import LONE_IN_A_ROW, QUICK_SECONDS
-from weir.host.forwarded_connection import Guest
+from weir.host.trunk_end import Guest
 from weir.protocol.device.codec import DeviceHello, DevicePing, DevicePublishes, DeviceRequest
 from weir.protocol.trunk import Arrival
 from weir.server.driver import Driver

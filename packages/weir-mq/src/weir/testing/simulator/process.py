@@ -16,12 +16,12 @@ from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
 from weir.host.event_queue import Feed
 from weir.host.flush_schedule import FlushSchedule
-from weir.host.forwarded_connection import Guest
 from weir.host.links.links import Links, Own
 from weir.host.links.outbound import Whereabouts
 from weir.host.log_start import Start, open_log, tell_durable
 from weir.host.shard_connections import Home
 from weir.host.shard_loop import ShardLoop
+from weir.host.trunk_end import Guest
 from weir.host.trunks import Trunks
 from weir.storage.format.durable_position import DurablePosition, Owner
 from weir.storage.settings import Settings

@@ -14,7 +14,7 @@ import pytest
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.host.forwarded_connection import Guest
+from weir.host.trunk_end import Guest
 from weir.host.trunks import ServingEnd, Trunks
 from weir.model.ids import place_of
 from weir.protocol import trunk
