@@ -39,8 +39,6 @@ DECIDED = {
     "ev.LinkOpened", "ev.LinkClosed", "ev.PeerSent", "ev.TrunkOpened", "ev.TrunkClosed",
     "ev.PassedBack",
 }  # fmt: skip
-#: Carries trunks between shards that tests drive by hand.
-TRUNKS = {"packages/weir-mq/src/weir/testing/trunk_wires.py"}
 PURE_ROOMS = ("client/core/", "app/core/")
 FACADE = {
     "App", "Backoff", "Batch", "Inbox", "Message", "Reject", "__version__", "at", "connect", "last",
@@ -171,7 +169,7 @@ def shards_fed_by_hand(root: Path) -> Iterator[str]:
 def decisions_in_hosts(root: Path) -> Iterator[str]:
     """What names an effect or event of which `weir.host` decides, where I/O alone belongs."""
     for name, node in source_nodes(root):
-        if not name.startswith((LAB, f"{WEIR}testing/")) or name in TRUNKS:
+        if not name.startswith((LAB, f"{WEIR}testing/")):
             continue
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             named = f"{node.value.id}.{node.attr}"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from rigs.log_lives import Appended, Begun, Life, lives
 from weir.codec.fields import U64
 from weir.errors import DiskFailed
 from weir.model.batch import encode
@@ -25,7 +26,6 @@ from weir.storage.format.snapshots import Installed
 from weir.storage.log import Log
 from weir.storage.recovery import Recovered, recover
 from weir.storage.settings import Settings
-from weir.testing.log_lives import Appended, Begun, Life, lives
 from weir.testing.simulator.disk import PowerCut, SimDisk
 
 SETTINGS = Settings(log=3, system=0x5157, segment_bytes=8192, entry_bytes_max=1500, spares=1)

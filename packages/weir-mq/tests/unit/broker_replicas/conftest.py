@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from rigs.clocks import Clock, Skewed
+from rigs.trunk_wires import TrunkWires
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity, Member, Replication, ShardSettings
@@ -26,9 +28,7 @@ from weir.storage.format import checkpoint
 from weir.storage.format.durable_position import DurablePosition, Owner
 from weir.storage.recovery import recover
 from weir.storage.settings import Settings
-from weir.testing.clocks import Clock, Skewed
 from weir.testing.simulator.disk import SimDisk
-from weir.testing.trunk_wires import TrunkWires
 
 SYSTEM = 99
 STEP_MS = 50
