@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from weir.broker.metadata.placement import REPLICAS_DEFAULT
-from weir.model.ids import REGISTRY_GROUP, group_of, node_of
+from weir.model.ids import REGISTRY_GROUP, node_of
 from weir.testing.simulator.host import Host
 from weir.testing.simulator.witness import groups_of
 from weir.testing.simulator.world import SECOND
@@ -70,8 +70,8 @@ class Healing:
         # Of all nodes: one that is sent the registry anew knows for a while only where groups lay.
         running = self._scene.brokers.running
         catalogs = [one.shard.topics.catalog for one in running if one.shard is not None]
-        parts = range(self._scene.partitions)
-        for id in (REGISTRY_GROUP, *(group_of(1, part) for part in parts)):
+        # Of all topics: programs beside may have made theirs before the one that others use.
+        for id in {REGISTRY_GROUP}.union(*(one.nodes.placements for one in catalogs)):
             placed = [one.voters(id) for one in catalogs]
             elsewhere = all(placed) and host.node not in map(node_of, chain(*placed))
             if elsewhere and id != REGISTRY_GROUP:  # of that each node has a copy

@@ -132,7 +132,7 @@ class Client(Program):
     """A program of the client dialect: hello, find the topic, then `ready`."""
 
     def __init__(self, scene: Scene, name: str) -> None:
-        """Use the one topic of this world, and create it if need be."""
+        """Use the topic that most programs of this world share, and create it if need be."""
         super().__init__(scene, name)
         self.addresses: list[Address] = []
         self._stream = ClientStream()

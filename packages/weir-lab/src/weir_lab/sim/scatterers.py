@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from weir.broker.partition.partition import Partition
 from weir.errors import PartitionEnded, Refused, StaleGrant, StampTooFar, refusal
 from weir.model.batch import encode
-from weir.model.ids import Address, group_of
+from weir.model.ids import Address
 from weir.model.scattering import Scattered, acks_part, batch_part
+from weir.model.topic import DEFAULT_NAMESPACE
 from weir.protocol.client import messages as m
 from weir.protocol.client.scattering import Part
 from weir.testing.simulator.witness import groups_of
@@ -312,7 +313,13 @@ def all_decided(scene: Scene) -> bool:
     """Return whether every partition is led, and nothing in any of them is undecided."""
     parts = _partitions(scene)
     led = {id: machine.state.scatterings for id, machine in parts if machine.leads}
-    there = {id for id, _ in parts}.union(group_of(1, part) for part in range(scene.partitions))
+    # Programs beside may have made topics of theirs before this one: its id need not be 1.
+    shards = [one.shard for one in scene.brokers.running if one.shard is not None]
+    found = [one.topics.catalog.find(DEFAULT_NAMESPACE, TOPIC) for one in shards]
+    topic = next(filter(None, found), None)
+    if topic is None:
+        return False
+    there = {id for id, _ in parts}.union(topic.groups())
     return there == led.keys() and not any(one.batches or one.acks for one in led.values())
 
 

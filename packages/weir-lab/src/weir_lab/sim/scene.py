@@ -17,7 +17,7 @@ class Scene:
     world: World
     brokers: BrokerSet
     history: History
-    #: Of the one topic that there is.
+    #: Of the topic that most programs share; a few make others for themselves alone.
     partitions: int
     #: How many times longer than in a hurry pauses between two pieces of work are, and rests.
     pace: tuple[int, int] = (1, 1)

@@ -28,8 +28,8 @@ def met(nodes: int = len(_NODES)) -> BrokerSet:
     return brokers
 
 
-def healing(brokers: BrokerSet, partitions: int) -> Healing:
-    return Healing(cast("Scene", SimpleNamespace(brokers=brokers, partitions=partitions)), 1)
+def healing(brokers: BrokerSet) -> Healing:
+    return Healing(cast("Scene", SimpleNamespace(brokers=brokers)), 1)
 
 
 def catalogs(host: Host) -> list[Catalog]:
@@ -37,13 +37,13 @@ def catalogs(host: Host) -> list[Catalog]:
 
 
 def test_nothing_rots_while_two_vote_of_which_none_can_be_missed() -> None:
-    assert healing(met(), partitions=0)._can_miss_one()
-    assert not healing(met(nodes=2), partitions=0)._can_miss_one()
+    assert healing(met())._can_miss_one()
+    assert not healing(met(nodes=2))._can_miss_one()
 
 
 def test_a_node_that_only_learns_of_the_registry_is_not_whole_without_it() -> None:
     brokers = met()
-    judge = healing(brokers, partitions=0)
+    judge = healing(brokers)
     voting = set(map(node_of, catalogs(brokers.one)[0].voters(REGISTRY_GROUP)))
     (learner,) = set(_NODES) - voting
     host = brokers.hosts[learner]
@@ -55,9 +55,19 @@ def test_a_node_that_only_learns_of_the_registry_is_not_whole_without_it() -> No
     assert not judge._is_whole(host)
 
 
+def test_a_node_is_whole_only_with_the_groups_of_each_topic_that_lie_on_it() -> None:
+    brokers = met(nodes=3)
+    judge = healing(brokers)
+    assert judge._is_whole(brokers.one)  # whatever ids topics may have that others make
+    for host in brokers.all:
+        for catalog in catalogs(host):
+            catalog.nodes.place_new([group_of(2, 0)], 3)
+    assert not judge._is_whole(brokers.one)  # it is not open there
+
+
 def test_what_a_node_believes_that_is_sent_the_registry_anew_makes_it_not_whole() -> None:
     brokers = met()
-    judge = healing(brokers, partitions=1)
+    judge = healing(brokers)
     for host in brokers.all:
         for catalog in catalogs(host):
             catalog.nodes.place_new([_GROUP], 3)

@@ -8,11 +8,18 @@ from dataclasses import replace
 
 import pytest
 
+from weir.model.ids import group_of
+from weir.protocol.client import messages as m
+from weir.testing.simulator.brokerset import BrokerSet
+from weir.testing.simulator.world import SECOND, World
 from weir_lab.sim.checkers import violations
 from weir_lab.sim.history import Ack, History, Scattering
 from weir_lab.sim.one_order import AllOrNone
+from weir_lab.sim.programs import Client
 from weir_lab.sim.run import _Run, run_seed
-from weir_lab.sim.shape import CROWDED, UNORDERED
+from weir_lab.sim.scatterers import all_decided
+from weir_lab.sim.scene import Scene
+from weir_lab.sim.shape import CROWDED, NODE, UNORDERED, machine
 
 SEEDS = int(os.environ.get("WEIR_SCATTER_WORLDS", "2"))
 SCATTERED = replace(
@@ -87,3 +94,28 @@ def test_what_was_refused_or_void_and_is_there_is_found(played: History) -> None
     assert len([*AllOrNone().check(history)]) == 1
     history.leave_out(0, [(record.offset, record.offset + 1)])
     assert len([*AllOrNone().check(history)]) == 2
+
+
+class Beside(Client):
+    """Makes a topic of its own."""
+
+    def _create(self) -> None:
+        self.ask(m.CreateTopic("beside", 1, "partition"), self._created)
+
+
+def test_all_is_decided_where_each_partition_is_led_whatever_topic_was_made_first() -> None:
+    world = World(1)
+    brokers = BrokerSet(world, machine(world, NODE), 1)
+    scene = Scene(world, brokers, History(), partitions=2)
+    brokers.start()
+    assert not all_decided(scene)
+    for program in (Beside(scene, "beside"), Client(scene, "client")):
+        assert not all_decided(scene)
+        program.start()
+        world.run(world.now + 5 * SECOND)
+    assert all_decided(scene)
+    for process in brokers.running:
+        assert process.shard is not None
+        for writer in process.shard.writers:
+            writer.groups.pop(group_of(2, 1), None)
+    assert not all_decided(scene)
