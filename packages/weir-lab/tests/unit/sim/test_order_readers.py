@@ -23,7 +23,7 @@ ORDERED = replace(
 
 @pytest.fixture(scope="module")
 def played() -> History:
-    run = _Run(1, ORDERED)
+    run = _Run(3, ORDERED)
     run.play()
     return run.history
 
