@@ -17,7 +17,7 @@ from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
 from weir.client.consumer.acknowledgements import Stale
 from weir.client.consumer.consumer import Consumer
-from weir.client.consumer.options import ConsumerOptions
+from weir.client.consumer.delivery import ConsumerOptions
 from weir.client.core.batcher import BATCH_BYTES
 from weir.client.producer.producer import Producer, ProducerOptions, Publishing
 from weir.client.producer.receipts import Confirmed, Receipt

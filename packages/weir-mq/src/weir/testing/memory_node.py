@@ -6,7 +6,7 @@ import asyncio
 from types import TracebackType
 
 from weir.broker.api import events as ev
-from weir.client.connection.loop_thread import Background, BackgroundThread
+from weir.client.connection.system import Background, BackgroundThread
 from weir.testing.disk import MemoryDisk
 from weir.testing.host import Host, ShiftedTime
 

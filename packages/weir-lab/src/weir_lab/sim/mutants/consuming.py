@@ -16,14 +16,14 @@ from weir_lab.sim.shape import NODE_SHIPPED
 ONE = replace(NODE_SHIPPED, takers=(3,), scatterers=(3,), rots=(0,), retentions=(0,))
 
 _ACKING = "weir.client.consumer.acknowledgements"
-_BARRIERS = "weir.client.reader.barriers"
+_BARRIERS = "weir.client.reader.bounds"
 _CONSUMER = "weir.client.consumer.consumer"
 _HOLDINGS = "weir.client.consumer.leases"
 _MERGING = "weir.client.reader.total_order"
 _PORTIONS = "weir.client.reader.fetcher"
 _PULLING = "weir.client.consumer.pulls"
 _READER = "weir.client.reader.reader"
-_RETURNING = "weir.client.consumer.nacks"
+_RETURNING = "weir.client.consumer.acknowledgements"
 _TURNS = "weir.client.consumer.cursor_lease"
 
 _ORDER = {"OneOrder", "ReadWhole", "Durable", "Honest"}
@@ -151,7 +151,7 @@ def a_cursor_ahead_of_what_is_done(patch: Patch) -> None:
 def the_rest_of_a_batch_is_forgotten_in_a_turn(patch: Patch) -> None:
     """A batch that is handed out by pieces is handed out whole."""
     patch.source(
-        "weir.client.consumer.cursor_reader",
+        "weir.client.consumer.cursor_lease",
         "            self._rest = replace(part, offset=cut)\n",
         "",
     )

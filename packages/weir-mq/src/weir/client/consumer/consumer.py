@@ -10,10 +10,9 @@ from types import TracebackType
 from weir.client.arguments.values import Delay, delay_ms
 from weir.client.connection.link import Link
 from weir.client.consumer.acknowledgements import AckResult, expired_result
-from weir.client.consumer.delivery import Holding
+from weir.client.consumer.delivery import ConsumerOptions, Holding, lease_seconds
 from weir.client.consumer.leases import Holdings
 from weir.client.consumer.messages import Deliveries
-from weir.client.consumer.options import ConsumerOptions, lease_seconds
 from weir.client.consumer.pulls import with_values
 from weir.client.core.delivered_batches import Delivered
 from weir.client.core.durations import seconds

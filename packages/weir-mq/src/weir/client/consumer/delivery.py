@@ -1,17 +1,73 @@
-"""What a consumer holds: grants, and of some of them each message by itself."""
+"""What a consumer asks for and what it holds: grants, and of some of them each message by itself.
+
+Leases are kept up while work goes on.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Protocol
 
 from weir.client.arguments.values import Delay
+from weir.client.connection.metadata import Places
+from weir.client.consumer.acknowledgements import Stale
+from weir.client.core.durations import seconds
 from weir.client.core.grants import Grant, Run, covers, joined, merged
-from weir.model.limits import ACK_RANGES_MAX
+from weir.errors import BadRequest, StaleGrant, WeirError
+from weir.model.clusters import Mode
+from weir.model.ids import Address
+from weir.model.limits import ACK_RANGES_MAX, FETCH_BYTES_MAX, GRANT_MS_MAX, VALUE_BYTES_LOADED_MAX
 from weir.model.message import Message
+from weir.model.topic import check_name
+from weir.protocol.client import messages as m
+
+_MODES = {mode.name.lower(): mode for mode in Mode}
+
+#: A lease is looked at so many times before it ends, and extended once half of it is over.
+_LOOKS = 8
+
+
+def lease_seconds(lease: str | float) -> float:
+    """Return a lease in seconds. Raises `BadRequest` for one that is no lease."""
+    found = seconds(lease)
+    if not 1 <= found * 1_000 <= GRANT_MS_MAX:
+        raise BadRequest(f"lease={lease!r}: give 1 ms to {GRANT_MS_MAX // 1_000:,} s")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """See `Client.consumer`."""
+
+    cluster: str
+    max_messages: int
+    max_bytes: int
+    lease: str | float
+    ack_within: str | float
+    on_stale: Callable[[Stale], None] | None = None
+    #: A larger value, which lies in chunks, is not loaded: its message streams it.
+    value_bytes_max: int = VALUE_BYTES_LOADED_MAX
+    mode: str = "shared"
+    extend: bool = False
+
+    @property
+    def number(self) -> Mode:
+        """The mode as the wire has it."""
+        return _MODES[self.mode]
+
+    def check(self) -> None:
+        """Raise `BadRequest` or `BadName` for options that cannot work."""
+        if not isinstance(self.cluster, str):
+            raise TypeError(f"cluster={self.cluster!r}: name the cluster that shares the messages")
+        check_name(self.cluster, "cluster")
+        if not 1 <= self.max_bytes <= FETCH_BYTES_MAX or self.max_messages < 1:
+            raise BadRequest(f"give 1 to {FETCH_BYTES_MAX:,} max_bytes, at least 1 max_messages")
+        lease_seconds(self.lease)
+        if self.mode not in _MODES:
+            raise BadRequest(f'mode={self.mode!r}: give "shared", "keyed" or "ordered"')
 
 
 class Settled(IntEnum):
@@ -188,3 +244,81 @@ class Delivery:
     def give_back(self, delay: Delay = 0.0) -> None:
         """Say that nobody tried it: its next attempt has the same number; see `nack`."""
         self._owner.given_back(self, self._holding, delay, True)
+
+
+class Extending:
+    """Extends the leases of what is held, by one timer."""
+
+    def __init__(
+        self,
+        cluster: str,
+        places: Places,
+        lease: float,
+        held: Held,
+        monotonic: Callable[[], float],
+    ) -> None:
+        """Take how many seconds a lease has from its extension on."""
+        self._cluster = cluster
+        self._places = places
+        self._lease = lease
+        self._held = held
+        self._monotonic = monotonic
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Look after leases from now on, until `end`."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="weir leases")
+
+    async def end(self) -> None:
+        """Extend nothing any more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+
+    async def extend(self, holdings: Sequence[Holding]) -> bool:
+        """Let leases last from now on; False if one of them had ended.
+
+        Raises `Disconnected`.
+        """
+        in_time = True
+        for partition in {holding.partition for holding in holdings}:
+            some = [holding for holding in holdings if holding.partition == partition]
+            for at in range(0, len(some), ACK_RANGES_MAX):
+                in_time &= await self._together(partition, some[at : at + ACK_RANGES_MAX])
+        return in_time
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease / _LOOKS)
+            soon = self._monotonic() + self._lease / 2
+            due = [one for one in self._held.values() if one.ends <= soon and not one.over]
+            try:
+                await self.extend(due)
+            except WeirError:
+                continue  # whoever pulls is told of what is wrong; the leases may still run
+
+    async def _together(self, partition: int, holdings: Sequence[Holding]) -> bool:
+        try:
+            await self._ask(partition, holdings)
+        except StaleGrant:
+            if len(holdings) > 1:  # some are over, and the others must not suffer for it
+                each = [await self._together(partition, [one]) for one in holdings]
+                return all(each)
+            holdings[0].ends = self._monotonic()
+            return False
+        return True
+
+    async def _ask(self, partition: int, holdings: Sequence[Holding]) -> None:
+        fences = [holding.fence for holding in holdings]
+        lease_ms = int(self._lease * 1_000)
+        begun = self._held.begun(holdings[0].partition)
+
+        def request(address: Address) -> m.Request:
+            return m.Extend(address, self._cluster, fences, lease_ms, begun)
+
+        now = self._monotonic()
+        await self._places.ask(partition, request, m.Extended)
+        for holding in holdings:
+            holding.ends = max(holding.ends, now + self._lease)

@@ -10,17 +10,13 @@ from itertools import chain
 
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
-from weir.client.consumer.ack_flush import Telling
-from weir.client.consumer.acknowledgements import Acking
+from weir.client.consumer.acknowledgements import Acking, Returning, Telling
 from weir.client.consumer.cursor_lease import Turns
-from weir.client.consumer.delivery import Held, Holding
-from weir.client.consumer.lease_extension import Extending
-from weir.client.consumer.nacks import Returning
-from weir.client.consumer.options import ConsumerOptions
+from weir.client.consumer.delivery import ConsumerOptions, Extending, Held, Holding
 from weir.client.consumer.pulls import Pulling, Wanted
 from weir.client.core.durations import seconds
 from weir.client.core.grants import Run, joined, within, without
-from weir.client.reader.feed import Feed
+from weir.client.reader.fetcher import Feed
 from weir.errors import WeirError
 from weir.model.clusters import Mode
 from weir.model.ids import Address

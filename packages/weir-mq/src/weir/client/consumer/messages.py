@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from weir.client.arguments.values import Delay, delay_ms
-from weir.client.consumer.delivery import Delivery, Holding, Settled
+from weir.client.consumer.delivery import ConsumerOptions, Delivery, Holding, Settled
 from weir.client.consumer.leases import Holdings
-from weir.client.consumer.options import ConsumerOptions
 from weir.client.consumer.pulls import with_values
 from weir.client.core.grants import Pace
 from weir.model.clusters import Mode

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places, watch
-from weir.client.consumer.delivery import Held, Holding
-from weir.client.consumer.lease_extension import Extending
-from weir.client.consumer.pending_pulls import Withdrawing
+from weir.client.consumer.delivery import Extending, Held, Holding
 from weir.client.core.delivered_batches import Delivered, LargeDelivered, deliver
 from weir.client.core.grants import Grant, Run, sorted_out
-from weir.client.reader.feed import Feed
-from weir.client.reader.fetcher import EMPTY_PAUSE, LONG_POLL, Chunks, loaded
+from weir.client.reader.fetcher import EMPTY_PAUSE, LONG_POLL, Chunks, Feed, loaded
 from weir.errors import UnknownOpcode, ValueLost
 from weir.model.clusters import Mode
 from weir.model.ids import Address
@@ -24,6 +21,10 @@ from weir.protocol.client import messages as m
 
 #: The partition that knows of the mode of a cluster.
 _HOME = 0
+
+#: What was withdrawn and is not answered is withdrawn again so often, in seconds: it may have been
+#: asked for anew where a partition moved.
+_AGAIN = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,3 +221,46 @@ async def with_values(grant: Grant, size_max: int) -> Grant:
             size_max -= len(whole.loaded)
         batches.append(whole)
     return replace(grant, batches=tuple(batches))
+
+
+class Withdrawing:
+    """Pulls, or turns, of one cluster that are under way: one a partition."""
+
+    def __init__(self, cluster: str, places: Places) -> None:
+        """Begin with none."""
+        self._cluster = cluster
+        self._places = places
+        self._asking: set[int] = set()
+        self._answered = asyncio.Event()
+
+    @contextlib.contextmanager
+    def asks(self, partition: int) -> Iterator[None]:
+        """Something is asked for; it is seen to what comes within."""
+        self._asking.add(partition)
+        try:
+            yield
+        finally:
+            self._asking.discard(partition)
+            self._answered.set()
+
+    async def withdraw(self) -> None:
+        """Return when nothing is under way; call it while nothing is asked for anew.
+
+        A broker of an earlier release lets nothing be withdrawn: what comes, comes. Raises what a
+        request does.
+        """
+        while self._asking:
+            self._answered.clear()
+            try:
+                await asyncio.gather(*map(self._withdraw, self._asking))
+            except UnknownOpcode:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_AGAIN):
+                    await self._answered.wait()
+
+    async def _withdraw(self, partition: int) -> None:
+        def request(address: Address) -> m.Request:
+            return m.Withdraw(address, self._cluster)
+
+        await self._places.ask(partition, request, m.Withdrawn)

@@ -16,10 +16,8 @@ from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places, watch
 from weir.client.core.delivered_batches import Delivered
 from weir.client.core.filters import Pick
-from weir.client.reader.barriers import Barriers
-from weir.client.reader.bounds import Span
-from weir.client.reader.feed import Feed
-from weir.client.reader.fetcher import EMPTY_PAUSE, Handful, Portions, Replicas, loaded
+from weir.client.reader.bounds import Barriers, Span
+from weir.client.reader.fetcher import EMPTY_PAUSE, Feed, Handful, Portions, Replicas, loaded
 from weir.client.reader.total_order import Merging, room_for
 from weir.errors import BadRequest
 from weir.model.limits import FETCH_BYTES_MAX, MIB, VALUE_BYTES_LOADED_MAX

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from weir.client.connection.metadata import watch
 from weir.client.core.delivered_batches import Delivered
-from weir.client.reader.barriers import Barriers
+from weir.client.reader.bounds import Barriers
 from weir.client.reader.fetcher import EMPTY_PAUSE, Handful, Portion, Portions
 from weir.errors import Unavailable, WeirError
 from weir.model.limits import MIB

@@ -26,8 +26,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from weir.client import client as asynchronous
 from weir.client import connect as door
-from weir.client.connection.loop_thread import Background
-from weir.client.connection.system import SYSTEM
+from weir.client.connection.system import SYSTEM, Background
 from weir.client.consumer import consumer as consumers
 from weir.client.core.delivered_batches import Delivered
 from weir.client.producer import producer as producers

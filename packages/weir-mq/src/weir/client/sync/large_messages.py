@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from weir.client.connection.loop_thread import Background
+from weir.client.connection.system import Background
 from weir.client.core.delivered_batches import Delivered, LargeDelivered
 from weir.client.core.grants import Grant
 from weir.codec.fields import Buffer

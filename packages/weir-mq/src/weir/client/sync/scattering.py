@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from weir.client import scattering
-from weir.client.connection.loop_thread import Background
+from weir.client.connection.system import Background
 from weir.client.consumer import consumer as consumers
 from weir.client.producer.receipts import Receipt
 from weir.model.message import Message

@@ -6,10 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from weir.client.consumer.delivery import Holding
+from weir.client.consumer.delivery import ConsumerOptions, Holding
 from weir.client.consumer.leases import Holdings
 from weir.client.consumer.messages import Deliveries
-from weir.client.consumer.options import ConsumerOptions
 from weir.client.core.grants import Grant, Pace
 from weir.model.message import Message
 

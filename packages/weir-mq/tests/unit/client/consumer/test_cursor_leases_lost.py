@@ -21,9 +21,8 @@ from weir.client.connection.metadata import Places
 from weir.client.connection.system import REAL
 from weir.client.consumer.acknowledgements import Acking
 from weir.client.consumer.cursor_lease import Turns
-from weir.client.consumer.delivery import Holding
+from weir.client.consumer.delivery import ConsumerOptions, Holding
 from weir.client.consumer.leases import Holdings
-from weir.client.consumer.options import ConsumerOptions
 from weir.client.core.grants import Grant
 from weir.client.reader.total_order import Merging
 from weir.errors import Disconnected, OffsetOutOfRange, StaleGrant

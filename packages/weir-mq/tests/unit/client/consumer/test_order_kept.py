@@ -9,9 +9,9 @@ import pytest
 
 import weir
 from weir import testing
+from weir.client.consumer.acknowledgements import Returning
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.delivery import Holding
-from weir.client.consumer.nacks import Returning
 from weir.client.consumer.pulls import Pulling
 from weir.client.core.grants import Grant, Run
 from weir.errors import Disconnected

@@ -9,9 +9,8 @@ import pytest
 
 import weir
 from weir.client.connection.metadata import Places
-from weir.client.consumer.acknowledgements import Acking
+from weir.client.consumer.acknowledgements import Acking, Returning
 from weir.client.consumer.consumer import Consumer
-from weir.client.consumer.nacks import Returning
 from weir.errors import BadRequest, StaleGrant, Unavailable, UnknownCluster, UnknownTopic
 from weir.model.ids import Address
 from weir.model.message import Message

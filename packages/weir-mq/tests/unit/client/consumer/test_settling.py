@@ -12,7 +12,7 @@ import weir
 from weir import testing
 from weir.client.client import Client
 from weir.client.consumer.consumer import Consumer
-from weir.client.consumer.lease_extension import Extending
+from weir.client.consumer.delivery import Extending
 from weir.client.core.durations import Backoff
 from weir.errors import BadRequest, StaleGrant
 from weir.model.message import Message

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from weir import sync, testing
-from weir.client.connection.loop_thread import BackgroundThread
+from weir.client.connection.system import BackgroundThread
 from weir.client.consumer.consumer import Grant
 from weir.errors import Disconnected, TooLarge, UnknownTopic
 
@@ -112,7 +112,7 @@ def test_errors_come_without_the_other_threads_frames(node: testing.Node) -> Non
         assert {os.path.basename(name) for name in files} == {
             "test_sync_client.py",
             "client.py",
-            "loop_thread.py",
+            "system.py",
         }
         with pytest.raises(UnknownTopic), w.reader("nowhere"):
             pass

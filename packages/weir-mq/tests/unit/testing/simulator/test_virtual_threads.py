@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from weir.client.connection.loop_thread import BackgroundThread
-from weir.client.connection.system import REAL
+from weir.client.connection.system import REAL, BackgroundThread
 from weir.testing.simulator.clients.loop import VirtualLoop
 from weir.testing.simulator.clients.threads import (
     VirtualBackground,

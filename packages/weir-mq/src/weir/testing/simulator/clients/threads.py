@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
-from weir.client.connection.loop_thread import Background
+from weir.client.connection.system import Background
 from weir.testing.simulator.clients.loop import VirtualLoop
 
 R = TypeVar("R")
