@@ -45,7 +45,7 @@ FACADE = {
     "sync", "testing",
 }  # fmt: skip
 #: Where the client meets the machine: its clocks and dice, and what has threads of its own.
-OF_THE_MACHINE = ("system", "blocking_client")
+OF_THE_MACHINE = ("system",)
 MACHINE = {"time", "secrets", "uuid", "threading", "concurrent", "subprocess", "signal"}
 #: What a set of them is iterated by is their hashes: of numbers, themselves.
 NUMBERS = {"int", "str", "bytes"}

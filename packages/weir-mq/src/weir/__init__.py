@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from weir.app.core.retry_policy import Reject
     from weir.app.inbox import Inbox
     from weir.client.arguments.positions import at, last
-    from weir.client.connect import connect
+    from weir.client.client import connect
     from weir.client.core.durations import Backoff
     from weir.client.sync import client as sync
     from weir.model.batch import Batch
@@ -59,7 +59,7 @@ else:
         "Message": "weir.model.message",
         "Reject": "weir.app.core.retry_policy",
         "at": "weir.client.arguments.positions",
-        "connect": "weir.client.connect",
+        "connect": "weir.client.client",
         "last": "weir.client.arguments.positions",
     }
     _MODULES = {

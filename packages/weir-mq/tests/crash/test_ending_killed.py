@@ -8,8 +8,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.errors import Unavailable
 from weir.model.topic import partition_for
 from weir.testing.nodes.node_set import NodeSet, Patient

@@ -19,8 +19,7 @@ from pathlib import Path
 import pytest
 
 import weir
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.client.core.durations import Backoff
 from weir.client.producer.producer import Sent
 from weir.client.producer.receipts import Receipt

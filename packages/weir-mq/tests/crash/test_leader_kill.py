@@ -11,8 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.client.producer.receipts import Sent
 from weir.testing.nodes.node_set import NodeSet, Patient
 

@@ -11,8 +11,7 @@ import os
 from contextlib import AsyncExitStack
 from typing import Any
 
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.testing.nodes.node_set import NodeSet, Patient
 
 KILLS = int(os.environ.get("WEIR_ORDER_KILLS", "1"))

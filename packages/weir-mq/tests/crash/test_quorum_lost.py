@@ -13,8 +13,7 @@ from itertools import combinations
 from pathlib import Path
 
 from weir.client.admin.administration import Part
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.client.producer.receipts import Confirmed
 from weir.testing.nodes.node_set import NodeSet, Patient, running_set
 

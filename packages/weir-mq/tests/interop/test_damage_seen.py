@@ -14,7 +14,7 @@ import pytest
 
 from weir.cli.inspection.survey import survey
 from weir.cli.main import main
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.storage.format.frame import HEADER_SIZE, Kind
 from weir.testing.nodes.children import environment, python
 from weir.testing.nodes.node import Node, running_node, start_node

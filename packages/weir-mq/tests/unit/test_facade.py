@@ -36,12 +36,12 @@ def test_raft_loads_neither_asyncio_nor_the_client() -> None:
 
 def test_connect_loads_the_client() -> None:
     # The counterpart of the test above: it shows that `loaded_after` would see a client.
-    assert {"asyncio", "weir.client.connect"} <= loaded_after("from weir import connect")
+    assert {"asyncio", "weir.client.client"} <= loaded_after("from weir import connect")
 
 
 def test_names_lead_home() -> None:
     from weir.app.app import App
-    from weir.client.connect import connect
+    from weir.client.client import connect
     from weir.model.batch import Batch
     from weir.model.message import Message
 

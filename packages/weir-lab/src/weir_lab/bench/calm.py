@@ -19,8 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.protocol.client.admin import AskLeader, LeaderInfo
 from weir.testing.nodes.node_set import Berth, NodeSet, Patient
 from weir_lab.bench.flow import Flow, flow

@@ -20,8 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.client.core.durations import Backoff
 from weir.errors import WeirError
 from weir.model.limits import MIB

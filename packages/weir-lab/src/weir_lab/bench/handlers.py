@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from weir.app.app import App
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.client.consumer.acknowledgements import AckResult
 from weir.model.limits import BATCH_BYTES_MAX, MIB
 from weir.model.message import Message

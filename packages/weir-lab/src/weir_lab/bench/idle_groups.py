@@ -17,8 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.errors import WeirError
 from weir.testing.nodes.node_set import running_set
 from weir_lab.bench.machine import Machine, family_cpu_seconds, this_machine

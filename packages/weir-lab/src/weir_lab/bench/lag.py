@@ -23,8 +23,7 @@ from random import Random
 
 import msgspec
 
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.client.consumer.consumer import Consumer
 from weir.client.core.grants import Grant
 from weir.errors import WeirError

@@ -9,7 +9,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import weir
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.client.producer.producer import Producer
 from weir.client.reader.reader import Reader
 from weir.model.limits import KIB, MIB

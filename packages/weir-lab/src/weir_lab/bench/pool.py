@@ -21,8 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.errors import WeirError
 from weir.testing.nodes.children import environment, python
 from weir.testing.nodes.node_set import NodeSet, running_set

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.client.producer.producer import Producer
 from weir.client.producer.receipts import Confirmed
 from weir.model.limits import MIB

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.errors import WeirError
 from weir.storage.format.index_file import is_index
 from weir.testing.nodes.node import Node, start_node

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.client.producer.producer import Producer
 from weir.errors import WeirError
 from weir.server.disk.node_folder import new_system

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow as pa
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.errors import WeirError
 from weir.model.arrow import SCHEMA, record_batch
 from weir.model.limits import BATCH_BYTES_MAX, MIB

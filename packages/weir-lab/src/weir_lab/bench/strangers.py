@@ -20,8 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.model.limits import KIB, MIB
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import encode_request

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.client.reader.reader import Reader
 from weir.model.limits import BATCH_BYTES_MAX, MIB
 from weir_lab.bench.bounds import check_bounds

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.client.reader.reader import Reader
 from weir.errors import WeirError
 from weir.model.limits import BATCH_BYTES_MAX, MIB, PARTITIONS_PER_TOPIC_MAX

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.client.producer.receipts import Confirmed
 from weir.device.client import Client as Device
 from weir_lab.demo import flights

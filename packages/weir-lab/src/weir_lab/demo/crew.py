@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir_lab.demo.flights import ORIGINS, TOPIC
 from weir_lab.demo.ledger import NEVER, Received
 from weir_lab.demo.tasks import CrewTask

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from weir.cli.interrupts import Signals
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.testing.nodes.node import Node, running_node
 from weir_lab.demo import order
 from weir_lab.demo.bars import Bars, Step

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.client.core.delivered_batches import Delivered
 from weir.model.limits import MIB
 from weir_lab.demo.flights import ORIGINS, TOPIC

@@ -20,8 +20,7 @@ from weir.app.subscription import (
     call,
     policy_of,
 )
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.client.core.durations import Backoff, seconds
 from weir.client.core.url import parse_url
 

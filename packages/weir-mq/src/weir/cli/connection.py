@@ -62,7 +62,7 @@ def connected(
     """Connect, do `work`, close; return what it returned. A wrong URL is a usage error."""
     import asyncio
 
-    from weir.client.connect import connect
+    from weir.client.client import connect
 
     try:
         connecting = connect(url, name="weir-cli", request_timeout=timeout)

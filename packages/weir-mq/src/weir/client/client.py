@@ -1,24 +1,34 @@
-"""`Client`: publish, produce, read, consume, and look after topics over one link."""
+"""`connect` and the `Client` it gives: publish, produce, read, consume and administer topics."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
-from weir.client.admin.administration import Administration, Held, Part, change_of
+from weir.client.admin.administration import (
+    Administration,
+    Device,
+    Held,
+    Part,
+    change_of,
+    devices_of,
+    forget_hub,
+)
 from weir.client.admin.clusters import Cluster
-from weir.client.admin.hubs import Device, devices_of, forget
 from weir.client.arguments.positions import Start, Until
 from weir.client.arguments.values import Delay, Due
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
+from weir.client.connection.system import SYSTEM
 from weir.client.consumer.acknowledgements import Stale
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.delivery import ConsumerOptions
 from weir.client.core.batcher import BATCH_BYTES
+from weir.client.core.durations import Backoff, seconds
+from weir.client.core.url import parse_url
 from weir.client.producer.producer import Producer, ProducerOptions, Publishing
 from weir.client.producer.receipts import Confirmed, Receipt
 from weir.client.reader.reader import Reader, ReaderOptions
@@ -30,9 +40,11 @@ from weir.protocol.client import messages as m
 #: Ten years: a number that timers and arithmetic still take.
 _WITHOUT_END_SECONDS = 10 * 365 * 24 * 3_600.0
 
+__all__ = ["Backoff", "Client", "connect"]
+
 
 class Client:
-    """One link to a system of brokers. Get one from `weir.client.connect.connect`."""
+    """One link to a system of brokers. Get one from `weir.client.client.connect`."""
 
     def __init__(self, link: Link) -> None:
         """Take a link that is up; `close` ends it."""
@@ -333,7 +345,7 @@ class Client:
 
         Stop the hub before, and say hello anew after: what it repeats of before is there twice.
         """
-        return await forget(await Places.find(self._link, topic), hub)
+        return await forget_hub(await Places.find(self._link, topic), hub)
 
     async def ping(self) -> None:
         """Return when the broker has answered."""
@@ -395,3 +407,77 @@ def _check_one_topic(topic: object, what: str) -> None:
             f"a {what} reads one topic, named by text, not {type(topic).__name__}: open one {what} "
             "for each topic"
         )
+
+
+class Connecting:
+    """A client on its way: `await` it, or enter it with `async with`, which also closes it."""
+
+    def __init__(
+        self, hosts: list[tuple[str, int]], name: str, retry: Backoff, request_timeout: float
+    ) -> None:
+        """Keep how to connect; nothing is dialled yet."""
+        self._hosts = hosts
+        self._name = name
+        self._retry = retry
+        self._request_timeout = request_timeout
+        self._client: Client | None = None
+
+    async def _connect(self) -> Client:
+        system = SYSTEM.get()
+        link = Link(
+            self._hosts,
+            name=self._name,
+            retry=self._retry,
+            request_timeout=self._request_timeout,
+            random=system.dice(),
+            system=system,
+        )
+        await link.start()
+        return Client(link)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"this is no client yet, so it has no {name!r}: write `async with weir.connect(...) "
+            "as w:`, or `w = await weir.connect(...)`"
+        )
+
+    def __await__(self) -> Generator[object, None, Client]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self._connect()
+        return self._client
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+
+_DEFAULT_RETRY = Backoff()
+
+
+def connect(
+    url: str = "weir://localhost:6800",
+    *,
+    name: str = "python",
+    retry: Backoff = _DEFAULT_RETRY,
+    request_timeout: str | float = 30.0,
+) -> Connecting:
+    """Connect to weir://host[:port][,host2[:port2]]: `async with connect() as w`, or await it.
+
+    A lost connection is dialled again with backoff, for ever unless `retry.attempts` is set; a
+    request waits for it up to `request_timeout` ("5s", or seconds) and then raises `Disconnected`.
+    `name` is what the broker calls this client. Raises `ValueError` for what is no address.
+    """
+    if not isinstance(retry, Backoff):
+        raise TypeError(
+            f"retry={retry!r}: give weir.Backoff(attempts={retry if type(retry) is int else 3}), "
+            "which says how often and how long to wait"
+        )
+    timeout = seconds(request_timeout)
+    if not timeout:
+        raise ValueError("request_timeout=0: nothing is answered at once, give more")
+    return Connecting(parse_url(url), name, retry, timeout)

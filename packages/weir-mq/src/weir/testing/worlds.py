@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weir.broker.api.settings import Replication, ShardSettings
-from weir.client.connect import Connecting, connect
+from weir.client.client import Connecting, connect
 from weir.model.limits import KIB, MIB
 from weir.storage.settings import Settings
 from weir.testing.applications import Main, Process, Surroundings

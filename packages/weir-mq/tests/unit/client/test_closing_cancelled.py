@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from weir.client import client as module
-from weir.client.connect import connect
+from weir.client.client import connect
 
 Broker = Callable[[], AbstractAsyncContextManager[Any]]
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from weir import testing
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.client.producer.receipts import Receipt
 from weir.errors import BadRequest, PartitionEnded, UnknownTopic
 from weir.model.topic import partition_for

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.client.producer.producer import Producer
 from weir.client.producer.receipts import Confirmed
 from weir.client.reader.reader import Reader

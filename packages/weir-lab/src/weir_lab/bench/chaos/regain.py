@@ -14,8 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.client.connection.connection import Connection
 from weir.client.nodes import Nodes
 from weir.errors import WeirError

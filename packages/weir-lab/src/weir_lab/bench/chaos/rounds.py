@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.client.nodes import Nodes
 from weir.errors import WeirError
 from weir_lab.bench.chaos.faults import Fault

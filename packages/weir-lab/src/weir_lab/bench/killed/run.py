@@ -15,8 +15,7 @@ import msgspec
 from sqlalchemy import Engine, create_engine, func, select, text
 
 from weir.app import inbox_tables as t
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.errors import WeirError
 from weir.testing.nodes.node_set import NodeSet, Patient, running_set
 from weir_lab.bench import postgres

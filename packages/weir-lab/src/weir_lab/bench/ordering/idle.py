@@ -10,8 +10,7 @@ from statistics import median
 
 import msgspec
 
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.errors import WeirError
 from weir_lab.bench.machine import families_cpu_seconds
 from weir_lab.bench.ordering.reading import Order, Reading

@@ -17,8 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.client.producer.producer import Producer
 from weir.client.producer.receipts import Sent
 from weir.client.reader.reader import Reader

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.model.limits import BATCH_BYTES_MAX, MIB, PARTITIONS_PER_TOPIC_MAX
 from weir.testing.nodes.node_set import HOST, free_ports
 from weir_lab.bench.bounds import check_bounds

@@ -15,8 +15,7 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.client.producer.producer import Producer
 from weir.model.limits import MIB
 from weir_lab.bench.led import Orders, Ready, be_led, report

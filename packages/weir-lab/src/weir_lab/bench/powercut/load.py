@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from weir.client.client import Client
-from weir.client.connect import Connecting, connect
+from weir.client.client import Client, Connecting, connect
 from weir.client.consumer.consumer import Consumer
 from weir.client.core.durations import Backoff
 from weir.client.producer.receipts import Confirmed

@@ -17,8 +17,7 @@ from weir.app.redrive import redrive
 from weir.app.signals import stopped_by_signals
 from weir.app.supervision.process_pool import Child
 from weir.app.supervision.supervisor import Event, Plan, Supervisor
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.client.core.durations import Backoff
 from weir.errors import Disconnected, TopicExists, UnknownTopic, WeirError
 from weir.model.message import Message

@@ -9,8 +9,7 @@ from base64 import b64decode
 from functools import partial
 from typing import Any
 
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.commands.consume import Sub, Tail, for_ever
 from weir.commands.output import Form
 from weir.errors import Disconnected, OffsetOutOfRange, UnknownTopic, ValueLost, WeirError

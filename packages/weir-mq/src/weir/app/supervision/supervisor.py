@@ -10,8 +10,7 @@ from weir.app.app import App
 from weir.app.core.scaling import Look, Scaling
 from weir.app.supervision.process_pool import Crew, Happening, Start
 from weir.client.admin.clusters import Share
-from weir.client.client import Client
-from weir.client.connect import connect
+from weir.client.client import Client, connect
 from weir.errors import Disconnected, UnknownTopic, WeirError
 
 LOOK_SECONDS = 1.0

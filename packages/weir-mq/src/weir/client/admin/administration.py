@@ -1,4 +1,4 @@
-"""Looking after topics and consumer clusters: what `Client`'s methods of that kind do.
+"""Looking after topics, their hubs and consumer clusters: what `Client`'s methods of that kind do.
 
 A partition knows only its own share of a cluster; here the shares are asked for and put together.
 """
@@ -339,3 +339,48 @@ async def _each(
     for first in range(0, len(asked), _ASKED_TOGETHER):
         found += await asyncio.gather(*map(ask, asked[first : first + _ASKED_TOGETHER]))
     return [reply for reply in found if reply is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device (hub, sn) in one partition: the boot and sequence that it is expected to go on with,
+    and the offset of its last message.
+    """
+
+    partition: int
+    hub: int
+    sn: int
+    boot: int
+    next_sequence: int
+    offset: int
+
+
+async def devices_of(places: Places, hub: int | None) -> list[Device]:
+    """Return where the devices of a hub stand, or of all, by partition, hub and sn."""
+    found: list[Device] = []
+    for partition in range(len(places)):
+        part = 0
+        while True:
+            listed = await _list(places, partition, hub, part)
+            found += [Device(partition, *row) for row in listed.devices]
+            part = listed.next_part
+            if not part:
+                break
+    return sorted(found, key=lambda one: (one.partition, one.hub, one.sn))
+
+
+async def _list(places: Places, partition: int, hub: int | None, part: int) -> a.HubList:
+    def request(address: Address) -> m.Request:
+        return a.ListHubs(address, hub, part)
+
+    return await places.ask(partition, request, a.HubList)
+
+
+async def forget_hub(places: Places, hub: int) -> int:
+    """Forget a hub in all partitions; return how many devices that were."""
+
+    def request(address: Address) -> m.Request:
+        return a.ForgetHub(address, hub)
+
+    asked = (places.ask(p, request, a.HubForgotten) for p in range(len(places)))
+    return sum(reply.devices for reply in await asyncio.gather(*asked))

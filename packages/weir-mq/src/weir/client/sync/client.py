@@ -19,27 +19,25 @@ type follow by themselves, and "await" in a docstring means "call".
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from weir.client import client as asynchronous
-from weir.client import connect as door
+from weir.client import scattering
 from weir.client.connection.system import SYSTEM, Background
 from weir.client.consumer import consumer as consumers
-from weir.client.core.delivered_batches import Delivered
+from weir.client.core.delivered_batches import Delivered, LargeDelivered
+from weir.client.core.grants import Grant
 from weir.client.producer import producer as producers
 from weir.client.producer import receipts
+from weir.client.producer.receipts import Receipt
 from weir.client.reader import reader as readers
-from weir.client.sync.large_messages import (
-    delivered_without_async,
-    grant_without_async,
-    without_async,
-)
-from weir.client.sync.scattering import Scattering
+from weir.codec.fields import Buffer
 from weir.errors import WeirError
-from weir.model.message import Message
+from weir.model.message import LargeMessage, Message
 from weir.protocol.client import messages as m
 
 __all__ = ["Client", "Consumer", "Handed", "Producer", "Reader", "Sent", "connect"]
@@ -48,6 +46,117 @@ P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
 S = TypeVar("S")
+
+
+class BlockingLargeMessage(LargeMessage):
+    """A message whose value is not here: `for piece in message.chunks()` streams it.
+
+    `value` raises `TooLarge`; `read()` takes all of it into memory. Errors as `LargeMessage`.
+    """
+
+    _background: Background
+
+    def chunks(self) -> Iterator[Buffer]:  # type: ignore[override]  # the twin without async
+        """Yield the value in pieces of up to 8 MiB, fetched as they are asked for."""
+        return self._background.iterate(super().chunks())
+
+    def read(self) -> bytes:  # type: ignore[override]  # the twin without async
+        """Return the whole value; `size` says how much memory that takes."""
+        return b"".join(bytes(piece) for piece in self.chunks())
+
+
+def without_async(message: Message, background: Background) -> Message:
+    """Return the message itself, or the twin of one whose value has to be fetched."""
+    if type(message) is not LargeMessage:
+        return message
+    large = BlockingLargeMessage.of(message, message.size, message._pieces)
+    assert isinstance(large, BlockingLargeMessage)  # `of` makes what it is called on
+    large._background = background
+    return large
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingLargeDelivered(LargeDelivered):
+    """The twin of a `LargeDelivered`: its message needs no event loop."""
+
+    background: Background | None = None
+
+    def messages(self) -> Iterator[Message]:
+        """Yield the one message, a `BlockingLargeMessage` unless its value was loaded."""
+        assert self.background is not None  # `delivered_without_async` gives it
+        for message in LargeDelivered.messages(self):
+            yield without_async(message, self.background)
+
+
+def delivered_without_async(delivered: Delivered, background: Background) -> Delivered:
+    """Return the batch itself, or the twin of one whose value lies in chunks."""
+    if not isinstance(delivered, LargeDelivered):
+        return delivered
+    return BlockingLargeDelivered(
+        delivered.topic,
+        delivered.partition,
+        delivered.batch,
+        delivered.offset,
+        delivered.next_offset,
+        delivered.source,
+        delivered.loaded,
+        background,
+    )
+
+
+def grant_without_async(grant: Grant, background: Background) -> Grant:
+    """Return a grant whose messages need no event loop."""
+    if not any(isinstance(one, LargeDelivered) for one in grant.batches):
+        return grant
+    twins = tuple(delivered_without_async(one, background) for one in grant.batches)
+    return replace(grant, batches=twins)
+
+
+class Scattering:
+    """One scattering, to enter with `with`: leaving it sends it, an error in it does not."""
+
+    def __init__(self, of: scattering.Scattering, background: Background) -> None:
+        """Speak for `of`, which lives in the loop of `background`."""
+        self._of = of
+        self._background = background
+
+    @property
+    def receipts(self) -> list[Receipt]:
+        """Where its messages are, in the order in which they were published."""
+        return self._of.receipts
+
+    def publish(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        tag: str | None = None,
+        time: int | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Add a message; all of them go to partitions of one topic."""
+        self._of.publish(
+            topic, value, key=key, tag=tag, time=time, headers=headers, partition=partition
+        )
+
+    def ack(self, what: Message | consumers.Grant, consumer: Consumer) -> None:
+        """Add that a message, or a grant of `batches()`, of a consumer is done."""
+        self._of.ack(what, consumer._of)
+
+    def send(self) -> list[Receipt]:
+        """Send it; leaving `with` does."""
+        return self._background.run(self._of.send())
+
+    def __enter__(self) -> Scattering:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.send()
 
 
 class Twin(Generic[A]):
@@ -381,7 +490,7 @@ class Client(Twin[asynchronous.Client]):
             )
 
 
-def _twin(connect: Callable[P, door.Connecting]) -> Callable[P, Client]:
+def _twin(connect: Callable[P, asynchronous.Connecting]) -> Callable[P, Client]:
     @wraps(connect)
     def call(*arguments: P.args, **named: P.kwargs) -> Client:
         connecting = connect(*arguments, **named)  # a wrong URL needs no thread
@@ -395,9 +504,9 @@ def _twin(connect: Callable[P, door.Connecting]) -> Callable[P, Client]:
     return call
 
 
-async def _awaited(connecting: door.Connecting) -> asynchronous.Client:
+async def _awaited(connecting: asynchronous.Connecting) -> asynchronous.Client:
     return await connecting
 
 
 #: Connect and return a `Client`: `with connect() as w`, or call its `close` in the end.
-connect = _twin(door.connect)
+connect = _twin(asynchronous.connect)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.client.connection.link import Link, redial_pause
 from weir.client.core.durations import Backoff
 from weir.errors import Disconnected, Unavailable

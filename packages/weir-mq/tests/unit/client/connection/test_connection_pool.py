@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.client.connection import link
 from weir.errors import Disconnected, NotLeader, Unavailable
 from weir.model.ids import Address

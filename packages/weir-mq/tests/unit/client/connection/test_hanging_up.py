@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from weir.client.connect import connect
+from weir.client.client import connect
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.errors import BadRequest, UnknownOpcode
 from weir.model.clusters import Mode
 from weir.protocol.client import messages as m

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from weir.client.arguments.values import check_columns, key_bytes, value_bytes
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.client.connection.link import why_unreachable
 from weir.client.core.durations import Backoff, seconds
 from weir.client.core.grants import Acks

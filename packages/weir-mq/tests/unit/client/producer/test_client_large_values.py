@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.client.core.durations import Backoff
 from weir.client.producer.chunker import first_of, pieces_of
 from weir.errors import BadBatch, Overloaded, TooLarge, ValueLost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.client.producer.partition_sender import ALONE_IN_A_ROW
 from weir.protocol.client import messages as m
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.errors import StampTooFar
 from weir.model.stamp import stamp_at
 from weir.protocol.client import messages as m

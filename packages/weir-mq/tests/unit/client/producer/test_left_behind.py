@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from weir import testing
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.client.producer.receipts import Handed, Limits
 from weir.errors import Disconnected, Fenced, WeirError
 from weir.model.topic import partition_for

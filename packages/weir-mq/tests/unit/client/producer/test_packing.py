@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.client.core.batcher import Packing
 from weir.client.core.delivered_batches import deliver
 from weir.errors import BadBatch, BadRequest

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import weir
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.errors import BadRequest
 from weir.model.topic import partition_for
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.client.core.durations import Backoff
 from weir.client.producer.receipts import Confirmed
 from weir.errors import (

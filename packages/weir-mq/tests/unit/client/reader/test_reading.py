@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.client.core.durations import Backoff
 from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import BadRequest, Disconnected, OffsetOutOfRange, UnknownTopic

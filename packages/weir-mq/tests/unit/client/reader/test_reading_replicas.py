@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.client.reader import fetcher
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weir.client.connect import connect
+from weir.client.client import connect
 from weir.client.connection import metadata
 from weir.client.reader import total_order
 from weir.errors import (

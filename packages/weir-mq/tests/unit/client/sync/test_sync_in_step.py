@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weir.client import client, connect
+from weir.client import client
 from weir.client.connection.link import Link
 from weir.client.consumer import consumer
 from weir.client.core.durations import Backoff
@@ -88,7 +88,7 @@ def test_the_twin_has_what_objects_are_given() -> None:
 
 def test_both_doors_open_alike() -> None:
     assert (
-        inspect.signature(sync.connect).parameters == inspect.signature(connect.connect).parameters
+        inspect.signature(sync.connect).parameters == inspect.signature(client.connect).parameters
     )
 
 
