@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import weir
-from weir.app import inbox_pruning
+from weir.app import inbox as inbox_module
 from weir.app import inbox_tables as t
 from weir_lab.bench import postgres
 
@@ -50,7 +50,7 @@ def url() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds may follow each other at once; whoever adds a row then always looks again."""
-    monkeypatch.setattr(inbox_pruning, "GAP", 0.0)
+    monkeypatch.setattr(inbox_module, "GAP", 0.0)
 
 
 @pytest.fixture(params=["one statement", "step by step"])

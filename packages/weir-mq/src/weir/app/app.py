@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from weir.app.hooks import Hooks
+from weir.app.handlers import Hooks
 from weir.app.runner import Running
 from weir.app.signals import stopped_by_signals
 from weir.app.subscription import (

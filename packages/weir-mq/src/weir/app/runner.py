@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 from weir.app.dead_letters import bury
 from weir.app.dispatcher import Handling
-from weir.app.hooks import Hooks, work_of
+from weir.app.handlers import Hooks, Threads, work_of
 from weir.app.subscription import Subscription
-from weir.app.threads import Threads
 from weir.client.client import Client
 from weir.client.connection.system import SYSTEM
 from weir.client.consumer.consumer import Consumer

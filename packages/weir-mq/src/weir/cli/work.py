@@ -56,8 +56,8 @@ def work(
     import asyncio
     import os
 
-    from weir.app.supervision.loader import NoApp, load
     from weir.app.supervision.supervisor import Plan, Supervisor
+    from weir.app.supervision.worker import NoApp, load
     from weir.client.core.durations import seconds
     from weir.client.core.url import parse_url
 
@@ -160,7 +160,7 @@ def metrics_text(supervisor: Supervisor, plan: Plan) -> str:
 
 def _starting(name: str, plan: Plan, as_json: bool) -> Start:
     """Return what starts a process with the handlers of MODULE:APP."""
-    from weir.app.supervision.child_processes import starting
+    from weir.app.supervision.worker import starting
     from weir.server.processes.interpreter import python
 
     words = python("weir.app.supervision.worker", name, plan.cluster, plan.url, f"{plan.grace:g}")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import weir
-from weir.app.redrive import redrive
+from weir.app.dead_letters import redrive
 
 AT_ONCE = weir.Backoff(attempts=2, first=0.0, jitter=0)
 

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import weir
-from weir.app import inbox_pruning
+from weir.app import inbox as inbox_module
 from weir.app import inbox_tables as t
 from weir.app.inbox import name_of
 
@@ -33,7 +33,7 @@ class Unlock(Base):
 @pytest.fixture(autouse=True)
 def _quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds may follow each other at once; whoever adds a row then always looks again."""
-    monkeypatch.setattr(inbox_pruning, "GAP", 0.0)
+    monkeypatch.setattr(inbox_module, "GAP", 0.0)
 
 
 @pytest.fixture(params=["one statement", "step by step"])
@@ -222,11 +222,11 @@ def test_rows_stay_for_a_while_below_a_floor(
     engine: Engine, inbox: weir.Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
-        monkeypatch.setattr(inbox_pruning, "GAP", 3_600.0)
+        monkeypatch.setattr(inbox_module, "GAP", 3_600.0)
         record(engine, inbox, message(0))
         for _ in range(3):
             assert await inbox.prune("doors", {0: 1}) == 0
-        monkeypatch.setattr(inbox_pruning, "GAP", 0.0)
+        monkeypatch.setattr(inbox_module, "GAP", 0.0)
         assert await inbox.prune("doors", {0: 1}) == 1
 
     asyncio.run(work())

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from weir.app.threads import Threads
+from weir.app.handlers import Threads
 from weir.server.processes.interpreter import environment
 
 HANGING = """
 import asyncio, threading
-from weir.app.threads import Threads
+from weir.app.handlers import Threads
 
 async def main():
     begun = asyncio.Event()

@@ -17,7 +17,7 @@ from types import FrameType
 import msgspec
 from sqlalchemy import Engine, create_engine, text
 
-from weir.app import inbox_pruning
+from weir.app import inbox as inbox_module
 from weir.app.app import App
 from weir.app.inbox import Inbox
 from weir.errors import Disconnected
@@ -108,7 +108,7 @@ async def _run(app: App, stop: asyncio.Event) -> None:
 
 def main() -> None:
     """Do what the only word, JSON, says."""
-    inbox_pruning.GAP = GAP_SECONDS
+    inbox_module.GAP = GAP_SECONDS
     asyncio.run(Worker(msgspec.json.decode(sys.argv[1], type=Orders)).run())
 
 

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from weir.app.app import App
 from weir.app.core.retry_policy import Reject
-from weir.app.redrive import redrive
+from weir.app.dead_letters import redrive
 from weir.app.signals import stopped_by_signals
 from weir.app.supervision.process_pool import Child
 from weir.app.supervision.supervisor import Event, Plan, Supervisor

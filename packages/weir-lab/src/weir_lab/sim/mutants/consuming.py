@@ -243,7 +243,7 @@ def a_nack_forgets_its_delay(patch: Patch) -> None:
 def what_a_plain_handler_raises_is_lost(patch: Patch) -> None:
     """A handler that is a plain function fails with what it raises: its message comes again."""
     patch.source(
-        "weir.app.threads",
+        "weir.app.handlers",
         "outcome = partial(_settle, future, future.set_exception, error)\n            with",
         "outcome = partial(_settle, future, future.set_result, None)\n            with",
     )

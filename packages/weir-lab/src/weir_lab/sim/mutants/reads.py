@@ -9,7 +9,7 @@ _CONSUME = "weir.commands.consume"
 _CREW = "weir.app.supervision.process_pool"
 _CUTS = "weir.spark.cuts"
 _FETCHING = "weir.spark.fetcher"
-_REDRIVE = "weir.app.redrive"
+_REDRIVE = "weir.app.dead_letters"
 _STREAM = "weir.spark.stream"
 _SUPERVISING = "weir.app.supervision.supervisor"
 

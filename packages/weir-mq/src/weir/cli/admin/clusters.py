@@ -10,7 +10,7 @@ import typer
 from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
-    from weir.app.redrive import Redriven
+    from weir.app.dead_letters import Redriven
     from weir.client.admin.clusters import Cluster
     from weir.client.arguments.positions import Start
     from weir.client.client import Client
@@ -221,7 +221,7 @@ def redrive(
     All that are there now; the next redrive goes on behind them. Each is acked after its copy is
     confirmed: killed in between, this leaves one that goes back twice.
     """
-    from weir.app.redrive import redrive as back
+    from weir.app.dead_letters import redrive as back
     from weir.cli.output import hint, print_json
 
     async def work(client: Client) -> Redriven:

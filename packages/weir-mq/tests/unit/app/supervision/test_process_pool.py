@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Callable
 
-from weir.app.supervision.child_processes import starting
 from weir.app.supervision.process_pool import Crew, Ended, Happening, Killed, Refused, Started
+from weir.app.supervision.worker import starting
 
 STAYS = "import sys; sys.stdin.read()"
 DEAF = f"""

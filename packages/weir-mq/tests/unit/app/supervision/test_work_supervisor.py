@@ -10,8 +10,8 @@ import pytest
 
 import weir
 from weir.app.supervision import supervisor as module
-from weir.app.supervision.child_processes import starting
 from weir.app.supervision.supervisor import Blind, Plan, Scaled, Seen, Supervisor
+from weir.app.supervision.worker import starting
 from weir.errors import Disconnected
 
 CAT = starting(["/bin/cat"])
