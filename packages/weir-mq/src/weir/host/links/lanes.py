@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weir.broker.api import events as ev
-from weir.broker.replica.peers.link_timeout import Silence
 from weir.codec.fields import Buffer, total
 from weir.errors import RemoteProtocolError
 from weir.host.connections import Transport
+from weir.host.links.link_timeout import Silence
 from weir.host.shard_connections import Home
 from weir.host.trunk_end import Outlet
 from weir.model.limits import KIB, LINK_SILENT_MS, LINK_STALLED_MS, LINK_UNSENT_BYTES_MAX
