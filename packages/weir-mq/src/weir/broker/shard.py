@@ -25,7 +25,7 @@ from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.reassignment import give_away
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.context import Surroundings
-from weir.broker.partition.retention_sweep import Sweep
+from weir.broker.partition.retention import Sweep
 from weir.broker.partition.topics import Topics
 from weir.broker.replica.peers.node_state import Clocks, Full, Rooms
 from weir.broker.replica.peers.refill import Refill

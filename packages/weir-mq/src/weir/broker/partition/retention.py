@@ -1,23 +1,37 @@
-"""Retention: which messages are to go (DESIGN §4: log start moves by an entry).
+"""Retention: which messages are to go, and when a shard looks for them (DESIGN §4: log start
+moves).
 
 The leader looks at ages and sizes now and then, and proposes; every replica lets go at the entry.
 So no replica's clock decides (counterexample 13). Whole entries go, never a part of one; what is
-left is never less than a size limit. Values that somebody began and left lying go with them.
-Where a topic keeps messages until clusters are done with them, those go that all of these have
+left is never less than a size limit. Values that somebody began and left lying go with them. Where
+a topic keeps messages until clusters are done with them, those go that all of these have
 acknowledged; age and size let more go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol
 
+from weir.broker.forwarding.forwarder import NO_REPLY, Passing
+from weir.broker.metadata.catalog import Catalog
 from weir.broker.records.control import LogStartMoved
 from weir.broker.records.entries import of_control
 from weir.broker.replica.group import Group
+from weir.broker.runtime.outbox import Caller, Outbox
+from weir.broker.runtime.session import Session
 from weir.broker.state.state import PartitionState
+from weir.errors import Refused
+from weir.model.ids import Address, partition_of, topic_of
 from weir.model.limits import OPEN_VALUE_MS
 from weir.model.stamp import stamp_at
-from weir.model.topic import EVERY_CLUSTER, FOREVER, TopicSettings
+from weir.model.topic import EVERY_CLUSTER, FOREVER, Topic, TopicSettings
+from weir.order.clock import Time
+from weir.protocol.client.barriers import ReportDone
+
+#: A tick looks at so many partitions at most: a look costs some microseconds.
+_LOOKS_PER_TICK = 64
 
 
 def retain(
@@ -97,3 +111,93 @@ def _cut(
     if offset > state.next_offset:
         index, offset = everything
     return index, offset
+
+
+class Retained(Protocol):
+    """A partition of this shard, as far as its retention goes."""
+
+    group: Group
+    state: PartitionState
+    #: How far clusters are that read the topic in total order; None if nobody has said so yet.
+    cursors_done: dict[str, int] | None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads it."""
+
+    def retain(self, topic: Topic) -> None:
+        """Propose a later start if its topic's settings let messages go."""
+
+
+class Served(Protocol):
+    """The partitions of a shard."""
+
+    catalog: Catalog
+
+    def partitions(self) -> Iterable[Retained]:
+        """Return all of them."""
+
+    def find(self, group: int) -> Retained | None:
+        """Return the partition of a group if it is served here."""
+
+
+class Sweep:
+    """Looks at every partition of a shard once in a while.
+
+    A cluster that reads a topic in total order has its cursor in partition 0. Where messages stay
+    until clusters are done with them, the leader of partition 0 tells those of the others how far
+    such clusters are. That is not replicated: without it messages stay longer.
+    """
+
+    __slots__ = ("_due_ms", "_every_ms", "_left", "_outbox", "_passing", "_time", "_topics")
+
+    def __init__(
+        self, topics: Served, passing: Passing, outbox: Outbox, time: Time, every_ms: int
+    ) -> None:
+        """Begin `every_ms` from now."""
+        self._topics = topics
+        self._passing = passing
+        self._outbox = outbox
+        self._time = time
+        self._every_ms = every_ms
+        self._due_ms = time.monotonic_ms() + every_ms
+        self._left: list[int] = []
+
+    def tick(self) -> None:
+        """Look at the next partitions, if it is time."""
+        now = self._time.monotonic_ms()
+        if now >= self._due_ms and not self._left:
+            self._due_ms = now + self._every_ms
+            self._left = [partition.group.id for partition in self._topics.partitions()]
+        if not self._left:
+            return
+        looked, self._left = self._left[:_LOOKS_PER_TICK], self._left[_LOOKS_PER_TICK:]
+        for group in looked:
+            topic = self._topics.catalog.by_id(topic_of(group))
+            partition = self._topics.find(group)  # it may not have joined its topic yet
+            if topic is not None and partition is not None:
+                partition.retain(topic)
+                if topic.settings.until_done and topic.order == "total":
+                    self._report(topic, partition)
+
+    def reported(self, session: Session, caller: Caller, request: ReportDone) -> None:
+        """Take from the leader of partition 0 how far clusters are in another partition."""
+        self._outbox.answered(session.id)  # there is no reply: it is told again
+        if (partition := self._topics.find(request.address.group)) is not None:
+            partition.cursors_done = dict(request.done)
+
+    def _report(self, topic: Topic, first: Retained) -> None:
+        """Tell the other partitions of a topic, if `first` is its partition 0 and is led here."""
+        if partition_of(first.group.id) or not first.leads:
+            return
+        for group in topic.groups()[1:]:
+            done = first.state.cursors.done_in(partition_of(group))
+            here = self._topics.find(group)
+            if here is not None and here.leads:
+                here.cursors_done = done
+                continue
+            with suppress(Refused):  # it is told again with the next sweep
+                place = self._passing.routes.toward(group)
+                if place != self._passing.shard:
+                    request = ReportDone(Address(0, 0, group), tuple(done.items()))
+                    self._passing.ask_own(place, request, NO_REPLY)
