@@ -33,13 +33,13 @@ from weir.storage.format.frame import Kind
 
 #: Nobody waits longer for the replica to be current.
 CURRENT_WITHIN_MS = 5_000
+#: Who is parked waits no longer for news.
+NEWS_WITHIN_MS = 5_000
 #: How long to wait before asking again for what was refused.
 _AGAIN_AFTER_MS = 1_000
 
 #: Told True once the replica is current, and False if that cannot be known now.
 Then = Callable[[bool], None]
-#: Who is parked waits no longer for news.
-NEWS_WITHIN_MS = 5_000
 _unpack = msgspec.msgpack.Decoder().decode
 
 

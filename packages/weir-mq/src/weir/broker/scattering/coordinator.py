@@ -39,7 +39,8 @@ _DECIDE_MS = 5_000
 _KNOWN_MS = 1_000
 #: How far ahead of all known stamps the first attempt is stamped, and the last ones.
 _LEAD_MS, _LEAD_MS_MAX = 2, 256
-_WITHIN_MS = 4_000
+#: Each step of a recovery is told to the parts for so long; then it is left until it is asked anew.
+_RECOVERED_WITHIN_MS = 4_000
 
 
 class Surface(NamedTuple):
@@ -361,7 +362,7 @@ class Recovery:
             self._round(Step.CLOSE, self._over)
 
     def _settle(self, step: Step) -> None:
-        until_ms = self._time.monotonic_ms() + _WITHIN_MS
+        until_ms = self._time.monotonic_ms() + _RECOVERED_WITHIN_MS
         settle(self._asks, self._attempt, self._parts, self._left, step, until_ms, self._over)
 
     def _over(self, answers: Answers) -> None:
@@ -373,7 +374,7 @@ class Recovery:
         then: Callable[[Answers], None],
         enough: Callable[[Answers], bool] = lambda answers: False,
     ) -> None:
-        until_ms = self._time.monotonic_ms() + _WITHIN_MS
+        until_ms = self._time.monotonic_ms() + _RECOVERED_WITHIN_MS
         make = partial(question, self._attempt, step)
         self._asks.start(Round(make, self._left, until_ms, then, enough))
 
