@@ -28,9 +28,8 @@ from weir.host.trunk_end import Guest
 from weir.host.trunks import Trunks
 from weir.model.limits import CONNECTIONS_MAX
 from weir.server.disk.flushes import Flushes
-from weir.server.disk.jobs import checkpoint_saved, chore_done, read_done
 from weir.server.disk.position_saver import PositionSaver
-from weir.server.disk.thread_pool import DiskPool
+from weir.server.disk.thread_pool import DiskPool, checkpoint_saved, chore_done, read_done
 from weir.server.network.connections import Network, Peer
 from weir.server.network.shard_connections import Wires
 from weir.storage.disk import Disk

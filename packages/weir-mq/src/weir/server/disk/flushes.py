@@ -22,8 +22,8 @@ from weir.broker.api import events as ev
 from weir.broker.api.counts import Histogram
 from weir.host.flush_schedule import FlushSchedule
 from weir.server.config.quantity import in_mib
-from weir.server.disk.jobs import die
 from weir.server.disk.position_saver import PositionSaver
+from weir.server.disk.thread_pool import die
 from weir.server.reminder import Reminder
 from weir.storage.disk import Disk
 from weir.storage.segments.flush import Flush
