@@ -17,8 +17,8 @@ from typing import TypeVar
 from weir.client.connection.system import SYSTEM, System
 from weir.model.limits import VALUE_CHUNK_BYTES
 from weir.testing.simulator.brokerset import BrokerSet
+from weir.testing.simulator.clients.connections import Machine
 from weir.testing.simulator.clients.loop import VirtualLoop
-from weir.testing.simulator.clients.machine import Machine
 from weir.testing.simulator.clients.threads import (
     VirtualBackground,
     VirtualQueue,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from weir.testing.simulator.clients.connections import Machine
 from weir.testing.simulator.clients.loop import VirtualLoop
-from weir.testing.simulator.clients.machine import Machine
 from weir.testing.simulator.network import End, Link, Net, Way
 from weir.testing.simulator.world import SECOND, World
 
