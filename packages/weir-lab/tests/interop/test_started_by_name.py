@@ -25,11 +25,10 @@ from pyspark.serializers import CloudPickleSerializer
 import weir
 from weir.model.ids import Address
 from weir.protocol.client.messages import TopicInfo
-from weir.spark.batch import BatchReader, Task
 from weir.spark.fetcher import Portion, portions
 from weir.spark.options import Options
 from weir.spark.planning import Cut
-from weir.spark.source import StreamReader, WeirDataSource
+from weir.spark.source import BatchReader, StreamReader, Task, WeirDataSource
 from weir.spark.stream import Stream
 from weir_lab.sim import power, run
 from weir_lab.sim.mutants import redraw

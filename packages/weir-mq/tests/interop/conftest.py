@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.client.sync.blocking_client import BlockingClient
+from weir.spark.blocking_client import BlockingClient
 from weir.testing.nodes.node import Node
 
 Pids = Callable[[Node], list[int]]

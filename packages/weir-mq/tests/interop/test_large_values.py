@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 
 import weir
-from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import TooLarge
 from weir.model.limits import MIB
 from weir.model.message import LargeMessage
+from weir.spark.blocking_client import BlockingClient
 from weir.spark.connections import forget
 from weir.spark.fetcher import Portion, Source, record_batches
 from weir.spark.planning import Range

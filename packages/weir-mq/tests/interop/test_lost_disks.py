@@ -14,9 +14,9 @@ import weir
 from weir.cli.interrupts import Signals
 from weir.client.client import Client
 from weir.client.nodes import Nodes
-from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import Disconnected
 from weir.server.disk.node_folder import NodeFolder, Part
+from weir.spark.blocking_client import BlockingClient
 from weir.testing.nodes.node_set import NodeSet as DevSet
 
 _VALUES = [b"%d" % number for number in range(50)]

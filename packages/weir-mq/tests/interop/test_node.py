@@ -14,7 +14,6 @@ import pytest
 import weir
 from weir import device
 from weir.broker.partition.partition import Partition
-from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import (
     BadRequest,
     Disconnected,
@@ -28,6 +27,7 @@ from weir.protocol.client.codec import ClientStream, decode_reply, encode_reques
 from weir.protocol.frame import ClientFrame
 from weir.server.config.sections import Config, LogConfig, MemoryConfig, NodeConfig
 from weir.server.processes.assembly import serve
+from weir.spark.blocking_client import BlockingClient
 
 Body = Callable[[int], Coroutine[Any, Any, None]]
 

@@ -19,11 +19,11 @@ from sqlalchemy import create_engine, text
 
 import weir
 from weir import device, sync
-from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import Fenced
 from weir.model.batch import encode
 from weir.protocol.client import messages as m
 from weir.protocol.device.deliveries import ALL_PARTITIONS
+from weir.spark.blocking_client import BlockingClient
 from weir.testing.nodes.node import Node, start_node
 from weir.testing.nodes.node_set import NodeSet, Patient
 

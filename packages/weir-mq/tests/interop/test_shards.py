@@ -17,11 +17,11 @@ import weir
 from weir import device
 from weir.cli.inspection.survey import log_folders
 from weir.client.client import Client
-from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import Disconnected, Fenced, UnknownOpcode, UnknownTopic
 from weir.model.batch import encode
 from weir.protocol.client import messages as m
 from weir.server.disk.node_folder import NodeFolder
+from weir.spark.blocking_client import BlockingClient
 from weir.testing.nodes.node import Node, NodeFailed, running_node
 
 LOGS = 4

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import Unavailable
 from weir.protocol.client import messages as m
+from weir.spark.blocking_client import BlockingClient
 from weir.testing.nodes.node import Node, running_node
 
 Pids = Callable[[Node], list[int]]

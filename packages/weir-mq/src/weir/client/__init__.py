@@ -2,5 +2,5 @@
 
 `core` decides and is pure. `arguments` reads what applications write. `connection` holds the
 connections to a BrokerSet; `producer`, `reader`, `consumer` and `admin` use it. `sync` is the
-blocking twin, and a bare connection for worker processes. This file imports nothing.
+blocking twin. This file imports nothing.
 """

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
-from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import Unavailable
 from weir.order.barrier import Barrier
 from weir.protocol.client.messages import TopicInfo
 from weir.spark import planning
+from weir.spark.blocking_client import BlockingClient
 from weir.spark.bounds import Bound, Latest, Stamped
 from weir.spark.cuts import Cuts
 from weir.spark.planning import Cut

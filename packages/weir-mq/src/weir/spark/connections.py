@@ -14,8 +14,8 @@ import numpy as np
 
 from weir.client.connection.system import SYSTEM
 from weir.client.core.durations import Backoff
-from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import BadBatch, Disconnected, Refused, RemoteProtocolError, WeirError
+from weir.spark.blocking_client import BlockingClient
 from weir.spark.options import Hosts
 
 #: How long a question is asked again while a broker restarts or a leader moves.

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from weir.client.core.delivered_batches import deliver
-from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import OffsetOutOfRange, UnknownTopic
 from weir.model.ids import Address
 from weir.model.limits import KIB, MIB
 from weir.protocol.client.messages import PositionsReply, TopicInfo
+from weir.spark.blocking_client import BlockingClient
 from weir.spark.bounds import Bound, Earliest, Latest, Offsets, Stamped
 from weir.spark.connections import ask
 from weir.spark.errors import BadOption

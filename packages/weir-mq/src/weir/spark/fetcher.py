@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from weir.client.core.delivered_batches import Delivered, LargeDelivered, deliver
-from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import NotLeader, OffsetOutOfRange, UnknownTopic
 from weir.model.arrow import record_batch
 from weir.model.ids import Address
 from weir.model.limits import MIB
 from weir.protocol.client.messages import TopicInfo
 from weir.spark import planning
+from weir.spark.blocking_client import BlockingClient
 from weir.spark.connections import ask
 from weir.spark.errors import RangeLost
 from weir.spark.large_values import LARGE_VALUES, LargeValues, load

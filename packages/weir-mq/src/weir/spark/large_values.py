@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weir.client.core.delivered_batches import Assembly, LargeDelivered
-from weir.client.sync.blocking_client import BlockingClient
 from weir.model.ids import Address
 from weir.model.limits import MIB, VALUE_BYTES_LOADED_MAX
 from weir.protocol.client import messages as m
+from weir.spark.blocking_client import BlockingClient
 from weir.spark.errors import ValueTooLarge
 
 #: Of one reply; a single chunk may be larger.

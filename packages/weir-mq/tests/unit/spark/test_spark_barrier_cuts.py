@@ -16,10 +16,9 @@ from weir.model.header import HEADER_SIZE, stamped
 from weir.model.ids import Address, group_of
 from weir.protocol.client import messages as m
 from weir.spark import connections
-from weir.spark.batch import Task
 from weir.spark.errors import BadOption
 from weir.spark.planning import Cut
-from weir.spark.source import Offset, StreamReader, WeirDataSource
+from weir.spark.source import Offset, StreamReader, Task, WeirDataSource
 
 ALL = ReadAllAvailable()
 PER_BATCH = 3

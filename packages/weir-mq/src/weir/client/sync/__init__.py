@@ -1,1 +1,1 @@
-"""The client without async, and a client over one blocking socket for worker processes."""
+"""The client without async: what applications import as `weir.sync`."""

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 import weir
-from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import UnknownTopic
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
+from weir.spark.blocking_client import BlockingClient
 
 #: How often the node is asked where the topic is served after it was told of all partitions.
 LATE = 2

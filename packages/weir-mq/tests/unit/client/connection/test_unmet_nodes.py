@@ -9,9 +9,9 @@ import pytest
 
 import weir
 from weir.client.connection import link
-from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import Disconnected
 from weir.protocol.client import messages as m
+from weir.spark.blocking_client import BlockingClient
 
 
 def test_a_node_that_has_met_its_set_is_taken_at_once(

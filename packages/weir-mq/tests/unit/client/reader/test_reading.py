@@ -9,10 +9,10 @@ import pytest
 
 from weir.client.client import connect
 from weir.client.core.durations import Backoff
-from weir.client.sync.blocking_client import BlockingClient
 from weir.errors import BadRequest, Disconnected, OffsetOutOfRange, UnknownTopic
 from weir.model.batch import Batch
 from weir.protocol.client import messages as m
+from weir.spark.blocking_client import BlockingClient
 
 QUICK = Backoff(first=0.005, most=0.02)
 

@@ -17,7 +17,6 @@ import pytest
 import weir
 from weir.broker.api.counts import Histogram
 from weir.broker.replica.peers.node_state import Full
-from weir.client.sync.blocking_client import BlockingClient
 from weir.device.client import Client as Device
 from weir.errors import Disconnected, RemoteProtocolError, UnknownTopic
 from weir.server.config.sections import Config, LogConfig, MetricsConfig, NodeConfig
@@ -26,6 +25,7 @@ from weir.server.observability.exposition import Family
 from weir.server.observability.http_pages import PLAIN, Answer, Pages
 from weir.server.observability.monitoring import Recent, _pages
 from weir.server.processes.assembly import serve
+from weir.spark.blocking_client import BlockingClient
 
 BOARD = Path(__file__).parents[6] / "deploy/grafana-weir.json"
 SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\})? ([0-9.e+-]+)')
