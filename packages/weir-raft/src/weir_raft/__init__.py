@@ -11,6 +11,7 @@ figure numbers in this package are the dissertation's ("Consensus: Bridging Theo
 from __future__ import annotations
 
 from weir_raft.config import Config
+from weir_raft.context import NodeContext
 from weir_raft.core import Role
 from weir_raft.errors import (
     ChangePending,
@@ -78,6 +79,7 @@ __all__ = [
     "Message",
     "Multi",
     "Node",
+    "NodeContext",
     "NotLeader",
     "NotReady",
     "NothingReady",

@@ -17,6 +17,7 @@ from enum import Enum
 
 from weir_raft.candidate import Candidate, PreCandidate
 from weir_raft.config import Config
+from weir_raft.context import NodeContext
 from weir_raft.election import reply_to_request
 from weir_raft.errors import StorageError
 from weir_raft.follower import Follower
@@ -63,9 +64,9 @@ class Core:
 
     __slots__ = ("_lost_leadership", "_lost_quorum", "ground", "log", "state")
 
-    def __init__(self, config: Config, storage: Storage) -> None:
+    def __init__(self, config: Config, storage: Storage, context: NodeContext) -> None:
         config.validate()
-        self.ground = Ground(config, storage)
+        self.ground = Ground(config, storage, context)
         self.log = self.ground.log
         last_term, _ = self.log.end
         if last_term > self.ground.term:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from weir_raft.arriving import Arriving
-from weir_raft.ground import NEVER, Contact, Ground
+from weir_raft.context import NEVER, Contact
+from weir_raft.ground import Ground
 from weir_raft.membership import Configuration
 from weir_raft.messages import (
     Append,

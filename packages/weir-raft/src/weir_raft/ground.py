@@ -6,66 +6,13 @@ from collections import deque
 from collections.abc import Callable
 
 from weir_raft.config import Config
+from weir_raft.context import NodeContext, OwnContext
 from weir_raft.history import History
 from weir_raft.log_view import LogView
 from weir_raft.membership import Configuration
 from weir_raft.messages import Message
 from weir_raft.ready import Load, ReadState
 from weir_raft.storage import NOBODY, HardState, Snapshot, Storage
-
-#: Later than any deadline: nothing to wait for.
-NEVER = 1 << 62
-
-
-class Clock:
-    """Time in milliseconds, and rounds of heartbeats; the groups of one host share one."""
-
-    __slots__ = ("now", "round")
-
-    def __init__(self) -> None:
-        self.now = 0
-        #: The newest round of heartbeats that was sent.
-        self.round = 0
-
-
-class Pledge:
-    """The highest fence that was promised to anybody; the groups of one host share one.
-
-    A vote carries it, so whoever is elected knows of every promise that a majority gave. What was
-    promised for other groups is in it too, which may say more than is needed, never less.
-    """
-
-    __slots__ = ("fence",)
-
-    def __init__(self, fence: int = 0) -> None:
-        self.fence = fence
-
-    def raise_to(self, fence: int) -> None:
-        """Keep `fence` if it is the highest yet."""
-        self.fence = max(self.fence, fence)
-
-
-class Contact:
-    """When somebody was heard of, and whether messages can reach them at all."""
-
-    __slots__ = ("heard_at", "up")
-
-    def __init__(self) -> None:
-        self.heard_at = -NEVER
-        self.up = True
-
-
-class Contacts:
-    """Where a leader finds the contact of a member: one of its own, unless links are shared."""
-
-    __slots__ = ()
-
-    #: Whether heartbeats go out for many groups at once, and not by this node.
-    shared = False
-
-    def of(self, member: int) -> Contact:
-        """The contact that tells whether `member` answers."""
-        return Contact()
 
 
 class Asked:
@@ -100,20 +47,25 @@ class Ground:
         "loads_asked",
         "log",
         "outbox",
-        "pledge",
+        "promises",
         "random",
         "reads",
         "snapshot",
         "wants_snapshot",
     )
 
-    def __init__(self, config: Config, storage: Storage) -> None:
+    def __init__(
+        self, config: Config, storage: Storage, context: NodeContext | None = None
+    ) -> None:
+        if context is None:
+            context = OwnContext()
         self.config = config
         self.id = config.id
-        self.pledge = Pledge(config.fence)
+        self.promises = context.promises
+        self.promises.raise_to(config.fence)
         self.random: Callable[[], float] = config.random or _Spread(config.id).draw
-        self.clock = Clock()
-        self.contacts = Contacts()
+        self.clock = context.clock
+        self.contacts = context.contacts
         self.log = LogView(config, storage)
         self.history = History(config, storage)
         self.hard_state = storage.hard_state()
@@ -132,7 +84,7 @@ class Ground:
     @property
     def fence(self) -> int:
         """The highest fence that was promised."""
-        return self.pledge.fence
+        return self.promises.fence
 
     @property
     def term(self) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from weir_raft.ground import NEVER, Ground
+from weir_raft.context import NEVER, Contact
+from weir_raft.ground import Ground
 from weir_raft.member import Member
 from weir_raft.messages import AppendReply, Heartbeat, HeartbeatReply, SnapshotReply, TimeoutNow
 from weir_raft.quorum import VoteResult
@@ -69,6 +70,14 @@ class Leader:
             self.transferee = NOBODY
         self._sending.dirty = bool(self.members)
         self._serve()
+
+    def hear_through(self, member: int, contact: Contact) -> None:
+        """Let `contact` say from now on whether a member answers."""
+        self.members[member].contact = contact
+
+    def wake(self) -> None:
+        """Look after the members with the next tick."""
+        self.deadline = self._ground.clock.now
 
     def append(self, kind: EntryKind, data: object, size: int) -> int:
         """Put an entry at the end of the log, to be written and sent with the next Ready."""

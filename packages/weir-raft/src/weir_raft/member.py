@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from weir_raft.ground import Contact
+from weir_raft.context import Contact
 from weir_raft.progress import Progress, ProgressState
 from weir_raft.storage import Snapshot
 

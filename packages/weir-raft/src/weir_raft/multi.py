@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weir_raft.ground import NEVER, Clock, Contact, Ground, Pledge
+from weir_raft.context import Clock, Contact, NodeContext, Pledge
+from weir_raft.errors import HostError
+from weir_raft.ground import Ground
 from weir_raft.leader import Leader
 from weir_raft.link import Link
 from weir_raft.messages import Beat, BeatReply, HeartbeatReply, LinkMessage
 from weir_raft.node import Node
 from weir_raft.quorum import committed_index
-from weir_raft.seat import Seat, SeatContacts
+from weir_raft.seat import Seat, SeatContacts, SharedContext
 from weir_raft.seating import Seating
 from weir_raft.storage import NOBODY
 
@@ -44,7 +46,7 @@ class Multi:
         self._election_ms = election_ms
         self._clock = Clock()
         self._pledge = Pledge()
-        self._seats = Seating(peer_of, self._clock)
+        self._seats = Seating(peer_of)
         self._beat_at = 0
         # Whether some peer may be owed an answer.
         self._owes = False
@@ -56,18 +58,21 @@ class Multi:
         #: durable first; a host that starts again gives it to its nodes as Config.fence.
         self.fence_bound = 0
 
+    def context(self, group: int) -> NodeContext:
+        """Return what to make the node of a group with that is to be added; others do not tick it.
+
+        A node that takes no part is made without, and promises by itself.
+        """
+        contacts = SeatContacts(self._seats.contact, group)
+        return SharedContext(self._clock, self._pledge, contacts, group, self._seats.active)
+
     def add(self, group: int, node: Node) -> None:
-        """Let `node` take part; from now on its host does not tick it."""
+        """Let `node` take part, which was made with this group's context; else HostError."""
+        if node.context.clock is not self._clock or node.context.group != group:
+            raise HostError(f"make the node of group {group} with Multi.context({group})")
         seat = Seat(group, node)
         self._seats.all[group] = seat
-        ground = node.core.ground
-        passed = self._clock.now - ground.clock.now
-        ground.clock = self._clock
-        self._pledge.raise_to(ground.fence)
-        ground.pledge = self._pledge
-        ground.contacts = SeatContacts(self._seats.contact, group)
-        node.core.state.deadline = min(node.core.state.deadline + passed, NEVER)
-        node.activate_in(self._seats.active, group)
+        self._seats.active.add(group)
         for peer, link in self._seats.links.items():
             if group in link.inward.led:
                 seat.claims[peer] = link
@@ -86,7 +91,6 @@ class Multi:
         self._seats.reading.pop(group, None)
         self._seats.active.discard(group)
         self._seats.unserved.discard(group)
-        seat.node.activate_in(set(), group)
 
     def tick(self, elapsed_ms: int) -> None:
         """Let time pass for all groups."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from weir_raft import orders
 from weir_raft.arriving import Arriving
 from weir_raft.config import Config
+from weir_raft.context import NodeContext, OwnContext
 from weir_raft.core import Core, Role
 from weir_raft.errors import NothingReady, OutOfOrder
 from weir_raft.follower import Follower
@@ -22,25 +23,24 @@ from weir_raft.storage import Entry, Snapshot, Storage
 class Node:
     """One member of one Raft group, driven by its host as ready.py describes. Not thread-safe."""
 
-    __slots__ = ("_acknowledged", "_active", "_group", "_issued", "core")
+    __slots__ = ("_acknowledged", "_active", "_group", "_issued", "context", "core")
 
-    def __init__(self, config: Config, storage: Storage) -> None:
+    def __init__(
+        self, config: Config, storage: Storage, context: NodeContext | None = None
+    ) -> None:
         """Restore from `storage`, all of it durable; the host has loaded its snapshot already.
 
+        `context` is what `Multi.context` returns for a node of many groups; others leave it out.
         Raises InvalidConfig, or StorageError for a damaged past.
         """
+        #: What it was made with.
+        self.context: NodeContext = OwnContext() if context is None else context
         #: For this library alone.
-        self.core = Core(config, storage)
+        self.core = Core(config, storage, self.context)
         self._issued = 0
         self._acknowledged = 0
-        self._active: set[int] = set()
-        self._group = 0
-
-    def activate_in(self, active: set[int], group: int) -> None:
-        """Put `group` into `active` whenever something happens to this node. (For Multi.)"""
-        self._active = active
-        self._group = group
-        active.add(group)
+        self._active = self.context.active
+        self._group = self.context.group
 
     @property
     def role(self) -> Role:
@@ -154,7 +154,7 @@ class Node:
         The host makes it durable before it acts on it, and restores it through Config.fence. The
         groups of one Multi keep one value.
         """
-        self.core.ground.pledge.raise_to(value)
+        self.core.ground.promises.raise_to(value)
 
     def propose(self, data: object, size: int) -> int:
         """Append `data` of `size` bytes to the log and return its index; it is not committed yet.

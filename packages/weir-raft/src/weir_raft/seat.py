@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from weir_raft.candidate import Candidate, PreCandidate
+from weir_raft.context import Clock, Contact, Contacts, Promises
 from weir_raft.follower import Follower
-from weir_raft.ground import Contact, Contacts
 from weir_raft.leader import Leader
 from weir_raft.link import Link
 from weir_raft.membership import Configuration
@@ -60,3 +61,14 @@ class SeatContacts(Contacts):
     def of(self, member: int) -> Contact:
         """The contact of the link that leads to `member`."""
         return self._contact(self._group, member)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedContext:
+    """What the node of one group shares with those of all others."""
+
+    clock: Clock
+    promises: Promises
+    contacts: Contacts
+    group: int
+    active: set[int]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from weir_raft.context import NEVER, Contact
 from weir_raft.follower import Follower
-from weir_raft.ground import NEVER, Clock, Contact
 from weir_raft.leader import Leader
 from weir_raft.link import Link
 from weir_raft.seat import Seat
@@ -14,12 +14,12 @@ from weir_raft.seat import Seat
 class Seating:
     """Keeps links and timers in step with what happens to the groups."""
 
-    def __init__(self, peer_of: Callable[[int, int], int], clock: Clock) -> None:
+    def __init__(self, peer_of: Callable[[int, int], int]) -> None:
         self._peer_of = peer_of
-        self._clock = clock
         self.all: dict[int, Seat] = {}
         self.links: dict[int, Link] = {}
-        #: Groups to which something happened, and those of them not yet given to the host.
+        #: Groups to which something happened, maybe before they were added or since they were
+        #: removed; and those of the others not yet given to the host.
         self.active: set[int] = set()
         self.unserved: set[int] = set()
         #: Groups that keep time themselves for now.
@@ -44,10 +44,12 @@ class Seating:
         while active:
             if len(active) == 1:  # as mostly: there is nothing to sort
                 group = active.pop()
-                self.unserved.add(group)
-                self._note(self.all[group])
+                seat = self.all.get(group)
+                if seat is not None:
+                    self.unserved.add(group)
+                    self._note(seat)
                 continue
-            groups = sorted(active)
+            groups = [group for group in sorted(active) if group in self.all]
             active.clear()
             self.unserved.update(groups)
             for group in groups:
@@ -82,11 +84,11 @@ class Seating:
         for link in seat.claims.values():
             link.inward.dropped[seat.group] = seat.node.term
         peers = set()
-        for id, member in leader.members.items():
+        for id in leader.members:
             peer = self._peer_of(seat.group, id)
             link = self.link(peer)
             peers.add(peer)
-            member.contact = link.outward.contact
+            leader.hear_through(id, link.outward.contact)
             link.outward.dropped.pop(seat.group, None)
             link.outward.lead(seat.group, seat.node.term, leader.leader)
         for peer in seat.peers - peers:
@@ -141,7 +143,7 @@ class Seating:
         """Let a leader look after its members with the next tick."""
         state = self.all[group].node.core.state
         if isinstance(state, Leader):
-            state.deadline = self._clock.now
+            state.wake()
         self.active.add(group)
 
     def ask_again(self, link: Link, group: int) -> None:
@@ -157,9 +159,9 @@ class Seating:
         """Let `contact` stand for the members of a group at `peer`."""
         seat = self.all.get(group)
         if seat is not None and isinstance(seat.state, Leader):
-            for id, member in seat.state.members.items():
+            for id in seat.state.members:
                 if self._peer_of(group, id) == peer:
-                    member.contact = contact
+                    seat.state.hear_through(id, contact)
             self.wake_leader(group)
 
     def forget_claims(self, link: Link) -> None:

@@ -12,8 +12,8 @@ from weir.order.barrier import Barrier
 from weir_lab.barriers.actor import OrderedActor
 from weir_raft import multi
 from weir_raft.candidate import Candidate
+from weir_raft.context import Pledge
 from weir_raft.core import Core
-from weir_raft.ground import Pledge
 from weir_raft.leader import Leader
 from weir_raft.quorum import VoteResult
 from weir_raft.seat import Seat

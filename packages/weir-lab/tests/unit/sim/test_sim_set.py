@@ -129,11 +129,13 @@ def _seen(node: int, run: int, terms: list[int], *, leads: bool, term: int) -> P
     """A process with one group that applied entries of these terms."""
     role = raft.Role.LEADER if leads else raft.Role.FOLLOWER
     at: Callable[[int], int] = lambda index: terms[index - 1]  # noqa: E731
-    log = SimpleNamespace(first_index=1, last_index=len(terms), applied=len(terms), term=at)
-    core = SimpleNamespace(role=role, ground=SimpleNamespace(term=term), log=log)
+    node_of_group = SimpleNamespace(
+        role=role, term=term, first_index=1, last_index=len(terms), applied_index=len(terms),
+        term_at=at,
+    )  # fmt: skip
     group = SimpleNamespace(
         id=9,
-        node=SimpleNamespace(core=core, term=term, applied_index=len(terms)),
+        node=node_of_group,
         has_others=True,
         damage=None,
         machine=SimpleNamespace(encode=lambda: terms),

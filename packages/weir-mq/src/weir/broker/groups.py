@@ -100,7 +100,8 @@ class Groups:
         if recovered is None and (lost := writer.log.lost_of(id)) is not None:
             recovered = RecoveredGroup(None, 0, lost, hard_state_lost=True)
         storage = LogStorage(writer.log, id, recovered, snapshot)
-        node = node_for(voter, founders, storage, self._replication, self._dice)
+        context = self._peers.multi.context(id)
+        node = node_for(voter, founders, storage, self._replication, self._dice, context)
         ties = Ties(self._shared.reads, self._peers.slots, self._peers.send, writer.checkpoint,
                     self._peers.halted)  # fmt: skip
         group = Group(id, voter, node, writer.log, storage, ties, founders)

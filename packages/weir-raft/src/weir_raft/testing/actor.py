@@ -41,8 +41,9 @@ class Actor:
             self.take_state(snapshot)
         self.kept: dict[int, int] = {self.applied: self.crc}
         self.unsynced: list[raft.Ready] = []
-        self.node = raft.Node(self._config, self.disk)
         self.multi = raft.Multi(lambda group, member: member)
+        context = None if self._post_link is None else self.multi.context(0)
+        self.node = raft.Node(self._config, self.disk, context)
         if self._post_link is not None:
             self.multi.add(0, self.node)
         self.up = True

@@ -40,7 +40,8 @@ class Host:
 
     def add(self, group: int, voters: tuple[int, ...]) -> None:
         disk = self.disks[group] = MemoryStorage()
-        self.nodes[group] = Node(Config(self.id, voters, random=self.random), disk)
+        config = Config(self.id, voters, random=self.random)
+        self.nodes[group] = Node(config, disk, self.multi.context(group))
         self.multi.add(group, self.nodes[group])
 
     def serve(self) -> None:
@@ -283,7 +284,8 @@ def test_a_restarted_host_finds_its_place_again(hosts: Hosts) -> None:
     host = Host(2, 0, (), 7)
     for group, disk in disks.items():
         host.disks[group] = disk
-        host.nodes[group] = Node(Config(2, (1, 2, 3), random=host.random), disk)
+        config = Config(2, (1, 2, 3), random=host.random)
+        host.nodes[group] = Node(config, disk, host.multi.context(group))
         host.multi.add(group, host.nodes[group])
     for other in (1, 3):
         hosts.all[other].multi.link_down(2)

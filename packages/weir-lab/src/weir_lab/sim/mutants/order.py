@@ -31,7 +31,7 @@ from weir_lab.sim.cutters import Cutter
 from weir_lab.sim.mutants.planting import Patch, mutant
 from weir_lab.sim.mutants.replication import ALL
 from weir_raft import multi
-from weir_raft.ground import Pledge
+from weir_raft.context import Pledge
 
 _BARRIER = {"BarrierHolds", "OneOrder"}
 #: Leaders die soon and others follow at once, whose clocks are a little behind or ahead.

@@ -221,11 +221,13 @@ def node_for(
     storage: LogStorage,
     settings: Replication,
     dice: Callable[[], float] | None,
+    context: raft.NodeContext,
 ) -> raft.Node:
     """Return the Raft node of a group on this node, which it knows as `voter`.
 
     `founders` voted when it was new; none are known to a node that joined later. One of a damaged
-    group counts all it has as applied: it is only read, and asked for nothing.
+    group counts all it has as applied, and has a context of its own: it is only read, and asked for
+    nothing.
     """
     snapshot = storage.snapshot()
     applied = snapshot.index if snapshot else 0
@@ -243,7 +245,7 @@ def node_for(
         election_ms=settings.election_ms,
         random=dice,
     )
-    return raft.Node(config, storage)
+    return raft.Node(config, storage, context if storage.damage is None else None)
 
 
 class Token(msgspec.Struct, frozen=True):

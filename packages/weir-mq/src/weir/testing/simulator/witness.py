@@ -44,8 +44,7 @@ class Witness:
         seen, run = self._seen, process.run
         for group in groups_of(process):
             node, place = group.node, (run, group.id)
-            core = node.core  # asked for each group with each tick of each process
-            now = core.ground.term, core.log.applied, core.role is _LEADER
+            now = node.term, node.applied_index, node.role is _LEADER
             if seen.get(place) == now:
                 continue
             seen[place] = now
@@ -59,13 +58,13 @@ class Witness:
                 self._follow(group, process)
 
     def _follow(self, group: Group, process: Process) -> None:
-        log, place = group.node.core.log, (process.run, group.id)
-        first = max(self._looked.get(place, 0) + 1, log.first_index)
-        through = min(log.applied, log.last_index)
+        node, place = group.node, (process.run, group.id)
+        first = max(self._looked.get(place, 0) + 1, node.first_index)
+        through = min(node.applied_index, node.last_index)
         number, applied = group.id, self._applied
         for index in range(first, through + 1):
             try:
-                term = log.term(index)
+                term = node.term_at(index)
             except raft.Compacted:
                 continue
             if not term:  # its entry rotted, and nobody needs it
