@@ -8,7 +8,7 @@ All numbers are little-endian, and none is negative or above 2^63 - 1. A message
     1      1    kind
     2      2    flags of this kind; the others are 0
 
-and goes on with i64 fields in the order of `_FIELDS`. An APPEND then has u32 how many entries, and
+and goes on with i64 fields in the order of `_LAYOUTS`. An APPEND then has u32 how many entries, and
 of each i64 term, u32 length, u16 kind and u16 flags (1: its data is None, and its length 0), then
 the data of all of them. An INSTALL_SNAPSHOT has u32 length of the configuration, the configuration
 as `Configuration.pack` gives it, then the piece. A BEAT has u32 how many groups and three i64 of
@@ -21,9 +21,9 @@ carries, the host adds one. Who reads bytes of strangers authenticates them firs
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from weir_raft.errors import CodecError, InvalidConfig
 from weir_raft.membership import Configuration
@@ -75,32 +75,40 @@ class _Kind(IntEnum):
     BEAT_REPLY = 17
 
 
-class _Fields(NamedTuple):
-    """The i64 fields of a kind, and its flags from the lowest bit on."""
+class _Layout:
+    """What makes a message of a kind, and the names of its i64 fields, and of its flags from the
+    lowest bit on.
+    """
 
-    numbers: struct.Struct
-    flags: int
+    __slots__ = ("flags", "make", "names", "numbers")
+
+    def __init__(self, make: Callable[..., Any], names: str, flags: str = "") -> None:
+        self.make = make
+        self.names = tuple(names.split())
+        self.flags = tuple(flags.split())
+        self.numbers = struct.Struct(f"<{len(self.names)}q")
 
 
-def _fields(numbers: str, flags: str = "") -> _Fields:
-    return _Fields(struct.Struct(f"<{len(numbers.split())}q"), len(flags.split()))
-
-
-_FIELDS = {
-    _Kind.VOTE_REQUEST: _fields("to sender term last_index last_term", "pre forced"),
-    _Kind.VOTE_REPLY: _fields("to sender term fence", "granted pre"),
-    _Kind.APPEND: _fields("to sender term prev_index prev_term commit", "spared"),
-    _Kind.APPEND_REPLY: _fields("to sender term index hint_index hint_term commit", "rejected"),
-    _Kind.HEARTBEAT: _fields("to sender term commit round"),
-    _Kind.HEARTBEAT_REPLY: _fields("to sender term round"),
-    _Kind.INSTALL_SNAPSHOT: _fields(
-        "to sender term index index_term base_index base_term size position", "done spared"
+_LAYOUTS = {
+    _Kind.VOTE_REQUEST: _Layout(VoteRequest, "to sender term last_index last_term", "pre forced"),
+    _Kind.VOTE_REPLY: _Layout(VoteReply, "to sender term fence", "granted pre"),
+    _Kind.APPEND: _Layout(Append, "to sender term prev_index prev_term commit", "spared"),
+    _Kind.APPEND_REPLY: _Layout(
+        AppendReply, "to sender term index hint_index hint_term commit", "rejected"
     ),
-    _Kind.SNAPSHOT_REPLY: _fields("to sender term position", "rejected"),
-    _Kind.TIMEOUT_NOW: _fields("to sender term"),
-    _Kind.BEAT: _fields("number version fence", "led_is_told"),
-    _Kind.BEAT_REPLY: _fields("number version fence"),
+    _Kind.HEARTBEAT: _Layout(Heartbeat, "to sender term commit round"),
+    _Kind.HEARTBEAT_REPLY: _Layout(HeartbeatReply, "to sender term round"),
+    _Kind.INSTALL_SNAPSHOT: _Layout(
+        InstallSnapshot,
+        "to sender term index index_term base_index base_term size position",
+        "done spared",
+    ),
+    _Kind.SNAPSHOT_REPLY: _Layout(SnapshotReply, "to sender term position", "rejected"),
+    _Kind.TIMEOUT_NOW: _Layout(TimeoutNow, "to sender term"),
+    _Kind.BEAT: _Layout(Beat, "number version fence", "led_is_told"),
+    _Kind.BEAT_REPLY: _Layout(BeatReply, "number version fence"),
 }
+_KIND_OF = {layout.make: kind for kind, layout in _LAYOUTS.items()}
 _ENTRY_KINDS = {int(kind): kind for kind in EntryKind}
 _Row = TypeVar("_Row", tuple[int, int], tuple[int, int, int])
 
@@ -121,52 +129,32 @@ def encode(message: Message | LinkMessage) -> bytes:
 
 
 def _parts(message: Message | LinkMessage) -> Iterable[Buffer]:
-    match message:
-        case Append(to, sender, term, prev_index, prev_term, entries, commit, spared):
-            ends: tuple[int, ...] = (prev_index, prev_term, commit)
-            yield _start(_Kind.APPEND, (to, sender, term, *ends), spared)
-            yield encode_entries(entries, prev_index + 1)
-        case AppendReply(to, sender, term, index, rejected, hint_index, hint_term, commit):
-            ends = (index, hint_index, hint_term, commit)
-            yield _start(_Kind.APPEND_REPLY, (to, sender, term, *ends), rejected)
-        case VoteRequest(to, sender, term, index, last_term, pre, forced):
-            yield _start(_Kind.VOTE_REQUEST, (to, sender, term, index, last_term), pre, forced)
-        case VoteReply(to, sender, term, granted, pre, fence):
-            yield _start(_Kind.VOTE_REPLY, (to, sender, term, fence), granted, pre)
-        case Heartbeat(to, sender, term, commit, round):
-            yield _start(_Kind.HEARTBEAT, (to, sender, term, commit, round))
-        case HeartbeatReply(to, sender, term, round):
-            yield _start(_Kind.HEARTBEAT_REPLY, (to, sender, term, round))
-        case InstallSnapshot():
-            yield from _snapshot_parts(message)
-        case SnapshotReply(to, sender, term, position, rejected):
-            yield _start(_Kind.SNAPSHOT_REPLY, (to, sender, term, position), rejected)
-        case TimeoutNow(to, sender, term):
-            yield _start(_Kind.TIMEOUT_NOW, (to, sender, term))
-        case Beat(number, version, led, fence):
-            yield _start(_Kind.BEAT, (number, version, fence), led is not None)
-            yield from _row_parts(_LED, led or ())
-        case BeatReply(number, version, dropped, fence):
-            yield _start(_Kind.BEAT_REPLY, (number, version, fence))
-            yield from _row_parts(_DROPPED, dropped)
+    kind = _KIND_OF[type(message)]
+    names, flags = _LAYOUTS[kind].names, _LAYOUTS[kind].flags
+    if isinstance(message, InstallSnapshot):
+        m, meta = message, message.snapshot
+        configuration = meta.configuration.pack()
+        _configuration(configuration)
+        place = (meta.index, meta.term, meta.base_index, meta.base_term, meta.size)
+        yield _start(kind, (m.to, m.sender, m.term, *place, m.position), (m.done, m.spared))
+        yield from (_COUNT.pack(len(configuration)), configuration, m.data)
+        return
+    numbers = [getattr(message, name) for name in names]
+    if isinstance(message, Beat):
+        yield _start(kind, numbers, (message.led is not None,))
+        yield from _row_parts(_LED, message.led or ())
+        return
+    yield _start(kind, numbers, [getattr(message, flag) for flag in flags])
+    if isinstance(message, Append):
+        yield encode_entries(message.entries, message.prev_index + 1)
+    elif isinstance(message, BeatReply):
+        yield from _row_parts(_DROPPED, message.dropped)
 
 
-def _start(kind: _Kind, numbers: tuple[int, ...], *flags: bool) -> bytes:
+def _start(kind: _Kind, numbers: Sequence[int], flags: Sequence[bool]) -> bytes:
     _within(kind, numbers)
     bits = sum(1 << place for place, flag in enumerate(flags) if flag)
-    return _HEAD.pack(_VERSION, kind, bits) + _FIELDS[kind].numbers.pack(*numbers)
-
-
-def _snapshot_parts(message: InstallSnapshot) -> Iterable[Buffer]:
-    m, meta = message, message.snapshot
-    numbers = (m.to, m.sender, m.term, meta.index, meta.term, meta.base_index, meta.base_term,
-               meta.size, m.position)  # fmt: skip
-    configuration = meta.configuration.pack()
-    _configuration(configuration)
-    yield _start(_Kind.INSTALL_SNAPSHOT, numbers, m.done, m.spared)
-    yield _COUNT.pack(len(configuration))
-    yield configuration
-    yield m.data
+    return _HEAD.pack(_VERSION, kind, bits) + _LAYOUTS[kind].numbers.pack(*numbers)
 
 
 def _row_parts(row: struct.Struct, rows: Sequence[tuple[int, ...]]) -> Iterable[bytes]:
@@ -216,37 +204,16 @@ def decode(data: Buffer, max_bytes: int = MESSAGE_BYTES_MAX) -> Message:
     Raises `CodecError` for any other bytes, and for more than `max_bytes` of them: nothing of them
     is kept, and each length and count is compared with what is there before it is gone by.
     """
-    kind, numbers, flags, rest = _open(data, max_bytes)
-    match kind:
-        case _Kind.BEAT | _Kind.BEAT_REPLY:
-            raise CodecError("what two hosts tell each other of all groups is for decode_link()")
-        case _Kind.APPEND:
-            to, sender, term, prev_index, prev_term, commit = numbers
-            entries = _entries(rest, prev_index + 1)
-            return Append(to, sender, term, prev_index, prev_term, entries, commit, flags[0])
-        case _Kind.INSTALL_SNAPSHOT:
-            return _install_snapshot(numbers, flags, rest)
+    kind, fields, rest = _open(data, max_bytes)
+    if kind >= _Kind.BEAT:
+        raise CodecError("what two hosts tell each other of all groups is for decode_link()")
+    if kind is _Kind.APPEND:
+        return Append(entries=_entries(rest, fields["prev_index"] + 1), **fields)
+    if kind is _Kind.INSTALL_SNAPSHOT:
+        return _install_snapshot(fields, rest)
     _ends(rest)
-    match kind:
-        case _Kind.VOTE_REQUEST:
-            to, sender, term, last_index, last_term = numbers
-            pre, forced = flags
-            return VoteRequest(to, sender, term, last_index, last_term, pre, forced)
-        case _Kind.VOTE_REPLY:
-            to, sender, term, fence = numbers
-            granted, pre = flags
-            return VoteReply(to, sender, term, granted, pre, fence)
-        case _Kind.APPEND_REPLY:
-            to, sender, term, index, hint_index, hint_term, commit = numbers
-            return AppendReply(to, sender, term, index, flags[0], hint_index, hint_term, commit)
-        case _Kind.HEARTBEAT:
-            return Heartbeat(*numbers)
-        case _Kind.HEARTBEAT_REPLY:
-            return HeartbeatReply(*numbers)
-        case _Kind.SNAPSHOT_REPLY:
-            to, sender, term, position = numbers
-            return SnapshotReply(to, sender, term, position, flags[0])
-    return TimeoutNow(*numbers)
+    message: Message = _LAYOUTS[kind].make(**fields)
+    return message
 
 
 def decode_link(data: Buffer, max_bytes: int = MESSAGE_BYTES_MAX) -> LinkMessage:
@@ -254,23 +221,21 @@ def decode_link(data: Buffer, max_bytes: int = MESSAGE_BYTES_MAX) -> LinkMessage
 
     Raises `CodecError` as `decode` does.
     """
-    kind, numbers, flags, rest = _open(data, max_bytes)
+    kind, fields, rest = _open(data, max_bytes)
     if kind < _Kind.BEAT:
         raise CodecError("a message between members of one group is for decode()")
-    number, version, fence = numbers
     if kind is _Kind.BEAT_REPLY:
         dropped: tuple[tuple[int, int], ...] = _rows(_DROPPED, rest)
-        return BeatReply(number, version, dropped, fence)
+        return BeatReply(dropped=dropped, **fields)
+    is_told = fields.pop("led_is_told")
     led: tuple[tuple[int, int, int], ...] = _rows(_LED, rest)
-    if led and not flags[0]:
+    if led and not is_told:
         raise CodecError("a beat names groups and says that it names none")
-    return Beat(number, version, led if flags[0] else None, fence)
+    return Beat(led=led if is_told else None, **fields)
 
 
-def _open(
-    data: Buffer, max_bytes: int
-) -> tuple[_Kind, tuple[int, ...], tuple[bool, ...], memoryview]:
-    """Return the kind, fields and flags of a message, and what lies behind them."""
+def _open(data: Buffer, max_bytes: int) -> tuple[_Kind, dict[str, Any], memoryview]:
+    """Return the kind of a message, its fields and flags by name, and what lies behind them."""
     body = memoryview(data).cast("B")
     if len(body) > max_bytes:
         raise CodecError(f"a message of {len(body):,} bytes: {max_bytes:,} are allowed")
@@ -283,15 +248,17 @@ def _open(
         kind = _Kind(number)
     except ValueError:
         raise CodecError(f"a message of kind {number} is not known to this release") from None
-    numbers, count = _FIELDS[kind]
-    if bits >> count:
+    layout = _LAYOUTS[kind]
+    if bits >> len(layout.flags):
         raise CodecError(f"flags {bits:#x} of a {kind.name} are not known to this release")
-    end = _HEAD.size + numbers.size
+    end = _HEAD.size + layout.numbers.size
     if len(body) < end:
         raise CodecError(f"a {kind.name} of {len(body)} bytes is cut off")
-    found = numbers.unpack_from(body, _HEAD.size)
-    _within(kind, found)
-    return kind, found, tuple(bool(bits >> place & 1) for place in range(count)), body[end:]
+    numbers = layout.numbers.unpack_from(body, _HEAD.size)
+    _within(kind, numbers)
+    fields: dict[str, Any] = dict(zip(layout.names, numbers, strict=True))
+    fields |= {flag: bool(bits >> place & 1) for place, flag in enumerate(layout.flags)}
+    return kind, fields, body[end:]
 
 
 def decode_entries(data: Buffer, first: int) -> tuple[Entry, ...]:
@@ -321,15 +288,13 @@ def _entries(body: memoryview, first: int) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _install_snapshot(
-    numbers: tuple[int, ...], flags: tuple[bool, ...], body: memoryview
-) -> InstallSnapshot:
-    to, sender, term, index, index_term, base_index, base_term, size, position = numbers
+def _install_snapshot(fields: dict[str, Any], body: memoryview) -> InstallSnapshot:
     _, start = _counted(body, 1)
-    configuration = _configuration(bytes(body[_COUNT.size : start]))
-    meta = SnapshotMeta(index, index_term, configuration, base_index, base_term, size)
-    done, spared = flags
-    return InstallSnapshot(to, sender, term, meta, position, bytes(body[start:]), done, spared)
+    configuration = _configuration(body[_COUNT.size : start])
+    names = ("index", "index_term", "base_index", "base_term", "size")
+    index, term, *rest = [fields.pop(name) for name in names]
+    meta = SnapshotMeta(index, term, configuration, *rest)
+    return InstallSnapshot(snapshot=meta, data=bytes(body[start:]), **fields)
 
 
 def _rows(row: struct.Struct, body: memoryview) -> tuple[_Row, ...]:
@@ -360,13 +325,13 @@ def _ends(rest: memoryview) -> None:
         raise CodecError(f"{len(rest):,} bytes lie behind a message")
 
 
-def _within(kind: _Kind, numbers: tuple[int, ...]) -> None:
+def _within(kind: _Kind, numbers: Sequence[int]) -> None:
     _not_negative(numbers)
     if kind < _Kind.BEAT and not (numbers[0] and numbers[1]):
         raise CodecError(f"a {kind.name} is from {numbers[1]} to {numbers[0]}: 0 is nobody")
 
 
-def _not_negative(numbers: tuple[int, ...]) -> None:
+def _not_negative(numbers: Sequence[int]) -> None:
     if min(numbers) < 0:
         raise CodecError(f"no term, index, id, round or fence is negative: {numbers}")
 
