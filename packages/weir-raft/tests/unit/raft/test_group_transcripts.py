@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import weir_raft as raft
-from weir_raft.describe import describe_message
+from rigs.descriptions import describe_message
 from weir_raft.testing.rehearsal import Beaten, Rehearsal
 
 FOLDER = Path(__file__).parents[2] / "transcripts" / "raft_groups"

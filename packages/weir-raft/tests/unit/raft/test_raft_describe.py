@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from rigs.descriptions import describe_entry, describe_node, describe_ready
 from weir_raft import Config, Entry, EntryKind, HardState, Leadership, MemoryStorage, Node, Ready
-from weir_raft.describe import describe_entry, describe_node, describe_ready
 
 
 def test_an_entry() -> None:

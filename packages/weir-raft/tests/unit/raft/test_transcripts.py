@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from rigs.descriptions import describe_entry, describe_node, describe_ready
 from weir_raft import Config, Entry, EntryKind, MemoryStorage, Node, RaftError, Ready, Snapshot
-from weir_raft.describe import describe_entry, describe_node, describe_ready
 
 FOLDER = Path(__file__).parents[2] / "transcripts" / "raft"
 FILES = sorted(FOLDER.glob("*.txt"))
