@@ -14,7 +14,7 @@ THREE = replace(SET, shipped=(True,), rots=(0,), retentions=(0,), takers=(0,), s
 _CONNECTION = "weir.client.connection.connection"
 _LANE = "weir.client.producer.partition_sender"
 _LINK = "weir.client.connection.link"
-_OUTGOING = "weir.client.producer.sender"
+_SENDER = "weir.client.producer.sender"
 _SCATTERING = "weir.client.scattering"
 _SEQUENCER = "weir.client.core.sequencer"
 
@@ -90,7 +90,7 @@ def what_was_read_is_not_seen(patch: Patch) -> None:
 def a_flush_waits_for_nothing(patch: Patch) -> None:
     """A flush of a producer returns once all that was sent before is confirmed."""
     patch.source(
-        _OUTGOING,
+        _SENDER,
         "            if not batch.settled:\n"
         "                await self._patience.until(partial(_is_settled, batch), self._stalled)\n"
         "        error,",

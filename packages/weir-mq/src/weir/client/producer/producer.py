@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from weir.client.arguments.values import (
     Delay,
@@ -28,9 +29,9 @@ from weir.client.core.batcher import (
 )
 from weir.client.producer.chunker import Columns, first_of, pieces_of, send_large
 from weir.client.producer.receipts import Confirmed, Handed, Receipt, Sent
-from weir.client.producer.sender import Outgoing, ProducerOptions
+from weir.client.producer.sender import ProducerOptions, Sender
 from weir.codec.fields import Buffer
-from weir.errors import MissingLibrary, Overloaded, PartitionEnded, Refused, UnknownTopic
+from weir.errors import MissingLibrary, Overloaded, PartitionEnded, Refused, UnknownTopic, WeirError
 from weir.model.chunks import is_large
 from weir.model.limits import BATCH_BYTES_MAX, VALUE_CHUNK_BYTES
 
@@ -40,8 +41,57 @@ __all__ = ["Producer", "ProducerOptions"]
 _Kind = tuple[str, bool]
 
 
-class Producer(Outgoing):
+class Producer:
     """Sends to one topic under a producer id of its own. `async with` opens, flushes and closes."""
+
+    def __init__(self, link: Link, topic: str, options: ProducerOptions) -> None:
+        """Take the link; `open` talks to the broker."""
+        self.topic = topic
+        self._link = link
+        self._options = options
+        self._now = link.system.now_us
+        self._sender = Sender(link, topic, options)
+
+    async def open(self) -> Self:
+        """Ask where the partitions are and for a producer id. Raises `UnknownTopic`."""
+        await self._sender.open()
+        return self
+
+    async def close(self) -> None:
+        """Give up what is not confirmed; `flush` first to give up nothing."""
+        await self._sender.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        try:
+            await self.flush()
+        except WeirError as unsent:
+            if error is None:
+                raise
+            error.add_note(f"also, not all messages were confirmed: {unsent}")
+        finally:
+            await self.close()
+
+    @property
+    def buffered(self) -> int:
+        """Bytes gathered or sent, and not confirmed."""
+        return self._sender.buffered
+
+    @property
+    def error(self) -> WeirError | None:
+        """What ended one of its partitions for good; open another producer then."""
+        return self._sender.error
+
+    async def flush(self) -> None:
+        """Return when all that was sent before is confirmed; raise the first error since the last.
+
+        Raises `Disconnected` after `request_timeout` without any confirm.
+        """
+        await self._sender.flush()
 
     def send(
         self,
@@ -63,9 +113,10 @@ class Producer(Outgoing):
         topic has none such, and so does `send` for the next 2 s. Raises `Overloaded` over
         `max_buffered` bytes: `await producer.ready()` first.
         """
-        if self.buffered > self._options.max_buffered:
+        sender = self._sender
+        if sender.buffered > self._options.max_buffered:
             raise Overloaded(
-                f"{self.buffered:,} bytes await their confirms: `await producer.ready()` "
+                f"{sender.buffered:,} bytes await their confirms: `await producer.ready()` "
                 "before sending more, or raise max_buffered"
             )
         if not isinstance(value, bytes):
@@ -73,7 +124,7 @@ class Producer(Outgoing):
         if tag is not None or time is not None or headers:
             check_columns(tag, time, headers)
         raw = None if key is None else key_bytes(key)
-        lane = self._lane_of(raw, partition)
+        lane = sender.lane_of(raw, partition)
         if (error := lane.error) is not None:
             raise error
         if raw is None and tag is None and not headers:
@@ -82,17 +133,16 @@ class Producer(Outgoing):
             size = size_of(value, raw, tag, headers)
         pinned = partition is not None or self._options.partition is not None
         if delay is None and due is None and ttl is None:
-            self.buffered += size
+            sender.buffered += size
             return lane.add(size, value, self._now(), raw, tag, time, headers, pinned=pinned)
-        moments = _moments(timing(delay, due, ttl), self._clock.guess())
-        self.buffered += size
+        moments = _moments(timing(delay, due, ttl), sender.clock.guess())
+        sender.buffered += size
         now = self._now()
         return lane.add(size, value, now, raw, tag, time, headers, *moments, pinned=pinned)
 
     async def ready(self) -> None:
         """Return when `send` has room again."""
-        most = self._options.max_buffered
-        await self._patience.until(lambda: self.buffered <= most, self._stalled)
+        await self._sender.ready()
 
     async def publish(
         self,
@@ -117,18 +167,18 @@ class Producer(Outgoing):
         if tag is not None or time is not None or headers:
             check_columns(tag, time, headers)
         if partition is not None:
-            await self._look_for(partition)
+            await self._sender.look_for(partition)
         if delay is not None or due is not None or ttl is not None:
             # Raises before anything is sent; `send` goes by the answer.
-            _moments(timing(delay, due, ttl), await self._clock.ask())
-        if self.buffered > self._options.max_buffered:
+            _moments(timing(delay, due, ttl), await self._sender.clock.ask())
+        if self._sender.buffered > self._options.max_buffered:
             await self.ready()
         data = value if type(value) is bytes else as_bytes(value)
         if len(data) > VALUE_CHUNK_BYTES // 2:
             welcome = self._link.welcome
             batch_bytes_max = welcome.batch_bytes_max if welcome else BATCH_BYTES_MAX
             if is_large(size_of(data, key_bytes(key), tag, headers), batch_bytes_max):
-                moments = _moments(timing(delay, due, ttl), self._clock.guess())
+                moments = _moments(timing(delay, due, ttl), self._sender.clock.guess())
                 columns = self._columns(key, tag, time, headers, moments)
                 return await self._send_whole(data, columns, partition)
         sent = self.send(
@@ -142,7 +192,7 @@ class Producer(Outgoing):
             due=due,
             ttl=ttl,
         )
-        return sent._receipt(await sent._expected(self._limits))
+        return sent._receipt(await sent._expected(self._sender.limits))
 
     async def publish_from(
         self,
@@ -164,11 +214,11 @@ class Producer(Outgoing):
         """
         when = timing(delay, due, ttl)
         if partition is not None:
-            await self._look_for(partition)
+            await self._sender.look_for(partition)
         system = self._link.system
         whole, pieces = await first_of(pieces_of(source, system.monotonic, system.chunk_bytes))
         if whole is None:
-            moments = _moments(when, await self._clock.ask() if when else 0)
+            moments = _moments(when, await self._sender.clock.ask() if when else 0)
             columns = self._columns(key, tag, time, headers, moments)
             return await self._send_large(pieces, columns, partition)
         return await self.publish(
@@ -207,13 +257,13 @@ class Producer(Outgoing):
             except PartitionEnded as error:
                 if self._is_pinned(partition):
                     raise
-                if self._first_error is error:  # of its chunks: these were sent in vain, no more
-                    self._first_error = None
+                self._sender.forgive(error)  # its chunks were sent in vain, no more
 
     async def _send_large(
         self, pieces: AsyncIterator[Buffer], columns: Columns, partition: int | None
     ) -> Receipt:
-        return await send_large(self, self._lane_of(columns.key, partition), pieces, columns)
+        lane = self._sender.lane_of(columns.key, partition)
+        return await send_large(self._sender, lane, pieces, columns)
 
     async def send_many(
         self,
@@ -238,16 +288,16 @@ class Producer(Outgoing):
                 raise ValueError(f"a column of {len(column)} for {len(values)} values: give all")
         when = timing(delay, due, ttl)
         if partition is not None:
-            await self._look_for(partition)
-        rows = _Rows(
-            values, keys, tags, times, *_moments(when, await self._clock.ask() if when else 0)
-        )
+            await self._sender.look_for(partition)
+        moments = _moments(when, await self._sender.clock.ask() if when else 0)
+        rows = _Rows(values, keys, tags, times, *moments)
         if partition is None:
             partition = self._options.partition
-        if keys is None or partition is not None or len(self._lanes) == 1:
+        if keys is None or partition is not None or len(self._sender.lanes) == 1:
             return await self._pack(rows, partition, pinned=partition is not None)
         handed = []
-        lanes, turn, closed = len(self._lanes), self._choosing.turn, self._choosing.closed
+        choosing = self._sender.choosing
+        lanes, turn, closed = len(choosing.lanes), choosing.turn, choosing.closed
         for chosen, places in rows_by_partition(keys, lanes, turn, closed).items():
             handed += await self._pack(rows.taken(places), chosen, pinned=False)
         return handed
@@ -267,10 +317,11 @@ class Producer(Outgoing):
         if partition is None:
             partition = self._options.partition
         else:
-            await self._look_for(partition)
+            await self._sender.look_for(partition)
         handed = []
+        choosing = self._sender.choosing
         for whole in rows_of(data):
-            lanes, turn, closed = len(self._lanes), self._choosing.turn, self._choosing.closed
+            lanes, turn, closed = len(choosing.lanes), choosing.turn, choosing.closed
             spread = partition is None and whole.keys is not None and lanes > 1
             parts = whole.by_partition(lanes, turn, closed) if spread else [(partition, whole)]
             for chosen, rows in parts:
@@ -280,10 +331,10 @@ class Producer(Outgoing):
                         base_time=self._now(),
                         rows=rows.slice(first, last),
                     )
-                    lane = self._lane(chosen)
+                    lane = self._sender.lane(chosen)
                     pinned = partition is not None
-                    handed.append(await self.hand(lane, size, last - first, batch, pinned))
-        return [await self.confirmed(batch) for batch in handed]
+                    handed.append(await self._sender.hand(lane, size, last - first, batch, pinned))
+        return [await self._sender.confirmed(batch) for batch in handed]
 
     async def _pack(self, rows: _Rows, partition: int | None, pinned: bool) -> list[Handed]:
         handed = []
@@ -297,8 +348,8 @@ class Producer(Outgoing):
         )
         for first, last, size in found:
             whole = partial(rows.gathered, first=first, last=last, now=self._now(), size=size)
-            lane = self._lane(partition)
-            handed.append(await self.hand(lane, size, last - first, whole, pinned))
+            lane = self._sender.lane(partition)
+            handed.append(await self._sender.hand(lane, size, last - first, whole, pinned))
         return handed
 
 

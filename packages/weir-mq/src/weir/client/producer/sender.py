@@ -7,8 +7,6 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 from weir.client.connection.broker_clock import BrokerClock
 from weir.client.connection.link import Link
@@ -69,8 +67,8 @@ class ProducerOptions:
             raise BadRequest(f'ack={self.ack!r}: give "replicated", "received" or "visible"')
 
 
-class Outgoing:
-    """The lanes of one topic, under a producer id of its own."""
+class Sender:
+    """The lanes of one topic, under a producer id of its own: what is below a `Producer`."""
 
     def __init__(
         self,
@@ -88,12 +86,12 @@ class Outgoing:
         self._linger = seconds(options.linger)
         self._packing = Packing.named(options.compression, options.level)
         self._now = link.system.now_us
-        self._clock = BrokerClock(link, self._now)
-        self._choosing = Choosing(topic)
+        self.clock = BrokerClock(link, self._now)
+        self.choosing = Choosing(topic)
         self._unsettled: dict[Handed, None] = {}
         self._first_error: Exception | None = None
         self._patience = Patience(link.request_timeout)
-        self._limits = Limits(link.request_timeout, self._stalled)
+        self.limits = Limits(link.request_timeout, self._stalled)
         self._moving: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._renewing: dict[asyncio.Task[None], None] = {}
@@ -107,10 +105,10 @@ class Outgoing:
         #: From which partition on the topic had none, and when that was said.
         self._lacking = (PARTITIONS_MAX, 0.0)
 
-    async def open(self) -> Self:
+    async def open(self) -> None:
         """Ask where the partitions are and for a producer id. Raises `UnknownTopic`."""
         info, _ = await asyncio.gather(
-            self._link.request(m.DescribeTopic(self.topic), m.TopicInfo), self._clock.learn()
+            self._link.request(m.DescribeTopic(self.topic), m.TopicInfo), self.clock.learn()
         )
         places = Places(self._link, self.topic, info)
         if isinstance(self._options.partition, int):
@@ -118,13 +116,12 @@ class Outgoing:
         grants = await self._granted(len(places))
         lanes = [self._new_lane(p, places[p], grant) for p, grant in enumerate(grants)]
         # Programs that publish one message each must not all begin with the same partition.
-        self._choosing.begin(lanes, places.closed, self._link.random.randrange(len(lanes)))
-        self._choosing.lane(self._options.partition)
+        self.choosing.begin(lanes, places.closed, self._link.random.randrange(len(lanes)))
+        self.choosing.lane(self._options.partition)
         self._link.senders[self] = None
         self._known = places, grants[0]
         loop = asyncio.get_running_loop()
         self._watching = loop.create_task(self._watch(places, grants[0]), name="weir growth")
-        return self
 
     async def _granted(self, lanes: int) -> list[m.ProducerGrant]:
         """Ask for a producer id for all lanes; or for each, where it may have to begin anew."""
@@ -154,13 +151,13 @@ class Outgoing:
 
     async def _watch(self, places: Places, grant: m.ProducerGrant) -> None:
         """Send to partitions that are added later, too; keys fall into other ones from then on."""
-        known = len(self._choosing.lanes)
+        known = len(self.choosing.lanes)
 
         def grown(partitions: range) -> None:
             self._grow(places, grant)
 
         def looked() -> None:
-            self._choosing.close_idle(places.closed)
+            self.choosing.close_idle(places.closed)
 
         # A topic that is gone refuses what is sent: that is soon enough to say so.
         with contextlib.suppress(Refused):
@@ -168,12 +165,12 @@ class Outgoing:
 
     def _grow(self, places: Places, grant: m.ProducerGrant) -> None:
         """Have a lane for each partition that is known by now."""
-        for partition in range(len(self._lanes), len(places)):
+        for partition in range(len(self.lanes), len(places)):
             lane, _ = self._unheard.pop(partition, (None, None))
             if lane is None:
-                self._lanes.append(self._new_lane(partition, places[partition], grant))
+                self.lanes.append(self._new_lane(partition, places[partition], grant))
             else:
-                self._lanes.append(lane)
+                self.lanes.append(lane)
                 lane.begin(places[partition])
 
     async def close(self) -> None:
@@ -186,27 +183,12 @@ class Outgoing:
         self._known = None
         closed = Disconnected("the producer is closed; what was under way may have happened")
         self.ended(closed)
-        self._limits.close(closed)
-
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        try:
-            await self.flush()
-        except WeirError as unsent:
-            if error is None:
-                raise
-            error.add_note(f"also, not all messages were confirmed: {unsent}")
-        finally:
-            await self.close()
+        self.limits.close(closed)
 
     @property
     def error(self) -> WeirError | None:
         """What ended one of its partitions for good; open another producer then."""
-        errors = (lane.error for lane in self._lanes)
+        errors = (lane.error for lane in self.lanes)
         return next((e for e in errors if e and not isinstance(e, PartitionEnded)), None)
 
     async def hand(
@@ -234,6 +216,16 @@ class Outgoing:
         else:
             lane.put(whole(batch))
         return batch
+
+    async def ready(self) -> None:
+        """Return when no more than `max_buffered` bytes await their confirms."""
+        most = self._options.max_buffered
+        await self._patience.until(lambda: self.buffered <= most, self._stalled)
+
+    def forgive(self, error: Exception) -> None:
+        """Keep from `flush` what ended the chunks of a value that is sent again."""
+        if self._first_error is error:
+            self._first_error = None
 
     async def confirmed(self, batch: Handed) -> Confirmed:
         """Return a batch's confirm. Raises `Disconnected` after `request_timeout` without any."""
@@ -288,14 +280,14 @@ class Outgoing:
         self, lane: Lane, batches: list[tuple[Handed, Buffer]], error: PartitionEnded
     ) -> None:
         """Send elsewhere what was not meant for this very partition, which has ended."""
-        self._choosing.closed.add(lane.partition)
+        self.choosing.closed.add(lane.partition)
         self.moved()
         for whole, data in batches:
             if whole.pinned:
                 self.settled(whole, error)
                 continue
-            for partition, part in taken_apart(whole, data, self._choosing):
-                self._lanes[partition].put(part)
+            for partition, part in taken_apart(whole, data, self.choosing):
+                self.lanes[partition].put(part)
         self._patience.wake()
 
     def moved(self) -> None:
@@ -312,7 +304,7 @@ class Outgoing:
         task.add_done_callback(self._renewing.pop)
 
     async def _renew(self, lane: Lane) -> None:
-        shared = any(other is not lane and other.producer == lane.producer for other in self._lanes)
+        shared = any(other is not lane and other.producer == lane.producer for other in self.lanes)
         try:
             try:
                 asked = m.OpenProducer(0 if shared else lane.producer)
@@ -331,7 +323,7 @@ class Outgoing:
 
     def writable(self) -> None:
         """Send what waited for the link."""
-        for lane in self._lanes:
+        for lane in self.lanes:
             lane.pump()
 
     def ended(self, error: WeirError) -> None:
@@ -351,22 +343,24 @@ class Outgoing:
             self._doubt = f" (asked where {self.topic} is served: {error})"
             return
         self._doubt = ""
-        self._choosing.close_idle(info.closed)
-        for lane, address in zip(self._lanes, info.addresses, strict=False):
+        self.choosing.close_idle(info.closed)
+        for lane, address in zip(self.lanes, info.addresses, strict=False):
             lane.address = address
 
     # Waiting, and choosing a lane.
 
-    def _lane_of(self, key: bytes | None, partition: int | None) -> Lane:
+    def lane_of(self, key: bytes | None, partition: int | None) -> Lane:
+        """Return the lane of a partition, or of a key's; see `lane`."""
         if partition is None:
             partition = self._options.partition
         if partition is None and key is not None:
-            partition = self._choosing.of_key(key)
-        return self._lane(partition)
+            partition = self.choosing.of_key(key)
+        return self.lane(partition)
 
-    def _lane(self, partition: int | None) -> Lane:
+    def lane(self, partition: int | None) -> Lane:
+        """Return the lane of a partition, which may have to be looked for, or of the next."""
         try:
-            return self._choosing.lane(partition)
+            return self.choosing.lane(partition)
         except UnknownTopic as unknown:
             return self._lane_unheard_of(partition, unknown)
 
@@ -379,7 +373,7 @@ class Outgoing:
         if (
             self._known is None
             or not isinstance(partition, int)
-            or not len(self._lanes) <= partition < PARTITIONS_MAX
+            or not len(self.lanes) <= partition < PARTITIONS_MAX
             or (partition >= first and loop.time() - since < LOOK_EVERY)
         ):
             raise unknown
@@ -392,11 +386,11 @@ class Outgoing:
         self._unheard[partition] = lane, seeking
         return lane
 
-    async def _look_for(self, partition: int) -> None:
+    async def look_for(self, partition: int) -> None:
         """Return once a partition is known. Raises `UnknownTopic` if the topic has none such, and
         `Disconnected` if that is not found out in `request_timeout`.
         """
-        lane = self._lane(partition)
+        lane = self.lane(partition)
         if (found := self._unheard.get(partition)) is not None:
             await asyncio.wait(found[1:], timeout=self._link.request_timeout)
             if lane.error is not None:
@@ -427,18 +421,19 @@ class Outgoing:
 
     def _all(self) -> list[Lane]:
         """Return all lanes, also those whose partition is looked for."""
-        return [*self._lanes, *(lane for lane, _ in self._unheard.values())]
+        return [*self.lanes, *(lane for lane, _ in self._unheard.values())]
 
     @property
-    def _lanes(self) -> list[Lane]:
-        return self._choosing.lanes
+    def lanes(self) -> list[Lane]:
+        """The lanes of the partitions that are known, by partition."""
+        return self.choosing.lanes
 
     def _takes(self, lane: Lane, size: int) -> bool:
         fits = self.buffered == 0 or self.buffered + size <= self._options.max_buffered
         return lane.error is not None or (lane.room and fits)
 
     def _stalled(self) -> Disconnected:
-        refused = next((lane.refused for lane in self._lanes if lane.refused is not None), None)
+        refused = next((lane.refused for lane in self.lanes if lane.refused is not None), None)
         advice = (
             "Check that the broker is up and has a majority"
             if refused is None

@@ -18,7 +18,7 @@ def test_one_message_at_a_time_soon_waits_for_no_turn_of_the_loop(fake_broker) -
         async with fake_broker() as broker, connect(broker.url) as w:
             await w.create_topic("doors")
             async with w.producer("doors", linger=0) as producer:
-                (lane,) = producer._lanes
+                (lane,) = producer._sender.lanes
                 for _ in range(ALONE_IN_A_ROW):
                     sent = producer.send(b"one")
                     assert lane.gathering  # it may not be the only one
@@ -36,7 +36,7 @@ def test_the_second_message_of_a_turn_ends_the_hurry(fake_broker) -> None:
         async with fake_broker() as broker, connect(broker.url) as w:
             await w.create_topic("doors")
             async with w.producer("doors", linger=0) as producer:
-                (lane,) = producer._lanes
+                (lane,) = producer._sender.lanes
                 for _ in range(ALONE_IN_A_ROW + 1):
                     await producer.publish(b"one")
                 for _ in range(3):
@@ -56,7 +56,7 @@ def test_a_producer_that_lingers_is_never_in_a_hurry(fake_broker) -> None:
         async with fake_broker() as broker, connect(broker.url) as w:
             await w.create_topic("doors")
             async with w.producer("doors", linger="1ms") as producer:
-                (lane,) = producer._lanes
+                (lane,) = producer._sender.lanes
                 for _ in range(2 * ALONE_IN_A_ROW):
                     sent = producer.send(b"one")
                     assert lane.gathering

@@ -36,7 +36,7 @@ def test_a_publish_that_moved_to_a_partition_given_up_does_not_wait_for_ever() -
             async with connect(node.url, request_timeout=2.0) as w:
                 await w.create_topic("t", 4)
                 producer: Any = await w.producer("t", linger=0.05).open()
-                producer._lanes[1].fail(Fenced("partition 1 is given up", 1))
+                producer._sender.lanes[1].fail(Fenced("partition 1 is given up", 1))
                 task = asyncio.ensure_future(producer.publish(b"x", key=key))
                 await asyncio.sleep(0)
                 await w.end_partition("t", 2)

@@ -28,18 +28,6 @@ PAIRS: list[tuple[type, type]] = [
 INSIDE = {
     # The command line's verbs that run until Ctrl-C, which wait in an event loop.
     client.Client: {"is_connected", "wait_without_end"},
-    producer.Producer: {
-        "begun",
-        "settled",
-        "moved",
-        "forgotten",
-        "strayed",
-        "writable",
-        "ended",
-        "hand",
-        "confirmed",
-        "stranded",
-    },
     receipts.Handed: {"settle", "patience", "gathered", "moved", "part_of", "pinned"},
     # What is settled message by message is settled in the event loop's own thread.
     consumer.Consumer: {"deliveries"},
