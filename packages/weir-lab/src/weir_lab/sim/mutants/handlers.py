@@ -11,7 +11,7 @@ from weir_lab.sim.shape import NODE_HANDLERS
 SHAPE = replace(NODE_HANDLERS, takers=(0,), scatterers=(0,), rots=(0,), retentions=(0,))
 
 
-@mutant(seed=2, breaks={"EffectOnce"}, shape=SHAPE)
+@mutant(seed=3, breaks={"EffectOnce"}, shape=SHAPE)
 def a_message_is_acked_before_its_effect(patch: Patch) -> None:
     """A message is done once its handler has returned, and no sooner."""
     patch.source(

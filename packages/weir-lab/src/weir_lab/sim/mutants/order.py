@@ -105,7 +105,7 @@ def a_promise_is_forgotten_at_a_restart(patch: Patch) -> None:
 
 
 @mutant(
-    seed=7,
+    seed=5,
     breaks=_BARRIER,
     shape=EVICTED,
 )
@@ -114,7 +114,7 @@ def members_change_without_a_stamp(patch: Patch) -> None:
     patch.setattr(Partition, "changing", lambda self: None)
 
 
-@mutant(seed=11, breaks=_BARRIER, shape=JOINED)
+@mutant(seed=1, breaks=_BARRIER, shape=JOINED)
 def a_partition_takes_messages_before_it_has_joined(patch: Patch) -> None:
     """Who joins takes messages once partition 0 has an entry of that, and above that entry's stamp
     (counterexample 6).
@@ -129,13 +129,13 @@ def a_partition_takes_messages_before_it_has_joined(patch: Patch) -> None:
     patch.setattr(Growth, "advance", advance)
 
 
-@mutant(seed=3, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=10, breaks=_BARRIER, shape=ORDER)
 def a_vote_says_nothing_of_promises(patch: Patch) -> None:
     """A vote carries the highest promise that was ever given (DESIGN §5 Barrier safety)."""
     patch.setattr(Pledge, "raise_to", lambda self, fence: None)
 
 
-@mutant(seed=3, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=10, breaks=_BARRIER, shape=ORDER)
 def a_leader_does_not_heed_its_votes(patch: Patch) -> None:
     """A new leader stamps above all that its votes carry (DESIGN §5 Barrier safety)."""
     honest = Partition._lead_now
@@ -147,7 +147,7 @@ def a_leader_does_not_heed_its_votes(patch: Patch) -> None:
     patch.setattr(Partition, "_lead_now", lead_now)
 
 
-@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=1, breaks=_BARRIER, shape=ORDER)
 def a_leader_stamps_where_it_promised_not_to(patch: Patch) -> None:
     """From the question on, no clock of the shard stamps at or below what was asked."""
 
@@ -158,14 +158,14 @@ def a_leader_stamps_where_it_promised_not_to(patch: Patch) -> None:
     patch.setattr(HybridClock, "stamp", stamp)
 
 
-@mutant(seed=2, breaks={"Causal"}, shape=ORDER)
+@mutant(seed=10, breaks={"Causal"}, shape=ORDER)
 def what_its_client_has_seen_does_not_count(patch: Patch) -> None:
     """A message is stamped above all that its client had seen (DESIGN §5 Produce)."""
     honest = HybridClock.stamp
     patch.setattr(HybridClock, "stamp", lambda self, wall_ms, seen=0: honest(self, wall_ms))
 
 
-@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=4, breaks=_BARRIER, shape=ORDER)
 def what_is_under_way_does_not_count(patch: Patch) -> None:
     """A barrier stays below what is stamped and not committed (DESIGN §5 Barrier safety)."""
 
@@ -185,7 +185,7 @@ def a_barrier_without_its_offset(patch: Patch) -> None:
     patch.setattr(Merge, "barrier", barrier)
 
 
-@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=1, breaks=_BARRIER, shape=ORDER)
 def a_register_a_node(patch: Patch) -> None:
     """There is a register a partition, and never one a node (counterexample 4)."""
 

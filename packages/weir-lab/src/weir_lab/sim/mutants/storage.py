@@ -153,7 +153,7 @@ def retention_takes_all(patch: Patch) -> None:
     patch.setattr(Log, "cut_by_size", cut)
 
 
-@mutant(seed=3, breaks={"Durable", "Live"})
+@mutant(seed=7, breaks={"Durable", "Live"})
 def a_checkpoint_without_log_start(patch: Patch) -> None:
     """A snapshot does not say which messages are gone (counterexample 13)."""
     honest = PartitionState.encode
