@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.broker.produce.appender import Intake
+from weir.broker.produce.appender import Appender
 from weir_lab.sim.mutants.planting import Mutant, Patch
 from weir_lab.sim.mutants.registry import KEPT, MUTANTS, hunt
 from weir_lab.sim.run import run_seed
@@ -22,11 +22,11 @@ def test_the_mutant_is_caught(mutant: Mutant) -> None:
 
 
 def test_a_mutant_leaves_nothing_behind() -> None:
-    judge, before = Intake.judge, run_seed(3).trace_hash
+    judge, before = Appender.judge, run_seed(3).trace_hash
     mutant = next(one for one in MUTANTS if one.name == "dedupe-by-applied-state-only")
     with mutant.planted():
-        assert Intake.judge is not judge
-    assert Intake.judge is judge
+        assert Appender.judge is not judge
+    assert Appender.judge is judge
     assert run_seed(3).trace_hash == before
 
 
@@ -37,7 +37,7 @@ def test_names_and_rules_are_told_apart() -> None:
 
 def test_a_rule_that_is_not_there_cannot_be_taken_away() -> None:
     with pytest.raises(AttributeError):
-        Patch().setattr(Intake, "judged", lambda self: None)
+        Patch().setattr(Appender, "judged", lambda self: None)
 
 
 def test_what_a_class_inherits_is_inherited_again_afterwards() -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from weir.broker.produce.appender import Intake
+from weir.broker.produce.appender import Appender
 from weir.cli.main import main
 
 
@@ -22,10 +22,10 @@ def test_a_run_is_told_to_programs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_run_that_breaks_a_promise_says_how_to_see_it_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(self: Intake, *_: object) -> None:
+    def broken(self: Appender, *_: object) -> None:
         raise KeyError("planted")
 
-    monkeypatch.setattr(Intake, "accept", broken)
+    monkeypatch.setattr(Appender, "accept", broken)
     assert main(["sim", "run", "--shape", "node", "--seeds", "1", "--seed", "3"]) == 1
     said = capsys.readouterr()
     assert "weir sim run --shape node --seed 3 --seeds 1" in said.err

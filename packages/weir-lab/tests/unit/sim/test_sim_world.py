@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from weir.broker.produce.appender import Intake
+from weir.broker.produce.appender import Appender
 from weir.testing.simulator.network import Link, Net
 from weir.testing.simulator.world import MS, SECOND, SkewedTime, World
 from weir_lab.sim.run import run_seed
@@ -146,11 +146,11 @@ SMALL = Shape(faults_until=500 * MS, producers=2, hubs=0, consumers=0, batches=3
 
 
 def test_a_run_that_fails_tells_how_to_see_it_fail_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Intake, *_: object) -> None:
+    def broken(self: Appender, *_: object) -> None:
         raise KeyError("planted")
 
     assert run_seed(3, SMALL).violations == []
-    monkeypatch.setattr(Intake, "accept", broken)
+    monkeypatch.setattr(Appender, "accept", broken)
     outcome = run_seed(3, SMALL)
     assert outcome.violations[0][0] == "Crash"
     report = outcome.report()

@@ -12,7 +12,7 @@ from typing import Any, cast
 from weir.app.core.breaker import Breaker, State
 from weir.app.core.retry_policy import Again, Dead, Reject, told
 from weir.app.subscription import Subscription
-from weir.app.work_queue import Source, Taking, Unit, parts_of
+from weir.app.work_queue import Source, Unit, WorkQueue, parts_of
 from weir.app.workers import Worker, Workers
 from weir.client.connection.system import SYSTEM
 from weir.client.core.durations import Backoff, seconds
@@ -51,7 +51,7 @@ class Handling:
         self._bury = bury
         self._dice = random.random
         self._now = SYSTEM.get().monotonic
-        self._taking = Taking(subscription, source)
+        self._taking = WorkQueue(subscription, source)
         self.breaker = Breaker()
         #: Raises what ended it; it ends by nothing else.
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -84,7 +84,7 @@ def parts_of(unit: Unit) -> list[Delivery]:
     return unit.parts if isinstance(unit, Bundle) else [unit]
 
 
-class Taking:
+class WorkQueue:
     """Units in the order in which they may begin. Each that `next` returned must come to `done`."""
 
     def __init__(self, subscription: Subscription, source: Source) -> None:

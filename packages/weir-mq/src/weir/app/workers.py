@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from weir.app.work_queue import Taking
+from weir.app.work_queue import WorkQueue
 from weir.errors import WeirError
 
 #: Who is to be alone waits so long for those who are at work, and is alone for so long, in seconds.
@@ -145,7 +145,7 @@ async def _quiet(guest: Guest) -> None:
 class Workers:
     """Tasks that work beside each other, in a room with those of other subscriptions."""
 
-    def __init__(self, taking: Taking) -> None:
+    def __init__(self, taking: WorkQueue) -> None:
         """Begin with none; they take what they work on from `taking`."""
         self.all: set[Worker] = set()
         #: Those that wait for something to do.

@@ -11,7 +11,7 @@ from typing import Any
 from weir.broker.api.effects import Connect, Disconnect
 from weir.broker.api.events import LinkClosed, LinkOpened
 from weir.broker.api.settings import Authorize, Identity, Layout
-from weir.broker.forwarding.forwarder import Passing
+from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.placement import NodeInfo
 from weir.broker.metadata.reassignment import (
@@ -73,7 +73,7 @@ class BrokerSet:
         level: int,
         topics: Topics,
         registry: Registry,
-        passing: Passing,
+        passing: Forwarder,
         outbox: Outbox,
         authorize: Authorize,
         time: Clocks,

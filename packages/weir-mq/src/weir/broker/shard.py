@@ -19,7 +19,7 @@ from weir.broker.barriers.barriers import Orders
 from weir.broker.brokerset import BrokerSet
 from weir.broker.devices.requests import Devices
 from weir.broker.forwarding.routes import Routes
-from weir.broker.forwarding.trunks import Neighbours
+from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.groups import Groups
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.reassignment import give_away
@@ -27,7 +27,7 @@ from weir.broker.metadata.registry import Registry
 from weir.broker.partition.context import Surroundings
 from weir.broker.partition.retention import Sweep
 from weir.broker.partition.topics import Topics
-from weir.broker.replica.peers.node_state import Clocks, Full, Rooms
+from weir.broker.replica.peers.node_state import Clocks, Full, FullDisks
 from weir.broker.replica.peers.refill import Refill
 from weir.broker.replica.peers.transport import Peers
 from weir.broker.replica.restore import Opened
@@ -105,7 +105,7 @@ class Shard:
         routes = Routes(
             layout, identity.node, identity.shard, catalog, self._groups.leader_of, founded
         )
-        self._neighbours = Neighbours(
+        self._neighbours = ShardTrunks(
             routes, layout, identity.node, sessions, outbox, self.budget, time,
             self.topics.is_settled,
         )  # fmt: skip
@@ -402,7 +402,7 @@ class Shard:
         self._shared.fan_in_producer = producer
 
 
-def _let_others_lead(writer: Writer, time: Clocks, rooms: Rooms) -> None:
+def _let_others_lead(writer: Writer, time: Clocks, rooms: FullDisks) -> None:
     """Hand over what a disk that hangs or is full, or a clock that is wrong, would hold up."""
     if writer.hangs or rooms.is_full:
         give_away(writer.led, rooms.suits)

@@ -39,7 +39,7 @@ _AGAIN_AFTER = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class ScatteredAcks:
     """Runs of a grant that a scattering is to ack."""
 
     address: Address
@@ -50,7 +50,7 @@ class Aside:
     put_back: Callable[[], None]
 
 
-def set_aside(consumer: Consumer, what: Grant | Message) -> Aside:
+def set_aside(consumer: Consumer, what: Grant | Message) -> ScatteredAcks:
     """Take a message, or a grant of `batches()`, out of what its consumer acks by itself.
 
     Raises `StaleGrant` if its lease is over, and `BadRequest` if it was said to be done, or if its
@@ -77,7 +77,7 @@ def set_aside(consumer: Consumer, what: Grant | Message) -> Aside:
         holdings.held[holding.partition, holding.fence] = holding
 
     address = holdings.places[holding.partition]
-    return Aside(address, holdings.options.cluster, holding.fence, there, put_back)
+    return ScatteredAcks(address, holdings.options.cluster, holding.fence, there, put_back)
 
 
 @dataclass(slots=True)
@@ -134,7 +134,9 @@ class Scatterings:
                 self._places[topic] = known, now
             return known
 
-    async def send(self, rows: Mapping[Address, list[_Row]], acks: list[Aside]) -> m.ScatterConfirm:
+    async def send(
+        self, rows: Mapping[Address, list[_Row]], acks: list[ScatteredAcks]
+    ) -> m.ScatterConfirm:
         """Return once all of it is durable. Raises `Refused`, or `Disconnected`: then it may have
         come to be or not.
         """
@@ -232,7 +234,7 @@ class Scattering:
         rows: dict[Address, list[_Row]] = {}
         for address, row in zip(chosen, self._rows, strict=True):
             rows.setdefault(address, []).append(row)
-        asides: list[Aside] = []
+        asides: list[ScatteredAcks] = []
         try:
             for consumer, what in self._acks:
                 asides.append(set_aside(consumer, what))
@@ -274,7 +276,7 @@ class Scattering:
 
 
 def _request(
-    seat: _Seat, rows: Mapping[Address, list[_Row]], acks: list[Aside], link: Link
+    seat: _Seat, rows: Mapping[Address, list[_Row]], acks: list[ScatteredAcks], link: Link
 ) -> m.Scatter:
     groups, now = [address.group for address in rows], link.system.now_us()
     done: dict[int, tuple[Address, dict[str, list[tuple[int, int, int]]]]] = {}

@@ -29,9 +29,9 @@ from weir.host.trunks import Trunks
 from weir.model.limits import CONNECTIONS_MAX
 from weir.server.disk.flushes import Flushes
 from weir.server.disk.position_saver import PositionSaver
-from weir.server.disk.thread_pool import DiskPool, checkpoint_saved, chore_done, read_done
+from weir.server.disk.thread_pool import ThreadPool, checkpoint_saved, chore_done, read_done
 from weir.server.network.connections import Network, Peer
-from weir.server.network.shard_connections import Wires
+from weir.server.network.shard_connections import ShardConnections
 from weir.storage.disk import Disk
 from weir.storage.format import checkpoint
 
@@ -61,7 +61,7 @@ class Driver:
         schedule = FlushSchedule(disks, nodes, loop.time)
         self._flushes = Flushes(disks, self, schedule, positions)
         self._feed = Feed(shard, schedule)
-        self._pool = DiskPool(disks, self._tell)
+        self._pool = ThreadPool(disks, self._tell)
         limits = limits or ConnectionLimits()
         network = Network(found, self._accept)
         self._connections = Connections(
@@ -75,7 +75,7 @@ class Driver:
         #: Feeds one event and does what comes of it, unless events are gathered.
         self.handle = self._turns.handle
         self._run = self._turns.run
-        self._wires = Wires(self._turns, self._feed, network, found)
+        self._wires = ShardConnections(self._turns, self._feed, network, found)
         self._home = Home(
             shard, self._feed, self._connections, loop.call_soon, self._wires.later, log
         )

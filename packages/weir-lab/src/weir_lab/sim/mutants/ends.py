@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from weir.broker.barriers.membership import Ends
 from weir.broker.partition.partition import Partition
-from weir.broker.produce.appender import Intake
+from weir.broker.produce.appender import Appender
 from weir.model.topic import Topic
 from weir.protocol.client.barriers import ReportEnded
 from weir_lab.sim.mutants.planting import Patch, mutant
@@ -47,4 +47,4 @@ def a_partition_ends_before_its_last_message(patch: Patch) -> None:
 @mutant(seed=1, breaks=_BARRIER, shape=BUSY)
 def who_leads_next_opens_a_sealed_partition(patch: Patch) -> None:
     """A seal is an entry: every leader goes by it (docs/adr/0031)."""
-    patch.setattr(Intake, "check_open", lambda self: None)
+    patch.setattr(Appender, "check_open", lambda self: None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weir.broker.forwarding import registry_feed
 from weir.broker.partition.partition import Partition
-from weir.broker.produce.appender import Growing, Intake, Pending
+from weir.broker.produce.appender import Appender, Growing, Pending
 from weir.broker.records.entries import BatchRecord
 from weir.broker.replica.group import Group
 from weir.broker.router.requests import Requests
@@ -38,9 +38,9 @@ def dedupe_missing_from_a_snapshot(patch: Patch) -> None:
 @mutant(seed=5, breaks={"OneOffset", "RisingStamps"})
 def dedupe_by_applied_state_only(patch: Patch) -> None:
     """What is pending is not looked at (counterexample 14)."""
-    honest = Intake.judge
+    honest = Appender.judge
 
-    def judge(self: Intake, header: Header) -> Pending | Confirm | None:
+    def judge(self: Appender, header: Header) -> Pending | Confirm | None:
         ahead, flying = self._ahead, self.flying
         self._ahead, self.flying = {}, {}
         try:
@@ -48,7 +48,7 @@ def dedupe_by_applied_state_only(patch: Patch) -> None:
         finally:
             self._ahead, self.flying = ahead, flying
 
-    patch.setattr(Intake, "judge", judge)
+    patch.setattr(Appender, "judge", judge)
 
 
 @mutant(seed=4, breaks={"OneOffset", "RisingStamps"}, shape=SET)
@@ -56,28 +56,28 @@ def a_producer_is_forgotten_at_its_first_commit(patch: Patch) -> None:
     """While more of a producer's batches are under way, what is known of it includes them: a repeat
     of one is no new batch (counterexample 14).
     """
-    honest = Intake.committed
+    honest = Appender.committed
 
-    def committed(self: Intake, record: BatchRecord) -> int:
+    def committed(self: Appender, record: BatchRecord) -> int:
         charged = honest(self, record)
         self._ahead.pop(record.producer, None)
         return charged
 
-    patch.setattr(Intake, "committed", committed)
+    patch.setattr(Appender, "committed", committed)
 
 
 @mutant(seed=25, breaks={"Durable"})
 def repeat_answered_before_the_commit(patch: Patch) -> None:
     """A repeat of a pending batch is told where it will be, if the power lasts (DESIGN §5)."""
-    honest = Intake.judge
+    honest = Appender.judge
 
-    def judge(self: Intake, header: Header) -> Pending | Confirm | None:
+    def judge(self: Appender, header: Header) -> Pending | Confirm | None:
         verdict = honest(self, header)
         if isinstance(verdict, Pending):
             return Confirm(verdict.record.offset, verdict.record.stamp, True)
         return verdict
 
-    patch.setattr(Intake, "judge", judge)
+    patch.setattr(Appender, "judge", judge)
 
 
 @mutant(seed=2, breaks={"Durable", "OneOffset", "RisingStamps"})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from weir.broker.api.settings import Layout
-from weir.broker.forwarding.forwarder import Passing
-from weir.broker.forwarding.trunks import Neighbours
+from weir.broker.forwarding.forwarder import Forwarder
+from weir.broker.forwarding.trunks import ShardTrunks
 from weir.model.ids import partition_of, topic_of
 from weir.testing.simulator.world import MS
 from weir_lab.sim.mutants.planting import Patch, bug, mutant
@@ -31,14 +31,14 @@ def groups_move_with_the_number_of_shards(patch: Patch) -> None:
 @mutant(seed=1, breaks={"Live"}, shape=BRIEF)
 def a_broken_trunk_is_nobodys_business(patch: Patch) -> None:
     """What was passed on through a trunk that broke is never answered (ADR 0009 §3)."""
-    patch.setattr(Passing, "closed", lambda self, shard: self._trunks.pop(shard, None))
+    patch.setattr(Forwarder, "closed", lambda self, shard: self._trunks.pop(shard, None))
 
 
 @mutant(seed=9, breaks={"Durable", "Live", "Honest", "OneOffset"})
 def what_a_copy_lacks_does_not_exist(patch: Patch) -> None:
     """A shard takes its copy of the registry for the whole truth (ADR 0009 §4)."""
-    patch.setattr(Neighbours, "may_be_news", lambda self: False)
-    patch.setattr(Neighbours, "certain", lambda self, error: error)
+    patch.setattr(ShardTrunks, "may_be_news", lambda self: False)
+    patch.setattr(ShardTrunks, "certain", lambda self, error: error)
 
 
 @bug(breaks={"Live"})

@@ -21,8 +21,15 @@ from typing import Any, Protocol
 import weir_raft as raft
 from weir.broker.api.settings import Authorize, Layout
 from weir.broker.barriers.membership import Ends, Growth
-from weir.broker.barriers.topic_order import ANYTIME, Asker, Askers, Domain, Planner, Scope
-from weir.broker.forwarding.forwarder import Passing
+from weir.broker.barriers.topic_order import (
+    ANYTIME,
+    BarrierWaiter,
+    BarrierWaiters,
+    Domain,
+    Planner,
+    Scope,
+)
+from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.context import Surroundings
 from weir.broker.partition.topics import Topics
@@ -143,7 +150,7 @@ class Promises:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class BarrierQuery:
     """What was asked of the shard at `place`, until monotonic time `until_ms` at most."""
 
     topic: int
@@ -159,25 +166,25 @@ class Question:
         return self.topic, self.scope, self.place
 
 
-class Questions:
+class BarrierQueries:
     """Asks the shards at other places how far topics' partitions are that they lead."""
 
     __slots__ = ("_count", "_numbered", "_passing", "_time", "_under_way")
 
-    def __init__(self, passing: Passing, time: Time) -> None:
+    def __init__(self, passing: Forwarder, time: Time) -> None:
         """Ask nobody yet."""
         self._passing = passing
         self._time = time
         self._count = 0
-        self._under_way: dict[tuple[int, Scope, int], Question] = {}
-        self._numbered: dict[int, Question] = {}
+        self._under_way: dict[tuple[int, Scope, int], BarrierQuery] = {}
+        self._numbered: dict[int, BarrierQuery] = {}
 
     @property
     def newest(self) -> int:
         """The number of the last question."""
         return self._count
 
-    def ask(self, asker: Asker, place: int) -> None:
+    def ask(self, asker: BarrierWaiter, place: int) -> None:
         """Ask a place for what somebody waits for, unless a question is under way there that will
         do, and is answered no later.
         """
@@ -190,13 +197,13 @@ class Questions:
         self._count += 1
         now = self._time.monotonic_ms()
         wait_ms = min(max(asker.deadline_ms - now, 1), _WAIT_MS_MAX)
-        question = Question(topic, scope, place, self._count, stamp, now + wait_ms + _LATE_MS)
+        question = BarrierQuery(topic, scope, place, self._count, stamp, now + wait_ms + _LATE_MS)
         request = AskBarriers(topic, stamp, wait_ms, asker.after != ANYTIME)
         with suppress(Refused):  # it is asked again with the next tick
             self._passing.ask_own(place, request, question.number)
             self._under_way[question.key] = self._numbered[question.number] = question
 
-    def answered(self, number: int) -> Question | None:
+    def answered(self, number: int) -> BarrierQuery | None:
         """A question is answered, or refused; return it unless nobody waits for that any more."""
         question = self._numbered.get(number)
         if question is not None:
@@ -216,7 +223,7 @@ class Questions:
         for question in [one for one in self._numbered.values() if one.until_ms <= now]:
             self._forget(question)
 
-    def _forget(self, question: Question) -> None:
+    def _forget(self, question: BarrierQuery) -> None:
         del self._under_way[question.key], self._numbered[question.number]
 
 
@@ -227,7 +234,7 @@ class Domains:
                  "_questions", "_shared", "_time", "_topics", "askers")  # fmt: skip
 
     def __init__(
-        self, topics: Topics, promises: Promises, passing: Passing, layout: Layout,
+        self, topics: Topics, promises: Promises, passing: Forwarder, layout: Layout,
         shared: Surroundings, authorize: Authorize,
     ) -> None:  # fmt: skip
         """Nobody asks yet."""
@@ -239,8 +246,8 @@ class Domains:
         self._authorize = authorize
         self._time = time = shared.time
         #: Who waits.
-        self.askers = Askers()
-        self._questions = Questions(passing, time)
+        self.askers = BarrierWaiters()
+        self._questions = BarrierQueries(passing, time)
         self._domains: dict[tuple[int, Scope], Domain] = {}
         passing.listen(self._answered, Opcode.ASK_BARRIERS)
 
@@ -318,7 +325,7 @@ class Domains:
     def _asker(
         self, topic: Topic, scope: Scope, stamp: int, wait_ms: int, anew: bool,
         tell: Callable[[Barriers | None], None],
-    ) -> Asker:  # fmt: skip
+    ) -> BarrierWaiter:  # fmt: skip
         wall = self._time.wall_ms()
         stamp = stamp or stamp_at(wall)
         after = ANYTIME
@@ -327,9 +334,9 @@ class Domains:
             stamp = max(stamp, min(self._promises.unheard, stamp_at(wall + MAX_AHEAD_MS)))
             after = self._questions.newest
         deadline = self._time.monotonic_ms() + min(wait_ms, WAIT_MS_MAX)
-        return Asker(topic.id, scope, stamp, deadline, 0, tell, after)
+        return BarrierWaiter(topic.id, scope, stamp, deadline, 0, tell, after)
 
-    def _wait(self, asker: Asker, topic: Topic) -> None:
+    def _wait(self, asker: BarrierWaiter, topic: Topic) -> None:
         key = topic.id, asker.scope
         domain = self._domains.get(key)
         if domain is None:
@@ -352,7 +359,7 @@ class Domains:
                 return
             self._tell(asker, True)
 
-    def _is_behind(self, domain: Domain, topic: Topic, asker: Asker) -> bool:
+    def _is_behind(self, domain: Domain, topic: Topic, asker: BarrierWaiter) -> bool:
         while True:
             self._plan(domain, topic)
             joined = len(domain.roster)
@@ -367,7 +374,7 @@ class Domains:
         if domain.planned_at != at:
             domain.take_plan(self._planner.plan(topic, domain.scope, joined), at)
 
-    def _tell(self, asker: Asker, reached: bool) -> None:
+    def _tell(self, asker: BarrierWaiter, reached: bool) -> None:
         self.askers.take(asker.number)
         topic = self._topics.catalog.by_id(asker.topic)
         if topic is None:
@@ -425,7 +432,7 @@ class Orders:
     __slots__ = ("_catalog", "_domains", "_ends", "_growth", "_promises", "closed", "cut")
 
     def __init__(
-        self, topics: Topics, registry: Registry, passing: Passing, layout: Layout,
+        self, topics: Topics, registry: Registry, passing: Forwarder, layout: Layout,
         shared: Surroundings, authorize: Authorize, multi: raft.Multi, logs: Sequence[Bounded],
     ) -> None:  # fmt: skip
         """Let partitions of `shared` be told from now on what is visible."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from weir.broker.forwarding.forwarder import NO_REPLY, Passing
+from weir.broker.forwarding.forwarder import NO_REPLY, Forwarder
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.partition import Partition
 from weir.broker.partition.topics import Topics
@@ -38,7 +38,7 @@ class Reports:
 
     __slots__ = ("_passing", "_report_ms", "_time", "_told")
 
-    def __init__(self, passing: Passing, time: Time) -> None:
+    def __init__(self, passing: Forwarder, time: Time) -> None:
         """Nothing was told yet."""
         self._passing = passing
         self._time = time
@@ -71,7 +71,7 @@ class Steps:
     __slots__ = ("_outbox", "_registry", "_reports", "_time", "_topics")
 
     def __init__(
-        self, topics: Topics, registry: Registry, passing: Passing, outbox: Outbox, time: Time
+        self, topics: Topics, registry: Registry, passing: Forwarder, outbox: Outbox, time: Time
     ) -> None:
         """Nothing is to be done yet."""
         self._topics = topics

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from weir.broker.api.settings import Layout
-from weir.broker.forwarding.forwarder import Passing
+from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.partition.leader import Leading
 from weir.broker.partition.topics import Topics
 from weir.broker.state.state import PartitionState
@@ -46,7 +46,7 @@ class Scope(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Asker:
+class BarrierWaiter:
     """Who is told what is known once all partitions are at `stamp`, or when its time is up."""
 
     topic: int
@@ -63,7 +63,7 @@ class Asker:
     is_over: bool = False
 
 
-class Askers:
+class BarrierWaiters:
     """All who wait at one shard."""
 
     __slots__ = ("_due", "_next", "_of", "waiting")
@@ -71,7 +71,7 @@ class Askers:
     def __init__(self) -> None:
         """Nobody waits."""
         #: By number.
-        self.waiting: dict[int, Asker] = {}
+        self.waiting: dict[int, BarrierWaiter] = {}
         self._of: dict[int, dict[int, None]] = {}
         self._due: list[tuple[int, int]] = []
         self._next = 0
@@ -84,7 +84,7 @@ class Askers:
                 RETRY_AFTER_MS,
             )
 
-    def add(self, asker: Asker) -> None:
+    def add(self, asker: BarrierWaiter) -> None:
         """Let somebody wait, and give it a number."""
         number, self._next = self._next, self._next + 1
         asker.number = number
@@ -95,7 +95,7 @@ class Askers:
             heapq.heapify(self._due)
         heapq.heappush(self._due, (asker.deadline_ms, number))
 
-    def take(self, number: int) -> Asker | None:
+    def take(self, number: int) -> BarrierWaiter | None:
         """Let somebody wait no more; None if it does not."""
         asker = self.waiting.pop(number, None)
         if asker is not None:
@@ -106,7 +106,7 @@ class Askers:
                 del self._of[asker.session]
         return asker
 
-    def ended(self, now_ms: int) -> list[Asker]:
+    def ended(self, now_ms: int) -> list[BarrierWaiter]:
         """Take out those whose time is up, the earliest deadline first."""
         found = []
         while self._due and self._due[0][0] <= now_ms:
@@ -144,7 +144,7 @@ class Planner:
 
     __slots__ = ("_layout", "_passing", "_topics")
 
-    def __init__(self, topics: Topics, passing: Passing, layout: Layout) -> None:
+    def __init__(self, topics: Topics, passing: Forwarder, layout: Layout) -> None:
         """Look at what is served here, and ask `passing` about the rest."""
         self._topics = topics
         self._passing = passing
@@ -197,7 +197,7 @@ class Domain:
         self.planned_at = (-1, -1)
         #: By partition, the newest question in whose answer it was told.
         self._heard: dict[int, int] = {}
-        self._waiting: list[tuple[int, int, Asker]] = []
+        self._waiting: list[tuple[int, int, BarrierWaiter]] = []
         #: Of whom waits for the lowest stamp: those not known to be there, here and elsewhere.
         self._behind_here: list[Led] = []
         self._behind: list[int] = []
@@ -232,12 +232,12 @@ class Domain:
         return [(p, max(ends[p].stamp, stamp), ends[p].through) if p in ends else (p, at, through)
                 for p, at, through in told]  # fmt: skip
 
-    def add(self, asker: Asker) -> None:
+    def add(self, asker: BarrierWaiter) -> None:
         """Let somebody wait."""
         heapq.heappush(self._waiting, (asker.stamp, asker.number, asker))
 
     @property
-    def first(self) -> Asker | None:
+    def first(self) -> BarrierWaiter | None:
         """Who waits for the lowest stamp: nobody is told before it."""
         while self._waiting and self._waiting[0][2].is_over:
             heapq.heappop(self._waiting)
@@ -248,7 +248,7 @@ class Domain:
         self.plan, self.planned_at = plan, at
         self._looked_for = _NEVER
 
-    def is_behind(self, asker: Asker, fenced: Callable[[int], int]) -> bool:
+    def is_behind(self, asker: BarrierWaiter, fenced: Callable[[int], int]) -> bool:
         """Return whether some partition is not where somebody waits for it. Each is looked at until
         it is there once; `fenced` says what was promised for those that are led here.
         """
@@ -290,7 +290,7 @@ class Domain:
         asked = {places[p] for p in self._behind if p in places and p not in ends}
         return any(led.partition not in ends for led in self._behind_here), asked
 
-    def _not_at(self, partitions: Sequence[int], asker: Asker) -> list[int]:
+    def _not_at(self, partitions: Sequence[int], asker: BarrierWaiter) -> list[int]:
         """Return those of these partitions, led elsewhere, that are not where somebody waits."""
         registers, ends, heard = self.registers, self.ends, self._heard
         stamp, after = asker.stamp, asker.after  # nothing is heard before ANYTIME

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weir.broker.consumers.grants import Grants
-from weir.broker.produce.appender import Intake
+from weir.broker.produce.appender import Appender
 from weir.broker.records.control import (
     ControlRecord,
     GrantsExtended,
@@ -156,7 +156,7 @@ class Returns:
     __slots__ = ("_grants", "_intake", "_outbox", "_state", "_time", "commands")
 
     def __init__(
-        self, group: Group, state: PartitionState, intake: Intake, grants: Grants, outbox: Outbox,
+        self, group: Group, state: PartitionState, intake: Appender, grants: Grants, outbox: Outbox,
         time: Time,
     ) -> None:  # fmt: skip
         """Begin to lead; nobody waits for an answer yet."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weir.broker.consumers.leases import left_of
-from weir.broker.produce.appender import Intake
+from weir.broker.produce.appender import Appender
 from weir.broker.records.control import CursorMoved, CursorSought, CursorTaken, GrantsReleased
 from weir.broker.records.entries import Payload, of_control
 from weir.broker.replica.group import Group
@@ -41,7 +41,7 @@ class Turns:
                  "_outbox", "_paused", "_state", "_takes", "_taking", "_time")  # fmt: skip
 
     def __init__(
-        self, group: Group, state: PartitionState, intake: Intake, outbox: Outbox, time: Time,
+        self, group: Group, state: PartitionState, intake: Appender, outbox: Outbox, time: Time,
         is_shared_out: Callable[[str], bool],
     ) -> None:  # fmt: skip
         """Begin to lead: turns that earlier leaders gave last as long as their log says.

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from weir.broker.consumers.leases import Begun, Caps, Leases
 from weir.broker.consumers.modes.pickers import Pickers
 from weir.broker.consumers.modes.picking import ANYBODY, Ground, Line, Pick
-from weir.broker.produce.appender import Intake
+from weir.broker.produce.appender import Appender
 from weir.broker.records.control import ClusterOpened, GrantsReleased, MessagesGranted
 from weir.broker.records.entries import Payload, of_control
 from weir.broker.replica.group import Group
@@ -50,7 +50,7 @@ class Grants:
                  "_paused", "_promised", "_queues", "begun", "leases", "pickers")  # fmt: skip
 
     def __init__(
-        self, group: Group, state: PartitionState, intake: Intake, reads: Reads, outbox: Outbox,
+        self, group: Group, state: PartitionState, intake: Appender, reads: Reads, outbox: Outbox,
         time: Time,
     ) -> None:  # fmt: skip
         """Begin to lead; grants of earlier leaders are in the state."""

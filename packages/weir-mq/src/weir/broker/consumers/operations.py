@@ -54,7 +54,7 @@ _VOIDS_TOLD_MAX = 1_000
 _TOGETHER = 2_000
 
 
-class Steering:
+class ClusterOperations:
     """Lists and changes the clusters of one partition while this node leads it."""
 
     __slots__ = ("_grants", "_group", "_outbox", "_pauses", "_proposed", "_state", "_time",

@@ -17,7 +17,7 @@ from weir.broker.devices.subscriptions import (
     partitions_of,
 )
 from weir.broker.devices.watches import Asking, Watching
-from weir.broker.forwarding.forwarder import Passing
+from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.partition.topics import Topics
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
@@ -61,7 +61,7 @@ class Receivers:
         outbox: Outbox,
         authorize: Authorize,
         time: Time,
-        passing: Passing,
+        passing: Forwarder,
         budget: Budget,
         in_hand: int,
     ) -> None:

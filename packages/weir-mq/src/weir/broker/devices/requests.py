@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from weir.broker.api.effects import Hangup
 from weir.broker.api.settings import Authorize, Identity
 from weir.broker.devices.receivers import Receivers
-from weir.broker.forwarding.forwarder import Passing
-from weir.broker.forwarding.trunks import Neighbours
+from weir.broker.forwarding.forwarder import Forwarder
+from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.partition.topics import Topics
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
@@ -52,7 +52,7 @@ class Arriving:
 
     def __init__(
         self, identity: Identity, sessions: dict[int, Session], topics: Topics, outbox: Outbox,
-        authorize: Authorize, time: Time, passing: Passing,
+        authorize: Authorize, time: Time, passing: Forwarder,
     ) -> None:  # fmt: skip
         """Serve what `topics` knows, or pass it on; who is there is kept in `sessions`."""
         self._identity = identity
@@ -157,7 +157,7 @@ class Devices:
         outbox: Outbox,
         authorize: Authorize,
         time: Time,
-        neighbours: Neighbours,
+        neighbours: ShardTrunks,
         budget: Budget,
         in_hand: int,
     ) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from weir.broker.devices.subscriptions import Receiver, Resting, Subscription, Then
-from weir.broker.forwarding.forwarder import Passing
+from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.partition.topics import Topics
 from weir.broker.runtime.outbox import TO_DEVICE, Caller, Outbox
 from weir.errors import BY_CODE, Overloaded, Refused, UnknownOpcode, UnknownTopic
@@ -30,7 +30,7 @@ class Asking:
 
     __slots__ = ("_outbox", "_passing", "_topics")
 
-    def __init__(self, topics: Topics, outbox: Outbox, passing: Passing) -> None:
+    def __init__(self, topics: Topics, outbox: Outbox, passing: Forwarder) -> None:
         """Ask what `topics` serves here, and by way of `passing` what lies in other shards."""
         self._topics = topics
         self._outbox = outbox

@@ -126,7 +126,7 @@ class _Trunk:
             del self.pending[caller.session]
 
 
-class Passing:
+class Forwarder:
     """The asking ends of this shard's trunks."""
 
     __slots__ = ("_budget", "_outbox", "_own", "_sessions", "_trunks", "lanes", "principal",

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from weir.broker.forwarding.forwarder import Passing
+from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.forwarding.routes import Routes
 from weir.broker.metadata.registry import Registry
 from weir.broker.records.control import ControlRecord, ProducerOpened
@@ -68,7 +68,7 @@ class Current:
     def __init__(
         self,
         registry: Registry,
-        passing: Passing,
+        passing: Forwarder,
         granted: Callable[[int], None],
         resume: Callable[[int], None],
         time: Time,
@@ -242,7 +242,7 @@ class Following:
         self,
         leader: int,
         registry: Registry,
-        passing: Passing,
+        passing: Forwarder,
         granted: Callable[[int], None],
         resume: Callable[[int], None],
         settled: Callable[[ControlRecord | None], bool],

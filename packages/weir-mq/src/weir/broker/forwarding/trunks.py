@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from weir.broker.api.events import PassedBack, TrunkClosed, TrunkOpened
 from weir.broker.api.settings import Layout
-from weir.broker.forwarding.forwarder import Passing
+from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.forwarding.registry_feed import Feed
 from weir.broker.forwarding.registry_view import Current, Following
 from weir.broker.forwarding.routes import Routes
@@ -22,7 +22,7 @@ from weir.order.clock import Time
 from weir.protocol.client import messages as m
 
 
-class Neighbours:
+class ShardTrunks:
     """The trunks of a shard, and its part in the registry: it has a replica of it, or a copy."""
 
     __slots__ = ("_outbox", "_settled", "_time", "copy", "feed", "passing", "routes")
@@ -50,7 +50,7 @@ class Neighbours:
         self._time = time
         self.routes = routes
         principal = f"{SHARD}{node}.{routes.shard}"
-        self.passing = Passing(routes, principal, sessions, outbox, budget)
+        self.passing = Forwarder(routes, principal, sessions, outbox, budget)
         self.feed = Feed(outbox, time, layout.shards - 1, settled)
 
     def join(

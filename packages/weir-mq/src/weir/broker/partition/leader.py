@@ -10,10 +10,10 @@ from collections.abc import Callable
 from weir.broker.consumers.acks import Acks, Returns
 from weir.broker.consumers.cursor_leases import Turns
 from weir.broker.consumers.grants import Grants
-from weir.broker.consumers.operations import Standings, Steering
+from weir.broker.consumers.operations import ClusterOperations, Standings
 from weir.broker.partition.context import Surroundings
-from weir.broker.produce.appender import Intake
-from weir.broker.produce.batcher import Crowd, FanIn, refused
+from weir.broker.produce.appender import Appender
+from weir.broker.produce.batcher import Crowd, DeviceBatcher, refused
 from weir.broker.produce.stable_positions import Settling
 from weir.broker.records.control import PartitionEnded, PartitionJoined, PartitionSealed
 from weir.broker.records.entries import BatchRecord, of_control
@@ -49,7 +49,7 @@ _REPLICATED, _EARLY, _VISIBLE = Level.REPLICATED, Level.RECEIVED, Level.VISIBLE
 
 def publish(
     shared: Surroundings,
-    intake: Intake,
+    intake: Appender,
     caller: Caller,
     request: Produce,
     own: Callable[[Header], None],
@@ -99,7 +99,7 @@ def publish(
     return not repeats
 
 
-def publish_devices(shared: Surroundings, group: int, fan_in: FanIn, crowd: Crowd) -> None:
+def publish_devices(shared: Surroundings, group: int, fan_in: DeviceBatcher, crowd: Crowd) -> None:
     """Take device publishes to a group, of each connection, or refuse all of it, in line either
     way: one without a sequence knows its reply by its place alone.
     """
@@ -177,19 +177,19 @@ class Leading:
         `pauses` are what the registry says of the topic's clusters.
         """
         reads, outbox, time = shared.reads, shared.outbox, shared.time
-        self.intake = Intake(group, state, time, clock, outbox.counts)
+        self.intake = Appender(group, state, time, clock, outbox.counts)
         self.grants = Grants(group, state, self.intake, reads, outbox, time)
         self.acks = Acks(group, state, outbox)
         self.returns = Returns(group, state, self.intake, self.grants, outbox, time)
         self.turns = Turns(group, state, self.intake, outbox, time, self.grants.is_read)
-        self.steering = Steering(group, state, self.grants, self.turns, outbox, time)
+        self.steering = ClusterOperations(group, state, self.grants, self.turns, outbox, time)
         self.steering.follow(pauses)
         self.standings = Standings(group, state, outbox)
         self.settling = Settling(group, self.intake, state, outbox, time)
         self.parts = Participant(
             group, state, self.intake, self.grants, shared.budget, time, shared.recover
         )
-        self.fan_in: FanIn | None = None
+        self.fan_in: DeviceBatcher | None = None
         self._group = group
         self._outbox = outbox
         self._state = state
@@ -199,10 +199,12 @@ class Leading:
         self._ending: set[int] = set()
         self._sealing = False
 
-    def devices(self, producer: int, outbox: Outbox, budget: Budget) -> FanIn:
+    def devices(self, producer: int, outbox: Outbox, budget: Budget) -> DeviceBatcher:
         """Return what packs devices' messages, as the shard's own `producer`."""
         if self.fan_in is None:
-            self.fan_in = FanIn(self.intake, self._state, producer, outbox.answer, budget.release)
+            self.fan_in = DeviceBatcher(
+                self.intake, self._state, producer, outbox.answer, budget.release
+            )
         return self.fan_in
 
     def settle(self, caller: Caller, request: Ack | Nack | Extend | Withdraw) -> None:

@@ -17,7 +17,7 @@ from weir.broker.partition.fetches import ChunkReads, Fetches, check_replica, en
 from weir.broker.partition.leader import Leading, publish, publish_devices
 from weir.broker.partition.outcomes import apply_control
 from weir.broker.partition.retention import done_below, first_needed, retain
-from weir.broker.produce.batcher import Crowd, FanIn
+from weir.broker.produce.batcher import Crowd, DeviceBatcher
 from weir.broker.records.entries import Payload
 from weir.broker.replica.group import Group
 from weir.broker.replica.refusals import no_leader
@@ -410,7 +410,7 @@ class Partition:
         self.leading = Leading(self.group, self.state, clock, shared, self._pauses)
         self._may_wait()  # there may be something that an earlier leader left behind
 
-    def _fan_in(self) -> FanIn:
+    def _fan_in(self) -> DeviceBatcher:
         shared, leading = self._shared, self._led()
         if not shared.fan_in_producer:
             raise Unavailable("the shard's own producer is being opened: try again shortly")

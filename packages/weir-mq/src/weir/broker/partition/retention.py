@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from weir.broker.forwarding.forwarder import NO_REPLY, Passing
+from weir.broker.forwarding.forwarder import NO_REPLY, Forwarder
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.records.control import LogStartMoved
 from weir.broker.records.entries import of_control
@@ -152,7 +152,7 @@ class Sweep:
     __slots__ = ("_due_ms", "_every_ms", "_left", "_outbox", "_passing", "_time", "_topics")
 
     def __init__(
-        self, topics: Served, passing: Passing, outbox: Outbox, time: Time, every_ms: int
+        self, topics: Served, passing: Forwarder, outbox: Outbox, time: Time, every_ms: int
     ) -> None:
         """Begin `every_ms` from now."""
         self._topics = topics

@@ -77,13 +77,13 @@ class Pending:
     charged: int = 0
     #: Told once it is applied.
     waiting: list[Tell] = field(default_factory=list)
-    #: Clients who are told once it is applied, or sooner that it takes long: see `Intake.stall`.
+    #: Clients who are told once it is applied, or sooner that it takes long: see `Appender.stall`.
     clients: list[Tell] = field(default_factory=list)
     #: Those who need not wait for more than this node's own disk.
     early: list[Tell] = field(default_factory=list)
 
 
-class Intake:
+class Appender:
     """Takes batches into one partition, in order, while this node leads it."""
 
     __slots__ = (

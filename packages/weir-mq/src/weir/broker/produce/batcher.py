@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from weir.broker.produce.appender import Intake, Pending
+from weir.broker.produce.appender import Appender, Pending
 from weir.broker.records.entries import BatchRecord
 from weir.broker.runtime.session import ROW_BYTES, Seat
 from weir.broker.state.dedupe import Origin, value_hash
@@ -81,7 +81,7 @@ class _Gathering:
         self.charged = 0
 
 
-class FanIn:
+class DeviceBatcher:
     """Gathers publishes until the next entry is cut, and confirms them after the commit."""
 
     __slots__ = ("_answer_all", "_arrived", "_flying", "_fresh", "_intake", "_producer",
@@ -89,7 +89,7 @@ class FanIn:
 
     def __init__(
         self,
-        intake: Intake,
+        intake: Appender,
         state: PartitionState,
         producer: int,
         answer: Answer,
@@ -266,7 +266,7 @@ class FanIn:
                 self._refuse(one, error)
 
     def lose(self, error: Refused) -> None:
-        """This node leads no more: refuse what was not cut yet, behind what `Intake.lose` refused.
+        """This node leads no more: refuse what was not cut, behind what `Appender.lose` refused.
 
         What was decided by messages that may never be committed is not told: it is asked again.
         """

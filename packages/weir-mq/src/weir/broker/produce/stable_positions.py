@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weir.broker.produce.appender import Intake
+from weir.broker.produce.appender import Appender
 from weir.broker.records.control import StampsRaised
 from weir.broker.records.entries import of_control
 from weir.broker.replica.group import Group
@@ -25,7 +25,7 @@ class Settling:
     __slots__ = ("_group", "_intake", "_outbox", "_promised", "_state", "_time", "_waits")
 
     def __init__(
-        self, group: Group, intake: Intake, state: PartitionState, outbox: Outbox, time: Time
+        self, group: Group, intake: Appender, state: PartitionState, outbox: Outbox, time: Time
     ) -> None:
         """Begin to lead; nobody waits yet."""
         self._group = group

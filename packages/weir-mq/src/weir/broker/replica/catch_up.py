@@ -86,7 +86,7 @@ class Slots:
                 go()
 
 
-class Supply:
+class CatchUp:
     """Answers what one group's Raft node asks for on behalf of the others."""
 
     __slots__ = ("_advance", "_group", "_node", "_packing", "_past", "_reads", "_save", "_sent",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import weir_raft as raft
 from weir.broker.records.entries import Payload, applied_by
 from weir.broker.records.snapshots import unpack_slowly
-from weir.broker.replica.catch_up import Incoming, Slots, Supply
+from weir.broker.replica.catch_up import CatchUp, Incoming, Slots
 from weir.broker.replica.raft_storage import LogStorage, stage
 from weir.broker.replica.refusals import ReplicaHalt, elsewhere, refusal_of
 from weir.broker.replica.requests import Rounds, Then
@@ -108,10 +108,10 @@ class Group:
         #: Whether other nodes are to hold it, too, whatever is known of that in its own log.
         self.is_placed_elsewhere = False
         #: What a damaged or incomplete group is told.
-        self.overheard = Overheard()
+        self.overheard = Rejoin()
         self.past = past
         self._ties = ties
-        self._supply = Supply(id, node, past, ties.reads, ties.slots, self.advance, ties.save)
+        self._supply = CatchUp(id, node, past, ties.reads, ties.slots, self.advance, ties.save)
         self._rounds = Rounds()
         #: Whom to tell when the own disk has an entry; indices rise.
         self._durable: deque[tuple[int, Callable[[], None]]] = deque()
@@ -398,7 +398,7 @@ class Group:
         """Take no part any more: what is here may be half changed, and is not to be believed."""
         self._halt = ReplicaHalt(self.id, what, error)
         # A leader before this term does not know what this one acknowledged in it.
-        self.overheard = Overheard(self.node.term)
+        self.overheard = Rejoin(self.node.term)
         if self.node.role is raft.Role.LEADER:
             self._lose(cut_off=False)
         self._ties.halted(self.id, self._halt, error)
@@ -447,7 +447,7 @@ def _cost(entries: Sequence[raft.Entry]) -> int:
     return cost
 
 
-class Overheard:
+class Rejoin:
     """Listens to what is sent to a group that answers nothing.
 
     A leader knows what each of the others holds. Once it says that a majority without this one

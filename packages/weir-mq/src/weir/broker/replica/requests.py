@@ -16,12 +16,12 @@ from weir.broker.runtime.outbox import Caller, Outbox
 from weir.errors import NotLeader, Refused
 
 Proposed = TypeVar("Proposed")
-Asker = TypeVar("Asker")
+BarrierWaiter = TypeVar("BarrierWaiter")
 #: Told None when the read may be served, or why not.
 Then = Callable[[Refused | None], None]
 
 
-class Proposals(Generic[Proposed, Asker]):
+class Proposals(Generic[Proposed, BarrierWaiter]):
     """Entries on their way to being applied, by Raft index, and who asked for each.
 
     They are one term's: whoever leads next applies entries that it did not propose, and nobody
@@ -33,25 +33,25 @@ class Proposals(Generic[Proposed, Asker]):
     def __init__(self, append: Callable[[Proposed], int]) -> None:
         """Begin with none; `append` proposes an entry and returns its index, as `Group.propose`."""
         self._append = append
-        self._askers: dict[int, Asker] = {}
+        self._askers: dict[int, BarrierWaiter] = {}
 
     def __len__(self) -> int:
         return len(self._askers)
 
-    def __iter__(self) -> Iterator[Asker]:
+    def __iter__(self) -> Iterator[BarrierWaiter]:
         """Yield who waits, in the order of what they asked for."""
         return iter(self._askers.values())
 
-    def propose(self, entry: Proposed, asker: Asker) -> None:
+    def propose(self, entry: Proposed, asker: BarrierWaiter) -> None:
         """Propose what somebody asked for. Raises what `append` does; then nobody waits for it."""
         index = self._append(entry)
         self._askers[index] = asker
 
-    def applied(self, index: int) -> Asker | None:
+    def applied(self, index: int) -> BarrierWaiter | None:
         """Return who asked for the entry at `index`, once; None if it was not proposed here."""
         return self._askers.pop(index, None)
 
-    def lose(self) -> Sequence[Asker]:
+    def lose(self) -> Sequence[BarrierWaiter]:
         """Forget all, for another leads, who alone knows what became of them; return who must be
         told so.
         """

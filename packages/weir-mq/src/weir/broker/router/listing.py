@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weir.broker.api.settings import Authorize
-from weir.broker.forwarding.trunks import Neighbours
+from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.context import Surroundings
 from weir.broker.partition.topics import Topics
@@ -65,7 +65,7 @@ class Listing:
                  "_time", "_topics")  # fmt: skip
 
     def __init__(
-        self, topics: Topics, registry: Registry, neighbours: Neighbours, shared: Surroundings,
+        self, topics: Topics, registry: Registry, neighbours: ShardTrunks, shared: Surroundings,
         authorize: Authorize,
     ) -> None:  # fmt: skip
         """List what `registry` knows; ask `neighbours` for offsets of what they lead."""

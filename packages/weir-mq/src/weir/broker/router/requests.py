@@ -9,7 +9,7 @@ from typing import Any
 
 from weir.broker.api.settings import Authorize, Identity
 from weir.broker.consumers.operations import Change
-from weir.broker.forwarding.trunks import Neighbours
+from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.partition import Partition
 from weir.broker.partition.topics import Topics
@@ -72,7 +72,7 @@ class Requests:
         registry: Registry,
         outbox: Outbox,
         authorize: Authorize,
-        neighbours: Neighbours,
+        neighbours: ShardTrunks,
         ports: Sequence[int],
         time: Time,
     ) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from weir.broker.api.settings import Authorize
-from weir.broker.forwarding.forwarder import Passing
+from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.context import Surroundings
 from weir.broker.partition.topics import Topics
@@ -15,7 +15,7 @@ from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
 from weir.broker.scattering.coordinator import Coordinator
 from weir.broker.scattering.participant import Tell
-from weir.broker.scattering.parts import Question, Ways
+from weir.broker.scattering.parts import BarrierQuery, Ways
 from weir.errors import BadRequest, Fenced, Refused, TooLarge, UnknownProducer, UnknownTopic
 from weir.model.ids import partition_of, topic_of
 from weir.model.limits import SCATTER_BYTES_MAX
@@ -32,7 +32,7 @@ class Scatterings:
     __slots__ = ("_authorize", "_registry", "_shared", "_topics", "coordinator")
 
     def __init__(
-        self, topics: Topics, registry: Registry, passing: Passing, shared: Surroundings,
+        self, topics: Topics, registry: Registry, passing: Forwarder, shared: Surroundings,
         authorize: Authorize,
     ) -> None:  # fmt: skip
         """Begin with none; partitions of `shared` can have theirs finished from now on."""
@@ -88,7 +88,7 @@ class Scatterings:
         if request.epoch > granted:
             raise UnknownProducer(f"epoch {request.epoch} of a producer was not granted")
 
-    def _part(self, session: Session, caller: Caller, request: Question) -> None:
+    def _part(self, session: Session, caller: Caller, request: BarrierQuery) -> None:
         self._local(request, partial(self._tell, caller))
 
     def _tell(self, caller: Caller, outcome: PartState | Refused) -> None:
@@ -98,7 +98,7 @@ class Scatterings:
         else:
             outbox.reply(caller, outcome)
 
-    def _local(self, request: Question, tell: Tell) -> None:
+    def _local(self, request: BarrierQuery, tell: Tell) -> None:
         _, partition = self._topics.partition(request.address.group)
         if isinstance(request, m.Prepare):
             self._shared.admit(request.address.group)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from weir.broker.api.effects import Hangup
 from weir.broker.api.events import Arrived, LetGo
 from weir.broker.devices.requests import Devices
-from weir.broker.forwarding.trunks import Neighbours
+from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.partition.topics import Topics
 from weir.broker.router.requests import Requests
 from weir.broker.runtime.budget import Budget
@@ -27,7 +27,7 @@ class Reception:
 
     def __init__(
         self, sessions: dict[int, Session], outbox: Outbox, budget: Budget, time: Time,
-        topics: Topics, neighbours: Neighbours, requests: Requests, devices: Devices,
+        topics: Topics, neighbours: ShardTrunks, requests: Requests, devices: Devices,
     ) -> None:  # fmt: skip
         """Keep `sessions`, by number; nobody is there yet."""
         self._sessions = sessions

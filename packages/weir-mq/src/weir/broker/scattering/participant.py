@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weir.broker.consumers.grants import Grants
-from weir.broker.produce.appender import Intake
+from weir.broker.produce.appender import Appender
 from weir.broker.records.control import (
     AcksPrepared,
     AttemptBarred,
@@ -113,7 +113,7 @@ class Participant:
                  "_overdue", "_rows", "_state", "_taking", "_time")  # fmt: skip
 
     def __init__(
-        self, group: Group, state: PartitionState, intake: Intake, grants: Grants, budget: Budget,
+        self, group: Group, state: PartitionState, intake: Appender, grants: Grants, budget: Budget,
         time: Time, recover: Recover,
     ) -> None:  # fmt: skip
         """Begin to lead: what earlier leaders prepared is in the state."""

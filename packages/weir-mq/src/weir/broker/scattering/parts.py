@@ -17,7 +17,7 @@ from weir.model.scattering import Attempt, is_acks, part_group
 from weir.order.clock import Time
 from weir.protocol.client.scattering import Decide, PartState, Prepare, Standing, Step
 
-Question = Prepare | Decide
+BarrierQuery = Prepare | Decide
 #: What each part answered: how it is, or why that is not known.
 Answers = dict[int, PartState | Refused]
 
@@ -34,9 +34,9 @@ class Ways(NamedTuple):
     #: Returns the place that answers for a group, or raises `Refused`.
     toward: Callable[[int], int]
     #: Asks at a place, under a number that comes back with the answer, or raises `Refused`.
-    ask: Callable[[int, Question, int], None]
+    ask: Callable[[int, BarrierQuery, int], None]
     #: Asks a partition of this shard, or raises `Refused`.
-    local: Callable[[Question, Tell], None]
+    local: Callable[[BarrierQuery, Tell], None]
     #: Returns whether a group's topic is known to be deleted: nobody answers for it any more.
     gone: Callable[[int], bool]
 
@@ -48,7 +48,7 @@ class Round:
     With `once` none is that may have been taken: what is said of it later may be too late.
     """
 
-    make: Callable[[int], Question]
+    make: Callable[[int], BarrierQuery]
     parts: Collection[int]
     until_ms: int
     then: Callable[[Answers], None]

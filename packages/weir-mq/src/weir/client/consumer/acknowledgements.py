@@ -220,7 +220,7 @@ class Acking:
         )  # fmt: skip
 
 
-class Returning:
+class Nacks:
     """Runs of each partition that are to go back, until the broker knows it.
 
     They go in their order, and where the cluster is `ordered` the last ones first: what failed

@@ -11,12 +11,12 @@ from weir.client.arguments.values import Delay, delay_ms
 from weir.client.connection.link import Link
 from weir.client.consumer.acknowledgements import AckResult, expired_result
 from weir.client.consumer.delivery import ConsumerOptions, Holding, lease_seconds
-from weir.client.consumer.leases import Holdings
+from weir.client.consumer.leases import ConsumerLeases
 from weir.client.consumer.messages import Deliveries
 from weir.client.consumer.pulls import with_values
 from weir.client.core.delivered_batches import Delivered
 from weir.client.core.durations import seconds
-from weir.client.core.grants import Grant, Pace, Run, joined, within
+from weir.client.core.grants import Grant, Prefetch, Run, joined, within
 from weir.client.reader.fetcher import loaded
 from weir.errors import BadRequest, ValueLost
 from weir.model.clusters import Mode
@@ -44,9 +44,9 @@ class Consumer:
         self.closed = False
         self._options = options
         self._mode = options.number
-        self._pace = Pace(options.max_messages, seconds(options.lease))
+        self._pace = Prefetch(options.max_messages, seconds(options.lease))
         self._monotonic = home.system.monotonic
-        self._holdings = Holdings(home, topic, options, self._note)
+        self._holdings = ConsumerLeases(home, topic, options, self._note)
         #: The grant whose messages are being handed out, and since when; or one to hand out whole.
         self._taken: Holding | None = None
         self._began = 0.0

@@ -17,7 +17,7 @@ from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
 from weir.client.consumer.acknowledgements import Acking, AckResult, expired_result, result_of
 from weir.client.consumer.delivery import ConsumerOptions, Holding
-from weir.client.consumer.pulls import Withdrawing
+from weir.client.consumer.pulls import PendingPulls
 from weir.client.core.cursor import Ending, Vector
 from weir.client.core.delivered_batches import Delivered
 from weir.client.core.durations import seconds
@@ -70,7 +70,7 @@ class Turns:
         self._note = note
         self._soon = soon
         self._refuse = refuse
-        self._withdrawing = Withdrawing(options.cluster, places)
+        self._withdrawing = PendingPulls(options.cluster, places)
         self._lease = seconds(options.lease)
         self._runs = asyncio.Event()
         self._runs.set()

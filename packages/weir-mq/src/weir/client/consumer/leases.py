@@ -10,7 +10,7 @@ from itertools import chain
 
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
-from weir.client.consumer.acknowledgements import Acking, Returning, Telling
+from weir.client.consumer.acknowledgements import Acking, Nacks, Telling
 from weir.client.consumer.cursor_lease import Turns
 from weir.client.consumer.delivery import ConsumerOptions, Extending, Held, Holding
 from weir.client.consumer.pulls import Pulling, Wanted
@@ -26,7 +26,7 @@ from weir.model.limits import ACK_RANGES_MAX, PINGED_PARTITIONS_MAX
 _LAST_ACKS = 2.0
 
 
-class Holdings:
+class ConsumerLeases:
     """The grants of one consumer, under a connection of its own, and what becomes of them."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Holdings:
         self._counted = Acking(topic, options.cluster, options.on_stale)
         self.acking: Acking | Turns = self._counted
         self._ordered = options.number is Mode.ORDERED
-        self._returning: Returning | Turns = Returning(
+        self._returning: Nacks | Turns = Nacks(
             options.cluster, self._ordered, self._counted.expired
         )
         self._telling = self._tells()
@@ -95,7 +95,7 @@ class Holdings:
             self._take_turns(self._link, self.places)
             return
         assert isinstance(self.acking, Acking)
-        assert isinstance(self._returning, Returning)
+        assert isinstance(self._returning, Nacks)
         self.acking.begin(self.places)
         self._returning.begin(self.places)
         lease = seconds(options.lease)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 from weir.client.arguments.values import Delay, delay_ms
 from weir.client.consumer.delivery import ConsumerOptions, Delivery, Holding, Settled
-from weir.client.consumer.leases import Holdings
+from weir.client.consumer.leases import ConsumerLeases
 from weir.client.consumer.pulls import with_values
-from weir.client.core.grants import Pace
+from weir.client.core.grants import Prefetch
 from weir.model.clusters import Mode
 from weir.model.message import Message
 
@@ -21,8 +21,8 @@ class Deliveries:
 
     def __init__(
         self,
-        holdings: Holdings,
-        pace: Pace,
+        holdings: ConsumerLeases,
+        pace: Prefetch,
         options: ConsumerOptions,
         monotonic: Callable[[], float],
     ) -> None:

@@ -70,7 +70,7 @@ class Pulling:
         self._held = held
         self._runs = asyncio.Event()
         self._runs.set()
-        self._withdrawing = Withdrawing(wanted.cluster, places)
+        self._withdrawing = PendingPulls(wanted.cluster, places)
         self._opening = asyncio.Lock()
         self._is_open = False
 
@@ -223,7 +223,7 @@ async def with_values(grant: Grant, size_max: int) -> Grant:
     return replace(grant, batches=tuple(batches))
 
 
-class Withdrawing:
+class PendingPulls:
     """Pulls, or turns, of one cluster that are under way: one a partition."""
 
     def __init__(self, cluster: str, places: Places) -> None:

@@ -187,7 +187,7 @@ class Acks:
         self._ranges[:0] = ranges
 
 
-class Pace:
+class Prefetch:
     """How many messages to ask for at a time: what the consumer handles in about a second.
 
     Begins with single messages, as if each took all of a second, and follows what was measured

@@ -44,7 +44,7 @@ ALONE_IN_A_ROW = 8
 CLOCKS_DIFFER_MAX_MS = 5_000
 
 
-class Hurry:
+class Linger:
     """Judges the messages of one lane that lingers for no longer than a turn.
 
     Who waits for each confirm before the next message has nothing else to send in a turn: waiting
@@ -167,7 +167,7 @@ class Lane:
         self._timer: asyncio.Handle | None = None
         self._wait: asyncio.TimerHandle | None = None
         self._due = False
-        self._hurry = Hurry(self._loop)
+        self._hurry = Linger(self._loop)
 
     @property
     def error(self) -> WeirError | None:

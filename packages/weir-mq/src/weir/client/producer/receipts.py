@@ -187,7 +187,7 @@ class Sent:
         return self.wait().__await__()
 
 
-class Patience:
+class Timeouts:
     """Tasks that wait for a condition, and whoever tells them to look again."""
 
     __slots__ = ("_timeout", "_waiters")

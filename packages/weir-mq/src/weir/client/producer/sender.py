@@ -15,7 +15,7 @@ from weir.client.core.batcher import BATCH_BYTES, Packing, Whole
 from weir.client.core.durations import seconds
 from weir.client.producer.partition_sender import Lane
 from weir.client.producer.partitioner import Choosing, taken_apart
-from weir.client.producer.receipts import Confirmed, Handed, Limits, Patience
+from weir.client.producer.receipts import Confirmed, Handed, Limits, Timeouts
 from weir.codec.fields import Buffer
 from weir.errors import (
     BadRequest,
@@ -90,7 +90,7 @@ class Sender:
         self.choosing = Choosing(topic)
         self._unsettled: dict[Handed, None] = {}
         self._first_error: Exception | None = None
-        self._patience = Patience(link.request_timeout)
+        self._patience = Timeouts(link.request_timeout)
         self.limits = Limits(link.request_timeout, self._stalled)
         self._moving: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None

@@ -52,7 +52,7 @@ FLUSH_SECONDS = (
 )
 
 
-class Bell:
+class LoopWakeup:
     """Calls back in the loop, in order, what other threads ask for.
 
     A lone confirm waits for this. The loop's own way wakes it, lets it look at all its sockets once
@@ -208,7 +208,7 @@ class Flushes:
         self._driver = driver
         self._schedule = schedule
         self._loop = asyncio.get_running_loop()
-        self._bell = Bell(self._loop)
+        self._bell = LoopWakeup(self._loop)
         self._flushers = {n: self._flusher(n, disk) for n, disk in disks.items()}
 
     def _flusher(self, number: int, disk: Disk) -> Flusher:

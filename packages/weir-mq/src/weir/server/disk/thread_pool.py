@@ -37,7 +37,7 @@ _RUSH_SECONDS = 4.0
 _KNOWN_FROM = 0.1
 
 
-class Gently:
+class Throttle:
     """The pace of one file in reserve: slow, but no slower than the segment before it fills.
 
     Confirms share the disk, and do not wait for it. Zeros that are written ahead make small flushes
@@ -77,7 +77,7 @@ class Gently:
         return True
 
 
-class DiskPool:
+class ThreadPool:
     """Reads, checkpoints and chores of all logs; and a thread a log that makes files ahead.
 
     These take long on purpose, and there may be many of them after a start: were they done by the
@@ -103,7 +103,7 @@ class DiskPool:
 
     def make(self, effect: ef.MakeSpare, filled: Callable[[], float]) -> None:
         """Make a file ahead of its use, no slower than the segment before it is `filled`."""
-        pace = Gently(filled, self._ended.wait)
+        pace = Throttle(filled, self._ended.wait)
         self._submit(
             self._makers[effect.log],
             effect,

@@ -67,7 +67,7 @@ class WireProtocol(asyncio.Protocol):
             self._turns.run()
 
 
-class Wires:
+class ShardConnections:
     """Makes connections to other shards, and takes those over that others made."""
 
     def __init__(self, turns: ShardLoop, feed: Feed, network: Network, found: set[str]) -> None:

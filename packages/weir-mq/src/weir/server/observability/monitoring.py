@@ -17,7 +17,7 @@ from weir.server.observability.exposition import CONTENT_TYPE
 from weir.server.observability.http_pages import PLAIN, Answer, Pages
 from weir.server.observability.loop_time import LoopLag, Stages
 from weir.server.observability.metrics import Metrics
-from weir.server.observability.shard_watch import LeadsTold, TroublesTold
+from weir.server.observability.shard_watch import LeaderChanges, OperatorWarnings
 from weir.server.observability.systemd import Notifier
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ async def observed(
     Raises `BadAddress` if that cannot be listened on.
     """
     notifier = Notifier(os.environ)
-    with contextlib.closing(notifier), LeadsTold(shard), TroublesTold(shard):
+    with contextlib.closing(notifier), LeaderChanges(shard), OperatorWarnings(shard):
         if not config.metrics.listen:
             yield notifier
             return

@@ -19,7 +19,7 @@ _EVERY_SECONDS = 1.0
 _LOOK_SECONDS = 1.0
 
 
-class LeadsTold:
+class LeaderChanges:
     """Tells of leaders while it is entered; a node that was founded alone has nothing to tell."""
 
     def __init__(self, shard: Shard) -> None:
@@ -28,7 +28,7 @@ class LeadsTold:
         self._begun = self._lost = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def __enter__(self) -> LeadsTold:
+    def __enter__(self) -> LeaderChanges:
         if self._shard.identity.members:
             self._tell()
         return self
@@ -49,7 +49,7 @@ class LeadsTold:
             log.info(words, led, begun, lost, extra={"fields": fields})
 
 
-class TroublesTold:
+class OperatorWarnings:
     """Warns of what must be mended: looks once a second while it is entered."""
 
     def __init__(self, shard: Shard) -> None:
@@ -58,7 +58,7 @@ class TroublesTold:
         self._reminder = Reminder()
         self._timer: asyncio.TimerHandle | None = None
 
-    def __enter__(self) -> TroublesTold:
+    def __enter__(self) -> OperatorWarnings:
         self._look()
         return self
 

@@ -87,7 +87,7 @@ ToShard = Assignment | NewTrunk | Stop | Away
 FromShard = Ready | Failed | Drained | Alive | TrunkLost
 
 
-class Tether:
+class ControlChannel:
     """One end: tells messages, and hands on those that come, each with the socket it carries."""
 
     def __init__(

@@ -30,12 +30,12 @@ from weir.server.processes.control_channel import (
     Alive,
     Assignment,
     Away,
+    ControlChannel,
     Drained,
     Failed,
     NewTrunk,
     Ready,
     Stop,
-    Tether,
     ToShard,
     TrunkLost,
 )
@@ -56,7 +56,7 @@ class _Led:
         self.stopping = Event()
         #: Whether it has been ready.
         self.served = False
-        self.tether = Tether(end, ToShard, self._told, _end)
+        self.tether = ControlChannel(end, ToShard, self._told, _end)
         #: The shards of the node that do not serve now.
         self.away: tuple[int, ...] = ()
         self._trunks: Queue[tuple[NewTrunk, socket.socket] | Away] = Queue()

@@ -36,13 +36,13 @@ from weir.server.observability.systemd import Notifier
 from weir.server.processes.control_channel import (
     Assignment,
     Away,
+    ControlChannel,
     Drained,
     Failed,
     FromShard,
     NewTrunk,
     Ready,
     Stop,
-    Tether,
     TrunkLost,
 )
 from weir.server.processes.event_loop import stop_by_signal
@@ -106,7 +106,7 @@ class Member:
         self.process: Process | None = None
         self._told = told
         self._gone = asyncio.Event()
-        self._tether: Tether | None = None
+        self._tether: ControlChannel | None = None
 
     async def start(self, assignment: Assignment, doors: Sequence[socket.socket]) -> None:
         """Start the process and tell it what it is; it listens on `doors` with the others."""
@@ -123,7 +123,7 @@ class Member:
                 # Ctrl-C is for the supervisor, which lets all of them drain.
                 process_group=0,
             )
-        self._tether = Tether(ours, FromShard, self._heard, self._gone.set)
+        self._tether = ControlChannel(ours, FromShard, self._heard, self._gone.set)
         self._tether.tell(assignment)
 
     def tell(self, message: NewTrunk | Stop | Away, end: socket.socket | None = None) -> None:

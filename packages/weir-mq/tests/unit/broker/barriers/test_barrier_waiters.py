@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from weir.broker.barriers import topic_order as room
-from weir.broker.barriers.topic_order import Asker, Askers, Domain, Led, Plan, Scope
+from weir.broker.barriers.topic_order import BarrierWaiter, BarrierWaiters, Domain, Led, Plan, Scope
 from weir.errors import Overloaded
 from weir.order.barrier import Barrier
 
 
-def asker(stamp: int, deadline_ms: int = 100, session: int = 1, after: int = -1) -> Asker:
-    return Asker(7, Scope.ALL, stamp, deadline_ms, session, lambda known: None, after)
+def asker(stamp: int, deadline_ms: int = 100, session: int = 1, after: int = -1) -> BarrierWaiter:
+    return BarrierWaiter(7, Scope.ALL, stamp, deadline_ms, session, lambda known: None, after)
 
 
 def test_askers_end_in_the_order_of_their_deadlines() -> None:
-    askers = Askers()
+    askers = BarrierWaiters()
     ends = [asker(1, ms) for ms in (300, 100, 200)]
     for one in ends:
         askers.add(one)
@@ -29,7 +29,7 @@ def test_askers_end_in_the_order_of_their_deadlines() -> None:
 
 
 def test_a_peer_that_is_gone_is_forgotten() -> None:
-    askers = Askers()
+    askers = BarrierWaiters()
     mine, other = asker(1), asker(1, session=2)
     askers.add(mine)
     askers.add(other)
@@ -40,7 +40,7 @@ def test_a_peer_that_is_gone_is_forgotten() -> None:
 
 
 def test_deadlines_of_those_who_were_told_do_not_pile_up() -> None:
-    askers = Askers()
+    askers = BarrierWaiters()
     for n in range(5_000):
         askers.add(asker(n, 60_000))
         askers.take(n)
@@ -49,7 +49,7 @@ def test_deadlines_of_those_who_were_told_do_not_pile_up() -> None:
 
 def test_no_more_wait_than_peers_may_be_connected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "CONNECTIONS_MAX", 2)
-    askers = Askers()
+    askers = BarrierWaiters()
     askers.add(asker(1))
     askers.check_room()
     askers.add(asker(1))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from weir.client.core.grants import Pace
+from weir.client.core.grants import Prefetch
 from weir.model.clusters import Mode
 from weir.protocol.client import messages as m
 
@@ -102,7 +102,7 @@ class Crowd:
         self.desk, self.rig, self.work_ms = desk, desk.rig, work_ms
         self.partitions = len(desk.published)
         self.done = [0] * consumers
-        self._paces = [Pace(10_000, LEASE_MS / 1_000) for _ in range(consumers)]
+        self._paces = [Prefetch(10_000, LEASE_MS / 1_000) for _ in range(consumers)]
         self._came: list[list[tuple[int, int]]] = [[] for _ in range(consumers)]
         self._busy = [False] * consumers
         self._asked: dict[tuple[int, int], int] = {}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import weir_raft as raft
-from weir.broker.replica.catch_up import SLOTS, Slots, Supply
+from weir.broker.replica.catch_up import SLOTS, CatchUp, Slots
 from weir.errors import DamagedRange, Refused
 from weir.storage.format.frame import Kind
 
@@ -69,7 +69,7 @@ def waits(slots: Slots) -> list[int]:
 
 def test_a_slot_is_free_with_the_acknowledgement_of_who_was_sent_entries(still: Any) -> None:
     slots = Slots(still)
-    supply = Supply(7, still, still, still, slots, lambda: None, still.save)
+    supply = CatchUp(7, still, still, still, slots, lambda: None, still.save)
     supply.load(raft.Load(1, 11, 21, 1000, member=3))
     assert still.given == [(1, 20)]
     came = waits(slots)
@@ -82,7 +82,7 @@ def test_a_slot_is_free_with_the_acknowledgement_of_who_was_sent_entries(still: 
 
 def test_a_slot_for_what_is_gone_is_free_at_once_and_a_checkpoint_tells_of_it(still: Any) -> None:
     slots = Slots(still)
-    supply = Supply(7, still, still, still, slots, lambda: None, still.save)
+    supply = CatchUp(7, still, still, still, slots, lambda: None, still.save)
     supply.load(raft.Load(1, 11, 11, 1000, member=3))
     assert (still.given, still.saved) == ([(1, None)], 1)
     assert waits(slots) == [200]
@@ -90,13 +90,13 @@ def test_a_slot_for_what_is_gone_is_free_at_once_and_a_checkpoint_tells_of_it(st
 
 def test_what_lies_before_an_entry_that_cannot_be_read_goes_out(still: Any) -> None:
     still.planned = 2  # and only the first one's payload comes
-    supply = Supply(7, still, still, still, Slots(still), lambda: None, still.save)
+    supply = CatchUp(7, still, still, still, Slots(still), lambda: None, still.save)
     supply.load(raft.Load(1, 11, 22, 1000, member=3))
     assert (still.given, still.saved) == ([(1, 20)], 0)
 
 
 def test_where_the_first_entry_cannot_be_read_a_checkpoint_may_do_instead(still: Any) -> None:
     still.found = ((), DamagedRange("rotten", 4096))
-    supply = Supply(7, still, still, still, Slots(still), lambda: None, still.save)
+    supply = CatchUp(7, still, still, still, Slots(still), lambda: None, still.save)
     supply.load(raft.Load(1, 11, 21, 1000, member=3))
     assert (still.given, still.saved) == ([(1, None)], 1)

@@ -7,21 +7,21 @@ from typing import Any, cast
 import pytest
 
 from weir.client.consumer.delivery import ConsumerOptions, Holding
-from weir.client.consumer.leases import Holdings
+from weir.client.consumer.leases import ConsumerLeases
 from weir.client.consumer.messages import Deliveries
-from weir.client.core.grants import Grant, Pace
+from weir.client.core.grants import Grant, Prefetch
 from weir.model.message import Message
 
 
 def test_slow_work_is_asked_for_one_by_one() -> None:
-    pace = Pace(1_000, 30.0)
+    pace = Prefetch(1_000, 30.0)
     for _ in range(3):
         assert (pace.size, pace.ahead) == (1, False)
         pace.took(1, 1.5, 1)
 
 
 def test_quick_work_grows_up_to_what_the_user_bounds() -> None:
-    pace = Pace(100, 30.0)
+    pace = Prefetch(100, 30.0)
     sizes = []
     for _ in range(8):
         pace.took(pace.size, pace.size * 0.000_01, 1)
@@ -31,7 +31,7 @@ def test_quick_work_grows_up_to_what_the_user_bounds() -> None:
 
 
 def test_work_that_gets_slow_is_noticed_at_once() -> None:
-    pace = Pace(1_000, 30.0)
+    pace = Prefetch(1_000, 30.0)
     for _ in range(12):
         pace.took(pace.size, 0.001, 1)
     assert pace.size == 1_000
@@ -41,7 +41,7 @@ def test_work_that_gets_slow_is_noticed_at_once() -> None:
 
 def test_a_few_that_are_quick_by_chance_are_no_reason_to_ask_for_many() -> None:
     """Else what they are followed by waits here, while others have nothing to do."""
-    pace = Pace(1_000, 30.0)
+    pace = Prefetch(1_000, 30.0)
     pace.took(1, 0.001, 1)
     assert pace.size == 1
     for _ in range(20):
@@ -53,7 +53,7 @@ def test_a_few_that_are_quick_by_chance_are_no_reason_to_ask_for_many() -> None:
 
 def test_a_grant_is_a_part_of_a_short_lease_and_of_many_partitions() -> None:
     for lease, partitions, size in ((30.0, 1, 100), (0.8, 1, 10), (30.0, 10, 10), (30.0, 500, 1)):
-        pace = Pace(1_000, lease)
+        pace = Prefetch(1_000, lease)
         for _ in range(60):
             pace.took(101, 1.0, partitions)
         assert pace.size == size, (lease, partitions)
@@ -61,14 +61,14 @@ def test_a_grant_is_a_part_of_a_short_lease_and_of_many_partitions() -> None:
 
 def test_the_next_is_pulled_ahead_if_a_second_holds_one_of_each_partition() -> None:
     for seconds, ahead in ((0.3, True), (0.7, False)):
-        pace = Pace(1_000, 30.0)
+        pace = Prefetch(1_000, 30.0)
         for _ in range(60):
             pace.took(1, seconds, 2)
         assert (pace.size, pace.ahead) == (1, ahead)
 
 
 def test_nothing_handed_out_says_nothing() -> None:
-    pace = Pace(1_000, 30.0)
+    pace = Prefetch(1_000, 30.0)
     pace.took(0, 60.0, 1)
     assert pace.size == 1
     pace.took(1, 0.1, 1)
@@ -85,7 +85,7 @@ class Clock:
         return self.now
 
 
-class Told(Pace):
+class Told(Prefetch):
     """Keeps what it was told."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ def test_what_is_settled_while_another_waits_for_more_counts(idle: float) -> Non
     clock, pace = Clock(), Told()
     holdings = Waited(clock)
     options = ConsumerOptions("c", 1_000, 1, 30.0, 0.0)
-    source = Deliveries(cast(Holdings, holdings), pace, options, clock.monotonic)
+    source = Deliveries(cast(ConsumerLeases, holdings), pace, options, clock.monotonic)
 
     def drive(step: Any) -> None:
         with pytest.raises(StopIteration):

@@ -22,7 +22,7 @@ from weir.client.connection.system import REAL
 from weir.client.consumer.acknowledgements import Acking
 from weir.client.consumer.cursor_lease import Turns
 from weir.client.consumer.delivery import ConsumerOptions, Holding
-from weir.client.consumer.leases import Holdings
+from weir.client.consumer.leases import ConsumerLeases
 from weir.client.core.grants import Grant
 from weir.client.reader.total_order import Merging
 from weir.errors import Disconnected, OffsetOutOfRange, StaleGrant
@@ -276,7 +276,7 @@ def test_a_ping_tells_nothing_of_a_partition_that_is_not_known_yet() -> None:
 
     home = SimpleNamespace(system=REAL)
     options = ConsumerOptions("c", 10, 1_000, 30.0, 0.0, mode="ordered")
-    holdings = Holdings(cast(Link, home), "t", options, lambda: None)
+    holdings = ConsumerLeases(cast(Link, home), "t", options, lambda: None)
     holdings.places = cast(Places, Two())
     grant = Grant("t", 2, FENCE, 0, 0, 1, 1, ())
     holdings.held.put(Holding(grant, time.monotonic() + 30, time.monotonic))

@@ -9,7 +9,7 @@ import pytest
 
 import weir
 from weir import testing
-from weir.client.consumer.acknowledgements import Returning
+from weir.client.consumer.acknowledgements import Nacks
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.delivery import Holding
 from weir.client.consumer.pulls import Pulling
@@ -154,16 +154,16 @@ def test_a_grant_in_hand_goes_back_with_one_before_it_that_failed() -> None:
 def test_a_nack_that_got_no_answer_is_told_before_what_is_behind_is_pulled(
     monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
-    send, sent = Returning._send, 0
+    send, sent = Nacks._send, 0
 
-    async def failed(self: Returning, *args: object) -> bool:
+    async def failed(self: Nacks, *args: object) -> bool:
         nonlocal sent
         sent += 1
         if sent == failing:
             raise Disconnected("cut off")
         return await send(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Returning, "_send", failed)
+    monkeypatch.setattr(Nacks, "_send", failed)
 
     async def scenario(consumer: Consumer) -> None:
         grants = consumer.batches()

@@ -9,7 +9,7 @@ import pytest
 
 import weir
 from weir.client.connection.metadata import Places
-from weir.client.consumer.acknowledgements import Acking, Returning
+from weir.client.consumer.acknowledgements import Acking, Nacks
 from weir.client.consumer.consumer import Consumer
 from weir.errors import BadRequest, StaleGrant, Unavailable, UnknownCluster, UnknownTopic
 from weir.model.ids import Address
@@ -115,7 +115,7 @@ class _Returns(_Places):
 # came again only when its lease had ended.
 def test_what_goes_back_beside_a_lost_one_counts() -> None:
     async def scenario() -> None:
-        places, returning = _Returns(), Returning("c", False, lambda *_: None)
+        places, returning = _Returns(), Nacks("c", False, lambda *_: None)
         returning.begin(cast(Places, places))
         for fence, first in ((1, 0), (1, 2), (2, 5)):
             returning.back(0, fence, (first, first + 1), 0, untried=True)
@@ -141,7 +141,7 @@ def test_what_goes_back_beside_a_lost_one_counts() -> None:
 # What was given back by hand was not even sent then, and came again only when its lease had ended.
 def test_what_is_given_back_by_hand_beside_a_lost_one_counts() -> None:
     async def scenario() -> None:
-        places, returning = _Returns(), Returning("c", False, lambda *_: None)
+        places, returning = _Returns(), Nacks("c", False, lambda *_: None)
         returning.begin(cast(Places, places))
         returning.back(0, 1, (0, 1), 0, untried=True)
         with pytest.raises(BadRequest):

@@ -7,14 +7,14 @@ import os
 import threading
 from functools import partial
 
-from weir.server.disk.flushes import Bell
+from weir.server.disk.flushes import LoopWakeup
 
 MANY = 2_000
 
 
 def test_the_loop_does_all_that_threads_ask_for_each_in_its_order() -> None:
     async def body() -> None:
-        bell = Bell(asyncio.get_running_loop())
+        bell = LoopWakeup(asyncio.get_running_loop())
         told: list[tuple[int, int]] = []
         where: set[int] = set()
         done = asyncio.Event()
@@ -46,7 +46,7 @@ def test_the_loop_does_all_that_threads_ask_for_each_in_its_order() -> None:
 
 def test_what_is_asked_for_while_the_loop_answers_comes_next() -> None:
     async def body() -> None:
-        bell = Bell(asyncio.get_running_loop())
+        bell = LoopWakeup(asyncio.get_running_loop())
         told: list[str] = []
         done = asyncio.Event()
 
@@ -66,7 +66,7 @@ def test_what_is_asked_for_while_the_loop_answers_comes_next() -> None:
 def test_a_closed_bell_holds_no_file() -> None:
     async def body() -> None:
         before = len(os.listdir("/proc/self/fd"))
-        bell = Bell(asyncio.get_running_loop())
+        bell = LoopWakeup(asyncio.get_running_loop())
         assert len(os.listdir("/proc/self/fd")) == before + 1
         bell.close()
         assert len(os.listdir("/proc/self/fd")) == before

@@ -17,7 +17,7 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.server import reminder
 from weir.server.disk.file_disk import FileDisk
-from weir.server.disk.thread_pool import DiskPool
+from weir.server.disk.thread_pool import ThreadPool
 from weir.storage.disk import Disk
 from weir.storage.segments.spare_files import Spare
 
@@ -34,7 +34,7 @@ def test_nothing_stands_behind_files_that_are_made_ahead(disks: dict[int, FileDi
     minutes: reads that were not cached, and the checkpoint of a stop, waited behind them.
     """
     told: SimpleQueue[ev.Event] = SimpleQueue()
-    pool = DiskPool(disks, told.put)
+    pool = ThreadPool(disks, told.put)
     asked, over = Event(), Event()
 
     def filled() -> float:
@@ -62,7 +62,7 @@ def test_nothing_stands_behind_files_that_are_made_ahead(disks: dict[int, FileDi
 def test_a_stop_leaves_files_that_are_not_made_yet(disks: dict[int, FileDisk]) -> None:
     """It wrote them all first: a second for each on a good disk."""
     told: SimpleQueue[ev.Event] = SimpleQueue()
-    pool = DiskPool(disks, told.put)
+    pool = ThreadPool(disks, told.put)
     begun = Event()
 
     def filled() -> float:
@@ -81,7 +81,7 @@ def test_a_stop_leaves_files_that_are_not_made_yet(disks: dict[int, FileDisk]) -
 
 def test_what_is_made_is_told(disks: dict[int, FileDisk]) -> None:
     told: SimpleQueue[ev.Event] = SimpleQueue()
-    pool = DiskPool(disks, told.put)
+    pool = ThreadPool(disks, told.put)
     spare = Spare("segment-00000001", SIZE)
     hurries: Callable[[], float] = lambda: 1.0  # noqa: E731
     pool.make(ef.MakeSpare(1, spare), hurries)
@@ -103,7 +103,7 @@ def test_a_disk_without_room_is_told_once_a_minute_and_anew_when_it_fills_again(
                 raise OSError(ENOSPC, "No space left on device")
 
     told: SimpleQueue[ev.Event] = SimpleQueue()
-    pool = DiskPool({0: Small(tmp_path / "log")}, told.put)
+    pool = ThreadPool({0: Small(tmp_path / "log")}, told.put)
 
     def tries(seconds: int) -> list[str]:
         """Let it be tried each second; return what was told."""

@@ -8,7 +8,7 @@ import pytest
 
 from weir.server.disk import file_disk
 from weir.server.disk.file_disk import FileDisk
-from weir.server.disk.thread_pool import Gently
+from weir.server.disk.thread_pool import Throttle
 from weir.storage.segments.spare_files import Spare
 
 STEP = file_disk._STEP
@@ -17,7 +17,7 @@ STEP = file_disk._STEP
 def test_it_rests_after_each_step_while_the_log_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     now, waits = [0.0], []
     monkeypatch.setattr("weir.server.disk.thread_pool.time.perf_counter", lambda: now[0])
-    gently = Gently(lambda: 0.5, waits.append)
+    gently = Throttle(lambda: 0.5, waits.append)
     for done, took in ((0.2, 0.004), (0.5, 0.004), (0.6, 0.004), (0.7, 60.0), (0.8, 0.0)):
         now[0] += took
         assert gently(done)
@@ -29,7 +29,7 @@ def test_zeros_are_for_segments_that_last(monkeypatch: pytest.MonkeyPatch) -> No
     """Where they fill within seconds, zeros ahead took as much of the disk as all that was told."""
     now, filled = [0.0], [0.5]
     monkeypatch.setattr("weir.server.disk.thread_pool.time.perf_counter", lambda: now[0])
-    gently = Gently(lambda: filled[0], lambda seconds: None)
+    gently = Throttle(lambda: filled[0], lambda seconds: None)
 
     def after(seconds: float, part: float) -> bool:
         now[0] += seconds
@@ -47,7 +47,7 @@ def test_a_flush_does_not_wait_for_zeros(monkeypatch: pytest.MonkeyPatch) -> Non
     """On a slow disk it waited for most of a segment's zeros if the one before had lasted."""
     now, filled = [0.0], [0.1]
     monkeypatch.setattr("weir.server.disk.thread_pool.time.perf_counter", lambda: now[0])
-    gently = Gently(lambda: filled[0], lambda seconds: None)
+    gently = Throttle(lambda: filled[0], lambda seconds: None)
     now[0], filled[0] = 60.0, 0.99
     assert gently(0.3)
     filled[0] = 1.0
@@ -56,7 +56,7 @@ def test_a_flush_does_not_wait_for_zeros(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_files_of_a_log_without_a_segment_are_zeroed(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    gently = Gently(lambda: 1.0, waits.append)
+    gently = Throttle(lambda: 1.0, waits.append)
     assert gently(0.1)
     assert gently(0.9)
     assert waits == []

@@ -11,7 +11,7 @@ import pytest
 from weir.broker.api.counts import Counts
 from weir.broker.shard import Shard
 from weir.server.observability import shard_watch
-from weir.server.observability.shard_watch import LeadsTold
+from weir.server.observability.shard_watch import LeaderChanges
 
 
 def shard(members: tuple[int, ...]) -> Any:
@@ -31,7 +31,7 @@ def test_what_changed_is_told_together_and_once(
             await asyncio.sleep(0)
 
     async def body() -> None:
-        with LeadsTold(cast(Shard, of_set)), LeadsTold(cast(Shard, alone)):
+        with LeaderChanges(cast(Shard, of_set)), LeaderChanges(cast(Shard, alone)):
             await turns()
             assert not caplog.messages
             for one in (of_set, alone):

@@ -12,7 +12,7 @@ from weir.broker.replica.peers.node_state import Full
 from weir.broker.shard import Shard
 from weir.server import reminder
 from weir.server.observability import shard_watch
-from weir.server.observability.shard_watch import TroublesTold
+from weir.server.observability.shard_watch import OperatorWarnings
 
 
 def told_by(shard: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Any:
@@ -20,7 +20,7 @@ def told_by(shard: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
     now = 1_000.0
     monkeypatch.setattr(reminder, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(shard_watch, "_LOOK_SECONDS", 3_600.0)
-    told = TroublesTold(cast(Shard, shard))
+    told = OperatorWarnings(cast(Shard, shard))
 
     def after(seconds: int) -> list[str]:
         nonlocal now

@@ -150,7 +150,7 @@ class Full(NamedTuple):
         return f"nodes {' and '.join(map(str, self.nodes))} have full disks"
 
 
-class Rooms:
+class FullDisks:
     """The nodes that are full, and whether this one `is_full`, which its logs tell; if it takes no
     publishes any more, `needed_bytes` are to be freed.
     """

@@ -33,7 +33,7 @@ from weir.broker.replica.peers.frames import (
     unpack,
     unpack_link,
 )
-from weir.broker.replica.peers.node_state import TELL_EVERY_MS, Clocks, Rooms
+from weir.broker.replica.peers.node_state import TELL_EVERY_MS, Clocks, FullDisks
 from weir.broker.replica.peers.refill import Refill
 from weir.broker.replica.refusals import ReplicaHalt
 from weir.broker.runtime.outbox import Outbox
@@ -87,7 +87,7 @@ class Peers:
         self._outbox = outbox
         self._time = time
         #: Which nodes are full, this one among them.
-        self.rooms = Rooms(time)
+        self.rooms = FullDisks(time)
         #: Which groups' followers are being sent what lies on disk.
         self.slots = Slots(time)
         self._groups: dict[int, Group] = {}
