@@ -267,7 +267,7 @@ def test_a_damaged_log_is_shown_with_code_1(tmp_path: Path) -> None:
 
 def test_timeliness_is_one_object(node: Node) -> None:
     small = ("--messages", "20000", "--producers", "3", "--size", "50", "--json")
-    found = one_object(weir(node, "bench", "timeliness", *small), "weir_lab.bench.timeliness/1")
+    found = one_object(weir(node, "bench", "timeliness", *small), "weir.bench.timeliness/1")
     assert found["settings"]["producers"] == 3
     assert (found["messages"], found["bytes"], found["confirmed"]) == (20_000, 1_000_000, 20_000)
     assert (found["lost"], found["repeated"], found["reordered"]) == (0, 0, 0)

@@ -74,7 +74,7 @@ def timeliness(
         ]
         for plan in plans:
             plan.check()
-    schema, results = "weir_lab.bench.timeliness/1", []
+    schema, results = "weir.bench.timeliness/1", []
     with stop_as_by_ctrl_c():
         for plan in plans:
             with progress("received", messages) as show:
@@ -100,7 +100,7 @@ def codec(
     settings = Settings(messages, size, mixed)
     result = measure(settings)
     if as_json:
-        print_measured("weir_lab.bench.codec/1", settings, msgspec.structs.asdict(result))
+        print_measured("weir.bench.codec/1", settings, msgspec.structs.asdict(result))
         return
     print(f"a batch of {messages:,} messages of {size} bytes takes {result.batch_bytes:,} bytes")
     print_table(
@@ -124,7 +124,7 @@ def journey(
     settings = Settings()
     found = measure(settings)
     if as_json:
-        print_measured("weir_lab.bench.journey/1", settings, figures(found))
+        print_measured("weir.bench.journey/1", settings, figures(found))
         return
     rows = [
         (kind, one.calls, one.files, one.changes, one.package_changes, one.host_calls)

@@ -85,7 +85,7 @@ def compare(
             seconds(deadline), folder, replicas, seconds(rest), turns,
         )  # fmt: skip
         settings.check()
-    schema = "weir_lab.bench.compare/1"
+    schema = "weir.bench.compare/1"
     with stop_as_by_ctrl_c():
         result = run_all(settings, say)
     for one in result.rounds:
@@ -136,7 +136,7 @@ def spark(
 
         combined = staticmethod(fetcher.combined)
 
-    schema = "weir_lab.bench.spark/1"
+    schema = "weir.bench.spark/1"
     with stop_as_by_ctrl_c():
         try:
             result = measure(settings, Parts(), say)

@@ -46,7 +46,7 @@ def handlers(
 
         plan = Settings(messages, pulled, size, concurrency, seconds(deadline), folder, replicas)
         plan.check()
-    schema = "weir_lab.bench.handlers/1"
+    schema = "weir.bench.handlers/1"
     with stop_as_by_ctrl_c(), running_own(folder, replicas) as side:
         result = run(measure(side, plan, say))
     keep(record, schema, plan, result, [])

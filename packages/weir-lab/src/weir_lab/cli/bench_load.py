@@ -66,7 +66,7 @@ def throughput(
         ]
         for plan in plans:
             plan.check()
-    schema, results = "weir_lab.bench.throughput/1", []
+    schema, results = "weir.bench.throughput/1", []
     with stop_as_by_ctrl_c():
         for plan in plans:
             with running_own(folder, replicas) as side:
@@ -110,7 +110,7 @@ def burst(
         ]
         for plan in plans:
             plan.check()
-    schema, results = "weir_lab.bench.burst/1", []
+    schema, results = "weir.bench.burst/1", []
     with stop_as_by_ctrl_c():
         # Before the node starts, which inherits the limit.
         allow_connections(max(counts))
@@ -149,7 +149,7 @@ def latency(
             lone, rate, seconds(duration), size, seconds(deadline), folder, replicas, seconds(rest)
         )
         plan.check()
-    schema = "weir_lab.bench.latency/1"
+    schema = "weir.bench.latency/1"
     with stop_as_by_ctrl_c(), running_own(folder, replicas) as side:
         result, samples = run(measure(side, plan))
     keep(record, schema, plan, result, samples)

@@ -71,7 +71,7 @@ def order(
             plan.check()
     with stop_as_by_ctrl_c():
         report = run(measure_all(plans, idle, faults, folder, say))
-    keep(record, "weir_lab.bench.order/1", plans[0], report, None)
+    keep(record, "weir.bench.order/1", plans[0], report, None)
     if plot is not None:
         from weir_lab.bench.ordering.picture import svg
 
@@ -81,7 +81,7 @@ def order(
 
         from weir_lab.cli.measured import print_measured
 
-        print_measured("weir_lab.bench.order/1", plans, msgspec.structs.asdict(report))
+        print_measured("weir.bench.order/1", plans, msgspec.structs.asdict(report))
     else:
         _show(report)
     if not report.clean:

@@ -92,7 +92,7 @@ def run(
             "least": least,
             "failed": failed,
         }
-        print_measured("weir_lab.sim.run/1", settings, results)
+        print_measured("weir.sim.run/1", settings, results)
     else:
         columns = ("SEEDS", "FAULTS", "OPERATIONS", "VIOLATIONS", "SECONDS")
         print_table(columns, [(done, faults, operations, violations, seconds)])
@@ -148,7 +148,7 @@ def mutants(
             "missed": len(missed),
             "mutants": hunts,
         }
-        print_measured("weir_lab.sim.mutants/1", {"only": only, "more": more}, results)
+        print_measured("weir.sim.mutants/1", {"only": only, "more": more}, results)
     else:
         print_table(
             ("MUTANT", "SEED", "BREAKS", "SECONDS", "THE RULE THAT IS GONE"),
@@ -210,7 +210,7 @@ def power(
 
         settings = {"bugs": only, "worlds": worlds, "enough": enough, "jobs": jobs}
         results = {**msgspec.structs.asdict(whole), "bugs": found}
-        print_measured("weir_lab.sim.power/1", settings, results)
+        print_measured("weir.sim.power/1", settings, results)
     else:
         print_table(
             ("PLANTED BUG", "CAUGHT %", "95 % FROM", "TO", "WORLDS", "TOUCHED", "SECONDS"),
@@ -257,7 +257,7 @@ def barriers(
     if as_json:
         counts = {"seeds": seeds, "broken": broken, "promised": promised, "committed": committed}
         results = {**counts, "seconds": seconds}
-        print_json("weir_lab.sim.barriers/1", {"seed": seed}, results)
+        print_json("weir.sim.barriers/1", {"seed": seed}, results)
     else:
         columns = ("SEEDS", "BROKEN", "BARRIERS BY PROMISE ALONE", "COMMITTED", "SECONDS")
         print_table(columns, [(seeds, broken, promised, committed, seconds)])

@@ -27,7 +27,7 @@ def test_every_message_is_handled_pulled_and_acked_once(
 ) -> None:
     assert main(["bench", "handlers", "--messages", "3001", "--pulled", "20001", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["schema"] == "weir_lab.bench.handlers/1"
+    assert found["schema"] == "weir.bench.handlers/1"
     assert (found["messages"], found["pulled"]) == (3_001, 20_001)
     assert (found["lost"], found["repeated"], found["corrupt"]) == (0, 0, 0)
     assert found["messages_per_s"] == pytest.approx(3_001 / found["seconds"])

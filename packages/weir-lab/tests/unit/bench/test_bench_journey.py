@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from weir.broker.partition.partition import Partition
-from weir.cli.main import app
 from weir_lab.bench import journey
 from weir_lab.bench.journey import KINDS, Journeys, Settings, figures, measure
+from weir_lab.cli.bench import app
 
 FEW = Settings(samples=3, warm=2)
 
@@ -47,7 +47,7 @@ def test_what_does_not_rest_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_verb_prints_all_figures_by_name() -> None:
-    done = CliRunner().invoke(app, ["bench", "journey", "--json"])
+    done = CliRunner().invoke(app, ["journey", "--json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert set(figures(measure(FEW))) <= set(told)

@@ -37,7 +37,7 @@ def test_all_three_orders_are_measured_and_checked(
     drawing = tmp_path / "order.svg"
     assert main([*words, *few, "--plot", str(drawing), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["schema"] == "weir_lab.bench.order/1"
+    assert found["schema"] == "weir.bench.order/1"
     assert [(row["partitions"], row["producers"]) for row in found["rows"]] == [(2, 1), (2, 3)]
     assert (found["lost"], found["repeated"], found["misplaced"]) == (0, 0, 0)
     for row in found["rows"]:

@@ -79,12 +79,13 @@ def test_every_goal_is_of_a_figure_that_is_read() -> None:
 
 
 def test_tests_are_found_by_the_variable_that_they_read(tmp_path: Path) -> None:
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_a.py").write_text('os.environ.get("WEIR_X", "1")')
-    (tmp_path / "tests" / "test_b.py").write_text("WEIR_X")
+    tests = tmp_path / "packages" / "weir-mq" / "tests"
+    tests.mkdir(parents=True)
+    (tests / "test_a.py").write_text('os.environ.get("WEIR_X", "1")')
+    (tests / "test_b.py").write_text("WEIR_X")
     words = [*command(Proof("p", "", ("pytest", "{TESTS:WEIR_X}", "{TESTS:WEIR_Y}")), tmp_path)]
     assert words[0] == sys.executable
-    assert words[-2:] == ["tests/test_a.py", "tests/no-test-reads-WEIR_Y"]
+    assert words[-2:] == ["packages/weir-mq/tests/test_a.py", "tests/no-test-reads-WEIR_Y"]
 
 
 def test_a_script_of_the_repository_may_run_tests(tmp_path: Path) -> None:
@@ -116,8 +117,8 @@ def test_runs_are_kept_with_their_samples(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     samples = sync_ms(tmp_path, 2)
     for _ in range(2):
-        record(path, "weir_lab.bench.x/1", Settings(), {"s": 1}, samples)
-    record(None, "weir_lab.bench.x/1", Settings(), {}, None)
+        record(path, "weir.bench.x/1", Settings(), {"s": 1}, samples)
+    record(None, "weir.bench.x/1", Settings(), {}, None)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["samples"] for line in lines] == [samples, samples]
     assert lines[0]["settings"]["size"] == 100

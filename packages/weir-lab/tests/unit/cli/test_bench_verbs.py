@@ -16,7 +16,7 @@ def measured(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     code = main(["bench", *words, "--json"])
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert found["schema"] == f"weir_lab.bench.{words[0]}/1"
+    assert found["schema"] == f"weir.bench.{words[0]}/1"
     return found
 
 

@@ -13,6 +13,8 @@ EXTRAS: Mapping[str, Sequence[str]] = {
     "inbox": ("sqlalchemy",),
 }
 
+_OURS = frozenset({"weir", "weir_lab", "weir_raft"})
+
 _NOT_ALLOWED = "this user may not: be the user who owns it, or give another folder"
 _FULL = "no room is left there: free some, or give a folder on another disk"
 _TOO_MANY = "more files are open than this user may have: raise the limit (ulimit -n)"
@@ -41,11 +43,13 @@ def in_words(error: OSError) -> str:
 
 
 def not_installed(error: ModuleNotFoundError) -> str:
-    """Return which optional part brings a module; empty if none does."""
+    """Return what brings a module that is missing; empty for a module of ours, which is a bug."""
     module = (error.name or "").partition(".")[0]
     if module == "weir_lab":
         return "this verb is part of weir-lab, which is not installed: pip install weir-lab"
     for extra, modules in EXTRAS.items():
         if module in modules:
             return f"this needs {module}, which is not installed: pip install 'weir-mq[{extra}]'"
-    return ""
+    if not module or module in _OURS:
+        return ""
+    return f"this needs {module}, which is not installed: pip install {module}"
