@@ -317,6 +317,21 @@ def rooms_left_in_parentheses(root: Path) -> Iterator[str]:
                 )
 
 
+def modules_that_are_gone(root: Path) -> Iterator[str]:
+    """Modules that docs/ARCHITECTURE.md names, as `broker.shard`, and that are not there."""
+    page = root / "docs/ARCHITECTURE.md"
+    tops = {"weir_lab": root / LAB, "weir_raft": root / RAFT}
+    tops |= {path.name: path for path in (root / WEIR).glob("*") if path.is_dir()}
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    for name in sorted(set(re.findall(r"`((?:weir\.)?[a-z_]+(?:\.[a-z_]+)+)`", text))):
+        top, *parts = name.removeprefix("weir.").split(".")
+        if top not in tops:
+            continue  # a file, or a setting
+        place = tops[top].joinpath(*parts)
+        if not (place.is_dir() or place.with_suffix(".py").exists()):
+            yield f"docs/ARCHITECTURE.md: no module {name}"
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forgotten() -> Iterator[None]:
     """The syntax of the whole source is no load for the tests that come later."""
@@ -400,6 +415,10 @@ def test_decisions_are_numbered_in_order() -> None:
     assert not complaints(decisions_out_of_order)
 
 
+def test_the_architecture_names_modules_that_are_there() -> None:
+    assert not complaints(modules_that_are_gone)
+
+
 def test_built_rooms_are_out_of_parentheses() -> None:
     assert not complaints(rooms_left_in_parentheses)
 
@@ -466,6 +485,7 @@ PLANTED: dict[Callable[[Path], Iterator[str]], tuple[str, str, str]] = {
     machine_paths: ("docs/a.md", f"\nsee {'/'.join(['', 'work', 'x'])}\n", "docs/a.md:2: a path"),
     package_indexes: ("b.txt", f"{'--'}index-url x\n", "b.txt:1: a package index"),
     unknown_make_targets: ("README.md", "`make demo prof`\n", "no target 'prof'"),
+    modules_that_are_gone: ("docs/ARCHITECTURE.md", "see `log.gone`", "no module log.gone"),
     rooms_left_in_parentheses: (f"{WEIR}place/__init__.py", DOC, "weir.place is built"),
 }
 
