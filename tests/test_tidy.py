@@ -485,7 +485,7 @@ PLANTED: dict[Callable[[Path], Iterator[str]], tuple[str, str, str]] = {
     machine_paths: ("docs/a.md", f"\nsee {'/'.join(['', 'work', 'x'])}\n", "docs/a.md:2: a path"),
     package_indexes: ("b.txt", f"{'--'}index-url x\n", "b.txt:1: a package index"),
     unknown_make_targets: ("README.md", "`make demo prof`\n", "no target 'prof'"),
-    modules_that_are_gone: ("docs/ARCHITECTURE.md", "see `log.gone`", "no module log.gone"),
+    modules_that_are_gone: ("docs/ARCHITECTURE.md", "see `cli.gone`", "no module cli.gone"),
     rooms_left_in_parentheses: (f"{WEIR}place/__init__.py", DOC, "weir.place is built"),
 }
 
