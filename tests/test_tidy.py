@@ -318,18 +318,18 @@ def rooms_left_in_parentheses(root: Path) -> Iterator[str]:
 
 
 def modules_that_are_gone(root: Path) -> Iterator[str]:
-    """Modules that docs/ARCHITECTURE.md names, as `broker.shard`, and that are not there."""
-    page = root / "docs/ARCHITECTURE.md"
+    """Modules that pages name, as `broker.shard`, and that are not there."""
     tops = {"weir_lab": root / LAB, "weir_raft": root / RAFT}
     tops |= {path.name: path for path in (root / WEIR).glob("*") if path.is_dir()}
-    text = page.read_text(encoding="utf-8") if page.exists() else ""
-    for name in sorted(set(re.findall(r"`((?:weir\.)?[a-z_]+(?:\.[a-z_]+)+)`", text))):
-        top, *parts = name.removeprefix("weir.").split(".")
-        if top not in tops:
-            continue  # a file, or a setting
-        place = tops[top].joinpath(*parts)
-        if not (place.is_dir() or place.with_suffix(".py").exists()):
-            yield f"docs/ARCHITECTURE.md: no module {name}"
+    for page in [root / "docs" / name for name in ("ARCHITECTURE.md", "GLOSSARY.md")]:
+        text = page.read_text(encoding="utf-8") if page.exists() else ""
+        for name in sorted(set(re.findall(r"`((?:weir\.)?[a-z_]+(?:\.[a-z_]+)+)`", text))):
+            top, *parts = name.removeprefix("weir.").split(".")
+            if top not in tops:
+                continue  # a file, or a setting
+            place = tops[top].joinpath(*parts)
+            if not (place.is_dir() or place.with_suffix(".py").exists()):
+                yield f"docs/{page.name}: no module {name}"
 
 
 @pytest.fixture(scope="module", autouse=True)
