@@ -38,8 +38,8 @@ verify: $(STAMP) ## Check format, lint, types, floors and tidiness; changes no f
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_tidy.py
 
 .PHONY: test
-test: $(STAMP) ## Run the tests, and beside them 400 simulated worlds
-	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-400} $(BIN)/python -m pytest -n 2 --dist loadscope
+test: $(STAMP) ## Run the tests, and beside them 300 simulated worlds
+	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-300} $(BIN)/python -m pytest -n 2 --dist loadscope
 
 PROOF = $(BIN)/python -P -m weir_lab.bench.proof --only "$(ONLY)" $(if $(STALE),--stale)
 .PHONY: proof

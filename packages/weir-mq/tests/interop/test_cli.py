@@ -60,7 +60,7 @@ def one_object(done: subprocess.CompletedProcess[bytes], schema: str) -> dict[st
     found: dict[str, Any] = json.loads(done.stdout)
     assert found["schema"] == schema
     assert found["command"].startswith("weir ")
-    assert ("machine" in found) == schema.startswith("weir_lab.bench")
+    assert ("machine" in found) == schema.startswith("weir.bench")
     assert "settings" in found
     return found
 
