@@ -108,10 +108,14 @@ class Crew:
         self._work = work
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def kill_one(self) -> None:
-        """End the oldest as a crash would."""
-        if self.present:
-            os.kill(self.present[0], signal.SIGKILL)
+    def kill_one(self) -> bool:
+        """End the oldest as a crash would; return whether there was one."""
+        if not self.present:
+            return False
+        process = self.present[0]
+        os.kill(process, signal.SIGKILL)
+        say("", f"process {process} was killed with -9: another takes its place")
+        return True
 
     def _listen(self) -> None:
         assert self._work.stdout is not None
@@ -121,7 +125,6 @@ class Crew:
                 self.present.append(event["process"])
             elif event["event"] == "ended":
                 self.present.remove(event["process"])
-                say("", f"process {event['process']} was killed with -9: another takes its place")
             elif event["event"] == "scaled" and event["before"]:
                 say("", f"{event['before']} -> {event['wanted']} processes: {event['why']}")
 
@@ -132,8 +135,7 @@ def watch(ledger: Path, wanted: int, crew: Crew, lives: Sequence[Future[None]]) 
     while (rows := len(rows_of(ledger))) < wanted or not all(life.done() for life in lives):
         passed = time.monotonic() - began
         if rows >= wanted // 3 and not killed:
-            crew.kill_one()
-            killed = True
+            killed = crew.kill_one()
         if passed - told >= 0.5:
             say("" if told else "breakfast", f"{passed:5.1f} s  {bar(rows, wanted)}")
             told = passed
