@@ -173,8 +173,11 @@ class Receiver(Program):
             self.world.now,
         )
         self.history.grants.append(grant)
+        # The lease began when the broker granted, which was not before the first pull was sent: also
+        # where the first reply had only a message that was too large, and none to hold.
+        over = self._leases.setdefault(grant.fence, self._pulled + self._lease_ms * MS)
         if not delivery.too_large:
-            self._hold(grant)
+            self._hold(grant, over)
         if self.ending:
             self._ack(grant)
         elif self.world.chance(_FORGET):
@@ -185,12 +188,10 @@ class Receiver(Program):
         else:
             self.soon(self._ack, grant)
 
-    def _hold(self, grant: Grant) -> None:
+    def _hold(self, grant: Grant, over: int) -> None:
         """Complain if more is in hand than was asked for, by what the device knows for certain."""
-        now, lease = self.world.now, self._lease_ms * MS
-        self._held = [(one, over) for one, over in self._held if over > now]
-        # The lease began when the broker granted, which was not before the first pull was sent.
-        over = self._leases.setdefault(grant.fence, self._pulled + lease)
+        now = self.world.now
+        self._held = [(one, ends) for one, ends in self._held if ends > now]
         self._held.append((grant, over))
         count = sum(one.behind - one.first for one, _ in self._held)
         if count > max(self._in_hand, 1):
