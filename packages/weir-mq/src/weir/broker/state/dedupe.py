@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -55,14 +56,20 @@ class Known(msgspec.Struct, frozen=True):
 PARTS = 256
 
 
+#: Later than every stamp.
+_NEVER = _MASK >> 1
+
+
 class _Part:
     """Some producers' rows. What a snapshot of an earlier epoch holds is not written to."""
 
-    __slots__ = ("epoch", "rows")
+    __slots__ = ("epoch", "oldest", "rows")
 
-    def __init__(self, rows: dict[int, bytearray], epoch: int) -> None:
+    def __init__(self, rows: dict[int, bytearray], epoch: int, oldest: int) -> None:
         self.rows = rows
         self.epoch = epoch
+        #: No last stamp of a row lies below it.
+        self.oldest = oldest
 
 
 class ProducerTable:
@@ -87,15 +94,15 @@ class ProducerTable:
         part = self._parts.get(producer % PARTS)
         return part.rows.get(producer) if part is not None else None
 
-    def _own(self, number: int) -> dict[int, bytearray]:
-        """Return the rows of a part, to be written to."""
+    def _own(self, number: int) -> _Part:
+        """Return a part, to be written to."""
         part = self._parts.get(number)
         if part is None:
-            part = self._parts[number] = _Part({}, self._epoch)
+            part = self._parts[number] = _Part({}, self._epoch, _NEVER)
         elif part.epoch != self._epoch:
             copies = {producer: row[:] for producer, row in part.rows.items()}
-            part = self._parts[number] = _Part(copies, self._epoch)
-        return part.rows
+            part = self._parts[number] = _Part(copies, self._epoch, part.oldest)
+        return part
 
     def known(self, producer: int) -> Known | None:
         """Return where a producer stands; None if it never wrote here, or expired."""
@@ -117,7 +124,9 @@ class ProducerTable:
 
     def record(self, producer: int, epoch: int, answer: Answer) -> None:
         """Note a committed batch; a new epoch forgets the answers of the old one."""
-        rows = self._own(producer % PARTS)
+        part = self._own(producer % PARTS)
+        part.oldest = min(part.oldest, answer.stamp)
+        rows = part.rows
         row = rows.get(producer)
         if row is None or _HEAD.unpack_from(row)[0] != epoch:
             row = rows[producer] = bytearray(_HEAD.size)
@@ -130,13 +139,22 @@ class ProducerTable:
         written = (written + 1) & 0xFFFFFFFF
         _HEAD.pack_into(row, 0, epoch, written, answer.sequence + answer.messages, answer.stamp)
 
-    def expire(self, horizon: int, number: int) -> int:
-        """Forget producers of a part whose last stamp is below `horizon`; return how many."""
-        part = self._parts.get(number)
-        rows = part.rows if part is not None else {}
-        old = [p for p, row in rows.items() if _HEAD.unpack_from(row)[3] < horizon]
+    def expire(self, horizon: int, numbers: Iterable[int]) -> int:
+        """Forget producers of some parts whose last stamp is below `horizon`; return how many."""
+        gone = 0
+        for number in numbers:
+            part = self._parts.get(number % PARTS)
+            # Mostly there is no such part, or none in it can be old: that is not looked up.
+            if part is not None and part.oldest < horizon:
+                gone += self._forget(horizon, number % PARTS, part)
+        return gone
+
+    def _forget(self, horizon: int, number: int, part: _Part) -> int:
+        stamps = {producer: _HEAD.unpack_from(row)[3] for producer, row in part.rows.items()}
+        old = [producer for producer, stamp in stamps.items() if stamp < horizon]
+        part.oldest = min((stamp for stamp in stamps.values() if stamp >= horizon), default=_NEVER)
         if old:
-            rows = self._own(number)
+            rows = self._own(number).rows
             for producer in old:
                 del rows[producer]
         return len(old)
@@ -155,7 +173,9 @@ class ProducerTable:
             producers.frombytes(packed)
             lengths.frombytes(sizes)
             for producer, length in zip(producers, lengths, strict=True):
-                table._own(producer % PARTS)[producer] = bytearray(rows[at : at + length])
+                part = table._own(producer % PARTS)
+                row = part.rows[producer] = bytearray(rows[at : at + length])
+                part.oldest = min(part.oldest, _HEAD.unpack_from(row)[3])
                 at += length
         return table
 

@@ -181,8 +181,7 @@ class PartitionState:
         turn = stamp // _EXPIRE_EVERY
         first = max(self._expired_at // _EXPIRE_EVERY + 1, turn - PARTS + 1)
         last = min(turn, first + _EXPIRE_AT_ONCE - 1)
-        for part in range(first, last + 1):
-            self.producers.expire(stamp - _HORIZON, part % PARTS)
+        self.producers.expire(stamp - _HORIZON, range(first, last + 1))
         self._expired_at = last * _EXPIRE_EVERY
 
     def cluster(self, name: str) -> ClusterState:

@@ -110,9 +110,30 @@ def test_producers_expire_by_stamp() -> None:
     table = ProducerTable()
     table.record(1, 0, Answer(0, 1, 0, 100, 0))
     table.record(2, 0, Answer(0, 1, 1, 200, 0))
-    assert sum(table.expire(101, part) for part in range(PARTS)) == 1
+    assert table.expire(101, range(PARTS)) == 1
     assert table.known(1) is None
     assert table.known(2) == Known(0, 1)
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 60)), max_size=60),
+    st.booleans(),
+)
+def test_whoever_wrote_last_below_the_horizon_expires(
+    steps: list[tuple[bool, int, int]], decoded: bool
+) -> None:
+    table, last = ProducerTable(), dict[int, int]()
+    for expires, producer, stamp in steps:
+        if expires:
+            gone = {one for one, at in last.items() if at < stamp}
+            assert table.expire(stamp, range(PARTS)) == len(gone)
+            last = {one: at for one, at in last.items() if one not in gone}
+        else:
+            table.record(producer * PARTS, 0, Answer(0, 1, 0, stamp, 0))
+            last[producer * PARTS] = stamp
+        if decoded:
+            table = ProducerTable.decode(unpack(pack(table.encode())))
+        assert {one for one in range(0, 4 * PARTS, PARTS) if table.known(one)} == last.keys()
 
 
 def test_a_producer_may_write_more_than_four_billion_batches() -> None:
@@ -265,8 +286,7 @@ def test_a_snapshot_of_producers_stays_what_it_was(
     frozen, packed = table.encode(), pack(table.encode())
     for stamp, (producer, epoch, messages) in enumerate(after, len(before)):
         table.record(producer, epoch, Answer(stamp, messages, stamp, stamp, 8))
-    for part in range(PARTS):
-        table.expire(len(before), part)
+    table.expire(len(before), range(PARTS))
     assert pack(frozen) == packed
     assert pack(ProducerTable.decode(unpack(packed)).encode()) == packed
 
