@@ -122,7 +122,7 @@ class TooLarge(Refused):
 
 
 class BadChecksum(Refused):
-    """The bytes changed on the way: send them again (seed 004 §3.2, hash check and resend)."""
+    """The bytes changed on the way: send them again (Minos §3.3, hash check and resend)."""
 
     code = 8
     retryable = True

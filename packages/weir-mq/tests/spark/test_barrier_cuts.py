@@ -1,5 +1,5 @@
 """Queries over a topic in total order: every cut holds what was stamped up to it, in all
-partitions, whoever reads, in whichever portions, and again after kill -9 (MISSION P.1).
+partitions, whoever reads, in whichever portions, and again after kill -9.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Exactly once, whatever breaks: connections, the driver, the JVM (MISSION P.1)."""
+"""Exactly once, whatever breaks: connections, the driver, the JVM."""
 
 from __future__ import annotations
 

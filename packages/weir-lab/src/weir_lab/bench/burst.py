@@ -1,4 +1,4 @@
-"""The burst test (seed 001): a platform's devices all wake up within the same second.
+"""The burst test (SmartDep §3): a platform's devices all wake up within the same second.
 
 Each connects, sends one record of 24 bytes and waits for its confirm; a consumer counts what is
 delivered. The clock runs from the first connect to the last confirm.

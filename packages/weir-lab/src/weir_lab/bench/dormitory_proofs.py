@@ -1,4 +1,4 @@
-"""What weir claims of the paper's experiment (seed 001 §3): a dormitory, and its records."""
+"""What weir claims of the paper's experiment (SmartDep §3): a dormitory, and its records."""
 
 from __future__ import annotations
 

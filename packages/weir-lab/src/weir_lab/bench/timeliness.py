@@ -1,4 +1,4 @@
-"""The timeliness test: how long until the last of many messages is received (seed 004).
+"""The timeliness test: how long until the last of many messages is received (Minos §4).
 
 One node or a set of them, producers in at most two processes, one consumer in this one. The clock
 runs from the first send to the moment when the last message has been checked. Everything is fsynced

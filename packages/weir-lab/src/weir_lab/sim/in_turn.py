@@ -1,4 +1,4 @@
-"""What clusters that read in total order promise: one cursor, and one turn at a time (§5 Consume).
+"""What clusters that read in total order promise: one cursor, and one turn at a time (DESIGN §5).
 
 A turn's fencing number is the place of its entry in a log, so turns follow each other as their
 numbers do, whatever was heard of them.

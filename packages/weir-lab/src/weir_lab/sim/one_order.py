@@ -1,4 +1,4 @@
-"""What a topic's one order promises: barriers, readers in total order, causes, scatterings (§6)."""
+"""What a topic's one order promises: barriers, readers in total order, causes, scatterings."""
 
 from __future__ import annotations
 

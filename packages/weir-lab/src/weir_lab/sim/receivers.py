@@ -173,8 +173,8 @@ class Receiver(Program):
             self.world.now,
         )
         self.history.grants.append(grant)
-        # The lease began when the broker granted, which was not before the first pull was sent: also
-        # where the first reply had only a message that was too large, and none to hold.
+        # The lease began when the broker granted, which was not before the first pull was sent,
+        # also where the first reply had only a message that was too large, and none to hold.
         over = self._leases.setdefault(grant.fence, self._pulled + self._lease_ms * MS)
         if not delivery.too_large:
             self._hold(grant, over)

@@ -1,4 +1,4 @@
-"""A device over a blocking socket (seed 001's frame; DESIGN §4 Device frame)."""
+"""A device over a blocking socket (the frame of SmartDep; DESIGN §4 Device frame)."""
 
 from __future__ import annotations
 

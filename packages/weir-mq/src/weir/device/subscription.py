@@ -1,4 +1,4 @@
-"""A lock that receives: told, it pulls; what it is done with, it acks (seed 001 §2.1.3)."""
+"""A lock that receives: told, it pulls; what it is done with, it acks (SmartDep §2.1.3)."""
 
 from __future__ import annotations
 

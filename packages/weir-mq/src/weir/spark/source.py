@@ -1,4 +1,4 @@
-"""`format("weir")`: a topic as Arrow columns, as a stream or as a table (MISSION P.1, P.2).
+"""`format("weir")`: a topic as Arrow columns, as a stream or as a table.
 
 Spark makes a `StreamReader` three times: in the driver's planner, which pickles it; in a process
 of its own that plans micro-batches for as long as the query runs; and in every task. So it is made

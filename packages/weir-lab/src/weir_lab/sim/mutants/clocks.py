@@ -18,6 +18,6 @@ ASTRAY = replace(
 
 @mutant(seed=14, breaks={"Timely"}, shape=ASTRAY)
 def a_wrong_clock_is_gone_by(patch: Patch) -> None:
-    """A node whose clock is far from the others' goes by the median, and leads no more (§5)."""
+    """A node whose clock is far from the others' uses the median and stops leading (ADR 0019)."""
     patch.setattr(Clocks, "wall_ms", lambda self: self.own_ms())
     patch.setattr(Clocks, "is_astray", lambda self, group: False)

@@ -64,7 +64,7 @@ class _Unpacked:
 
 @mutant(seed=0, breaks={"Durable", "OneOffset", "AckedOnce"})
 def ack_before_fsync(patch: Patch) -> None:
-    """A write counts as durable when it begins (Durable; reliability.md §3, rule 3)."""
+    """A write counts as durable when it begins (Durable)."""
     start = Writer.advance
     believed: list[Flush] = []
 

@@ -1,4 +1,4 @@
-"""Devices that receive: subscribe, then notify, pull, ack (seed 001 §2.1.3; DESIGN §4).
+"""Devices that receive: subscribe, then notify, pull, ack (SmartDep §2.1.3; DESIGN §4).
 
 A subscription is a consumer of a cluster like any other: what it asks are the pulls, fetches and
 acks of the client dialect, and their replies come back through `Outbox.kept`. For devices alone the

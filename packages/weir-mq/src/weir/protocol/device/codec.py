@@ -1,4 +1,4 @@
-"""The device dialect: seed 001's seven-field frame, big-endian (DESIGN §4 Device frame).
+"""The device dialect: the seven-field frame of SmartDep, big-endian (DESIGN §4 Device frame).
 
     version u8 = 1 | length u32 of the body | opcode u16 | sn u8 | body | check u8
 

@@ -1,6 +1,6 @@
-"""Bodies of the receiving half of the device dialect: subscribe, pull, ack, nack, extend (seed 001:
-persist, then notify, pull, ack). `weir.protocol.device.codec` puts them into frames; docs/DEVICE.md
-has every byte.
+"""Bodies of the receiving half of the device dialect: subscribe, pull, ack, nack, extend
+(SmartDep §2.1.3: persist, notify, pull, ack). `weir.protocol.device.codec` puts them into
+frames; docs/DEVICE.md has every byte.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A disk that behaves as badly as real ones may: it loses, tears and reorders what was not synced.
 
 The unit is the sector: 512 bytes are written whole or not at all. Everything is drawn from one
-random source, so that a seed replays (reliability.md §3).
+random source, so that a seed replays.
 """
 
 from __future__ import annotations
