@@ -41,7 +41,7 @@ verify: $(STAMP) ## Check format, lint, types, floors and tidiness; changes no f
 test: $(STAMP) ## Run the tests, and beside them 300 simulated worlds
 	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-300} $(BIN)/python -m pytest -n 2 --dist loadscope
 
-PROOF = $(BIN)/python -P -m weir_lab.bench.proof --only "$(ONLY)" $(if $(STALE),--stale)
+PROOF = $(BIN)/python -P -m weir_lab.proofs.run --only "$(ONLY)" $(if $(STALE),--stale)
 .PHONY: proof
 proof: $(STAMP) ## Measure the figures of docs/PROOF.md; ONLY=burst,latency or STALE=1 for some
 	$(PROOF)
@@ -52,14 +52,14 @@ proof-worlds: $(STAMP) ## Play the long sweeps of seeds of docs/PROOF.md; STALE=
 
 .PHONY: proof-page
 proof-page: $(STAMP) ## Write docs/PROOF.md anew: which figures are of today's code
-	$(BIN)/python -P -m weir_lab.bench.proof --page
+	$(BIN)/python -P -m weir_lab.proofs.run --page
 
 NODES ?= 1
 TIMES ?= 20
 .PHONY: powercut
 powercut: $(STAMP) ## Cut the power of real kernels under load; NODES=1 or 3, TIMES=20
 	scripts/apt-install $$(cat scripts/powercut-packages)
-	$(BIN)/python -P -m weir_lab.bench.powercut --nodes $(NODES) --times $(TIMES)
+	$(BIN)/python -P -m weir_lab.bench.faults.powercut --nodes $(NODES) --times $(TIMES)
 
 .PHONY: peers
 peers: ## Install, as root on Debian, the brokers that weir is compared with

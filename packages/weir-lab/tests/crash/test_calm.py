@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from weir_lab.bench import calm
+from weir_lab.bench.faults import calm
 
 TRIES = 5
 

@@ -1,6 +1,6 @@
 """One place of a node's files is changed: what it serves is right, and what is gone is told.
 
-`python -m weir_lab.bench.flips` changes more places, on larger logs.
+`python -m weir_lab.bench.faults.flips` changes more places, on larger logs.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from weir_lab.bench import flips
-from weir_lab.bench.flips import Settings, measure
+from weir_lab.bench.faults import flips
+from weir_lab.bench.faults.flips import Settings, measure
 
 
 def test_a_changed_place_is_harmless_or_told(tmp_path: Path) -> None:

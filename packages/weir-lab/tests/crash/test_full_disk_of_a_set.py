@@ -24,8 +24,8 @@ from weir.client.client import Client
 from weir.client.nodes import Nodes
 from weir.errors import WeirError
 from weir.testing.nodes.node_set import READY, NodeSet, Patient
-from weir_lab.bench.chaos.ledger import Verdict, judge
-from weir_lab.bench.chaos.load import Load, read_whole
+from weir_lab.bench.faults.chaos.ledger import Verdict, judge
+from weir_lab.bench.faults.chaos.load import Load, read_whole
 
 MIB = 1 << 20
 #: Far more than a node writes here, so that only the ballast fills one.

@@ -10,8 +10,8 @@ import json
 import pytest
 from sqlalchemy import TextClause, text
 
-from weir_lab.bench import postgres
-from weir_lab.bench.killed.__main__ import main
+from weir_lab.bench.consumers import postgres
+from weir_lab.bench.faults.killed.__main__ import main
 
 MESSAGES = 1_500
 KILLS = 4
@@ -42,7 +42,7 @@ def test_an_effect_that_is_lost_or_repeated_is_told(
 ) -> None:
     """A ledger in which one message has no effect, and another two."""
     monkeypatch.setattr(postgres, "installed", lambda: False)
-    monkeypatch.setattr("weir_lab.bench.killed.run.text", spoiled)
+    monkeypatch.setattr("weir_lab.bench.faults.killed.run.text", spoiled)
     calm = ["--kills=0", "--leader-kills=0", "--consumers=1", "--processes=1", "--messages=20"]
     assert main([*calm, "--deadline-s=60"]) == 1
     assert "with the inbox (sqlite): 1 lost, 1 repeated" in capsys.readouterr().out

@@ -9,8 +9,8 @@ import json
 
 import pytest
 
-from weir_lab.bench import lag
-from weir_lab.bench.lag import main, said
+from weir_lab.bench.consumers import lag
+from weir_lab.bench.consumers.lag import main, said
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from weir_lab.bench import postgres
-from weir_lab.bench.compare import Settings, compare
-from weir_lab.bench.plot import svg_of_dormitory
+from weir_lab.bench.comparison.compare import Settings, compare
+from weir_lab.bench.comparison.plot import svg_of_dormitory
+from weir_lab.bench.consumers import postgres
 
 SCRIPTS = Path(__file__).parents[4] / "scripts"
 INSTALL_SECONDS = 600

@@ -113,7 +113,7 @@ def test_every_flight_comes_exactly_once(tmp_path: Path, demos: list[Demo]) -> N
 @pytest.mark.parametrize(
     ("number", "module"),
     [
-        (signal.SIGINT, "weir_lab.demo.airports"),
+        (signal.SIGINT, "weir_lab.demo.processes.airports"),
         (signal.SIGTERM, "org.apache.spark.deploy.SparkSubmit"),
     ],
 )

@@ -15,7 +15,7 @@ from typing import Any
 from weir import sync
 from weir.testing.nodes.children import environment, python
 from weir.testing.nodes.node_set import Berth, NodeSet, Patient
-from weir_lab.bench.stalling import STALLS
+from weir_lab.bench.faults.stalling import STALLS
 
 WATCH_SECONDS = "4"
 WITHIN_SECONDS = 60
@@ -122,7 +122,7 @@ def test_lone_clients_of_a_quick_node_are_told_from_its_disk(tmp_path: Path) -> 
 
 
 def test_a_slow_follower_is_named_and_told_from_one_that_is_gone(tmp_path: Path) -> None:
-    berths = [Berth(), Berth(), Berth(module="weir_lab.bench.stalling")]
+    berths = [Berth(), Berth(), Berth(module="weir_lab.bench.faults.stalling")]
     nodes = NodeSet(tmp_path, 3, 1, berths=berths)
     nodes.let(3, {STALLS: "0.2,0"})
     try:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from weir_lab.bench.pool import main
+from weir_lab.bench.consumers.pool import main
 
 pytestmark = pytest.mark.timeout(150)
 

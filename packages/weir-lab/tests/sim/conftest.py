@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import weir
-from weir_lab.bench.source_hash import package_hash
+from weir_lab.proofs.source_hash import package_hash
 
 SEEDS = int(os.environ.get("WEIR_SET_SEEDS", "24"))
 #: Seeds are drawn below it.

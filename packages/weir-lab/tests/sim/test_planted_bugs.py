@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from weir_lab.bench.source_hash import package_hash
+from weir_lab.proofs.source_hash import package_hash
 from weir_lab.sim.mutants.planting import Mutant
 from weir_lab.sim.mutants.registry import MUTANTS, complaints
 from weir_lab.sim.power import Power, estimate

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from weir.spark.fetcher import combined
-from weir_lab.bench import spark_rows
-from weir_lab.bench.spark_rows import RowsDiffer, Settings, measure
+from weir_lab.bench.spark import rows as spark_rows
+from weir_lab.bench.spark.rows import RowsDiffer, Settings, measure
 
 
 class Parts:

@@ -82,7 +82,9 @@ else:
 
 if "WEIR_LOADED_MODULES" in os.environ:
     # `make proof` asks which modules a measurement's processes load. By name: no floor knows this.
-    import_module("weir_lab.bench.loaded").record_imports(os.environ["WEIR_LOADED_MODULES"])
+    import_module("weir_lab.proofs.loaded_modules").record_imports(
+        os.environ["WEIR_LOADED_MODULES"]
+    )
 
 
 def __dir__() -> list[str]:

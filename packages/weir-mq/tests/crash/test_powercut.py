@@ -29,7 +29,7 @@ def kernels() -> None:
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
     return subprocess.run(
-        [sys.executable, "-P", "-m", "weir_lab.bench.powercut", *arguments, "--json"],
+        [sys.executable, "-P", "-m", "weir_lab.bench.faults.powercut", *arguments, "--json"],
         capture_output=True,
         env=environment(),
         text=True,

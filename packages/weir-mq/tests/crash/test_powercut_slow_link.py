@@ -26,7 +26,7 @@ def cables() -> None:
 
 def slow_link(*arguments: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "weir_lab.bench.slow_link", *arguments],
+        [sys.executable, "-P", "-m", "weir_lab.bench.faults.slow_link", *arguments],
         capture_output=True,
         env=environment(),
         text=True,

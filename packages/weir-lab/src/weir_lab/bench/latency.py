@@ -14,12 +14,12 @@ from array import array
 import msgspec
 
 from weir.errors import WeirError
-from weir_lab.bench.own import check_replicas
-from weir_lab.bench.payload import SIZE_MIN, Checker
-from weir_lab.bench.resting import disk_at_rest
-from weir_lab.bench.side import Side, topic_name
-from weir_lab.bench.spread import percentiles
-from weir_lab.bench.syncing import sync_ms
+from weir_lab.bench.comparison.own import check_replicas
+from weir_lab.bench.comparison.side import Side, topic_name
+from weir_lab.bench.harness.payload import SIZE_MIN, Checker
+from weir_lab.bench.harness.resting import disk_at_rest
+from weir_lab.bench.harness.spread import percentiles
+from weir_lab.bench.storage.syncing import sync_ms
 
 _SYNCS = 200
 _WARM_MESSAGES = 50

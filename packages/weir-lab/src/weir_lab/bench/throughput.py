@@ -18,14 +18,14 @@ from weir.client.client import connect
 from weir.client.reader.reader import Reader
 from weir.model.limits import BATCH_BYTES_MAX, MIB
 from weir_lab.bench.bounds import check_bounds
+from weir_lab.bench.comparison.own import PROCESSES_MAX, Own, check_replicas, chunk_of, window_of
+from weir_lab.bench.comparison.side import topic_name
 from weir_lab.bench.flow import Flow, FlowFailed, Shape, arrived, flow, shared_out
-from weir_lab.bench.machine import filesystem_of
-from weir_lab.bench.own import PROCESSES_MAX, Own, check_replicas, chunk_of, window_of
-from weir_lab.bench.pace import Paced, PacePlan, Step
-from weir_lab.bench.payload import SIZE_MIN, Checker
-from weir_lab.bench.producers import Crew
-from weir_lab.bench.side import topic_name
-from weir_lab.bench.spread import percentiles
+from weir_lab.bench.harness.machine import filesystem_of
+from weir_lab.bench.harness.pace import Paced, PacePlan, Step
+from weir_lab.bench.harness.payload import SIZE_MIN, Checker
+from weir_lab.bench.harness.producers import Crew
+from weir_lab.bench.harness.spread import percentiles
 
 PRODUCERS_MAX = 10_000
 #: Shares of the flat-out rate: the base step, and where the search ends.
@@ -160,7 +160,7 @@ class _Ramp:
         await self._side.prepare(self._topic)
         async with (
             connect(self._side.node.url, name="weir-bench") as client,
-            Crew("weir_lab.bench.pace", self._plans(), Paced) as crew,
+            Crew("weir_lab.bench.harness.pace", self._plans(), Paced) as crew,
         ):
             await crew.ready()
             async with client.reader(self._topic, max_bytes=4 * MIB) as reader:

@@ -64,7 +64,7 @@ def timeliness(
     from weir.cli.output import progress
 
     with usage("timeliness"):
-        from weir_lab.bench.runs import record as keep
+        from weir_lab.bench.harness.runs import record as keep
         from weir_lab.bench.timeliness import Settings, measure
 
         counts = several(producers, "producers")

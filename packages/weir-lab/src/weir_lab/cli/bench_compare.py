@@ -23,8 +23,8 @@ from weir_lab.cli.bench_runs import (
 )
 
 if TYPE_CHECKING:
-    from weir_lab.bench.compare import Comparison
-    from weir_lab.bench.spark_rows import Result
+    from weir_lab.bench.comparison.compare import Comparison
+    from weir_lab.bench.spark.rows import Result
 
 SHAPES = ("timeliness", "produce", "consume", "both", "burst", "latency", "dormitory")
 
@@ -74,9 +74,9 @@ def compare(
     if a side failed, or weir lost a record.
     """
     with usage("compare"):
-        from weir_lab.bench.compare import Settings
-        from weir_lab.bench.compare import compare as run_all
-        from weir_lab.bench.runs import record as keep
+        from weir_lab.bench.comparison.compare import Settings
+        from weir_lab.bench.comparison.compare import compare as run_all
+        from weir_lab.bench.harness.runs import record as keep
 
         woken = shape in ("burst", "dormitory")
         amounts = several(devices, "devices") if woken else several(producers, "producers")
@@ -92,7 +92,7 @@ def compare(
         for row in one.rows:
             keep(record, schema, settings, row, None)
     if plot is not None:
-        from weir_lab.bench.plot import svg, svg_of_dormitory
+        from weir_lab.bench.comparison.plot import svg, svg_of_dormitory
 
         drawn = svg_of_dormitory(result) if shape == "dormitory" else svg(result, shape)
         plot.write_text(drawn, encoding="utf-8")
@@ -121,8 +121,8 @@ def spark(
 
         from weir.spark import fetcher
         from weir.spark.session import session
-        from weir_lab.bench.runs import record as keep
-        from weir_lab.bench.spark_rows import Settings, measure
+        from weir_lab.bench.harness.runs import record as keep
+        from weir_lab.bench.spark.rows import Settings, measure
 
         settings = Settings(messages, size, partitions, rounds, seconds(deadline), folder)
         settings.check()

@@ -19,7 +19,7 @@ from weir_lab.cli.bench_runs import (
 )
 
 if TYPE_CHECKING:
-    from weir_lab.bench.handlers import Result
+    from weir_lab.bench.consumers.handlers import Result
 
 
 def handlers(
@@ -39,10 +39,10 @@ def handlers(
     code 1 if a message was lost, handled twice, or changed.
     """
     with usage("handlers"):
-        from weir_lab.bench.handlers import Settings, measure
-        from weir_lab.bench.loop import run
-        from weir_lab.bench.own import running_own
-        from weir_lab.bench.runs import record as keep
+        from weir_lab.bench.comparison.own import running_own
+        from weir_lab.bench.consumers.handlers import Settings, measure
+        from weir_lab.bench.harness.loop import run
+        from weir_lab.bench.harness.runs import record as keep
 
         plan = Settings(messages, pulled, size, concurrency, seconds(deadline), folder, replicas)
         plan.check()

@@ -54,10 +54,10 @@ def order(
     code 1 if a message was lost, repeated, changed, or out of its order.
     """
     with usage("order"):
-        from weir_lab.bench.loop import run
+        from weir_lab.bench.harness.loop import run
+        from weir_lab.bench.harness.runs import record as keep
         from weir_lab.bench.ordering.measure import Settings
         from weir_lab.bench.ordering.report import measure_all
-        from weir_lab.bench.runs import record as keep
 
         plans = [
             Settings(

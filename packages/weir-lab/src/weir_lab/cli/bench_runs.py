@@ -79,7 +79,7 @@ def finish(
     """Print all runs, the worst one on top, and end with code 1 if any was not clean."""
     import msgspec
 
-    from weir_lab.bench.runs import as_one
+    from weir_lab.bench.harness.runs import as_one
     from weir_lab.cli.measured import print_measured
 
     if as_json:

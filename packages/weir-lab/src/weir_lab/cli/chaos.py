@@ -19,8 +19,8 @@ from weir_lab.cli.bench_runs import Json, stop_as_by_ctrl_c
 
 if TYPE_CHECKING:
     from weir.testing.nodes.node_set import Berth, NodeSet
-    from weir_lab.bench.chaos.faults import Fault
-    from weir_lab.bench.chaos.rounds import Result, Settings, Where
+    from weir_lab.bench.faults.chaos.faults import Fault
+    from weir_lab.bench.faults.chaos.rounds import Result, Settings, Where
 
 app = typer.Typer(
     name="chaos",
@@ -73,7 +73,7 @@ def _verb(name: str) -> Callable[[Callable[..., None]], None]:
 @_verb("kill-leader")
 def _kill_leader(wanted: Wanted, down: Down = 2.0, data: Data = None) -> None:
     """kill -9 of the node that leads; it is started again, and the next round comes."""
-    from weir_lab.bench.chaos.faults import Killed
+    from weir_lab.bench.faults.chaos.faults import Killed
 
     _strike(wanted, data, lambda nodes: Killed(nodes, True, down))
 
@@ -81,7 +81,7 @@ def _kill_leader(wanted: Wanted, down: Down = 2.0, data: Data = None) -> None:
 @_verb("kill-follower")
 def _kill_follower(wanted: Wanted, down: Down = 2.0, data: Data = None) -> None:
     """kill -9 of a node that follows: nobody should notice."""
-    from weir_lab.bench.chaos.faults import Killed
+    from weir_lab.bench.faults.chaos.faults import Killed
 
     _strike(wanted, data, lambda nodes: Killed(nodes, False, down))
 
@@ -89,7 +89,7 @@ def _kill_follower(wanted: Wanted, down: Down = 2.0, data: Data = None) -> None:
 @_verb("pause-leader")
 def _pause_leader(wanted: Wanted, seconds: Seconds = 10.0, data: Data = None) -> None:
     """SIGSTOP of the node that leads, and SIGCONT; what it says when it wakes must not be stale."""
-    from weir_lab.bench.chaos.faults import Paused
+    from weir_lab.bench.faults.chaos.faults import Paused
 
     _strike(wanted, data, lambda nodes: Paused(nodes, seconds))
 
@@ -100,8 +100,8 @@ def _partition(wanted: Wanted, seconds: Seconds = 5.0, data: Data = None) -> Non
 
     Each node gets a network namespace: that needs root, or a kernel that lets users make them.
     """
-    from weir_lab.bench.chaos.faults import CutOff
-    from weir_lab.bench.chaos.nets import Networks, enter
+    from weir_lab.bench.faults.chaos.faults import CutOff
+    from weir_lab.bench.faults.chaos.nets import Networks, enter
 
     enter(sys.argv[1:])
     networks = Networks(_NODES)
@@ -114,7 +114,7 @@ def _partition(wanted: Wanted, seconds: Seconds = 5.0, data: Data = None) -> Non
 @_verb("restart-all")
 def _restart_all(wanted: Wanted, data: Data = None) -> None:
     """kill -9 of all nodes at once, and a restart of all."""
-    from weir_lab.bench.chaos.faults import AllKilled
+    from weir_lab.bench.faults.chaos.faults import AllKilled
 
     _strike(wanted, data, AllKilled)
 
@@ -137,7 +137,7 @@ def _regain(
 
     from weir.cli.output import print_json
     from weir.testing.nodes.node_set import READY, NodeSet, Patient
-    from weir_lab.bench.chaos.regain import Regained, run
+    from weir_lab.bench.faults.chaos.regain import Regained, run
 
     say = _say if as_json else print
 
@@ -184,8 +184,8 @@ def _watch(
     and what that one says itself, it cannot know.
     """
     from weir.client.core.url import parse_url
-    from weir_lab.bench.chaos.faults import ByCommand
-    from weir_lab.bench.chaos.rounds import Where
+    from weir_lab.bench.faults.chaos.faults import ByCommand
+    from weir_lab.bench.faults.chaos.rounds import Where
 
     try:
         places = parse_url(url)
@@ -198,7 +198,7 @@ def _watch(
 
 
 def _settings(wanted: Wanted, name: str) -> Settings:
-    from weir_lab.bench.chaos.rounds import Settings
+    from weir_lab.bench.faults.chaos.rounds import Settings
 
     settings = Settings(wanted.times, wanted.rate, wanted.size, wanted.devices, wanted.calm)
     try:
@@ -214,7 +214,7 @@ def _strike(
 ) -> None:  # fmt: skip
     """Start a set, strike it, and tell."""
     from weir.testing.nodes.node_set import READY, NodeSet, Patient
-    from weir_lab.bench.chaos.rounds import Where
+    from weir_lab.bench.faults.chaos.rounds import Where
 
     with tempfile.TemporaryDirectory(prefix="weir-chaos-") as name:
         nodes = NodeSet(data or Path(name), _NODES, 1, berths=berths or (), settings=READY)
@@ -233,7 +233,7 @@ def _strike(
 
 
 def _rounds(where: Where, fault: Fault, settings: Settings, tell: Callable[..., None]) -> Result:
-    from weir_lab.bench.chaos.rounds import run
+    from weir_lab.bench.faults.chaos.rounds import run
 
     return asyncio.run(run(where, fault, settings, tell))
 
@@ -244,8 +244,8 @@ def _tell(
     """Run the rounds, each told as it ends, and then what came of all."""
     import msgspec
 
-    from weir_lab.bench.chaos.picture import heading, line, summary
-    from weir_lab.bench.chaos.rounds import COLUMNS
+    from weir_lab.bench.faults.chaos.picture import heading, line, summary
+    from weir_lab.bench.faults.chaos.rounds import COLUMNS
     from weir_lab.cli.measured import print_measured
 
     rate, say = wanted.rate, _say if wanted.as_json else print

@@ -10,6 +10,6 @@ from weir.cli.output import print_object
 
 def print_measured(schema: str, settings: object, results: Mapping[str, Any]) -> None:
     """Print the one object of a benchmark's `--json`, with the machine that it was measured on."""
-    from weir_lab.bench.machine import this_machine
+    from weir_lab.bench.harness.machine import this_machine
 
     print_object(schema, {"machine": this_machine()}, settings, results)

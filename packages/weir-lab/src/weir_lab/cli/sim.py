@@ -183,8 +183,8 @@ def power(
     fewer than one world in ten could have caught it.
     """
     from weir.cli.output import print_table, progress
-    from weir_lab.bench.source_hash import package_hash
     from weir_lab.cli.measured import print_measured
+    from weir_lab.proofs.source_hash import package_hash
     from weir_lab.sim.mutants.registry import MUTANTS
     from weir_lab.sim.power import measure_many, together
     from weir_lab.sim.power_kept import Kept

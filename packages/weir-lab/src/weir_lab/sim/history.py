@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from weir.broker.state.ranges import Ranges
 from weir.model.batch import Batch
 from weir.model.clusters import Mode
-from weir_lab.sim.effects import Ledger
-from weir_lab.sim.errands import Errands
-from weir_lab.sim.parcels import Parcels
-from weir_lab.sim.printed import Printed
+from weir_lab.sim.checkers.effects import Ledger
+from weir_lab.sim.checkers.errands import Errands
+from weir_lab.sim.checkers.parcels import Parcels
+from weir_lab.sim.checkers.printed import Printed
 
 if TYPE_CHECKING:
-    from weir_lab.sim.queries import Query
+    from weir_lab.sim.checkers.queries import Query
 
 #: A repeat's answer that names no offset: it was accepted, that much is sure.
 UNKNOWN = -1

@@ -11,9 +11,9 @@ from weir.storage.format.checkpoint import CHECKPOINT, COPY
 from weir.storage.format.index_file import is_index
 from weir.testing.simulator.disk import SimDisk
 from weir.testing.simulator.world import SECOND, World
-from weir_lab.sim.checkers import ENTRY_BYTES_MAX, values_by_offset
-from weir_lab.sim.programs import Client
-from weir_lab.sim.scene import Scene
+from weir_lab.sim.checkers.judge import ENTRY_BYTES_MAX, values_by_offset
+from weir_lab.sim.programs.program import Client
+from weir_lab.sim.programs.scene import Scene
 
 _CUT = 0.15
 _TRIES = 200

@@ -24,19 +24,19 @@ from weir.testing.simulator.network import Link
 from weir.testing.simulator.storm import Storm
 from weir.testing.simulator.world import EPOCH_MS, MS, SECOND, World
 from weir_lab.sim import rot
-from weir_lab.sim.betrayals import Eviction, Forgetful, Latecomer, Unsettled
-from weir_lab.sim.checkers import LIVE_WITHIN, violations
-from weir_lab.sim.duel import Duel
-from weir_lab.sim.exercised import promises_tested
-from weir_lab.sim.healing import Healing
+from weir_lab.sim.checkers.exercised import promises_tested
+from weir_lab.sim.checkers.judge import LIVE_WITHIN, violations
 from weir_lab.sim.history import History, record_of
 from weir_lab.sim.outcome import CRASH, Outcome
-from weir_lab.sim.plots import Plot
-from weir_lab.sim.programs import TOPIC, Client
-from weir_lab.sim.scatterers import all_decided, highest_stamp
-from weir_lab.sim.scene import Scene
+from weir_lab.sim.programs.program import TOPIC, Client
+from weir_lab.sim.programs.publishers.scatterers import all_decided, highest_stamp
+from weir_lab.sim.programs.scene import Scene
+from weir_lab.sim.programs.subscribers.wholes import Wholes
+from weir_lab.sim.scenarios.betrayals import Eviction, Forgetful, Latecomer, Unsettled
+from weir_lab.sim.scenarios.duel import Duel
+from weir_lab.sim.scenarios.healing import Healing
+from weir_lab.sim.scenarios.plots import Plot
 from weir_lab.sim.shape import Shape, drawn, machine
-from weir_lab.sim.wholes import Wholes
 from weir_lab.sim.workload import Domain, Workload
 
 _DRAIN_WITHIN = 20 * SECOND

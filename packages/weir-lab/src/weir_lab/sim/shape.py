@@ -14,7 +14,7 @@ from weir.storage.settings import Settings
 from weir.testing.simulator.process import Machine
 from weir.testing.simulator.storm import FaultPlan
 from weir.testing.simulator.world import MS, SECOND, World
-from weir_lab.sim.checkers import ENTRY_BYTES_MAX
+from weir_lab.sim.checkers.judge import ENTRY_BYTES_MAX
 
 SYSTEM = 0x57454952
 _RETENTION_EVERY_MS = 100
@@ -66,7 +66,7 @@ class Shape:
     #: How much programs do at least before faults end, and how long the run lasts at least.
     operations: int = 0
     at_least: int = 0
-    #: What `weir_lab.sim.scene.Scene` says of them.
+    #: What `weir_lab.sim.programs.scene.Scene` says of them.
     pace: tuple[int, int] = (1, 1)
     patience: int = 0
     sites: tuple[int, ...] = (-1,)

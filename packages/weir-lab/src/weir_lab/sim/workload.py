@@ -9,40 +9,40 @@ from typing import TYPE_CHECKING, NamedTuple
 from weir.broker.metadata.placement import REPLICAS_DEFAULT
 from weir.model.clusters import Mode
 from weir.testing.simulator.world import MS
-from weir_lab.sim.authors import Author, Pen
-from weir_lab.sim.clients.blocking import BlockingProducer, BlockingReader
-from weir_lab.sim.clients.consumers import ShippedConsumer
-from weir_lab.sim.clients.errands import ShippedPublisher, ShippedWork
-from weir_lab.sim.clients.parcels import ShippedPorter, ShippedSender
-from weir_lab.sim.clients.process import Shipped
-from weir_lab.sim.clients.producers import ShippedProducer
-from weir_lab.sim.clients.readers import ShippedReader
-from weir_lab.sim.clients.scatterers import ShippedScatterer
-from weir_lab.sim.clients.terminals import ShippedSub, ShippedTail
-from weir_lab.sim.cutters import Cutter
-from weir_lab.sim.enders import Ender
-from weir_lab.sim.errands import Errands
-from weir_lab.sim.growers import Grower, Newcomer
-from weir_lab.sim.hasty import Hasty
-from weir_lab.sim.hubs import Hub
-from weir_lab.sim.keepers import KeyedConsumer, OrderedConsumer
-from weir_lab.sim.operators import Operator
-from weir_lab.sim.order_readers import OrderReader
-from weir_lab.sim.parcels import Parcels
-from weir_lab.sim.printed import Printed
-from weir_lab.sim.producers import Producer
-from weir_lab.sim.programs import Program
-from weir_lab.sim.readers import Consumer, Onlooker, Reader
-from weir_lab.sim.receivers import Receiver
-from weir_lab.sim.scatterers import Scatterer
-from weir_lab.sim.scene import Scene
+from weir_lab.sim.checkers.errands import Errands
+from weir_lab.sim.checkers.parcels import Parcels
+from weir_lab.sim.checkers.printed import Printed
+from weir_lab.sim.programs.operators.enders import Ender
+from weir_lab.sim.programs.operators.growers import Grower, Newcomer
+from weir_lab.sim.programs.operators.operators import Operator
+from weir_lab.sim.programs.operators.stewards import Steward
+from weir_lab.sim.programs.program import Program
+from weir_lab.sim.programs.publishers.authors import Author, Pen
+from weir_lab.sim.programs.publishers.hasty import Hasty
+from weir_lab.sim.programs.publishers.hubs import Hub
+from weir_lab.sim.programs.publishers.producers import Producer
+from weir_lab.sim.programs.publishers.scatterers import Scatterer
+from weir_lab.sim.programs.publishers.tellers import PatientTeller, Teller
+from weir_lab.sim.programs.scene import Scene
+from weir_lab.sim.programs.shipped.blocking import BlockingProducer, BlockingReader
+from weir_lab.sim.programs.shipped.consumers import ShippedConsumer
+from weir_lab.sim.programs.shipped.errands import ShippedPublisher, ShippedWork
+from weir_lab.sim.programs.shipped.parcels import ShippedPorter, ShippedSender
+from weir_lab.sim.programs.shipped.process import Shipped
+from weir_lab.sim.programs.shipped.producers import ShippedProducer
+from weir_lab.sim.programs.shipped.readers import ShippedReader
+from weir_lab.sim.programs.shipped.scatterers import ShippedScatterer
+from weir_lab.sim.programs.shipped.terminals import ShippedSub, ShippedTail
+from weir_lab.sim.programs.subscribers.cutters import Cutter
+from weir_lab.sim.programs.subscribers.keepers import KeyedConsumer, OrderedConsumer
+from weir_lab.sim.programs.subscribers.order_readers import OrderReader
+from weir_lab.sim.programs.subscribers.readers import Consumer, Onlooker, Reader
+from weir_lab.sim.programs.subscribers.receivers import Receiver
+from weir_lab.sim.programs.subscribers.takers import Seeker, Taker
 from weir_lab.sim.shape import LEAST_BUDGET, Shape, cast
-from weir_lab.sim.stewards import Steward
-from weir_lab.sim.takers import Seeker, Taker
-from weir_lab.sim.tellers import PatientTeller, Teller
 
 if TYPE_CHECKING:
-    from weir_lab.sim.clients.apps import Office
+    from weir_lab.sim.programs.shipped.apps import Office
 
 CLUSTER = "crew"
 FIELD = "field"
@@ -209,7 +209,7 @@ class Workload:
         """Let handlers run, if the library is here that an inbox needs."""
         if not count or find_spec("sqlalchemy") is None:
             return
-        from weir_lab.sim.clients.apps import Office, ShippedApp
+        from weir_lab.sim.programs.shipped.apps import Office, ShippedApp
 
         self._office = office = Office(scene)
         self.consumers += [ShippedApp(scene, f"app{n}", office) for n in range(count)]
@@ -227,7 +227,7 @@ class Workload:
         """Let Spark queries read, if the libraries are here that their source needs."""
         if not count or find_spec("pyarrow") is None or find_spec("numpy") is None:
             return
-        from weir_lab.sim.clients.queries import ShippedQuery
+        from weir_lab.sim.programs.shipped.queries import ShippedQuery
 
         self.readers += [ShippedQuery(scene, f"query{n}") for n in range(count)]
 

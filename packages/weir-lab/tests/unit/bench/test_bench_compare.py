@@ -13,12 +13,12 @@ import pytest
 
 from weir.testing.nodes.children import environment, python
 from weir_lab.bench import burst
-from weir_lab.bench.compare import Comparison, Settings, compare
-from weir_lab.bench.machine import family
-from weir_lab.bench.peers.peers import peer
-from weir_lab.bench.peers.server import NotInstalled, PeerFailed, running_peer
-from weir_lab.bench.plot import svg
-from weir_lab.bench.round import Round, Row
+from weir_lab.bench.comparison.compare import Comparison, Settings, compare
+from weir_lab.bench.comparison.peers.peers import peer
+from weir_lab.bench.comparison.peers.server import NotInstalled, PeerFailed, running_peer
+from weir_lab.bench.comparison.plot import svg
+from weir_lab.bench.comparison.round import Round, Row
+from weir_lab.bench.harness.machine import family
 
 
 def compared(**settings: object) -> tuple[Comparison, list[str]]:

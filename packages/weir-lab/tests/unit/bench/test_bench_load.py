@@ -11,14 +11,14 @@ import pytest
 
 from weir.errors import WeirError
 from weir_lab.bench import burst, latency, throughput
-from weir_lab.bench.devices import BurstPlan, Crowd
+from weir_lab.bench.comparison.own import Own, Receiving, running_own
+from weir_lab.bench.comparison.side import Take, topic_name
 from weir_lab.bench.flow import Cpu, bottleneck, flow, shared_out
-from weir_lab.bench.loop import run
-from weir_lab.bench.open_files import allow_connections
-from weir_lab.bench.own import Own, Receiving, running_own
-from weir_lab.bench.side import Take, topic_name
-from weir_lab.bench.spread import percentiles
-from weir_lab.bench.syncing import sync_ms
+from weir_lab.bench.harness.devices import BurstPlan, Crowd
+from weir_lab.bench.harness.loop import run
+from weir_lab.bench.harness.open_files import allow_connections
+from weir_lab.bench.harness.spread import percentiles
+from weir_lab.bench.storage.syncing import sync_ms
 
 
 @pytest.fixture

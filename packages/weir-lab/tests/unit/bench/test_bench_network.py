@@ -1,4 +1,4 @@
-"""What `weir_lab.bench.network` says where there can be no network of one's own."""
+"""What `weir_lab.bench.harness.network` says where there can be no network of one's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from weir_lab.bench.network import NoNetwork, addresses, enter
+from weir_lab.bench.harness.network import NoNetwork, addresses, enter
 
 
 def test_each_address_is_another() -> None:

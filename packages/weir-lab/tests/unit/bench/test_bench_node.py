@@ -16,7 +16,7 @@ from weir.errors import WeirError
 from weir.testing.nodes.children import environment, python
 from weir.testing.nodes.node import Node, NodeFailed, running_node, start_node
 from weir.testing.nodes.node_set import NodeSet, Patient
-from weir_lab.bench.machine import cpu_seconds, filesystem_of, this_machine
+from weir_lab.bench.harness.machine import cpu_seconds, filesystem_of, this_machine
 
 
 async def publish(url: str, value: bytes) -> int:

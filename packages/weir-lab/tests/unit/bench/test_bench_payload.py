@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir_lab.bench.payload import SIZE_MIN, Block, Checker
+from weir_lab.bench.harness.payload import SIZE_MIN, Block, Checker
 
 SIZE = 21
 

@@ -8,14 +8,14 @@ import os
 import pytest
 
 from weir.app.core.retry_policy import Reject
-from weir_lab.bench.compare import Comparison, Settings, unit_of
-from weir_lab.bench.devices import VALUE_BYTES, maker
-from weir_lab.bench.dormitory.breakfast import held_back
-from weir_lab.bench.dormitory.consuming import Subscriber
-from weir_lab.bench.dormitory.ledger import number_of
-from weir_lab.bench.dormitory.serving import Door, Keeping
-from weir_lab.bench.payload import Block
-from weir_lab.bench.round import Round, Row
+from weir_lab.bench.comparison.compare import Comparison, Settings, unit_of
+from weir_lab.bench.comparison.round import Round, Row
+from weir_lab.bench.consumers.dormitory.breakfast import held_back
+from weir_lab.bench.consumers.dormitory.consuming import Subscriber
+from weir_lab.bench.consumers.dormitory.ledger import number_of
+from weir_lab.bench.consumers.dormitory.serving import Door, Keeping
+from weir_lab.bench.harness.devices import VALUE_BYTES, maker
+from weir_lab.bench.harness.payload import Block
 
 
 class Ledger:

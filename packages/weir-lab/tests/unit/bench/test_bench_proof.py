@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from weir.errors import WeirError
-from weir_lab.bench import proof as proving
-from weir_lab.bench.claims import Figure, Proof
-from weir_lab.bench.ledger import shown
-from weir_lab.bench.proof import command, parsed, plain, read, selected
-from weir_lab.bench.proofs import FIGURES, PROOFS, WORLDS
-from weir_lab.bench.runs import as_one, record
-from weir_lab.bench.syncing import sync_ms
+from weir_lab.bench.harness.runs import as_one, record
+from weir_lab.bench.storage.syncing import sync_ms
 from weir_lab.bench.timeliness import Settings
+from weir_lab.proofs import run as proving
+from weir_lab.proofs.catalogue import FIGURES, PROOFS, WORLDS
+from weir_lab.proofs.claims import Figure, Proof
+from weir_lab.proofs.ledger import shown
+from weir_lab.proofs.run import command, parsed, plain, read, selected
 
 OUTPUT = {"a": 2, "runs": [{"s": 4.0, "lost": 0}, {"s": 1.0, "lost": 3}]}
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import weir
-from weir_lab.bench import proof as proving
-from weir_lab.bench import source_hash
-from weir_lab.bench.claims import Figure, Goal, Proof, Sweep
-from weir_lab.bench.ledger import Ledger, Row
-from weir_lab.bench.proof import stale_first
-from weir_lab.bench.proof_page import page
-from weir_lab.bench.proofs import PROOFS
+from weir_lab.proofs import run as proving
+from weir_lab.proofs import source_hash
+from weir_lab.proofs.catalogue import PROOFS
+from weir_lab.proofs.claims import Figure, Goal, Proof, Sweep
+from weir_lab.proofs.ledger import Ledger, Row
+from weir_lab.proofs.page import page
+from weir_lab.proofs.run import stale_first
 
 SOURCE = Path(weir.__file__).parents[4]
 

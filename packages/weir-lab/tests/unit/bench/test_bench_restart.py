@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from weir_lab.bench import restart
-from weir_lab.bench.restart import RestartFailed, Shape, measure
+from weir_lab.bench.storage import restart
+from weir_lab.bench.storage.restart import RestartFailed, Shape, measure
 
 
 def test_a_node_is_started_again_three_times(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from weir.testing.nodes.node import running_node
 from weir.testing.nodes.node_set import HOST, free_ports
-from weir_lab.bench import scrub
-from weir_lab.bench.own import Own
-from weir_lab.bench.scrub import ScrubFailed, measure
-from weir_lab.bench.side import topic_name
+from weir_lab.bench.comparison.own import Own
+from weir_lab.bench.comparison.side import topic_name
+from weir_lab.bench.storage import scrub
+from weir_lab.bench.storage.scrub import ScrubFailed, measure
 
 
 def test_a_log_that_a_node_wrote_is_verified(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from weir_lab.bench.chaos.ledger import NOWHERE, Read, Sent, Taken, Verdict, judge
-from weir_lab.bench.chaos.rounds import differing
-from weir_lab.bench.payload import Block
+from weir_lab.bench.faults.chaos.ledger import NOWHERE, Read, Sent, Taken, Verdict, judge
+from weir_lab.bench.faults.chaos.rounds import differing
+from weir_lab.bench.harness.payload import Block
 
 SIZE = 32
 MS = 1_000_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from weir_lab.bench.chaos.picture import drawn, heading, line, summary
-from weir_lab.bench.chaos.rounds import COLUMNS, Result, Round
+from weir_lab.bench.faults.chaos.picture import drawn, heading, line, summary
+from weir_lab.bench.faults.chaos.rounds import COLUMNS, Result, Round
 
 ROUND = Round(
     number=1, struck=2, led=2, leads=3, gap_ms=133.4, seconds=4.0, slot_ms=60.0, before=3,

@@ -6,7 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from weir_lab.bench.powercut.ledger import Ledger, Name, Place, Verdict, judge, name_of, value_of
+from weir_lab.bench.faults.powercut.ledger import (
+    Ledger,
+    Name,
+    Place,
+    Verdict,
+    judge,
+    name_of,
+    value_of,
+)
 
 COUNT = 20
 

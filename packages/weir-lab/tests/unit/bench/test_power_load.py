@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from weir.errors import SequenceGap
-from weir_lab.bench.powercut import load
+from weir_lab.bench.faults.powercut import load
 
 
 class Ended:

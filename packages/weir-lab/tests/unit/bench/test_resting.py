@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from weir_lab.bench import resting
-from weir_lab.bench.resting import disk_at_rest, written
+from weir_lab.bench.harness import resting
+from weir_lab.bench.harness.resting import disk_at_rest, written
 
 MIB = 1 << 20
 

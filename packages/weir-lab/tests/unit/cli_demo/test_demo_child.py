@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from weir.testing.nodes.children import environment
-from weir_lab.demo.child import Child, PartFailed
-from weir_lab.demo.worker import ORPHANED, Status
+from weir_lab.demo.processes.child import Child, PartFailed
+from weir_lab.demo.processes.worker import ORPHANED, Status
 
 SECONDS = 20.0
 
@@ -22,7 +22,7 @@ SECONDS = 20.0
 WORKER = """
 import subprocess, sys
 import msgspec
-from weir_lab.demo.worker import Stage, work
+from weir_lab.demo.processes.worker import Stage, work
 from weir.errors import WeirError
 
 SLEEPS = [sys.executable, "-c", "import time; time.sleep(600)"]

@@ -9,8 +9,8 @@ from weir.model.ids import Address, group_of
 from weir.protocol.client import messages as m
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.world import SECOND
-from weir_lab.sim.cutters import Cutter
-from weir_lab.sim.programs import Client
+from weir_lab.sim.programs.program import Client
+from weir_lab.sim.programs.subscribers.cutters import Cutter
 from weir_lab.sim.run import _Run
 from weir_lab.sim.shape import NODE
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir_lab.sim.handled import HandledOnce, OneHolder
+from weir_lab.sim.checkers.handled import HandledOnce, OneHolder
 from weir_lab.sim.history import Handled, History, Record, Row
 
 VALUES = (b"a", b"b", b"c")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from weir.testing.simulator.world import MS
-from weir_lab.sim.effects import EffectOnce, Ledger
+from weir_lab.sim.checkers.effects import EffectOnce, Ledger
+from weir_lab.sim.checkers.parcels import Delivered, Parcel, Parcels
 from weir_lab.sim.history import History, Record
-from weir_lab.sim.parcels import Delivered, Parcel, Parcels
 
 VALUES = (b"a", b"b", b"c")
 

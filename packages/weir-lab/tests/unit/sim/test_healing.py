@@ -11,8 +11,8 @@ from weir.model.ids import REGISTRY_GROUP, group_of, node_of, voter_of
 from weir.testing.simulator.brokerset import BrokerSet
 from weir.testing.simulator.host import Host
 from weir.testing.simulator.world import SECOND, World
-from weir_lab.sim.healing import Healing
-from weir_lab.sim.scene import Scene
+from weir_lab.sim.programs.scene import Scene
+from weir_lab.sim.scenarios.healing import Healing
 from weir_lab.sim.shape import UNORDERED, machine
 
 _GROUP = group_of(1, 0)

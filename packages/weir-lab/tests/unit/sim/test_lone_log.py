@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weir.storage.segments.spare_files import Reserve
-from weir_lab.sim.lone_log import play_log
+from weir_lab.sim.scenarios.lone_log import play_log
 from weir_lab.sim.shape import NODE
 
 

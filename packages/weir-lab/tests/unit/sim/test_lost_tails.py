@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir_lab.sim.lost_tails import play_tails
+from weir_lab.sim.scenarios.lost_tails import play_tails
 from weir_lab.sim.shape import NODE
 
 

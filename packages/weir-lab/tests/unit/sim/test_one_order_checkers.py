@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from weir_lab.sim.checkers import CHECKERS, violations
+from weir_lab.sim.checkers.judge import CHECKERS, violations
+from weir_lab.sim.checkers.one_order import OneOrder
 from weir_lab.sim.history import (
     Confirmed,
     History,
@@ -17,7 +18,6 @@ from weir_lab.sim.history import (
     Scattering,
     Seen,
 )
-from weir_lab.sim.one_order import OneOrder
 
 P = ("producer", 7, 0)
 

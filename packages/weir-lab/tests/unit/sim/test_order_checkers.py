@@ -7,8 +7,8 @@ import pytest
 from weir.model.clusters import Mode
 from weir.model.stamp import stamp_at
 from weir.testing.simulator.world import EPOCH_MS, MS
+from weir_lab.sim.checkers.order import KeyOrder, NotBeforeDue, OrderedOnce
 from weir_lab.sim.history import Ack, Grant, History, Return, Seen
-from weir_lab.sim.order import KeyOrder, NotBeforeDue, OrderedOnce
 
 PLACE = (1, "c")
 

@@ -11,7 +11,7 @@ import pytest
 from weir.order.barrier import Barrier
 from weir.order.merge import Merge
 from weir.testing.simulator.world import SECOND
-from weir_lab.sim.checkers import violations
+from weir_lab.sim.checkers.judge import violations
 from weir_lab.sim.history import History
 from weir_lab.sim.run import _Run, run_seed
 from weir_lab.sim.shape import NODE

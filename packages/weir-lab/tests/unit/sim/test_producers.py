@@ -6,7 +6,7 @@ from weir.errors import PartitionEnded, Unavailable
 from weir.model.ids import Address, group_of
 from weir.protocol.client.messages import ProducerGrant, Refusal
 from weir.testing.simulator.network import Link
-from weir_lab.sim.producers import Producer
+from weir_lab.sim.programs.publishers.producers import Producer
 from weir_lab.sim.run import _Run
 from weir_lab.sim.shape import NODE
 

@@ -12,13 +12,13 @@ from weir.model.ids import group_of
 from weir.protocol.client import messages as m
 from weir.testing.simulator.brokerset import BrokerSet
 from weir.testing.simulator.world import SECOND, World
-from weir_lab.sim.checkers import violations
+from weir_lab.sim.checkers.judge import violations
+from weir_lab.sim.checkers.one_order import AllOrNone
 from weir_lab.sim.history import Ack, History, Scattering
-from weir_lab.sim.one_order import AllOrNone
-from weir_lab.sim.programs import Client
+from weir_lab.sim.programs.program import Client
+from weir_lab.sim.programs.publishers.scatterers import all_decided
+from weir_lab.sim.programs.scene import Scene
 from weir_lab.sim.run import _Run, run_seed
-from weir_lab.sim.scatterers import all_decided
-from weir_lab.sim.scene import Scene
 from weir_lab.sim.shape import CROWDED, NODE, UNORDERED, machine
 
 SEEDS = int(os.environ.get("WEIR_SCATTER_WORLDS", "2"))

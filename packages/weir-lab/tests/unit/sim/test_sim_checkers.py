@@ -9,7 +9,7 @@ import pytest
 from weir.model.clusters import Mode
 from weir.model.stamp import stamp_at
 from weir.testing.simulator.world import EPOCH_MS
-from weir_lab.sim.checkers import CHECKERS, ENTRY_BYTES_MAX, LIVE_WITHIN, violations
+from weir_lab.sim.checkers.judge import CHECKERS, ENTRY_BYTES_MAX, LIVE_WITHIN, violations
 from weir_lab.sim.history import (
     Ack,
     Confirmed,
@@ -29,15 +29,15 @@ from weir_lab.sim.history import (
 P = ("producer", 7, 0)
 #: Their checkers have tests of their own.
 ELSEWHERE = {
-    "weir_lab.sim.one_order",
-    "weir_lab.sim.in_turn",
-    "weir_lab.sim.whole",
-    "weir_lab.sim.handled",
-    "weir_lab.sim.effects",
-    "weir_lab.sim.parcels",
-    "weir_lab.sim.errands",
-    "weir_lab.sim.printed",
-    "weir_lab.sim.queries",
+    "weir_lab.sim.checkers.one_order",
+    "weir_lab.sim.checkers.in_turn",
+    "weir_lab.sim.checkers.whole",
+    "weir_lab.sim.checkers.handled",
+    "weir_lab.sim.checkers.effects",
+    "weir_lab.sim.checkers.parcels",
+    "weir_lab.sim.checkers.errands",
+    "weir_lab.sim.checkers.printed",
+    "weir_lab.sim.checkers.queries",
 }
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from weir.testing.simulator.world import SECOND, World
 from weir_lab.sim import rot
-from weir_lab.sim.hasty import Hasty
 from weir_lab.sim.mutants.replication import DUEL
+from weir_lab.sim.programs.publishers.hasty import Hasty
 from weir_lab.sim.run import run_seed
 from weir_lab.sim.shape import UNORDERED, Shape
 

@@ -9,11 +9,11 @@ import pytest
 
 from weir.protocol.client.consumers import Turn
 from weir.testing.simulator.network import Link
-from weir_lab.sim.checkers import violations
+from weir_lab.sim.checkers.judge import violations
 from weir_lab.sim.history import History
+from weir_lab.sim.programs.subscribers.takers import Taker
 from weir_lab.sim.run import _Run
 from weir_lab.sim.shape import CROWDED, NODE
-from weir_lab.sim.takers import Taker
 
 TURNS = replace(CROWDED, takers=(3,), retentions=(0,), rots=(0,))
 #: Seeds that together meet all that the tests below ask for.

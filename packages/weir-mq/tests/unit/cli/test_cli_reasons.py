@@ -54,7 +54,7 @@ def test_a_verb_without_its_library_names_what_brings_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`weir chaos` ended in a traceback where numpy was not installed."""
-    for name in [name for name in sys.modules if name.startswith("weir_lab.bench.chaos")]:
+    for name in [name for name in sys.modules if name.startswith("weir_lab.bench.faults.chaos")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numpy", None)
     assert main(["chaos", "kill-leader", "--times", "1"]) == 1

@@ -23,7 +23,7 @@ from weir.client.producer.receipts import Sent
 from weir.client.reader.reader import Reader
 from weir.errors import WeirError
 from weir.testing.nodes.node_set import NodeSet
-from weir_lab.bench.spread import percentiles
+from weir_lab.bench.harness.spread import percentiles
 
 _TOPIC = "lag"
 #: For each node, so that each leads some: they are spread together with all other groups.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weir_lab.bench.comparison.plot import CHART, stacked
 from weir_lab.bench.drawing import Axis, Curve, chart
 from weir_lab.bench.ordering.measure import ORDERS, Result
-from weir_lab.bench.plot import CHART, stacked
 
 
 def svg(rows: Sequence[Result]) -> str:

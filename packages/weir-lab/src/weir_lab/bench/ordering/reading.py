@@ -8,8 +8,8 @@ from typing import Literal
 
 from weir.client.core.delivered_batches import Delivered
 from weir.client.reader.reader import Reader
+from weir_lab.bench.harness.payload import Checker
 from weir_lab.bench.ordering.sending import MARK
-from weir_lab.bench.payload import Checker
 
 #: How a topic is read. `sequencer`: partition by partition, sorted by the numbers of batches.
 Order = Literal["partition", "total", "sequencer"]

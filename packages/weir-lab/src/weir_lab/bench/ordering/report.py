@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from weir.testing.nodes.node_set import READY, running_set
+from weir_lab.bench.comparison.own import running_own
 from weir_lab.bench.ordering import idle as idles
 from weir_lab.bench.ordering import lag as lags
 from weir_lab.bench.ordering.idle import Idle
 from weir_lab.bench.ordering.lag import Lag
 from weir_lab.bench.ordering.measure import Result, Say, Settings, measure
-from weir_lab.bench.own import running_own
 
 _NODES = 3
 #: Messages a second while a leader is in trouble.

@@ -18,9 +18,9 @@ import msgspec
 from weir.client.client import Client, connect
 from weir.client.producer.producer import Producer
 from weir.model.limits import MIB
-from weir_lab.bench.led import Orders, Ready, be_led, report
+from weir_lab.bench.harness.led import Orders, Ready, be_led, report
+from weir_lab.bench.harness.payload import Block
 from weir_lab.bench.ordering.sequencer import Sequencer, connected
-from weir_lab.bench.payload import Block
 
 #: What came due within this time goes out as one batch.
 TICK_S = 0.005

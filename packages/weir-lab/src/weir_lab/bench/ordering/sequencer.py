@@ -18,7 +18,7 @@ from typing import cast
 
 import msgspec
 
-from weir_lab.bench.led import Orders, Ready, be_led, report
+from weir_lab.bench.harness.led import Orders, Ready, be_led, report
 
 REQUEST = bytes(8)
 _NUMBER = struct.Struct("<Q")

@@ -27,9 +27,9 @@ from weir.order.roster import Roster
 from weir.protocol.client.barriers import ReportJoined
 from weir.protocol.client.messages import Barriers, Confirm
 from weir.testing.simulator.world import MS, SECOND
-from weir_lab.sim.cutters import Cutter
 from weir_lab.sim.mutants.planting import Patch, mutant
 from weir_lab.sim.mutants.replication import ALL
+from weir_lab.sim.programs.subscribers.cutters import Cutter
 from weir_raft import multi
 from weir_raft.context import Pledge
 

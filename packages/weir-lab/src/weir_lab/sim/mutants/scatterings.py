@@ -19,7 +19,7 @@ from weir.model.scattering import Attempt
 from weir.order.barrier import Barrier, barrier_at
 from weir_lab.sim.mutants.order import ORDER
 from weir_lab.sim.mutants.planting import Patch, mutant
-from weir_lab.sim.scatterers import Scatterer, _Sent
+from weir_lab.sim.programs.publishers.scatterers import Scatterer, _Sent
 
 #: Three clients scatter, and half of the time for what they are granted.
 SCATTERED = replace(ORDER, ordered=(1,), scatterers=(3,), takers=(0,), producers=2, batches=20)

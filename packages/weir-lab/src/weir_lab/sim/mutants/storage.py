@@ -20,10 +20,10 @@ from weir.storage.format.segment import Segment
 from weir.storage.log import Log
 from weir.storage.scan import segment_scan
 from weir.storage.segments.flush import Flush
-from weir_lab.sim.lone_log import play_log
-from weir_lab.sim.lost_tails import Life, play_tails
 from weir_lab.sim.mutants.planting import Patch, mutant
 from weir_lab.sim.outcome import CRASH
+from weir_lab.sim.scenarios.lone_log import play_log
+from weir_lab.sim.scenarios.lost_tails import Life, play_tails
 from weir_lab.sim.shape import Shape
 
 #: Much rot in the end.

@@ -16,8 +16,8 @@ from weir.testing.simulator.world import MS
 from weir_lab.sim.history import Move, TurnTaken
 from weir_lab.sim.mutants.order import ORDER
 from weir_lab.sim.mutants.planting import Patch, mutant
+from weir_lab.sim.programs.subscribers.takers import Taker
 from weir_lab.sim.shape import NODE
-from weir_lab.sim.takers import Taker
 
 #: Nodes go and come back while three take turns.
 TURNS = replace(ORDER, kinds=("kill", "part"), takers=(3,), ordered=(0,), pace=(2, 20))

@@ -1,0 +1,1 @@
+"""The same work on weir and on other brokers, by turns."""

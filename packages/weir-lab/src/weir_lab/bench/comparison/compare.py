@@ -1,0 +1,239 @@
+"""The same work on weir and on its peers, one after the other, each on a fresh folder.
+
+A peer that fails, or loses anything, has a second go; weir has none. A comparison in which a peer
+failed twice is not clean: it may have been the best.
+
+By turns, each has several runs at an amount, and the one in the middle counts: a disk that stands
+still for a moment decides nothing then, neither for weir nor against it.
+
+A peer is driven by a client that only moves bytes; weir by the client that users have, so what is
+unequal is unequal in the peers' favour. Devices of a burst speak raw bytes on all sides.
+
+What flows does so for some seconds, behind probes, so that no side lives on what it had prepared.
+weir's first segments are there before the first message, and each further one is written twice:
+its rate over 8 s is about half of what `bench throughput` shows flat out in its 2 s, and the same
+as that shows with `--seconds 8s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+
+from weir_lab.bench import burst, latency
+from weir_lab.bench.comparison.contender import Contender, Ran
+from weir_lab.bench.comparison.own import Own, running_own
+from weir_lab.bench.comparison.peers.peers import ABSENT, peer, set_of
+from weir_lab.bench.comparison.peers.rival import running_rival
+from weir_lab.bench.comparison.peers.server import Peer
+from weir_lab.bench.comparison.peers.sets import NODES
+from weir_lab.bench.comparison.round import Round, Rule, Say, line, play
+from weir_lab.bench.comparison.side import Side, topic_name
+from weir_lab.bench.flow import FlowFailed, flow, shared_out
+from weir_lab.bench.flow import Shape as FlowShape
+from weir_lab.bench.harness.loop import run
+from weir_lab.bench.harness.open_files import allow_connections
+
+Shape = Literal["timeliness", "produce", "consume", "both", "burst", "latency", "dormitory"]
+#: What locks are compared with that report to weir.
+BEHIND_THE_LOCKS = ("direct", "activemq")
+#: Of these, less is better.
+TIMED = ("burst", "latency", "dormitory")
+
+_TO_THE_LAST_REPLY = "s to the last reply"
+#: A probe that takes this long tells the rate well enough to choose how many messages to send.
+_PROBE_S = 0.5
+_PROBE_MESSAGES = 2_000
+_PROBE_FACTOR = 8
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What to compare. `amounts` are producers, or devices that report; latency has one run."""
+
+    peers: list[str]
+    shape: Shape = "timeliness"
+    amounts: list[int] = msgspec.field(default_factory=lambda: [1])
+    size: int = 100
+    seconds: float = 8.0
+    messages_max: int = 4_000_000
+    deadline_s: float = 120.0
+    folder: str | None = None
+    replicas: int = 1
+    #: Bursts and latencies are measured once the disk is at rest, or after this long.
+    rest_s: float = 0.0
+    #: Runs of each side at an amount, by turns; odd, for the one in the middle counts.
+    turns: int = 1
+
+    def check(self) -> None:
+        """Raise `ValueError` for what cannot be compared."""
+        if self.replicas not in (1, NODES):
+            raise ValueError(f"replicas={self.replicas}: peers run on 1 node, or on {NODES}")
+        if self.shape != "dormitory":
+            chosen(self.labels)
+        elif self.replicas != 1 or not {*self.peers} <= {*BEHIND_THE_LOCKS}:
+            there = ", ".join(BEHIND_THE_LOCKS)
+            raise ValueError(f"shape dormitory: its peers are {there}, each on one node")
+        if not self.peers or not self.amounts or min(self.amounts) < 1:
+            raise ValueError("name at least one peer, and amounts of 1 or more")
+        if self.seconds <= 0 or self.deadline_s <= self.seconds:
+            raise ValueError("seconds must be above 0 and below the deadline")
+        if self.messages_max < max(self.amounts):
+            raise ValueError("there must be a message for each producer")
+        if self.turns < 1 or self.turns % 2 == 0:
+            raise ValueError(
+                f"turns={self.turns}: it must be odd, for the one in the middle counts"
+            )
+        if self.turns > 1 and self.shape == "dormitory":
+            raise ValueError(
+                "shape dormitory: it has one turn, for what is lost in it must be told"
+            )
+
+    @property
+    def labels(self) -> list[str]:
+        """The peers' names, as they run on one node or as a set."""
+        return self.peers if self.replicas == 1 else [set_of(label) for label in self.peers]
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """What came of it, and what is behind the rounds."""
+
+    unit: str
+    times_best_synced: float | None
+    times_best: float | None
+    rounds: list[Round]
+    #: Whom it would be good to compare with, too, and why that is not done.
+    absent: str = ABSENT
+
+    @property
+    def clean(self) -> bool:
+        """Whether every side did its work, and nothing was lost, repeated or changed."""
+        return not self.failures
+
+    @property
+    def failures(self) -> list[str]:
+        """What went wrong, a line each.
+
+        What peers lose in a dormitory is what that is to find out: there it is weir that must not.
+        """
+        judged = 1 if self.unit == _TO_THE_LAST_REPLY else None
+        return [
+            line(row)
+            for one in self.rounds
+            for row in one.rows
+            if row.error is not None or (not row.clean and row in one.rows[:judged])
+        ]
+
+
+def chosen(labels: Sequence[str]) -> list[Peer]:
+    """Return the peers in the settings that were named, each once. Raises `ValueError`."""
+    found = {one.label: one for label in labels for one in peer(label)}
+    return [*found.values()]
+
+
+def compare(settings: Settings, say: Say) -> Comparison:
+    """Run everything; `say` is told each row.
+
+    Raises `NotInstalled` before anything is measured if a peer is missing, `ValueError` for
+    settings that make no sense, and what weir's own run raises.
+    """
+    settings.check()
+    amounts = settings.amounts if settings.shape != "latency" else [1]
+    with _contenders(settings) as contenders:
+        rule = Rule(
+            lower_wins=settings.shape in TIMED,
+            another_go=settings.shape != "dormitory",
+            turns=settings.turns,
+        )
+        rounds = [play(contenders, rule, amount, say) for amount in amounts]
+    synced = [one.times_best_synced for one in rounds if one.times_best_synced is not None]
+    best = [one.times_best for one in rounds if one.times_best is not None]
+    return Comparison(
+        unit_of(settings.shape), min(synced, default=None), min(best, default=None), rounds
+    )
+
+
+def unit_of(shape: Shape) -> str:
+    """Return what a figure counts."""
+    return {
+        "burst": "s to the last confirm",
+        "latency": "ms to a lone confirm, median",
+        "dormitory": _TO_THE_LAST_REPLY,
+    }.get(shape, "messages/s")
+
+
+def _contenders(settings: Settings) -> AbstractContextManager[Sequence[Contender]]:
+    """Return weir and, behind it, whom it is compared with."""
+    if settings.shape == "dormitory":
+        # Only this shape needs a database.
+        from weir_lab.bench.consumers.dormitory.platforms import platforms
+
+        return platforms(settings.peers, settings.folder, settings.deadline_s)
+    peers = chosen(settings.labels)
+    for one in peers:
+        one.version()
+
+    def run_own(amount: int) -> Ran:
+        return _ran(settings, running_own(settings.folder, settings.replicas), amount)
+
+    def run_peer(label: str, amount: int) -> Ran:
+        # A fresh one each time: a peer that was stopped keeps its process and port no more.
+        (fresh,) = peer(label)
+        return _ran(settings, running_rival(fresh, settings.folder), amount)
+
+    own = Contender(Own.label, "", Own.synced, run_own)
+    others = [
+        Contender(one.label, one.settings, one.synced, partial(run_peer, one.label))
+        for one in peers
+    ]
+    return nullcontext([own, *others])
+
+
+def _ran(settings: Settings, running: AbstractContextManager[Side], amount: int) -> Ran:
+    if settings.shape == "burst":
+        # Before the broker starts, which inherits the limit.
+        allow_connections(amount)
+    with running as side:
+        result, figure = run(_measured(side, settings, amount))
+        return Ran(side.version, side.settings, result, figure)
+
+
+async def _measured(side: Side, settings: Settings, amount: int) -> tuple[Any, float | None]:
+    if settings.shape == "burst":
+        wanted = burst.Settings(amount, deadline_s=settings.deadline_s, rest_s=settings.rest_s)
+        woken, _ = await burst.measure(side, wanted, topic_name(0))
+        return woken, woken.seconds if woken.share_confirmed == 1 else None
+    if settings.shape == "latency":
+        lone = latency.Settings(
+            size=settings.size, deadline_s=settings.deadline_s, rest_s=settings.rest_s
+        )
+        late, _ = await latency.measure(side, lone)
+        return late, late.confirm_p50_ms
+    assert settings.shape != "dormitory"  # which has no sides, but platforms
+    shape: FlowShape = "both" if settings.shape == "timeliness" else settings.shape
+    messages = await _enough(side, settings, shape, amount)
+    counts = shared_out(messages, amount)
+    done = await flow(side, topic_name(99), shape, counts, settings.size, settings.deadline_s)
+    return done, done.messages_per_s
+
+
+async def _enough(side: Side, settings: Settings, shape: FlowShape, producers: int) -> int:
+    """Return how many messages take about as long as the settings say, found by growing probes."""
+    messages = max(_PROBE_MESSAGES, producers)
+    number = 0
+    while messages < settings.messages_max:
+        number += 1
+        counts = shared_out(messages, producers)
+        probe = await flow(
+            side, topic_name(number), shape, counts, settings.size, settings.deadline_s
+        )
+        if not probe.clean:
+            raise FlowFailed(f"{side.label} lost, repeated or changed messages of a probe: {probe}")
+        if probe.seconds >= _PROBE_S:
+            wanted = int(probe.messages_per_s * settings.seconds)
+            return max(producers, min(settings.messages_max, wanted))
+        messages *= _PROBE_FACTOR
+    return settings.messages_max

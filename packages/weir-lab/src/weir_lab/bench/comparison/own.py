@@ -1,0 +1,206 @@
+"""weir as a side of a comparison: a node of its own, its client, its device dialect."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+
+import weir
+from weir.client.client import connect
+from weir.client.producer.producer import Producer
+from weir.client.reader.reader import Reader
+from weir.model.limits import KIB, MIB
+from weir.testing.nodes.node import NodeFailed, Serving, running_node
+from weir.testing.nodes.node_set import running_set
+from weir_lab.bench.comparison.side import Take
+from weir_lab.bench.harness.machine import families_cpu_seconds
+from weir_lab.bench.harness.payload import Block
+from weir_lab.bench.harness.produce import Done, Plan
+from weir_lab.bench.harness.producers import Crew, Producers
+
+PROCESSES_MAX = 2
+#: A batch of one producer, as far as that stays well under a MiB.
+CHUNK_MESSAGES = 1_000
+_CHUNK_BYTES_MAX = 512 * KIB
+#: Batches under way from all producers together: enough to keep every part busy.
+_UNDER_WAY = 64
+_WINDOW = 32
+#: Lone messages that are ready before they are sent: making one is no part of its latency.
+_MADE_AT_ONCE = 256
+REPLICAS_MAX = 9
+_LED_WITHIN_SECONDS = 30.0
+_LOOK_SECONDS = 0.02
+_QUIET = {"WEIR__STATUS__LEVEL": "warning"}
+
+
+def check_replicas(replicas: int) -> None:
+    """Raise `ValueError` for a number of nodes that nobody starts here."""
+    if not 1 <= replicas <= REPLICAS_MAX:
+        raise ValueError(f"replicas={replicas}: it must be 1 to {REPLICAS_MAX}")
+
+
+def chunk_of(size: int) -> int:
+    """Return how many messages of `size` bytes a batch holds."""
+    return max(1, min(CHUNK_MESSAGES, _CHUNK_BYTES_MAX // size))
+
+
+def window_of(producers: int) -> int:
+    """Return how many batches each of `producers` has under way."""
+    return max(1, min(_WINDOW, _UNDER_WAY // producers))
+
+
+class Own:
+    """A running node of weir, or a set of nodes."""
+
+    label = "weir"
+    synced = True
+    #: A process for each of several shards, by default.
+    one_thread = False
+
+    def __init__(self, node: Serving, replicas: int = 1) -> None:
+        """Take a node that is up, or a set of them with a replica on each."""
+        self.version = weir.__version__
+        where = "one node" if replicas == 1 else f"a majority of {replicas} nodes"
+        self.settings = f"{where}, fdatasync before each confirm (there is no switch for that)"
+        self.port = node.port
+        self.folder = node.folder
+        self.node = node
+
+    def cpu_s(self) -> float | None:
+        """Return the CPU time that the node's processes have used, in seconds."""
+        return families_cpu_seconds(self.node.pids)
+
+    def running(self) -> None:
+        """Raise `NodeFailed` if the node has ended."""
+        if not self.node.running:
+            raise NodeFailed(f"the node ended during the run: {self.node.last_words()}")
+
+    async def prepare(self, topic: str) -> None:
+        """Make a topic of one partition; devices are to connect to the node that leads it."""
+        async with connect(self.node.url, name="weir-bench") as client:
+            (address, *_) = (await client.create_topic(topic)).addresses
+            async with asyncio.timeout(_LED_WITHIN_SECONDS):
+                while client.welcome.nodes and not address.node:
+                    await asyncio.sleep(_LOOK_SECONDS)
+                    (address, *_) = (await client.describe(topic)).addresses
+            ports = {node: port for node, _, port in client.welcome.nodes}
+            self.port = ports.get(address.node, self.port)
+
+    def crew(self, topic: str, counts: Sequence[int], size: int, timeout_s: float) -> Crew[Done]:
+        """Return producer processes: one producer for each count."""
+        shares = [(producer, messages, 0) for producer, messages in enumerate(counts)]
+        processes = min(PROCESSES_MAX, len(counts))
+        return Producers(
+            [
+                Plan(
+                    self.node.url,
+                    topic,
+                    shares[number::processes],
+                    size,
+                    chunk_of(size),
+                    window_of(len(counts)),
+                    timeout_s,
+                )
+                for number in range(processes)
+            ]
+        )
+
+    @asynccontextmanager
+    async def consume(self, topic: str, size: int, take: Take) -> AsyncIterator[Receiving]:
+        """Read the topic from its beginning on."""
+        async with (
+            connect(self.node.url, name="weir-bench") as client,
+            client.reader(topic, max_bytes=4 * MIB) as reader,
+        ):
+            receiving = Receiving(reader, take)
+            try:
+                yield receiving
+            finally:
+                await receiving.stop()
+
+    @asynccontextmanager
+    async def lone(self, topic: str, size: int) -> AsyncIterator[OwnLone]:
+        """Return a producer of single messages."""
+        async with (
+            connect(self.node.url, name="weir-bench") as client,
+            client.producer(topic, linger=0, partition=0, window=32) as producer,
+        ):
+            yield OwnLone(producer, size)
+
+
+class Receiving:
+    """A reader at work in a task of its own."""
+
+    def __init__(self, reader: Reader, take: Take) -> None:
+        """Begin to read."""
+        self._task = asyncio.ensure_future(self._run(reader, take))
+
+    async def _run(self, reader: Reader, take: Take) -> None:
+        async for delivered in reader.batches():
+            column = delivered.batch.value_column
+            first = delivered.skip
+            take(column.offsets[first : first + len(delivered) + 1], column.data)
+
+    async def failed(self) -> None:
+        """Raise what ended the reader."""
+        await asyncio.shield(self._task)
+
+    async def stop(self) -> None:
+        """End reading."""
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+
+
+class OwnLone:
+    """Single messages of producer 0, with the client that users have."""
+
+    def __init__(self, producer: Producer, size: int) -> None:
+        """Take an open producer."""
+        self._producer = producer
+        self._block = Block(size, _MADE_AT_ONCE)
+        self._made: Iterator[bytes] = iter(())
+        self._sequence = 0
+
+    async def confirmed(self) -> None:
+        """Send the next message and return when it is confirmed."""
+        await self._producer.publish(self._next())
+
+    def hand_over(self) -> None:
+        """Send the next message and wait for nothing."""
+        self._producer.send(self._next())
+
+    def _next(self) -> bytes:
+        value = next(self._made, None)
+        if value is None:
+            self._made = iter(self._block.values_of(0, self._sequence, _MADE_AT_ONCE))
+            self._sequence += _MADE_AT_ONCE
+            value = next(self._made)
+        return value
+
+
+@contextmanager
+def running_own(folder: str | None = None, replicas: int = 1) -> Iterator[Own]:
+    """Run a node of weir while the block runs, on a folder that is removed afterwards.
+
+    With `replicas` above 1 so many nodes, a process each, which hold and sync everything.
+    """
+    with running_nodes(folder, replicas) as nodes:
+        yield Own(nodes, replicas)
+
+
+@contextmanager
+def running_nodes(folder: str | None, replicas: int) -> Iterator[Serving]:
+    """Run one node with a shard for each core, or a set of nodes with one shard each."""
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-", dir=folder) as name,
+        ExitStack() as stack,
+    ):
+        place = Path(name) / "data"
+        if replicas == 1:
+            yield stack.enter_context(running_node(place))
+        else:
+            place.mkdir()
+            yield stack.enter_context(running_set(place, replicas, settings=_QUIET))

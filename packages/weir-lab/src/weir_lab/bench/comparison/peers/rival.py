@@ -1,0 +1,143 @@
+"""A peer as a side of a comparison."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from weir_lab.bench.comparison.own import PROCESSES_MAX, chunk_of
+from weir_lab.bench.comparison.peers.load import Consumer, Producer, connected
+from weir_lab.bench.comparison.peers.produce import PeerPlan
+from weir_lab.bench.comparison.peers.server import Peer, PeerFailed, running_peer
+from weir_lab.bench.comparison.side import Take
+from weir_lab.bench.harness.machine import family_cpu_seconds
+from weir_lab.bench.harness.payload import Block
+from weir_lab.bench.harness.produce import Done
+from weir_lab.bench.harness.producers import Crew
+
+#: Messages under way from all producers together; with more of them no peer got faster.
+_UNDER_WAY = 6_400
+_WINDOW_MAX = 4_096
+_WINDOW_MIN = 16
+#: As many messages are checked at once.
+_READ_MESSAGES_MAX = 4_096
+
+
+class Rival:
+    """A peer that runs."""
+
+    def __init__(self, peer: Peer, folder: Path) -> None:
+        """Take a peer that is up."""
+        self.label = peer.label
+        self.version = peer.version()
+        self.settings = peer.settings
+        self.synced = peer.synced
+        self.one_thread = peer.one_thread
+        self.folder = folder
+        self._peer = peer
+
+    @property
+    def port(self) -> int:
+        """Where clients connect: of several nodes, the one that leads the last topic made."""
+        return self._peer.port
+
+    def cpu_s(self) -> float | None:
+        """Return the CPU time that its processes have used, in seconds."""
+        return family_cpu_seconds(self._peer.pid)
+
+    def running(self) -> None:
+        """Raise `PeerFailed` if it has ended."""
+        if not self._peer.answers():
+            raise PeerFailed(f"{self.label} ended during the run: {self._peer.last_words()}")
+
+    async def prepare(self, topic: str) -> None:
+        """Make an empty topic."""
+        await asyncio.get_running_loop().run_in_executor(None, self._peer.prepare, topic)
+
+    def crew(self, topic: str, counts: Sequence[int], size: int, timeout_s: float) -> Crew[Done]:
+        """Return producer processes: one producer for each count."""
+        shares = [*enumerate(counts)]
+        window = max(_WINDOW_MIN, min(_WINDOW_MAX, _UNDER_WAY // len(counts)))
+        processes = min(PROCESSES_MAX, len(counts))
+        plans = [
+            PeerPlan(
+                self.label,
+                self.port,
+                topic,
+                shares[number::processes],
+                size,
+                chunk_of(size),
+                window,
+                timeout_s,
+            )
+            for number in range(processes)
+        ]
+        return Crew("weir_lab.bench.comparison.peers.produce", plans, Done)
+
+    @asynccontextmanager
+    async def consume(self, topic: str, size: int, take: Take) -> AsyncIterator[RivalConsuming]:
+        """Consume the topic from its beginning on."""
+        uniform = (np.arange(_READ_MESSAGES_MAX + 1, dtype=np.int32) * np.int32(size)).data
+
+        def hand_on(values: list[bytes]) -> None:
+            for first in range(0, len(values), _READ_MESSAGES_MAX):
+                some = values[first : first + _READ_MESSAGES_MAX]
+                take(uniform[: len(some) + 1], memoryview(b"".join(some)))
+
+        consumer = Consumer(self._peer.consuming(topic, size), hand_on)
+        await connected(self.port, consumer)
+        try:
+            yield RivalConsuming(consumer)
+        finally:
+            consumer.close()
+
+    @asynccontextmanager
+    async def lone(self, topic: str, size: int) -> AsyncIterator[RivalLone]:
+        """Return a producer of single messages."""
+        dialect = self._peer.publishing(topic, size)
+        block = Block(size, 1, dialect.head, dialect.tail)
+        producer = Producer(dialect, block, 0, 1 << 20)
+        await connected(self.port, producer)
+        try:
+            yield RivalLone(producer)
+        finally:
+            producer.close()
+
+
+class RivalConsuming:
+    """A consumer at work."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        """Take a consumer that is connected."""
+        self._consumer = consumer
+
+    async def failed(self) -> None:
+        """Raise what ended the consumer."""
+        await asyncio.shield(self._consumer.trouble)
+
+
+class RivalLone:
+    """Single messages of producer 0."""
+
+    def __init__(self, producer: Producer) -> None:
+        """Take a producer that is connected."""
+        self._producer = producer
+
+    async def confirmed(self) -> None:
+        """Send the next message and return when it is confirmed."""
+        await self._producer.send(1)
+
+    def hand_over(self) -> None:
+        """Send the next message and wait for nothing."""
+        self._producer.send(1)
+
+
+@contextmanager
+def running_rival(peer: Peer, folder: str | None = None) -> Iterator[Rival]:
+    """Run a peer while the block runs, on a folder that is removed afterwards."""
+    with running_peer(peer, folder) as place:
+        yield Rival(peer, place)

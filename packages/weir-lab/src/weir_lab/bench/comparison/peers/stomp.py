@@ -1,0 +1,82 @@
+"""STOMP 1.1, as ActiveMQ speaks it: SEND with receipts, SUBSCRIBE with cumulative acks."""
+
+from __future__ import annotations
+
+import re
+
+from weir_lab.bench.comparison.peers.dialect import Marker, OneByOne, Records, refused
+
+_CONNECT = b"CONNECT\naccept-version:1.1\nhost:localhost\n\n\0"
+_PREFETCH = 2_000
+
+
+class Sending(OneByOne):
+    """SEND of a persistent message; each asks for a receipt, which comes when it is on disk."""
+
+    def __init__(self, topic: str, size: int) -> None:
+        """Publish values of `size` bytes to a queue."""
+        destination = f"/queue/{topic}"
+        self.head = (
+            f"SEND\ndestination:{destination}\npersistent:true\nreceipt:r\n"
+            f"content-length:{size}\n\n"
+        ).encode()
+        self.tail = b"\0"
+        self.ready = False
+        self.confirmed = 0
+        self._connected = Marker(b"CONNECTED\n")
+        self._receipts = Marker(b"RECEIPT\n")
+        self._errors = Marker(b"ERROR\n")
+
+    def opening(self) -> bytes:
+        """Return the CONNECT frame; ActiveMQ takes no message before it has answered."""
+        return _CONNECT
+
+    def receive(self, data: bytes) -> bytes:
+        """Count receipts. Raises `PeerRefused`."""
+        if self._errors.count(data):
+            raise refused("activemq", data)
+        self.ready = self.ready or bool(self._connected.count(data))
+        self.confirmed += self._receipts.count(data)
+        return b""
+
+
+class Subscribing:
+    """SUBSCRIBE with client acks: one acks all before it, and is sent once a read."""
+
+    def __init__(self, topic: str, size: int) -> None:
+        """Consume values of `size` bytes from a queue."""
+        self.ready = False
+        self._topic = topic
+        self._records = Records(rb"MESSAGE\n((?:[^\n]+\n)+)\n(.{%d})\0\n?" % size)
+        self._id = re.compile(rb"(?:^|\n)message-id:([^\n]+)\n")
+        self._errors = Marker(b"ERROR\n")
+        self._connected = Marker(b"CONNECTED\n")
+        self._subscribed = Marker(b"RECEIPT\n")
+
+    def opening(self) -> bytes:
+        """Return the CONNECT frame."""
+        return _CONNECT
+
+    def receive(self, data: bytes) -> tuple[list[bytes], bytes]:
+        """Return the values of whole messages and the ack of the last. Raises `PeerRefused`."""
+        if self._errors.count(data):
+            raise refused("activemq", data)
+        answer = b""
+        if not self.ready:
+            if self._connected.count(data):
+                answer = self._subscribe()
+            # The receipt may come behind the first messages.
+            self.ready = bool(self._subscribed.count(data))
+        found = self._records.take(data)
+        if found:
+            last = self._id.search(found[-1][0])
+            if last is None:
+                raise refused("activemq", found[-1][0])
+            answer += b"ACK\nsubscription:1\nmessage-id:%b\n\n\0" % last[1]
+        return [value for _, value in found], answer
+
+    def _subscribe(self) -> bytes:
+        return (
+            f"SUBSCRIBE\nid:1\ndestination:/queue/{self._topic}\nack:client\nreceipt:s\n"
+            f"activemq.prefetchSize:{_PREFETCH}\n\n\0"
+        ).encode()

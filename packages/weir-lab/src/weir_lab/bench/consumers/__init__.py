@@ -1,0 +1,1 @@
+"""Measurements of clusters, handlers and workers."""

@@ -1,0 +1,1 @@
+"""Measurements under faults: nodes killed, disks that stall or rot, networks cut, power lost."""

@@ -1,0 +1,162 @@
+"""The load: writers that keep a steady pace, and a consumer that works 2 ms on each message."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from weir.client.client import Client, Connecting, connect
+from weir.client.consumer.consumer import Consumer
+from weir.client.core.durations import Backoff
+from weir.client.producer.receipts import Confirmed
+from weir.errors import WeirError
+from weir_lab.bench.faults.powercut.ledger import Ledger, Name, Place, value_of
+
+TOPIC = "power"
+CLUSTER = "workers"
+#: What the consumer does with a message takes so long, as in Minos, section 4.3.
+WORK_SECONDS = 0.002
+#: All writers together; the consumer could do 500 in a second if it did nothing else.
+MESSAGES_PER_S = 240
+_TURN_SECONDS = 0.025
+#: Sent and not acked; with more the writers wait for the consumer, who stands still in an outage.
+_BEHIND_MAX = 2_000
+#: A grant is acked as a whole, so that the ledger knows which acks were confirmed.
+_GRANT_MESSAGES = 32
+_TIMEOUT = 60.0
+#: Behind an error the consumer rests: a node that refuses at once would do nothing else.
+_REST_SECONDS = 0.05
+_RETRY = Backoff(first=0.02, most=0.2)
+
+
+@dataclass(slots=True)
+class Pulse:
+    """Tells when something has moved, and how long none of the writers heard anything."""
+
+    #: Acks that were confirmed, of a grant each; and these and confirms together.
+    acks: int = 0
+    moves: int = 0
+    dark_s: float = 0.0
+    _confirmed_at: float = 0.0
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def confirm(self) -> None:
+        """Note a confirm."""
+        now = time.monotonic()
+        if self._confirmed_at:
+            self.dark_s = max(self.dark_s, now - self._confirmed_at)
+        self._confirmed_at = now
+        self.moves += 1
+        self._changed.set()
+
+    def ack(self) -> None:
+        """Note a confirmed ack."""
+        self.acks += 1
+        self.moves += 1
+        self._changed.set()
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Return once it is so; it is asked after each confirm and ack."""
+        while not reached():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def longest_gap(self) -> float:
+        """Return the longest time without any confirm, in seconds, since this was asked last."""
+        dark, self.dark_s = self.dark_s, 0.0
+        return dark
+
+
+class Load:
+    """Clients of a set, whose tasks are `write` and `work`; what they saw stands in `ledger`."""
+
+    def __init__(self, url: str, partitions: int, lease_s: float) -> None:
+        """Take where to connect; each partition gets a writer, each grant such a lease."""
+        self.ledger = Ledger(partitions)
+        self.pulse = Pulse()
+        self._url = url
+        self._partitions = partitions
+        self._lease_s = lease_s
+        self._stop = asyncio.Event()
+
+    def connected(self, name: str) -> Connecting:
+        """Return a client on its way, patient enough for any outage here."""
+        return connect(self._url, name=name, retry=_RETRY, request_timeout=_TIMEOUT)
+
+    async def write(self) -> None:
+        """Send until `stop`; return when all of it is confirmed."""
+        async with self.connected("writers") as client:
+            await client.create_topic(TOPIC, partitions=self._partitions)
+            await asyncio.gather(*(self._writer(client, n) for n in range(self._partitions)))
+
+    async def work(self) -> None:
+        """Consume for ever."""
+        await self.pulse.until(lambda: any(self.ledger.confirmed.values()))
+        async with (
+            self.connected("consumer") as client,
+            client.consumer(
+                TOPIC, cluster=CLUSTER, max_messages=_GRANT_MESSAGES, lease=self._lease_s
+            ) as consumer,
+        ):
+            while True:
+                # It goes on after an error: that is what whoever wrote it would do.
+                try:
+                    await self._work_on(consumer)
+                except WeirError:
+                    await asyncio.sleep(_REST_SECONDS)
+
+    async def flows(self) -> None:
+        """Return once each writer has a confirm of what it sends from now on, and a grant is acked.
+
+        That is, everything that there was to wait for is over.
+        """
+        marks, acks, confirmed = dict(self.ledger.sent), self.pulse.acks, self.ledger.confirmed
+        await self.pulse.until(
+            lambda: (
+                self.pulse.acks > acks
+                and all(len(confirmed[writer]) > mark for writer, mark in marks.items())
+            )
+        )
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._stop.set()
+
+    async def all_acked(self) -> None:
+        """Return once everything that was sent was worked on, and its ack confirmed."""
+        await self.pulse.until(lambda: self.ledger.behind <= 0)
+
+    async def _writer(self, client: Client, writer: int) -> None:
+        def confirm(one: Confirmed) -> None:
+            # They come in the order of sending.
+            self.ledger.confirmed[writer] += range(one.offset, one.offset + one.count)
+            self.pulse.confirm()
+
+        sent, due = self.ledger.sent, 0.0
+        async with client.producer(
+            TOPIC, partition=writer, linger=0.002, on_confirm=confirm
+        ) as producer:
+            while not self._stop.is_set():
+                # Behind a long outage nothing is sent for now, so that no `send` would say this.
+                if producer.error is not None:
+                    raise producer.error
+                if self.ledger.behind < _BEHIND_MAX:
+                    due += MESSAGES_PER_S * _TURN_SECONDS / self._partitions
+                while sent[writer] < due:
+                    await producer.ready()
+                    producer.send(value_of(Name(writer, sent[writer])))
+                    sent[writer] += 1
+                await asyncio.sleep(_TURN_SECONDS)
+
+    async def _work_on(self, consumer: Consumer) -> None:
+        async for grant in consumer.batches():
+            places = []
+            for message in grant.messages():
+                places.append(Place(message.partition, message.offset))
+                self.ledger.deliver(places[-1], message.value)
+                await asyncio.sleep(WORK_SECONDS)
+            if await consumer.ack(grant):
+                self.ledger.ack(places)
+                self.pulse.ack()

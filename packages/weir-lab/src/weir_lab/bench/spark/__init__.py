@@ -1,0 +1,1 @@
+"""Measurements of Spark's source."""

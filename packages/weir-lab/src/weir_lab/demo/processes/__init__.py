@@ -1,0 +1,1 @@
+"""The processes of the demo: how they start, what they do, how they end."""

@@ -1,0 +1,378 @@
+"""What weir claims in figures: each proof's command, what is read from its output, and the goals.
+
+These take longer than a check of every change may. `make proof` measures FIGURES, `make
+proof-worlds` plays WORLDS, `make proof ONLY=burst,latency` runs some of both; docs/PROOF.md is made
+from what came out.
+"""
+
+from __future__ import annotations
+
+from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, bench, tests
+from weir_lab.proofs.dormitory import OF_DORMITORIES
+from weir_lab.proofs.handlers import OF_HANDLERS
+from weir_lab.proofs.order import OF_ORDER
+from weir_lab.proofs.power_cuts import OF_MACHINES
+from weir_lab.proofs.sets import OF_SETS
+from weir_lab.proofs.worlds import OF_FIRST_WORLDS, OF_WORLDS
+
+ALL_PEERS = "redis,nats,rabbitmq,activemq"
+#: The same by the names that their rows have, in each of their settings.
+BURST_PEERS = (
+    *("redis:always", "redis:everysec", "nats:always", "nats:default", "activemq:nio"),
+    *("rabbitmq:quorum", "rabbitmq:classic", "rabbitmq:stream"),
+)
+
+MEASURED = (
+    bench(
+        "timeliness",
+        "4,000,000 messages of 100 bytes, first send to last receive, 1, 50 and 200 producers",
+        "timeliness --messages 4000000 --producers 1,50,200",
+        {
+            "messages/s, 1 producer": Figure("runs.0.messages_per_s"),
+            "messages/s, 50 producers": Figure("runs.1.messages_per_s"),
+            "messages/s, 200 producers": Figure("runs.2.messages_per_s"),
+            "50 producers of one": Figure("runs.1.messages_per_s", "runs.0.messages_per_s"),
+            "200 producers of one": Figure("runs.2.messages_per_s", "runs.0.messages_per_s"),
+            "lost": Figure("runs.*.lost", highest=True),
+            "repeated": Figure("runs.*.repeated", highest=True),
+        },
+        Goal("messages/s, 1 producer", "≥", 1_000_000),
+        Goal("messages/s, 50 producers", "≥", 600_000),
+        Goal("messages/s, 200 producers", "≥", 600_000),
+        Goal("50 producers of one", "≥", 0.7),
+        Goal("200 producers of one", "≥", 0.7),
+        *NONE_LOST,
+    ),
+    bench(
+        "produce",
+        "peak sustained rate of publishing, 100 bytes, before latency doubles",
+        "throughput --shape produce",
+        {
+            "messages/s sustained": Figure("messages_per_s"),
+            "messages/s flat out": Figure("flat_out_messages_per_s"),
+            "confirm p99 ms": Figure("confirm_p99_ms"),
+            **WHOLE,
+        },
+        Goal("messages/s sustained", "≥", 1_000_000),
+        *NONE_LOST,
+    ),
+    bench(
+        "consume",
+        "a topic of 4,000,000 messages drained by one reader",
+        "throughput --shape consume --messages 4000000",
+        {"messages/s": Figure("messages_per_s"), **WHOLE},
+        *NONE_LOST,
+    ),
+    bench(
+        "both",
+        "peak sustained rate of publishing and reading at once, before latency doubles",
+        "throughput --shape both",
+        {
+            "messages/s sustained": Figure("messages_per_s"),
+            "messages/s flat out": Figure("flat_out_messages_per_s"),
+            "delivery p99 ms": Figure("delivery_p99_ms"),
+            **WHOLE,
+        },
+        *NONE_LOST,
+    ),
+    bench(
+        "burst",
+        "1,000 to 8,000 devices that connect and send within a second, each awaiting its confirm",
+        "burst --devices 1000,2000,4000,6000,8000",
+        {
+            "confirmed": Figure("runs.*.share_confirmed"),
+            "delivered": Figure("runs.*.share_delivered"),
+            "seconds, 1,000 devices": Figure("runs.0.seconds"),
+            "seconds, 4,000 devices": Figure("runs.2.seconds"),
+            "seconds, 8,000 devices": Figure("runs.4.seconds"),
+            "confirm p99 ms, 8,000 devices": Figure("runs.4.confirm_p99_ms"),
+        },
+        Goal("confirmed", "=", 1),
+        Goal("delivered", "=", 1),
+    ),
+    bench(
+        "latency",
+        "one message at a time to its confirm, beside the disk's own sync; delivery at 1,000/s",
+        "latency",
+        {
+            "confirm p50 ms": Figure("confirm_p50_ms"),
+            "fdatasync p50 ms": Figure("fdatasync_p50_ms"),
+            "ms over fdatasync": Figure("over_fdatasync_ms"),
+            "delivery p50 ms": Figure("delivery_p50_ms"),
+            "delivery p99 ms": Figure("delivery_p99_ms"),
+            "delivery p99.9 ms": Figure("delivery_p999_ms"),
+            **WHOLE,
+        },
+        Goal("ms over fdatasync", "≤", 0.5),
+        *NONE_LOST,
+    ),
+    bench(
+        "spark",
+        "a topic into Spark's noop sink, beside a Python source that only reads Arrow files",
+        "spark --messages 4000000",
+        {
+            "rows/s": Figure("rows_per_s"),
+            "of the bare source": Figure("ratio"),
+            "rows/s, whole query": Figure("query_rows_per_s"),
+        },
+        Goal("rows/s", "≥", 1_000_000),
+        Goal("of the bare source", "≥", 0.6),
+    ),
+    bench(
+        "compare-timeliness",
+        "the timeliness test on weir and its peers, 1, 50 and 200 producers",
+        f"compare --peer {ALL_PEERS} --shape timeliness --producers 1,50,200",
+        {
+            "times the best that syncs": Figure("times_best_synced"),
+            "times the best of any kind": Figure("times_best"),
+            "weir messages/s, 1 producer": Figure("rounds.0.figure"),
+            "times any kind, 1 producer": Figure("rounds.0.times_best"),
+            "times any kind, 50 producers": Figure("rounds.1.times_best"),
+            "times any kind, 200 producers": Figure("rounds.2.times_best"),
+        },
+        Goal("times the best that syncs", "≥", 6),
+        Goal("times the best of any kind", "≥", 1.5),
+    ),
+    bench(
+        "compare-burst",
+        "the burst test on weir and its peers, by the time to the last confirm; the devices' own "
+        "second is in it on all sides, so 0.99 is the same within a hundredth of it; of three "
+        "turns the one in the middle, so a disk that stands still for a moment decides nothing; "
+        "at 8,000 devices, of each side: the time to the last confirm beyond that second, and the "
+        "confirms' 99th percentile",
+        f"compare --peer {ALL_PEERS} --shape burst --devices 1000,2000,4000,6000,8000 --turns 3",
+        {
+            "times the best that syncs": Figure("times_best_synced"),
+            "times the best of any kind": Figure("times_best"),
+            "times the best that syncs, 8,000 devices": Figure("rounds.4.times_best_synced"),
+            **{
+                f"{side}: {what}": Figure(f"rounds.4.rows.[{side}].result.{path}")
+                for side in ("weir", *BURST_PEERS)
+                for what, path in (
+                    ("ms beyond the second", "beyond_ms"),
+                    ("confirm p99 ms", "confirm_p99_ms"),
+                )
+            },
+        },
+        Goal("times the best that syncs", "≥", 0.99),
+        Goal("weir: ms beyond the second", "≤", 20),
+    ),
+    bench(
+        "compare-latency",
+        "a lone confirm on weir and its peers; above 1, weir's was quicker",
+        f"compare --peer {ALL_PEERS} --shape latency",
+        {
+            "times the best that syncs": Figure("times_best_synced"),
+            "times the best of any kind": Figure("times_best"),
+        },
+    ),
+    Proof(
+        "restart",
+        "a node with a log of 10 GB, from the start of its process to the first confirm: after a "
+        "kill -9 and after an orderly stop, the slower counts; beside it, without its index files",
+        ("python", "-m", "weir_lab.bench.storage.restart", "--gib", "9.35"),
+        {
+            "seconds": Figure("restart_seconds"),
+            "seconds after kill -9": Figure("after_kill_seconds"),
+            "seconds after a stop": Figure("after_stop_seconds"),
+            "seconds without index files": Figure("without_index_seconds"),
+            "bytes": Figure("log_bytes"),
+            "messages": Figure("messages"),
+        },
+        (Goal("seconds", "≤", 5), Goal("bytes", "≥", 10_000_000_000)),
+    ),
+    Proof(
+        "scrub",
+        "every byte of a stopped node's log verified: frames, batches, hashes; and what a running "
+        "node verifies in the background: how fast it does while nothing is published, and while "
+        "lone messages are, and how late those are confirmed without it and beside it",
+        ("python", "-m", "weir_lab.bench.storage.scrub"),
+        {
+            "MB/s": Figure("mb_per_s"),
+            "MiB": Figure("verified_mib"),
+            "background MB/s, idle": Figure("background.idle_mb_per_s"),
+            "background MB/s, busy": Figure("background.beside.scrubbed_mb_per_s"),
+            "confirm p99 ms without it": Figure("background.before.confirm_p99_ms"),
+            "confirm p99 ms beside it": Figure("background.beside.confirm_p99_ms"),
+            "p99 beside of p99 without": Figure("background.p99_ratio"),
+        },
+        (
+            Goal("MB/s", "≥", 500),
+            # 4 MiB four times a second, for each of two logs.
+            Goal("background MB/s, idle", "≤", 34),
+            Goal("p99 beside of p99 without", "≤", 1.5),
+        ),
+    ),
+    Proof(
+        "strangers",
+        "honest peers beside 1,000 connections that claim 8 MiB and send 1 KB, and beside 64 "
+        "devices that ping without pause",
+        ("python", "-m", "weir_lab.bench.faults.strangers"),
+        {
+            "p99 of frames of 60 KiB, beside claims of alone": Figure("p99_ratio"),
+            "longest of those, ms": Figure("beside_longest_ms"),
+            "batch of 1 MiB beside claims, ms": Figure("batch_ms"),
+            "MiB of memory more": Figure("resident_more_mib"),
+            "a device's confirm beside pings, ms": Figure("device_wait_ms"),
+        },
+        (
+            Goal("p99 of frames of 60 KiB, beside claims of alone", "≤", 2),
+            Goal("longest of those, ms", "≤", 1_000),
+            Goal("batch of 1 MiB beside claims, ms", "≤", 1_000),
+            Goal("MiB of memory more", "≤", 100),
+        ),
+    ),
+)
+
+SURVIVED = (
+    tests(
+        "kill",
+        "kill -9 of a node under load, 20 times: every message once, at its receipt's offset",
+        "{TESTS:WEIR_KILLS}",
+        {"kills": Figure("kills"), "messages": Figure("messages")},
+        Goal("kills", "≥", 20),
+        Goal("messages", "≥", 1_000),
+        WEIR_KILLS="20",
+    ),
+    tests(
+        "full-disk",
+        "a disk that runs full under load: what it confirmed is there, and acks go on",
+        "packages/weir-mq/tests/crash/test_full_disk.py",
+        {"messages confirmed": Figure("confirmed")},
+        Goal("messages confirmed", "≥", 1),
+    ),
+    tests(
+        "bad-disk",
+        "a disk that fails a sync or a write under load: the node ends, and loses nothing",
+        "packages/weir-mq/tests/crash/test_bad_disk.py",
+        {
+            "failures": Figure("failures"),
+            "messages confirmed before": Figure("confirmed"),
+            "seconds to the node's end, most": Figure("ended_s", whole="most"),
+        },
+        Goal("failures", "≥", 4),
+        Goal("messages confirmed before", "≥", 420),
+    ),
+    Proof(
+        "fuzz",
+        "10,000,000 damaged inputs to every reader of a dialect",
+        ("python", "packages/weir-mq/tests/fuzz/fuzz_dialects.py"),
+        {"inputs of each reader": Figure("*.inputs")},
+        (Goal("inputs of each reader", "≥", 10_000_000),),
+        {"WEIR_FUZZ": "10000000"},
+    ),
+    Proof(
+        "flips",
+        "200 flipped bits and cuts, each in one file of a real node's folder: the node serves what "
+        "was published, or it, a reader or its start says that something cannot be had",
+        ("python", "-m", "weir_lab.bench.faults.flips", "--times", "200"),
+        {
+            "flips": Figure("flips"),
+            "cuts": Figure("cuts"),
+            "times all was served": Figure("whole"),
+            "times it was told that not all was": Figure("told"),
+            "times the node refused to start": Figure("refused"),
+            "wrong bytes": Figure("wrong"),
+            "silent losses": Figure("silent"),
+            "no end": Figure("stuck"),
+            "messages served": Figure("served"),
+        },
+        (
+            Goal("flips", "≥", 120),
+            Goal("cuts", "≥", 20),
+            Goal("wrong bytes", "=", 0),
+            Goal("silent losses", "=", 0),
+            Goal("no end", "=", 0),
+            # Else it would be safe to serve nothing at all.
+            Goal("times the node refused to start", "≤", 100),
+        ),
+    ),
+    tests(
+        "log-flips",
+        "200 flipped bits and cuts in the files of a log alone: right bytes are served, or none",
+        "{TESTS:WEIR_FLIPS}",
+        {"flips and cuts": Figure("changes"), "logs that refused to open": Figure("refused")},
+        Goal("flips and cuts", "≥", 200),
+        # Else it would be safe to serve nothing at all.
+        Goal("logs that refused to open", "≤", 100),
+        WEIR_FLIPS="200",
+    ),
+    tests(
+        "delays",
+        "a message delayed for 30 days, and 1,000,000 delayed batches: memory stays bounded",
+        "{TESTS:WEIR_DELAYED_BATCHES}",
+        {
+            "days": Figure("days"),
+            "messages past the one that waits": Figure("messages"),
+            "runs of offsets kept for them": Figure("runs"),
+            "delayed batches": Figure("batches"),
+            "bytes each, a replica": Figure("row_bytes"),
+            "bytes more each, where led": Figure("alarm_bytes"),
+        },
+        Goal("days", "≥", 30),
+        Goal("runs of offsets kept for them", "≤", 1),
+        Goal("delayed batches", "≥", 1_000_000),
+        Goal("bytes each, a replica", "≤", 65),
+        Goal("bytes more each, where led", "≤", 97),
+        WEIR_DELAYED="30",
+        WEIR_DELAYED_BATCHES="1000000",
+    ),
+    tests(
+        "keyed",
+        "keyed clusters against the rule itself: random programs, none of a key out of turn",
+        "{TESTS:WEIR_KEYED}",
+        {"programs": Figure("programs")},
+        Goal("programs", "≥", 1_000),
+        WEIR_KEYED="1000",
+    ),
+    tests(
+        "hostile",
+        "peers that send rubbish, stall, or open more than they may",
+        "packages/weir-mq/tests/interop/test_hostile_peers.py",
+        {"attacks": Figure("passed")},
+        Goal("attacks", "≥", 17),
+    ),
+    Proof(
+        "hostile-beside",
+        "one publish after the other, alone and beside 10,000 idle connections and 50 attackers",
+        ("python", "scripts/hostile_proof.py"),
+        {
+            "p99 of that alone": Figure("p99_ratio"),
+            "p99 ms": Figure("p99_beside_ms"),
+            "idle connections": Figure("idle_connections"),
+            "bytes each": Figure("bytes_each"),
+        },
+        (
+            Goal("p99 of that alone", "≤", 2),
+            Goal("idle connections", "≥", 10_000),
+            Goal("bytes each", "≤", 30_000),
+        ),
+        {"WEIR_HOSTILE": "10000"},
+    ),
+    tests(
+        "large-value",
+        "a value of 1 GiB through a node whose memory does not grow with it",
+        "{TESTS:WEIR_VALUE_MIB}",
+        {"MiB of the value": Figure("value_mib"), "MiB more memory": Figure("grown_mib")},
+        Goal("MiB of the value", "≥", 1_024),
+        Goal("MiB more memory", "≤", 64),
+        WEIR_VALUE_MIB="1024",
+    ),
+    Proof(
+        "spark-oldest",
+        "all tests of Spark with the oldest PySpark that is supported; the newest has them in CI",
+        ("scripts/spark-oldest",),
+        {"tests": Figure("passed")},
+        (Goal("tests", "≥", 140),),
+    ),
+)
+
+_FIGURES = (
+    *(*MEASURED, *OF_SETS, *OF_ORDER, *OF_HANDLERS, *OF_DORMITORIES),
+    *(*SURVIVED, *OF_MACHINES, *OF_FIRST_WORLDS),
+)
+#: What `make proof` measures.
+FIGURES: dict[str, Proof] = {proof.name: proof for proof in _FIGURES}
+#: What `make proof-worlds` plays.
+WORLDS: dict[str, Proof] = {proof.name: proof for proof in OF_WORLDS}
+PROOFS: dict[str, Proof] = {**FIGURES, **WORLDS}

@@ -1,0 +1,165 @@
+"""What weir claims of clusters and handlers: how fast they are, that each effect happens once, and
+what it costs to know what is done.
+"""
+
+from __future__ import annotations
+
+from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, bench, tests
+
+
+def _killed(name: str, what: str, options: str, processes: int, leaders: int, *more: Goal) -> Proof:
+    figures = {
+        "consumers": Figure("consumers_seen"),
+        "processes killed": Figure("handlers_killed"),
+        "nodes killed": Figure("leaders_killed"),
+        **WHOLE,
+        "lost without the inbox": Figure("never_begun"),
+        "repeated without the inbox": Figure("begun_again"),
+        "least of a consumer, of the mean": Figure("least"),
+        "most of a consumer, of the mean": Figure("most"),
+    }
+    goals = [
+        Goal("consumers", "≥", 100),
+        Goal("processes killed", "≥", processes),
+        Goal("nodes killed", "≥", leaders),
+        *NONE_LOST,
+        Goal("lost without the inbox", "=", 0),
+        *more,
+    ]
+    if processes:
+        # Else nothing was shown: half of the processes die between a commit and its ack.
+        goals.append(Goal("repeated without the inbox", "≥", 1))
+    words = ("python", "-m", "weir_lab.bench.faults.killed", *options.split(), "--json")
+    return Proof(name, what, words, figures, tuple(goals))
+
+
+def _lag(name: str, what: str, options: str) -> Proof:
+    figures = {
+        "restarts": Figure("restarts"),
+        "times they disagreed": Figure("disagreed"),
+        "counted against the ledger": Figure("wrong"),
+        "messages": Figure("published"),
+        "not done, at most": Figure("most_left"),
+    }
+    goals = (
+        Goal("restarts", "≥", 20),
+        Goal("times they disagreed", "=", 0),
+        Goal("counted against the ledger", "=", 0),
+    )
+    return Proof(
+        name,
+        what,
+        ("python", "-m", "weir_lab.bench.consumers.lag", *options.split()),
+        figures,
+        goals,
+    )
+
+
+OF_HANDLERS = (
+    bench(
+        "handlers",
+        "400,000 messages one by one through the handlers of one process, each checked and acked; "
+        "and 4,000,000 pulled by a cluster in whole batches and acked, beside a plain reader",
+        "handlers",
+        {
+            "messages/s handled": Figure("messages_per_s"),
+            "messages/s pulled": Figure("pulled_per_s"),
+            "messages/s read": Figure("read_per_s"),
+            "pulled of read": Figure("pulled_of_read"),
+            **WHOLE,
+        },
+        Goal("messages/s handled", "≥", 20_000),
+        Goal("pulled of read", "≥", 0.5),
+        *NONE_LOST,
+    ),
+    _killed(
+        "handlers-killed",
+        "100 consumers of a topic with 2 partitions, 5 in a process; 30 of the 20 processes and "
+        "the node are killed with -9 while 100,000 messages flow: with an inbox in PostgreSQL each "
+        "has its effect once",
+        "",
+        30,
+        1,
+    ),
+    _killed(
+        "handlers-leader-killed",
+        "the same on three nodes, whose leader is killed with -9 five times meanwhile",
+        "--nodes 3 --leader-kills 5",
+        30,
+        5,
+    ),
+    _killed(
+        "handlers-even",
+        "100 consumers of a topic with 2 partitions, whose handlers take 400 ms: what each has of "
+        "20,000 messages",
+        "--kills 0 --leader-kills 0 --messages 20000 --work-ms 400 --backlog 3000",
+        0,
+        0,
+        Goal("least of a consumer, of the mean", "≥", 0.7),
+        Goal("most of a consumer, of the mean", "≤", 1.4),
+    ),
+    _killed(
+        "handlers-even-busy",
+        "the same with handlers that take what their commit does, on a machine that has no more",
+        "--kills 0 --leader-kills 0 --messages 20000",
+        0,
+        0,
+        Goal("least of a consumer, of the mean", "≥", 0.5),
+        Goal("most of a consumer, of the mean", "≤", 1.6),
+    ),
+    _lag(
+        "lag",
+        "`weir cluster lag` beside a full count of what is not done, after each of 20 restarts of "
+        "a node that was killed with -9 under load",
+        "",
+    ),
+    _lag("lag-set", "the same on three nodes, of which one that leads is killed", "--nodes 3"),
+    Proof(
+        "work",
+        "`weir work --max 8` before 100,000 messages of 2 ms: more processes, and then fewer",
+        ("python", "-m", "weir_lab.bench.consumers.pool", "--json"),
+        {
+            "processes at most": Figure("most_processes"),
+            "seconds until they are there": Figure("to_most_s"),
+            "messages/s": Figure("messages_per_s"),
+            "seconds from the last message to one process": Figure("to_least_s"),
+            **WHOLE,
+        },
+        (
+            Goal("processes at most", "=", 8),
+            Goal("seconds until they are there", "≤", 15),
+            # It cools down for 10 s before it lets any go.
+            Goal("seconds from the last message to one process", "≤", 30),
+            *NONE_LOST,
+        ),
+    ),
+    tests(
+        "holes",
+        "10,000,000 holes in what a cluster has done: 5 bytes each at most, in memory and in a "
+        "checkpoint",
+        "{TESTS:WEIR_HOLES}",
+        {
+            "holes": Figure("holes"),
+            "bytes of memory each": Figure("memory_bytes"),
+            "bytes of a checkpoint each": Figure("encoded_bytes"),
+        },
+        Goal("holes", "≥", 10_000_000),
+        Goal("bytes of memory each", "≤", 5),
+        Goal("bytes of a checkpoint each", "≤", 5),
+        WEIR_HOLES="10000000",
+    ),
+    tests(
+        "inbox-postgres",
+        "an inbox on a PostgreSQL server: each message comes to all writers at once and has one "
+        "effect; writers beside each other, and rows that go meanwhile",
+        "packages/weir-lab/tests/interop/test_inbox_postgres.py",
+        {
+            "messages": Figure("messages"),
+            "writers": Figure("writers", whole="least"),
+            "cases": Figure("passed"),
+        },
+        Goal("messages", "≥", 200),
+        Goal("writers", "≥", 8),
+        Goal("cases", "≥", 14),
+    ),
+)

@@ -1,0 +1,83 @@
+"""What weir claims of one order over all partitions: its cost, and how late it is."""
+
+from __future__ import annotations
+
+from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, bench
+
+_WITHOUT = "--idle 0 --no-faults"
+_IN_ORDER = {"out of order": Figure("misplaced"), **WHOLE}
+_OTHERS = {
+    "of the sequencer": Figure("sequencer_ratio"),
+    "delivery p99 ms": Figure("rows.*.delivery_p99_ms", highest=True),
+    "in partition order, p99 ms": Figure("rows.*.partition_delivery_p99_ms", highest=True),
+    **_IN_ORDER,
+}
+_ALL_IN_ORDER = (Goal("out of order", "=", 0), *NONE_LOST)
+
+_TURNS = "by turns with partition order and with a sequencer node; the worst of three runs each"
+
+OF_ORDER = (
+    bench(
+        "order",
+        f"total order over 8 partitions, 1 to 200 producers, {_TURNS}; and over one partition",
+        f"order --partitions 1,8 --producers 1,50,200 {_WITHOUT}",
+        {
+            "of partition order, 8 partitions": Figure("throughput_ratio_of.8"),
+            "200 producers of one, 8 partitions": Figure("producers_ratio_of.8"),
+            "of one partition": Figure("one_partition_ratio"),
+            **_OTHERS,
+        },
+        Goal("of partition order, 8 partitions", "≥", 0.8),
+        Goal("200 producers of one, 8 partitions", "≥", 0.8),
+        *_ALL_IN_ORDER,
+    ),
+    bench(
+        "order-few",
+        f"total order over 2 and 4 partitions, 1 to 200 producers, {_TURNS}",
+        f"order --partitions 2,4 --producers 1,50,200 {_WITHOUT}",
+        {"of partition order": Figure("throughput_ratio"), **_OTHERS},
+        *_ALL_IN_ORDER,
+    ),
+    bench(
+        "order-many",
+        f"total order over 16 partitions, 1 to 200 producers, {_TURNS}",
+        f"order --partitions 16 --producers 1,50,200 {_WITHOUT}",
+        {"of partition order": Figure("throughput_ratio"), **_OTHERS},
+        *_ALL_IN_ORDER,
+    ),
+    bench(
+        "order-idle",
+        "what promises of 100 idle partitions cost, and how late a lone message is in their order",
+        "order --partitions 2 --producers 2 --runs 1 --messages 100000 --idle 100 --no-faults",
+        {
+            "% of a core, nothing published": Figure("idle.promises_idle"),
+            "% of a core, 20 messages/s": Figure("idle.promises_trickle"),
+            "delivery p50 ms": Figure("idle.delivery_p50_ms"),
+            "budget ms": Figure("idle.budget_ms"),
+            "of the budget": Figure("idle.delivery_p50_ms", "idle.budget_ms"),
+            "in partition order, p50 ms": Figure("idle.partition_delivery_p50_ms"),
+        },
+        Goal("% of a core, nothing published", "≤", 1),
+        Goal("% of a core, 20 messages/s", "≤", 2),
+        Goal("of the budget", "≤", 1),
+    ),
+    bench(
+        "order-faults",
+        "readers in total order while the leader of one partition of three nodes is slow, pauses "
+        "for 2 s, and is killed: how much longer they wait than that partition is away",
+        "order --partitions 2 --producers 2 --runs 1 --messages 100000 --idle 0",
+        {
+            "slow: partition away ms": Figure("lags.0.away_ms"),
+            "slow: added ms": Figure("lags.0.added_ms"),
+            "paused: partition away ms": Figure("lags.1.away_ms"),
+            "paused: added ms": Figure("lags.1.added_ms"),
+            "killed: no confirm for ms": Figure("lags.2.unconfirmed_ms"),
+            "killed: partition away ms": Figure("lags.2.away_ms"),
+            "killed: added ms": Figure("lags.2.added_ms"),
+            "out of order": Figure("lags.*.misplaced", highest=True),
+        },
+        Goal("killed: partition away ms", "≤", 4_000),
+        Goal("killed: added ms", "≤", 100),
+        Goal("out of order", "=", 0),
+    ),
+)

@@ -1,0 +1,145 @@
+"""What weir claims of seeded worlds: brokers and bare Raft under faults that a seed decides."""
+
+from __future__ import annotations
+
+from weir_lab.proofs.claims import Figure, Goal, Proof, Sweep, tests
+from weir_lab.sim.checkers.exercised import OF_SETS
+
+#: How many worlds of a kind `make proof` plays; they are the first of those of the long sweep.
+_FIRST = 1_000
+
+
+def _worlds(name: str, what: str, shape: str, seeds: int, faults: int, of_each: int = 0) -> Proof:
+    """Return a sweep of worlds, in each of which at least so many `faults` happen on average; each
+    promise must be able to break in `of_each` of them.
+    """
+    figures = {one: Figure(one) for one in ("seeds", "faults", "operations", "violations")}
+    figures |= {
+        "operations a world": Figure("operations", "seeds", whole="mean"),
+        "seconds a seed, two at a time": Figure("seconds", "seeds", whole="mean"),
+    }
+    promises = OF_SETS if of_each else ()
+    figures |= {f"worlds of {one}": Figure(f"worlds_of.{one}") for one in promises}
+    words = f"weir sim run --shape {shape} --seed {{SEED}} --seeds {{SEEDS}} --jobs 2 --json"
+    return Proof(
+        name,
+        what,
+        tuple(words.split()),
+        figures,
+        (
+            Goal("seeds", "=", seeds),
+            # A simulation in which nothing happens breaks no promise either.
+            Goal("faults", "≥", faults * seeds),
+            Goal("operations", "≥", 200 * seeds),
+            Goal("violations", "=", 0),
+            *(Goal(f"worlds of {one}", "≥", of_each) for one in promises),
+        ),
+        sweep=Sweep(shape, seeds),
+    )
+
+
+_NODE = "worlds of one node: crashes, torn writes, full and slow disks, skewed clocks"
+_SET = (
+    "worlds of three nodes: the same, and networks that lose, delay, repeat, reorder and cut; all "
+    "partitions are read in total order, too, from leaders and replicas, while partitions join; in "
+    "some worlds consumers take turns, in others clients scatter"
+)
+_CROWDED = "worlds of three nodes in which more programs work than in those, and more of the time"
+
+#: The worlds that `make proof` plays.
+OF_FIRST_WORLDS = (
+    _worlds("first-seeds", f"the first 1,000 {_NODE}", "node", _FIRST, 3),
+    _worlds("first-set-seeds", f"the first 1,000 {_SET}", "even", _FIRST, 20, 200),
+    _worlds("crowded-seeds", f"1,000 {_CROWDED}", "crowded", _FIRST, 20),
+    Proof(
+        "seed-cost",
+        "what one of those worlds of three nodes costs where nothing else runs: 60 of them, one "
+        "after the other",
+        ("weir", "sim", "run", "--shape", "set", "--seeds", "60", "--jobs", "1", "--json"),
+        {
+            "violations": Figure("violations"),
+            "seconds a seed": Figure("seconds", "seeds"),
+            "operations of the least": Figure("least.operations"),
+            "faults of the least": Figure("least.faults"),
+            "virtual seconds of the least": Figure("least.virtual_seconds"),
+        },
+        (
+            Goal("violations", "=", 0),
+            Goal("seconds a seed", "≤", 1.0),
+            Goal("operations of the least", "≥", 200),
+            Goal("faults of the least", "≥", 20),
+            Goal("virtual seconds of the least", "≥", 30),
+        ),
+    ),
+    Proof(
+        "mutants",
+        "one rule of the code taken away at a time: each time the simulation sees a promise break",
+        ("weir", "sim", "mutants", "--jobs", "2", "--json"),
+        {one: Figure(one) for one in ("planted", "caught", "missed")},
+        (Goal("planted", "≥", 12), Goal("missed", "=", 0)),
+    ),
+)
+
+#: The sweeps that `make proof-worlds` plays.
+OF_WORLDS = (
+    _worlds("seeds", f"10,000 {_NODE}", "node", 10_000, 3),
+    _worlds("set-seeds", f"10,000 {_SET}", "even", 10_000, 20, 2_000),
+    _worlds(
+        "scatter-seeds",
+        "2,000 worlds of one node where clients scatter to partitions that are read in total order",
+        "node-scattered",
+        2_000,
+        3,
+    ),
+    _worlds(
+        "ending-seeds",
+        "2,000 worlds of one node where a partition ends while others publish to it, scatter, and "
+        "read in total order",
+        "node-ending",
+        2_000,
+        3,
+    ),
+    _worlds("ending-set-seeds", "500 of those worlds of three nodes", "ending", 500, 20),
+    _worlds(
+        "four-seeds", "200 worlds of four nodes, between which groups move", "four", 200, 20
+    ),
+    Proof(
+        "barriers",
+        "50,000 seeds of the rule of barriers: real Raft nodes, their votes and promises, on bad "
+        "networks and disks with clocks that jump; seconds are of one core",
+        ("weir", "sim", "barriers", "--seed", "{SEED}", "--seeds", "{SEEDS}", "--json"),
+        {
+            "seeds": Figure("seeds"),
+            "broken": Figure("broken"),
+            "barriers by promise alone": Figure("promised"),
+            "entries committed": Figure("committed"),
+            "seconds": Figure("seconds"),
+        },
+        (
+            Goal("seeds", "=", 50_000),
+            Goal("broken", "=", 0),
+            Goal("barriers by promise alone", "≥", 100_000),
+            Goal("seconds", "≤", 1_200),
+        ),
+        sweep=Sweep("barriers", 50_000),
+    ),
+    tests(
+        "barrier-rules",
+        "each part of the rule of barriers taken away, one by one: the same explorer finds it",
+        "{TESTS:WEIR_BARRIER_FAULTS}",
+        {"rules": Figure("rules"), "seeds until found, most": Figure("seeds", whole="most")},
+        Goal("rules", "≥", 12),
+        WEIR_BARRIER_FAULTS="10000",
+    ),
+    tests(
+        "raft",
+        "4,000 seeds of Raft by itself in groups of one to five, under bad networks and disks",
+        "{TESTS:WEIR_RAFT_SEEDS}",
+        {one: Figure(one) for one in ("seeds", "elections", "committed")},
+        # Those with links between hosts, and those without.
+        Goal("seeds", "≥", 8_000),
+        Goal("elections", "≥", 16_000),
+        Goal("committed", "≥", 160_000),
+        WEIR_RAFT_SEEDS="4000",
+    ),
+)  # fmt: skip

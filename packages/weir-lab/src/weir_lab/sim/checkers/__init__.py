@@ -1,0 +1,1 @@
+"""Checkers: one for each promise, by what clients observed."""

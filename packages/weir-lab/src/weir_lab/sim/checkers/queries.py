@@ -1,0 +1,125 @@
+"""Spark queries that read the topic, as their sinks and checkpoints have them; what is promised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from weir_lab.sim.checkers.one_order import Log, log_of
+from weir_lab.sim.checkers.whole import left_out
+from weir_lab.sim.history import History, Reading, Row
+
+
+@dataclass(slots=True)
+class MicroBatch:
+    """One micro-batch: the positions of the cut that it ends at, and that cut's stamp, or 0.
+
+    Each run of it that came to its end has its rows in `runs`; the first that was committed too is
+    what the sink has.
+    """
+
+    positions: dict[int, int]
+    stamp: int
+    runs: list[list[Row]] = field(default_factory=list)
+    committed: bool = False
+
+
+@dataclass(slots=True)
+class Query:
+    """A query from an empty checkpoint on."""
+
+    name: str
+    #: Where it begins, by partition; partitions that joined later are read from their beginning.
+    begin: dict[int, int]
+    #: Whether it was to begin at the earliest message.
+    earliest: bool
+    batches: list[MicroBatch] = field(default_factory=list)
+    #: Whether it was told that messages are gone that it had not read: it goes on no more.
+    broken: bool = False
+    #: When it last began to look for more, and found none, in the end; -1 if it did not come there.
+    cut: int = -1
+
+
+class Streamed:
+    """Each message from where a query begins is in one micro-batch, in the order of its partition,
+    or the query ends with an error; a micro-batch that is run again has the same rows.
+    """
+
+    name = "Streamed"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Compare what each sink has with the log."""
+        if not history.queries:
+            return
+        log = log_of(history)
+        for query in history.queries:
+            yield from (f"{query.name}: {text}" for text in _wrong(query, log, history))
+
+
+def _wrong(query: Query, log: Log, history: History) -> Iterator[str]:
+    if query.earliest:
+        for partition, first in query.begin.items():
+            if first > history.starts.get(partition, 0):
+                yield f"it was to begin at the earliest message, and began {partition} at {first}"
+    yield from _replays(query)
+    rows = [row for batch in query.batches if batch.committed for row in batch.runs[0]]
+    for partition in sorted({row.partition for row in rows}):
+        here = [row for row in rows if row.partition == partition]
+        start = history.starts.get(partition, 0)
+        yield from _gaps(query, partition, here, log[partition], start)
+    yield from _cuts(query, log)
+    if query.cut >= 0:
+        yield from left_out(Reading(query.name, query.begin, rows, cut=query.cut), history)
+
+
+def _replays(query: Query) -> Iterator[str]:
+    for number, batch in enumerate(query.batches):
+        for again in batch.runs[1:]:
+            if again != batch.runs[0]:
+                yield f"micro-batch {number} had {_span(batch.runs[0])}, then {_span(again)}"
+
+
+def _span(rows: list[Row]) -> str:
+    found = [(row.partition, row.offset) for row in rows]
+    return f"{len(found)} rows from {min(found)} to {max(found)}" if found else "no row"
+
+
+def _gaps(
+    query: Query, partition: int, rows: list[Row], there: dict[int, tuple[int, bytes]], start: int
+) -> Iterator[str]:
+    """Each message from the query's begin on is there once, as it is in the log."""
+    known = partition in query.begin
+    first = query.begin.get(partition, 0)
+    expected = iter(sorted(offset for offset in there if offset >= first))
+    for number, row in enumerate(rows):
+        if row.offset < start and row.offset not in there:
+            continue  # nobody else saw it before retention took it
+        offset = next(expected, None)
+        # Of a partition that joined, retention may have taken the beginning before the query came.
+        while not known and not number and offset is not None and offset < min(row.offset, start):
+            offset = next(expected, None)
+        belongs = None
+        if offset is not None:
+            belongs = Row(there[offset][0], partition, offset, there[offset][1])
+        if not row.is_like(belongs):
+            yield f"{row} is row {number} of partition {partition}, where {belongs} belongs"
+            return
+
+
+def _cuts(query: Query, log: Log) -> Iterator[str]:
+    """At a barrier, a micro-batch ends between two messages of the one order."""
+    below = 0
+    for number, batch in enumerate(query.batches):
+        if not batch.committed or not batch.stamp:
+            continue
+        for row in batch.runs[0]:
+            if not below < row.stamp <= batch.stamp:
+                yield f"{row} is in micro-batch {number}, of {below} to {batch.stamp}"
+                return
+        for partition, behind in batch.positions.items():
+            left = [o for o, (stamp, _) in log[partition].items() if stamp <= batch.stamp]
+            if left and max(left) >= behind:
+                text = f"without {max(left)} of {partition}, stamped at or below"
+                yield f"micro-batch {number} is cut at {batch.stamp}, {text}"
+                return
+        below = batch.stamp

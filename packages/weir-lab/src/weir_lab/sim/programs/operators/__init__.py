@@ -1,0 +1,1 @@
+"""Simulated operators of topics, clusters and sets."""

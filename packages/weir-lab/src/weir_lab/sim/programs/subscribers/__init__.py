@@ -1,0 +1,1 @@
+"""Simulated clients that read and consume."""

@@ -1,0 +1,1 @@
+"""Worlds whose faults come in a given order, and logs alone."""
