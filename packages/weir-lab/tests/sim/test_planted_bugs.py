@@ -15,8 +15,7 @@ import pytest
 from weir_lab.proofs.source_hash import package_hash
 from weir_lab.sim.mutants.planting import Mutant
 from weir_lab.sim.mutants.registry import MUTANTS, complaints
-from weir_lab.sim.power import Power, estimate
-from weir_lab.sim.power_kept import read
+from weir_lab.sim.power import Power, estimate, read
 from weir_lab.sim.run import run_drawn
 
 KEPT = Path(__file__).with_name("power.jsonl")

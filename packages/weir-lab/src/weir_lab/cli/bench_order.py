@@ -73,7 +73,7 @@ def order(
         report = run(measure_all(plans, idle, faults, folder, say))
     keep(record, "weir.bench.order/1", plans[0], report, None)
     if plot is not None:
-        from weir_lab.bench.ordering.picture import svg
+        from weir_lab.bench.ordering.report import svg
 
         plot.write_text(svg(report.rows), encoding="utf-8")
     if as_json:

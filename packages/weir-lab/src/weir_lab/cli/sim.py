@@ -186,8 +186,7 @@ def power(
     from weir_lab.cli.measured import print_measured
     from weir_lab.proofs.source_hash import package_hash
     from weir_lab.sim.mutants.registry import MUTANTS
-    from weir_lab.sim.power import measure_many, together
-    from weir_lab.sim.power_kept import Kept
+    from weir_lab.sim.power import Kept, measure_many, together
 
     only = [name for name in bugs.split(",") if name]
     unknown = set(only) - {bug.name for bug in MUTANTS}

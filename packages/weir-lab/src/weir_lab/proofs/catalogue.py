@@ -8,11 +8,9 @@ from what came out.
 from __future__ import annotations
 
 from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, bench, tests
-from weir_lab.proofs.dormitory import OF_DORMITORIES
-from weir_lab.proofs.handlers import OF_HANDLERS
+from weir_lab.proofs.handlers import OF_DORMITORIES, OF_HANDLERS
 from weir_lab.proofs.order import OF_ORDER
-from weir_lab.proofs.power_cuts import OF_MACHINES
-from weir_lab.proofs.sets import OF_SETS
+from weir_lab.proofs.sets import OF_MACHINES, OF_SETS
 from weir_lab.proofs.worlds import OF_FIRST_WORLDS, OF_WORLDS
 
 ALL_PEERS = "redis,nats,rabbitmq,activemq"

@@ -1,9 +1,6 @@
 """How likely the worlds of the default distribution catch a planted bug: the simulator's power.
 
-Each bug is played in the worlds that seeds 0, 1, 2, ... draw, until five have caught it or 200 were
-played. Only worlds count in which one of the promises that the bug breaks was at stake: that must
-be so in one world of ten. Unlike `weir sim mutants`, nothing is kept of an earlier hunt. A bug that
-is planted by source text must be run, too: else the worlds say nothing of it.
+Results are kept in a file, so that a measurement of hours can be gone on with.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import count
 from multiprocessing import get_context
+from pathlib import Path
 from statistics import median
 
 import msgspec
@@ -159,3 +157,45 @@ def together(found: Sequence[Power]) -> Powers:
         tuple(one.name for one in weakest),
         round(sum(one.seconds for one in found), 3),
     )
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """What was measured on some code, and how."""
+
+    code: str
+    worlds: int
+    enough: int
+    power: Power
+
+
+def read(path: Path) -> list[Power]:
+    """Return the latest result of each bug in a file, whatever code it was measured on."""
+    return [*{line.power.name: line.power for line in _lines(path)}.values()]
+
+
+def _lines(path: Path) -> list[_Line]:
+    return [msgspec.json.decode(text, type=_Line) for text in path.read_bytes().splitlines()]
+
+
+class Kept:
+    """What a file holds that was measured on this very code in the same way."""
+
+    def __init__(self, path: Path | None, code: str, worlds: int, enough: int) -> None:
+        """Read the file, if it is there; without a path nothing is kept."""
+        self._path = path
+        self._code = code
+        self._worlds = worlds
+        self._enough = enough
+        #: By the names of the bugs.
+        self.known: dict[str, Power] = {}
+        mine = (code, worlds, enough)
+        for line in _lines(path) if path is not None and path.exists() else ():
+            if (line.code, line.worlds, line.enough) == mine:
+                self.known[line.power.name] = line.power
+
+    def add(self, power: Power) -> None:
+        """Write a result down at once."""
+        if self._path is not None:
+            line = _Line(self._code, self._worlds, self._enough, power)
+            with self._path.open("ab") as file:
+                file.write(msgspec.json.encode(line) + b"\n")

@@ -14,8 +14,7 @@ from weir_lab.sim import power
 from weir_lab.sim.mutants.planting import Mutant, Patch
 from weir_lab.sim.mutants.registry import MUTANTS
 from weir_lab.sim.outcome import Outcome
-from weir_lab.sim.power import Power, estimate, measure, together
-from weir_lab.sim.power_kept import Kept, read
+from weir_lab.sim.power import Kept, Power, estimate, measure, read, together
 from weir_lab.sim.shape import DRAWN, SHAPES, Shape, drawn
 
 POWER = Power("bug", "a rule", 20, 20, 5, 21.0, 10.0, 40.0, 1.0)

@@ -1,4 +1,5 @@
-"""`python -m weir_lab.bench.consumers.lag`: does `weir cluster lag` agree with a full count after kills?
+"""`python -m weir_lab.bench.consumers.lag`: does `weir cluster lag` agree with a full count after
+kills?
 
 A node that leads is killed with -9 while messages are published, delayed, acked one by one in any
 order, and given back. It is started again; then the command says how many messages are not done,

@@ -1,4 +1,5 @@
-"""`python -m weir_lab.bench.consumers.pool`: `weir work` before a backlog: more processes, and then fewer.
+"""`python -m weir_lab.bench.consumers.pool`: `weir work` before a backlog: more processes, and then
+fewer.
 
 A topic is filled, and the real command runs a handler that takes 2 ms a message. How many processes
 there are is what the broker sees: consumers of the cluster.

@@ -1,4 +1,6 @@
-"""The application of `weir_lab.bench.consumers.pool`: a handler that takes a while and notes what it did."""
+"""The application of `weir_lab.bench.consumers.pool`: a handler that takes a while and notes what
+it did.
+"""
 
 from __future__ import annotations
 

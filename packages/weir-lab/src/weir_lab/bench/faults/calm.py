@@ -1,4 +1,5 @@
-"""`python -m weir_lab.bench.faults.calm`: three nodes at full load, on which nothing fails, elect nobody.
+"""`python -m weir_lab.bench.faults.calm`: three nodes at full load, on which nothing fails, elect
+nobody.
 
 Publishing and reading go on at once, as fast as they can. With `--stall-s` each node's disk stands
 still now and then for so long. A link that is given up too soon, or a disk that is taken to hang,

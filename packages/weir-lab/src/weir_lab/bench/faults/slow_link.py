@@ -1,4 +1,5 @@
-"""`python -m weir_lab.bench.faults.slow_link`: entries of 1 MiB over slow or long links cause no election.
+"""`python -m weir_lab.bench.faults.slow_link`: entries of 1 MiB over slow or long links cause no
+election.
 
 Three nodes, each in a network namespace of its own, with a disk of this machine. One such entry
 takes a cable of 100 Mbit/s 84 ms, and 8 MiB may be under way to each follower: heartbeats that

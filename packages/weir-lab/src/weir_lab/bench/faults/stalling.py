@@ -1,4 +1,6 @@
-"""`python -m weir_lab.bench.faults.stalling`: `weir`, on disks whose sync stands still now and then."""
+"""`python -m weir_lab.bench.faults.stalling`: `weir`, on disks whose sync stands still now and
+then.
+"""
 
 from __future__ import annotations
 

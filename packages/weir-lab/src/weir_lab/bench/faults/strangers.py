@@ -1,4 +1,5 @@
-"""`python -m weir_lab.bench.faults.strangers`: how long others wait beside connections that mean no good.
+"""`python -m weir_lab.bench.faults.strangers`: how long others wait beside connections that mean no
+good.
 
 First a thousand connections that claim a frame of 8 MiB and send 1 KB of it; then devices that ping
 without pause.

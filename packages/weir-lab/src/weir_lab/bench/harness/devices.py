@@ -124,7 +124,7 @@ class Lock:
 
 
 class Asking:
-    """No dialect: a record, and a byte for an answer (`weir_lab.bench.consumers.dormitory.serving`)."""
+    """No dialect: a record, and a byte (`weir_lab.bench.consumers.dormitory.serving`)."""
 
     ready = True
 

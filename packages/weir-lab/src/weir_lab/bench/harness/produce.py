@@ -1,4 +1,5 @@
-"""The producer process of a measurement: `python -m weir_lab.bench.harness.produce`, led over its pipes.
+"""The producer process of a measurement: `python -m weir_lab.bench.harness.produce`, led over its
+pipes.
 
 It takes a `Plan`, reports `Ready`, waits for the order to go, and reports `Done`.
 """

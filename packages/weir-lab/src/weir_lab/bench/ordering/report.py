@@ -1,4 +1,4 @@
-"""All that `weir bench order` measures, and the figures that stand for it."""
+"""All that `weir bench order` measures, the figures that stand for it, and their drawing."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import msgspec
 
 from weir.testing.nodes.node_set import READY, running_set
 from weir_lab.bench.comparison.own import running_own
+from weir_lab.bench.comparison.plot import CHART, stacked
+from weir_lab.bench.drawing import Axis, Curve, chart
 from weir_lab.bench.ordering import idle as idles
 from weir_lab.bench.ordering import lag as lags
 from weir_lab.bench.ordering.idle import Idle
 from weir_lab.bench.ordering.lag import Lag
-from weir_lab.bench.ordering.measure import Result, Say, Settings, measure
+from weir_lab.bench.ordering.measure import ORDERS, Result, Say, Settings, measure
 
 _NODES = 3
 #: Messages a second while a leader is in trouble.
@@ -99,3 +101,21 @@ def report_of(rows: list[Result], promises: Idle | None, struck: list[Lag]) -> R
 
 def _producers(row: Result) -> int:
     return row.producers
+
+
+def svg(rows: Sequence[Result]) -> str:
+    """Return the text of an SVG file: messages a second over partitions, the worst of the runs."""
+    charts = []
+    for producers in sorted({row.producers for row in rows}):
+        same = [row for row in rows if row.producers == producers]
+        curves = [
+            Curve(order, [(row.partitions, _slowest(row, order)) for row in same], colour)
+            for colour, order in enumerate(ORDERS)
+        ]
+        per_s = Axis(f"messages/s, {producers:,} producers")
+        charts.append(chart(Axis("partitions"), per_s, curves, CHART))
+    return stacked(charts)
+
+
+def _slowest(row: Result, order: str) -> float:
+    return min(run.messages_per_s for run in row.by_order[order])

@@ -1,4 +1,5 @@
-"""`python -m weir_lab.bench.storage.idle_groups`: what a thousand idle partitions of three replicas cost.
+"""`python -m weir_lab.bench.storage.idle_groups`: what a thousand idle partitions of three replicas
+cost.
 
 Three nodes, each a process of this machine. Every partition is a Raft group with a replica on each,
 so a node leads a third of them and follows in the others. A node's CPU time and memory are read

@@ -1,4 +1,5 @@
-"""How long a node with a large log takes to start: `python -m weir_lab.bench.storage.restart --gib 10`.
+"""How long a node with a large log takes to start: `python -m weir_lab.bench.storage.restart --gib
+10`.
 
 A node takes messages until its log is that large. Then it is started three times: after a kill -9,
 after an orderly stop, and after an orderly stop without the index files of its log. Each time ends

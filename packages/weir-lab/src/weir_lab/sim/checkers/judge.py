@@ -1,18 +1,16 @@
-"""One checker for each promise of DESIGN §6 that exists now.
-
-They judge from what clients sent and were told, and from the log as a reader drained it after the
-last power cut: never from the broker's own counters. Each yields a sentence for what is broken.
-"""
+"""One checker for each promise of DESIGN §6 that exists now, and the simplest of them."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Protocol
 
 from weir.model.columns import NO_SEQUENCE
-from weir.model.limits import KIB
-from weir.testing.simulator.world import MS, SECOND
+from weir.model.limits import KIB, MAX_AHEAD_MS
+from weir.model.stamp import milliseconds_of
+from weir.testing.simulator.world import EPOCH_MS, MS, SECOND
 from weir_lab.sim.checkers.effects import EffectOnce
 from weir_lab.sim.checkers.errands import WorkDone
 from weir_lab.sim.checkers.handled import HandledOnce, OneHolder
@@ -23,9 +21,7 @@ from weir_lab.sim.checkers.order import KeyOrder, NotBeforeDue, OrderedOnce
 from weir_lab.sim.checkers.parcels import Delivered
 from weir_lab.sim.checkers.printed import HandedOver
 from weir_lab.sim.checkers.queries import Streamed
-from weir_lab.sim.checkers.rising import RisingStamps
 from weir_lab.sim.checkers.seeking import between
-from weir_lab.sim.checkers.timely import Timely
 from weir_lab.sim.checkers.whole import ReadWhole
 from weir_lab.sim.history import UNKNOWN, Ack, Grant, History, Look, Record, Return, Seek
 
@@ -39,6 +35,8 @@ Values = dict[int, bytes]
 
 #: What is compared in real time; of equal times, in this order.
 _SENT, _LOOKED, _CONFIRMED = range(3)
+#: Two clocks that are right may differ so much, and what one gave may have been seen by another.
+_STAMP_AHEAD_MS = 2 * MAX_AHEAD_MS
 
 
 class Checker(Protocol):
@@ -407,6 +405,54 @@ def _left_out(history: History, partition: int) -> int:
     voids = history.voids.get(partition)
     each = max((one.size for one in history.scatterings), default=0)
     return voids.count * each if voids is not None else 0
+
+
+class RisingStamps:
+    """In a partition, offset order is stamp order, and a producer's sequence order."""
+
+    name = "RisingStamps"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Walk the drained log once: no hole, no falling stamp, no sequence left out."""
+        unseen = {(p.producer, p.sequence) for p in history.publishes if not p.values}
+        for partition, records in history.drained.items():
+            expected: dict[tuple[object, ...], int] = {}
+            from_zero = not history.starts.get(partition, 0)
+            for before, after in pairwise(records):
+                behind = before.offset + len(before.values)
+                left_out = history.is_void(partition, behind, after.offset)
+                if after.offset != behind and not left_out:
+                    yield f"partition {partition}: offset {after.offset} follows {behind - 1}"
+                if after.stamp <= before.stamp:
+                    yield f"partition {partition}: the stamp falls at offset {after.offset}"
+            for record in records:
+                for producer, sequence in record.rows:
+                    if sequence == NO_SEQUENCE:
+                        continue
+                    # A producer's first messages may be past retention.
+                    wanted = expected.get(producer, 0 if from_zero else sequence)
+                    while (producer, wanted) in unseen and wanted < sequence:
+                        wanted += 1
+                    if sequence != wanted:
+                        yield f"{producer}: {sequence} where {wanted} belongs"
+                    expected[producer] = sequence + 1
+
+
+class Timely:
+    """While one clock at a time is wrong, no stamp lies far ahead of the time."""
+
+    name = "Timely"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Compare each confirm's stamp with when it came."""
+        for publish in history.publishes if history.one_wrong else ():
+            for confirm in publish.confirms:
+                ahead = milliseconds_of(confirm.stamp) - (EPOCH_MS + confirm.at // MS)
+                if confirm.stamp and ahead > _STAMP_AHEAD_MS:
+                    yield (
+                        f"{publish.producer} {publish.sequence} in partition {publish.partition}: "
+                        f"its stamp lies {ahead} ms ahead of the time"
+                    )
 
 
 CHECKERS: tuple[Checker, ...] = (

@@ -1,4 +1,5 @@
-"""The producer process of a peer: `python -m weir_lab.bench.comparison.peers.produce`, led over its pipes.
+"""The producer process of a peer: `python -m weir_lab.bench.comparison.peers.produce`, led over its
+pipes.
 
 It takes a `PeerPlan`, reports `Ready`, waits for the order to go, and reports `Done`.
 """

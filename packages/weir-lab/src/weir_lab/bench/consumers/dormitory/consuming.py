@@ -1,4 +1,6 @@
-"""A consumer of ActiveMQ: `python -m weir_lab.bench.consumers.dormitory.consuming`, led over its pipes."""
+"""A consumer of ActiveMQ: `python -m weir_lab.bench.consumers.dormitory.consuming`, led over its
+pipes.
+"""
 
 from __future__ import annotations
 

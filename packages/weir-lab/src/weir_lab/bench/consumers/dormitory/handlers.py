@@ -1,4 +1,6 @@
-"""The back end behind weir: `weir work weir_lab.bench.consumers.dormitory.handlers:app --cluster ledger`."""
+"""The back end behind weir: `weir work weir_lab.bench.consumers.dormitory.handlers:app --cluster
+ledger`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A server without a broker: `python -m weir_lab.bench.consumers.dormitory.serving`, led over its pipes.
+"""A server without a broker: `python -m weir_lab.bench.consumers.dormitory.serving`, led over its
+pipes.
 
 Each process listens on the same port. A lock sends its record and is answered with a byte once the
 record is committed: no dialect could cost less.

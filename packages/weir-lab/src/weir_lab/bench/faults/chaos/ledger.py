@@ -1,7 +1,8 @@
 """What clients sent and were told, against what is read in the end. Pure.
 
-A message is known by its producer and its number there, from 0 on (`weir_lab.bench.harness.payload`).
-Nothing of this is asked of a broker: it is written down by whoever sent, and by whoever read.
+A message is known by its producer and its number there, from 0 on
+(`weir_lab.bench.harness.payload`). Nothing of this is asked of a broker: it is written down by
+whoever sent, and by whoever read.
 """
 
 from __future__ import annotations

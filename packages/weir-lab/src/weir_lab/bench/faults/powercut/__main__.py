@@ -1,4 +1,6 @@
-"""`python -m weir_lab.bench.faults.powercut`: cut the power of nodes under load, and see what is left."""
+"""`python -m weir_lab.bench.faults.powercut`: cut the power of nodes under load, and see what is
+left.
+"""
 
 from __future__ import annotations
 

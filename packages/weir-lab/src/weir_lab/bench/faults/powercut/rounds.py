@@ -95,7 +95,8 @@ class Machines:
             Machine(
                 f"node-{number}", folder, network, host,
                 python(
-                    "weir_lab.bench.harness.member", "--data", f"{DISK}/data", "--node", str(number),
+                    "weir_lab.bench.harness.member",
+                    "--data", f"{DISK}/data", "--node", str(number),
                     "--hosts", ",".join(hosts), "--system", str(system),
                     # A busy machine loses up to seconds while such a kernel boots.
                     "--clock", HOST,
