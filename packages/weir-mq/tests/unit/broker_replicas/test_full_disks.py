@@ -243,7 +243,7 @@ def test_retries_of_devices_cost_nothing_while_disks_are_full(
     leader.shard._short.clear()  # as when disks have room for a moment
     device(d.publish(3, VALUE, 0))
     trio.run(500)
-    assert not any(gathering.behind for _, gathering in fan_in._flying)
+    assert not any(gathering.behind for gathering in fan_in._flying)
     assert leader.shard.budget.used == used
     replies = d.DeviceReplies().receive(leader.raw[50])
     assert len(replies) == 1 + 1 + 21

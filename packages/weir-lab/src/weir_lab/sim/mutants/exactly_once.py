@@ -58,10 +58,10 @@ def a_producer_is_forgotten_at_its_first_commit(patch: Patch) -> None:
     """
     honest = Appender.committed
 
-    def committed(self: Appender, record: BatchRecord) -> int:
-        charged = honest(self, record)
+    def committed(self: Appender, record: BatchRecord) -> Pending | None:
+        pending = honest(self, record)
         self._ahead.pop(record.producer, None)
-        return charged
+        return pending
 
     patch.setattr(Appender, "committed", committed)
 

@@ -231,11 +231,11 @@ def any_log_is_good_enough_for_a_vote(patch: Patch) -> None:
 @mutant(seed=2, breaks={"Durable", "OneOffset", AGREED, "Live"}, shape=PARTED)
 def confirm_after_step_down(patch: Patch) -> None:
     """Who led and does not any more confirms nothing: another entry may have taken the place."""
-    waits = "            for tell in (*pending.early, *pending.waiting, *pending.clients):\n"
+    waits = "            for waiter in (*pending.early, *pending.clients):\n"
     patch.source(
-        "weir.broker.produce.appender",
-        waits + "                tell(error)\n",
-        waits + "                tell(pending.record)\n",
+        "weir.broker.partition.leader",
+        waits + "                self._outbox.refuse(waiter.caller, error)\n",
+        waits + "                self._confirm(waiter, pending.record)\n",
     )
 
 

@@ -150,6 +150,9 @@ class Feed:
     def changing(self) -> None:
         """See `Machine`."""
 
+    def durable(self, index: int) -> None:
+        """See `Machine`: nobody waits for this node's own disk."""
+
     def encode(self) -> object:
         """See `Machine`."""
         assert self.registry is not None

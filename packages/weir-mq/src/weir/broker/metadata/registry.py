@@ -250,6 +250,9 @@ class Registry:
     def changing(self) -> None:
         """See `Machine`: nobody is promised anything of the registry."""
 
+    def durable(self, index: int) -> None:
+        """See `Machine`: nobody waits for this node's own disk."""
+
     def encode(self) -> object:
         """Return the state for a snapshot."""
         return self.catalog.encode()

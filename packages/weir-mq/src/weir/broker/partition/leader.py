@@ -5,27 +5,24 @@ A client's batch comes in here: what is checked in which order, and when its sen
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from weir.broker.consumers.acks import Acks, Returns
 from weir.broker.consumers.cursor_leases import Turns
 from weir.broker.consumers.grants import Grants
 from weir.broker.consumers.operations import ClusterOperations, Standings
 from weir.broker.partition.context import Surroundings
-from weir.broker.produce.appender import Appender
+from weir.broker.produce.appender import Appender, PublishWaiter
 from weir.broker.produce.batcher import Crowd, DeviceBatcher, refused
 from weir.broker.produce.stable_positions import Settling
 from weir.broker.records.control import PartitionEnded, PartitionJoined, PartitionSealed
 from weir.broker.records.entries import BatchRecord, of_control
 from weir.broker.replica.group import Group
-from weir.broker.runtime.budget import Budget
-from weir.broker.runtime.outbox import Caller, Outbox
+from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import ROW_BYTES
 from weir.broker.scattering.participant import Participant
 from weir.broker.state.state import PartitionState
 from weir.errors import Refused, Unavailable
 from weir.model.batch import Batch
-from weir.model.header import Columns, Header
+from weir.model.header import Columns
 from weir.model.topic import ClusterPause
 from weir.order.barrier import Barrier, barrier_at
 from weir.order.clock import HybridClock
@@ -45,82 +42,6 @@ _CHUNK = int(Columns.CHUNK)
 #: What is to be looked at beside the messages themselves, where a batch has it.
 _SPECIAL = int(Columns.CHUNK | Columns.REFERENCES | Columns.DUE)
 _REPLICATED, _EARLY, _VISIBLE = Level.REPLICATED, Level.RECEIVED, Level.VISIBLE
-
-
-def publish(
-    shared: Surroundings,
-    intake: Appender,
-    caller: Caller,
-    request: Produce,
-    own: Callable[[Header], None],
-    check_dues: Callable[[Batch], None],
-) -> bool:
-    """Take a batch; the reply comes once it is as safe as its level says. `own` raises unless its
-    sender may, `check_dues` where messages would come too late. Return whether there is something
-    new to propose. Raises `Refused`.
-    """
-    batch = intake.open(request.batch)
-    own(batch.header)
-    verdict = intake.judge(batch.header)
-    # Who sends a chunk needs to know its place, to refer to it.
-    level = _REPLICATED if batch.header.columns & _CHUNK else request.level
-    early = level == _EARLY
-
-    def tell(reply: Confirm) -> None:
-        if level == _VISIBLE:
-            _when_visible(shared, intake.group_id, caller, reply)
-        else:
-            shared.outbox.reply(caller, _received(reply) if early else reply)
-
-    if isinstance(verdict, Confirm):
-        tell(verdict)
-        return False
-    repeats = verdict is not None
-    if verdict is None:
-        if request.seen > intake.clock.highest:  # else who is honest had it from here
-            intake.check_seen(request.seen)
-        shared.budget.check(batch.header.raw_size)
-        intake.look_into(batch)
-        if batch.header.columns & _SPECIAL:
-            intake.check_large(batch)
-            check_dues(batch)
-        shared.budget.charge(len(request.batch))
-        verdict = intake.accept(batch, request.seen)
-        verdict.charged = len(request.batch)
-
-    def confirm(outcome: BatchRecord | Refused) -> None:
-        if isinstance(outcome, Refused):
-            shared.outbox.refuse(caller, outcome)
-        else:
-            tell(intake.confirm(outcome, repeats))
-
-    # One that was cut already may be durable, or not: whoever repeats it waits for the commit.
-    (verdict.early if early and not repeats else verdict.clients).append(confirm)
-    return not repeats
-
-
-def publish_devices(shared: Surroundings, group: int, fan_in: DeviceBatcher, crowd: Crowd) -> None:
-    """Take device publishes to a group, of each connection, or refuse all of it, in line either
-    way: one without a sequence knows its reply by its place alone.
-    """
-    charges = [
-        sum(map(len, publishes.values)) + ROW_BYTES * len(publishes.values)
-        for _, publishes in crowd
-    ]
-    charged = sum(charges)
-    if len(crowd) > 1 and not shared.budget.fits(charged):  # there may be room for some
-        for one in crowd:
-            publish_devices(shared, group, fan_in, (one,))
-        return
-    try:
-        shared.admit(group)
-        shared.budget.charge(charged)
-    except Refused as error:
-        for seat, publishes in crowd:
-            fan_in.add(seat, refused(publishes, error), 0, error.detail)
-    else:
-        for (seat, publishes), charged in zip(crowd, charges, strict=True):
-            fan_in.add(seat, publishes, charged)
 
 
 def _when_visible(shared: Surroundings, group: int, caller: Caller, confirm: Confirm) -> None:
@@ -151,11 +72,13 @@ class Leading:
     """One term's leadership of a partition, from its first applied entry to its end."""
 
     __slots__ = (
+        "_budget",
         "_ending",
         "_group",
         "_joining",
         "_outbox",
         "_sealing",
+        "_shared",
         "_state",
         "acks",
         "fan_in",
@@ -191,6 +114,8 @@ class Leading:
         )
         self.fan_in: DeviceBatcher | None = None
         self._group = group
+        self._shared = shared
+        self._budget = shared.budget
         self._outbox = outbox
         self._state = state
         #: By partition, the floor under which it is about to join the topic's order.
@@ -199,13 +124,94 @@ class Leading:
         self._ending: set[int] = set()
         self._sealing = False
 
-    def devices(self, producer: int, outbox: Outbox, budget: Budget) -> DeviceBatcher:
-        """Return what packs devices' messages, as the shard's own `producer`."""
-        if self.fan_in is None:
-            self.fan_in = DeviceBatcher(
-                self.intake, self._state, producer, outbox.answer, budget.release
+    # -- publishing --------------------------------------------------------------------------
+
+    def publish(self, caller: Caller, request: Produce, batch: Batch) -> bool:
+        """Take the batch of a request that its sender may publish; the reply comes once it is as
+        safe as its level says. Return whether there is something new to propose. Raises `Refused`.
+        """
+        intake, columns = self.intake, batch.header.columns
+        verdict = intake.judge(batch.header)
+        # Who sends a chunk needs to know its place, to refer to it.
+        level = _REPLICATED if columns & _CHUNK else request.level
+        if isinstance(verdict, Confirm):
+            self._tell(caller, level, verdict)
+            return False
+        repeats = verdict is not None
+        if verdict is None:
+            if request.seen > intake.clock.highest:  # else who is honest had it from here
+                intake.check_seen(request.seen)
+            self._budget.check(batch.header.raw_size)
+            intake.look_into(batch)
+            if columns & _SPECIAL:
+                intake.check_large(batch)
+                self.grants.pickers.check_dues(batch)
+            self._budget.charge(len(request.batch))
+            verdict = intake.accept(batch, request.seen)
+            verdict.charged = len(request.batch)
+        # One that was cut already may be durable, or not: whoever repeats it waits for the commit.
+        waiters = verdict.early if level == _EARLY and not repeats else verdict.clients
+        waiters.append(PublishWaiter(caller, level, repeats))
+        return not repeats
+
+    def publish_devices(self, producer: int, crowd: Crowd) -> None:
+        """Take device publishes, of each connection, as the shard's own `producer`, or refuse all
+        of it, in line either way: one without a sequence knows its reply by its place alone.
+        """
+        charges = [
+            sum(map(len, publishes.values)) + ROW_BYTES * len(publishes.values)
+            for _, publishes in crowd
+        ]
+        charged = sum(charges)
+        if len(crowd) > 1 and not self._budget.fits(charged):  # there may be room for some
+            for one in crowd:
+                self.publish_devices(producer, (one,))
+            return
+        if (devices := self.fan_in) is None:
+            devices = self.fan_in = DeviceBatcher(
+                self.intake, self._state, producer, self._outbox, self._budget
             )
-        return self.fan_in
+        try:
+            self._shared.admit(self._group.id)
+            self._budget.charge(charged)
+        except Refused as error:
+            for seat, publishes in crowd:
+                devices.add(seat, refused(publishes, error), 0, error.detail)
+        else:
+            for (seat, publishes), charged in zip(crowd, charges, strict=True):
+                devices.add(seat, publishes, charged)
+
+    def committed(self, record: BatchRecord) -> None:
+        """Tell all who wait for a batch that is applied now."""
+        pending = self.intake.committed(record)
+        if pending is None:
+            return
+        early, pending.early = pending.early, []
+        for waiter in (*early, *pending.clients):
+            self._confirm(waiter, record)
+        if record.scattered is not None:
+            self.parts.batch_prepared(record)
+        elif record.fan_in is not None and self.fan_in is not None:
+            self.fan_in.committed(record.stamp)
+        self._budget.release(pending.charged)
+
+    def durable(self, index: int) -> None:
+        """This node's own disk has its entries through `index`: some wait for no more."""
+        for pending in self.intake.durable(index):
+            early, pending.early = pending.early, []
+            for waiter in early:
+                self._confirm(waiter, pending.record)
+
+    def _confirm(self, waiter: PublishWaiter, record: BatchRecord) -> None:
+        self._tell(waiter.caller, waiter.level, self.intake.confirm(record, waiter.is_repeat))
+
+    def _tell(self, caller: Caller, level: int, confirm: Confirm) -> None:
+        if level == _VISIBLE:
+            _when_visible(self._shared, self._group.id, caller, confirm)
+        else:
+            self._outbox.reply(caller, _received(confirm) if level == _EARLY else confirm)
+
+    # -- requests ----------------------------------------------------------------------------
 
     def settle(self, caller: Caller, request: Ack | Nack | Extend | Withdraw) -> None:
         """Ack messages of grants, give them back, let grants last longer, or wait for none. Raises
@@ -339,7 +345,8 @@ class Leading:
 
     def stall(self, error: Refused) -> None:
         """No majority has room for what is under way: tell who waits for it."""
-        self.intake.stall(error)
+        for waiter in self.intake.stall():
+            self._outbox.refuse(waiter.caller, error)
         if self.fan_in is not None:
             self.fan_in.stall(error)
 
@@ -349,9 +356,12 @@ class Leading:
         self.settling.end(error)
         self.turns.end(error)
 
-    def lose(self, error: Refused, release: Callable[[int], None]) -> None:
-        """Another leads: refuse all who wait, `release` what was charged for them."""
-        release(self.intake.lose(error))
+    def lose(self, error: Refused) -> None:
+        """Another leads: refuse all who wait, give back what was charged for them."""
+        for pending in self.intake.lose():
+            for waiter in (*pending.early, *pending.clients):
+                self._outbox.refuse(waiter.caller, error)
+            self._budget.release(pending.charged)
         if self.fan_in is not None:
             self.fan_in.lose(error)
         self.parts.lose(error)

@@ -14,10 +14,10 @@ from weir.broker.consumers.operations import Change
 from weir.broker.metadata.reassignment import behind, holders
 from weir.broker.partition.context import Surroundings
 from weir.broker.partition.fetches import ChunkReads, Fetches, check_replica, end_if_astray
-from weir.broker.partition.leader import Leading, publish, publish_devices
+from weir.broker.partition.leader import Leading
 from weir.broker.partition.outcomes import apply_control
 from weir.broker.partition.retention import done_below, first_needed, retain
-from weir.broker.produce.batcher import Crowd, DeviceBatcher
+from weir.broker.produce.batcher import Crowd
 from weir.broker.records.entries import Payload
 from weir.broker.replica.group import Group
 from weir.broker.replica.refusals import no_leader
@@ -26,7 +26,7 @@ from weir.broker.runtime.outbox import Caller
 from weir.broker.scattering.participant import Tell
 from weir.broker.state.state import PartitionState
 from weir.errors import DamagedRange, Refused, Unavailable
-from weir.model.header import Header
+from weir.model.batch import Batch
 from weir.model.ids import node_of, partition_of
 from weir.model.topic import ClusterPause, Topic
 from weir.order.clock import HybridClock
@@ -145,18 +145,25 @@ class Partition:
 
         assured(self.group, self._shared.outbox, caller, tell)
 
-    def publish(self, caller: Caller, request: Produce, own: Callable[[Header], None]) -> None:
-        """Take a batch; the reply comes after the commit. `own` raises unless its sender may."""
+    def open_batch(self, caller: Caller, request: Produce) -> Batch:
+        """Open the batch of a request to publish; whoever may publish it goes on with `publish`."""
         self._shared.admit(self.group.id)
         leading = self.leading or self._led()
         self._shared.outbox.touches(caller.session, self.group.id)
-        check_dues = leading.grants.pickers.check_dues
-        if publish(self._shared, leading.intake, caller, request, own, check_dues):
+        return leading.intake.open(request.batch)
+
+    def publish(self, caller: Caller, request: Produce, batch: Batch) -> None:
+        """Take a batch; the reply comes after the commit."""
+        leading = self.leading or self._led()
+        if leading.publish(caller, request, batch):
             self._dirty(self)
 
     def publish_devices(self, crowd: Crowd) -> None:
         """Take device publishes, those of a connection together; confirms come after the commit."""
-        publish_devices(self._shared, self.group.id, self._fan_in(), crowd)
+        leading, producer = self._led(), self._shared.fan_in_producer
+        if not producer:
+            raise Unavailable("the shard's own producer is being opened: try again shortly")
+        leading.publish_devices(producer, crowd)
         self._dirty(self)
 
     def part(self, request: Prepare | Decide, tell: Tell) -> None:
@@ -340,7 +347,7 @@ class Partition:
         self._shared.leads_changed += 1
         if leading is None:
             return
-        leading.lose(error, self._shared.budget.release)
+        leading.lose(error)
         if self.group.cut_off:
             self._shared.outbox.hang_up(self.group.id, "this node lost touch with the others")
 
@@ -378,7 +385,7 @@ class Partition:
             for batch in payload.batches:
                 self.state.apply(batch, index)
                 if self.leading is not None:
-                    self._shared.budget.release(self.leading.intake.committed(batch))
+                    self.leading.committed(batch)
         elif payload.control is not None:
             if self.leading is not None:
                 self._may_wait()  # a pull is back in line if acks left nothing of its grant
@@ -388,6 +395,11 @@ class Partition:
             self._lead_now()
         if self.state.decided_offset > before:  # chunks are nobody's news
             self._wake()
+
+    def durable(self, index: int) -> None:
+        """See `Machine`: clients that need no more than that are confirmed."""
+        if self.leading is not None:
+            self.leading.durable(index)
 
     def encode(self) -> object:
         """Return the state for a snapshot."""
@@ -409,12 +421,6 @@ class Partition:
         clock = HybridClock(max(self._fence, self.state.last_stamp), shared.highest)
         self.leading = Leading(self.group, self.state, clock, shared, self._pauses)
         self._may_wait()  # there may be something that an earlier leader left behind
-
-    def _fan_in(self) -> DeviceBatcher:
-        shared, leading = self._shared, self._led()
-        if not shared.fan_in_producer:
-            raise Unavailable("the shard's own producer is being opened: try again shortly")
-        return leading.devices(shared.fan_in_producer, shared.outbox, shared.budget)
 
     def _check_applied(self) -> None:
         """Raise unless all that was ever confirmed is applied here, or never will be."""

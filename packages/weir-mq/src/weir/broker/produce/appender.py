@@ -8,13 +8,13 @@ judged by what is committed and what is under way.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from typing import NamedTuple
 
 from weir.broker.api.counts import Counts
 from weir.broker.records.entries import BatchRecord, of_batches, record_of
 from weir.broker.replica.group import Group
+from weir.broker.runtime.outbox import Caller
 from weir.broker.state.dedupe import Answer, Known, chunk_answer
 from weir.broker.state.state import PartitionState
 from weir.codec.fields import Buffer
@@ -27,7 +27,6 @@ from weir.errors import (
     Overloaded,
     PartitionEnded,
     ProducerExpired,
-    Refused,
     SequenceGap,
     SequenceReused,
     TooLarge,
@@ -56,17 +55,23 @@ _LARGE = int(Columns.CHUNK | Columns.REFERENCES)
 _SCATTERED = int(Columns.SCATTERED)
 
 
-#: Told a batch, or why nobody here will know what became of it.
-Tell = Callable[[BatchRecord | Refused], None]
 #: A value this close to its end counts as over: the stamp that decides is given a moment later.
 _MARGIN_MS = 10_000
 _NONE = -1
 _AGAIN = "open another producer, and send the value again from its beginning"
 
 
+class PublishWaiter(NamedTuple):
+    """A client that waits for the confirm of its batch, at the `Level` that it asked for."""
+
+    caller: Caller
+    level: int
+    is_repeat: bool = False
+
+
 @dataclass(slots=True)
 class Pending:
-    """A batch that is stamped and not committed yet, and all who wait for it."""
+    """A batch that is stamped and not committed yet, and all clients that wait for it."""
 
     record: BatchRecord
     head: bytes
@@ -75,12 +80,10 @@ class Pending:
     since_ms: int
     #: Bytes of the budget that come back with the commit.
     charged: int = 0
-    #: Told once it is applied.
-    waiting: list[Tell] = field(default_factory=list)
-    #: Clients who are told once it is applied, or sooner that it takes long: see `Appender.stall`.
-    clients: list[Tell] = field(default_factory=list)
+    #: Told once it is applied, or sooner that it takes long: see `Appender.stall`.
+    clients: list[PublishWaiter] = field(default_factory=list)
     #: Those who need not wait for more than this node's own disk.
-    early: list[Tell] = field(default_factory=list)
+    early: list[PublishWaiter] = field(default_factory=list)
 
 
 class Appender:
@@ -88,6 +91,7 @@ class Appender:
 
     __slots__ = (
         "_ahead",
+        "_early",
         "_entry_bytes_max",
         "_group",
         "_growing",
@@ -122,6 +126,8 @@ class Appender:
         self._ahead: dict[int, Known] = {}
         self._growing = Growing(state)
         self._staged: deque[Pending] = deque()
+        #: By rising Raft index, the batches of proposed entries for which somebody waits `early`.
+        self._early: deque[tuple[int, list[Pending]]] = deque()
         #: What was given a stamp and is not committed yet, by producer, epoch and sequence.
         self.flying: dict[tuple[int, int, int], Pending] = {}
         #: Producers with a part of a scattering under way.
@@ -321,7 +327,8 @@ class Appender:
                     early.append(pending)
             index = self._group.propose(of_batches(buffers, records, size))
             if early:
-                self._group.when_durable(index, partial(_tell_early, early))
+                self._group.report_durable(index)
+                self._early.append((index, early))
 
     def _joins(self, last: BatchRecord, size: int) -> bool:
         """Whether the next batch shares an entry with `last`; a chunk never does, so that
@@ -332,12 +339,23 @@ class Appender:
         alone = _is_alone(last) or _is_alone(following.record)
         return not alone and size + following.record.stored <= self._entry_bytes_max
 
-    def committed(self, record: BatchRecord) -> int:
-        """Answer all who wait for a batch that is applied now; return what it had charged."""
+    def durable(self, index: int) -> list[Pending]:
+        """This node's own disk has its entries through `index`: return the batches in these for
+        which somebody waits `early`.
+        """
+        found: list[Pending] = []
+        while self._early and self._early[0][0] <= index:
+            found += self._early.popleft()[1]
+        return found
+
+    def committed(self, record: BatchRecord) -> Pending | None:
+        """Take note that a batch is applied; return it with all who wait for it, if it was accepted
+        in this leadership.
+        """
         key = (record.producer, record.epoch, record.sequence)
         pending = self.flying.pop(key, None)
         if pending is None:
-            return 0
+            return None
         # As the state knows its producer now, unless it is a part of a scattering, undecided yet.
         known: Known | None = Known(record.epoch, record.sequence + record.messages)
         if record.scattered is not None:
@@ -349,30 +367,27 @@ class Appender:
         counts = self.counts
         counts.latency.add(self._time.monotonic_ms() - pending.since_ms)
         counts.partition(self._group.id).took(record.next_offset - record.offset, record.stored)
-        for answer in (*pending.waiting, *pending.clients):
-            answer(record)
-        return pending.charged
+        return pending
 
-    def stall(self, error: Refused) -> None:
-        """No majority has room for what is under way: tell the clients that wait for it. It stays
-        under way, so that what they send again is known as a repeat.
+    def stall(self) -> list[PublishWaiter]:
+        """No majority has room for what is under way: return the clients that wait for its commit,
+        to be refused. It stays under way, so that what they send again is known as a repeat.
         """
+        stalled: list[PublishWaiter] = []
         for pending in self.flying.values():
-            clients, pending.clients = pending.clients, []
-            for tell in clients:
-                tell(error)
+            stalled += pending.clients
+            pending.clients = []
+        return stalled
 
-    def lose(self, error: Refused) -> int:
-        """This node leads no more: tell all who wait that another will know what became of their
-        batches; return what these had charged. What is staged was never proposed.
+    def lose(self) -> list[Pending]:
+        """This node leads no more: return what was under way. Another leader will know what became
+        of it; what is staged was never proposed.
         """
         flying, self.flying = self.flying, {}
         self._staged.clear()
+        self._early.clear()
         self._preparing.clear()
-        for pending in flying.values():
-            for tell in (*pending.early, *pending.waiting, *pending.clients):
-                tell(error)
-        return sum(pending.charged for pending in flying.values())
+        return list(flying.values())
 
     def _is_old(self, producer: int) -> bool:
         return milliseconds_of(producer) < self._now_ms() - DEDUPE_HORIZON_MS
@@ -384,13 +399,6 @@ class Appender:
 
 def _is_alone(record: BatchRecord) -> bool:
     return record.scattered is not None or isinstance(record.large, Piece)
-
-
-def _tell_early(batches: list[Pending]) -> None:
-    for pending in batches:
-        early, pending.early = pending.early, []
-        for tell in early:
-            tell(pending.record)
 
 
 def _told(answer: Answer, duplicate: bool) -> Confirm:

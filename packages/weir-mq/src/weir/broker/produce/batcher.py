@@ -7,10 +7,11 @@ producer's by what is replicated and by what is under way.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from weir.broker.produce.appender import Appender, Pending
-from weir.broker.records.entries import BatchRecord
+from weir.broker.produce.appender import Appender
+from weir.broker.runtime.budget import Budget
+from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.session import ROW_BYTES, Seat
 from weir.broker.state.dedupe import Origin, value_hash
 from weir.broker.state.state import PartitionState
@@ -24,10 +25,6 @@ from weir.protocol.device.codec import DevicePublishes, encode_confirm
 DUPLICATE = (1 << 64) - 1
 
 _ACCEPT = -1
-
-#: Sends bytes to sessions, to each its own.
-Answer = Callable[[dict[int, bytes]], None]
-
 
 #: Devices and what they published.
 Crowd = Sequence[tuple[Seat, DevicePublishes]]
@@ -84,16 +81,16 @@ class _Gathering:
 class DeviceBatcher:
     """Gathers publishes until the next entry is cut, and confirms them after the commit."""
 
-    __slots__ = ("_answer_all", "_arrived", "_flying", "_fresh", "_intake", "_producer",
-                 "_release", "_sequence", "_state")  # fmt: skip
+    __slots__ = ("_arrived", "_budget", "_flying", "_fresh", "_intake", "_outbox", "_producer",
+                 "_sequence", "_state")  # fmt: skip
 
     def __init__(
         self,
         intake: Appender,
         state: PartitionState,
         producer: int,
-        answer: Answer,
-        release: Callable[[int], None],
+        outbox: Outbox,
+        budget: Budget,
     ) -> None:
         """Write as `producer`, the shard's own: go on behind what it wrote here when it led before.
 
@@ -102,12 +99,12 @@ class DeviceBatcher:
         self._intake = intake
         self._state = state
         self._producer = producer
-        self._answer_all = answer
-        self._release = release
+        self._outbox = outbox
+        self._budget = budget
         known = state.producers.known(producer)
         self._sequence = known.next_sequence if known is not None else 0
         self._arrived: list[tuple[Seat, DevicePublishes, int, int]] = []
-        self._flying: deque[tuple[Pending, _Gathering]] = deque()
+        self._flying: deque[_Gathering] = deque()
         #: How many devices in those were not known before.
         self._fresh = 0
 
@@ -213,7 +210,7 @@ class DeviceBatcher:
         key = (hub, sn)
         known = into.known.get(key)
         if known is None:
-            for _, gathering in reversed(self._flying):
+            for gathering in reversed(self._flying):
                 if (known := gathering.known.get(key)) is not None:
                     break
             else:
@@ -237,10 +234,9 @@ class DeviceBatcher:
         # A hub cannot tell a stamp that is too far ahead from a good one: it is not refused for it.
         intake = self._intake
         seen = intake.clock.clamp(intake.wall_us() // 1_000, gathering.seen)
-        pending = intake.accept(opened, seen)
+        intake.accept(opened, seen)
         self._sequence += len(gathering.values)
-        pending.waiting.append(self._confirm)
-        self._flying.append((pending, gathering))
+        self._flying.append(gathering)
         self._fresh += gathering.fresh
 
     def _answer_alone(self, gathering: _Gathering) -> None:
@@ -248,7 +244,7 @@ class DeviceBatcher:
         if not gathering.confirms.seats:
             return
         if self._flying:
-            self._flying[-1][1].behind.append(gathering)
+            self._flying[-1].behind.append(gathering)
         else:
             self._tell(gathering, 0)
 
@@ -257,7 +253,7 @@ class DeviceBatcher:
         so that what comes again is known as a repeat, and keeps its bytes of the budget. Those
         behind it added nothing.
         """
-        for _, gathering in self._flying:
+        for gathering in self._flying:
             charged, gathering.charged = gathering.charged, 0
             self._refuse(gathering, error)
             gathering.charged, gathering.confirms = charged, _Confirms()
@@ -266,10 +262,13 @@ class DeviceBatcher:
                 self._refuse(one, error)
 
     def lose(self, error: Refused) -> None:
-        """This node leads no more: refuse what was not cut, behind what `Appender.lose` refused.
+        """This node leads no more: refuse what is under way, and then what was not cut.
 
         What was decided by messages that may never be committed is not told: it is asked again.
         """
+        while self._flying:
+            for one in self._next():
+                self._refuse(one, error)
         arrived, self._arrived = self._arrived, []
         gathering = _Gathering()
         for seat, publishes, charged, detail in arrived:
@@ -277,14 +276,15 @@ class DeviceBatcher:
             self._gather(gathering, seat, refused(publishes, error), detail)
         self._refuse(gathering, error)
 
-    def _confirm(self, outcome: BatchRecord | Refused) -> None:
-        _, gathering = self._flying.popleft()
+    def committed(self, stamp: int) -> None:
+        """The batch that was accepted first is applied, with this `stamp`: confirm its messages."""
+        for one in self._next():
+            self._tell(one, stamp)
+
+    def _next(self) -> list[_Gathering]:
+        gathering = self._flying.popleft()
         self._fresh -= gathering.fresh
-        for one in (gathering, *gathering.behind):
-            if isinstance(outcome, Refused):
-                self._refuse(one, outcome)
-            else:
-                self._tell(one, outcome.stamp)
+        return [gathering, *gathering.behind]
 
     def _refuse(self, gathering: _Gathering, error: Refused) -> None:
         confirms = gathering.confirms
@@ -293,7 +293,7 @@ class DeviceBatcher:
         self._tell(gathering, 0)
 
     def _tell(self, gathering: _Gathering, stamp: int) -> None:
-        self._release(gathering.charged)
+        self._budget.release(gathering.charged)
         c = gathering.confirms
         self._intake.counts.told_devices(c.codes)
         replies: dict[int, bytes] = {}
@@ -308,4 +308,4 @@ class DeviceBatcher:
                 more.setdefault(seat.session, [first]).append(reply)
         for session, parts in more.items():
             replies[session] = b"".join(parts)
-        self._answer_all(replies)
+        self._outbox.answer(replies)

@@ -7,7 +7,6 @@ anew.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
@@ -54,6 +53,9 @@ class Machine(Protocol):
     def apply(self, index: int, payload: Payload) -> None:
         """Apply one committed entry; each exactly once, in order."""
 
+    def durable(self, index: int) -> None:
+        """This node's own disk has all entries through `index`: see `Group.report_durable`."""
+
     def encode(self) -> object:
         """Return the whole state for a snapshot, as MessagePack can hold it."""
 
@@ -78,7 +80,7 @@ class Ties(NamedTuple):
 class Group:
     """Moves one group forward: proposals into the log, committed entries into the machine."""
 
-    __slots__ = ("_advancing", "_configuration", "_durable", "_halt", "_incoming", "_pauses",
+    __slots__ = ("_advancing", "_awaited", "_configuration", "_halt", "_incoming", "_pauses",
                  "_rounds", "_supply", "_ties", "cut_off", "id", "is_over", "is_placed_elsewhere",
                  "log", "machine", "node", "overheard", "past", "voter")  # fmt: skip
 
@@ -113,8 +115,8 @@ class Group:
         self._ties = ties
         self._supply = CatchUp(id, node, past, ties.reads, ties.slots, self.advance, ties.save)
         self._rounds = Rounds()
-        #: Whom to tell when the own disk has an entry; indices rise.
-        self._durable: deque[tuple[int, Callable[[], None]]] = deque()
+        #: The last entry of which the machine is told that the own disk has it; 0 for none.
+        self._awaited = 0
         self._advancing = False
         self._pauses = Pauses(ties.reads, past.log, self.advance)
         self._incoming = Incoming(past.log, ties.reads)
@@ -279,11 +281,11 @@ class Group:
         elif self._rounds.begin(self.node, then):
             self.advance()
 
-    def when_durable(self, index: int, then: Callable[[], None]) -> None:
-        """Call `then` once this node's own disk has an entry that it proposed just now; never, if
-        it does not lead any more by then.
+    def report_durable(self, index: int) -> None:
+        """Tell the machine once this node's own disk has an entry that it proposed just now; never,
+        if it does not lead any more by then.
         """
-        self._durable.append((index, then))
+        self._awaited = index
 
     def begins_own_term(self, index: int) -> bool:
         """Whether a NOOP opened the term that this node leads in, and not an earlier one's.
@@ -299,8 +301,11 @@ class Group:
         """Take note that a Ready is durable; apply what is committed by it."""
         self.node.persisted(ready)
         self.advance()
-        while self._durable and self._durable[0][0] <= self.node.durable_index:
-            self._durable.popleft()[1]()
+        if self._awaited:
+            durable = self.node.durable_index
+            if durable >= self._awaited:
+                self._awaited = 0
+            self.machine.durable(durable)
 
     def offer(self, message: raft.InstallSnapshot, refuse: Callable[[str], None]) -> str:
         """Take a piece of a snapshot; the one that completes it only if the whole can be decoded.
@@ -406,7 +411,7 @@ class Group:
     def _lose(self, cut_off: bool) -> None:
         self.cut_off = cut_off
         error = elsewhere(self.leader)
-        self._durable.clear()
+        self._awaited = 0
         self._rounds.lose(error)
         self._supply.lose()
         self.machine.lose(error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from weir.broker.api.settings import Authorize, Identity
@@ -289,7 +288,9 @@ class Requests:
     def _produce(self, session: Session, caller: Caller, request: m.Produce) -> None:
         topic, partition = self._topics.partition(request.address.group)
         self._authorize(session.principal, "publish", topic.full_name)
-        partition.publish(caller, request, partial(self._own, session, partition))
+        batch = partition.open_batch(caller, request)
+        self._own(session, partition, batch.header)
+        partition.publish(caller, request, batch)
 
     def _own(self, session: Session, partition: Partition, header: Header) -> None:
         """Raise unless the session's principal holds the producer id, in this very epoch."""

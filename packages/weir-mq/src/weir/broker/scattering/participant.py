@@ -110,7 +110,7 @@ class Participant:
     """Prepares parts, writes down what became of them, and sees to it that something does."""
 
     __slots__ = ("_asking", "_budget", "_closing", "_deciding", "_grants", "_group", "_intake",
-                 "_overdue", "_rows", "_state", "_taking", "_time")  # fmt: skip
+                 "_overdue", "_preparing", "_rows", "_state", "_taking", "_time")  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, intake: Appender, grants: Grants, budget: Budget,
@@ -124,6 +124,8 @@ class Participant:
         self._budget = budget
         self._time = time
         self._overdue = Overdue(state.scatterings, time, recover)
+        #: Who is told once a batch is prepared, or void.
+        self._preparing: dict[_Key, list[Tell]] = {}
         #: Acks that are being put aside, and who asked.
         self._taking: Proposals[Payload, tuple[_Key, AcksPrepared, Tell]]
         self._taking = Proposals(group.propose)
@@ -184,18 +186,9 @@ class Participant:
             tell(PartState(Standing.OTHER, other.stamp))
             return False
 
-        def told(outcome: BatchRecord | Refused) -> None:
-            if isinstance(outcome, Refused):
-                tell(outcome)
-                return
-            state = self._standing(key)
-            if state.standing == Standing.NEVER:  # it is void
-                intake.decided(attempt.producer)
-            tell(state)
-
         pending = intake.preparing(attempt.producer)
         if pending is not None and pending.record.stamp == attempt.stamp:
-            pending.waiting.append(told)
+            self._preparing[key].append(tell)
             return False
         if pending is not None or intake.has_under_way(attempt.producer):
             raise Unavailable("other batches of this producer are under way: try again shortly")
@@ -223,7 +216,7 @@ class Participant:
         self._budget.charge(len(request.batch))
         pending = intake.accept(batch, 0, attempt.stamp)
         pending.charged = len(request.batch)
-        pending.waiting.append(told)
+        self._preparing[key] = [tell]
         return True
 
     def _prepare_acks(self, key: _Key, request: Prepare, tell: Tell) -> None:
@@ -325,6 +318,17 @@ class Participant:
 
     # -- entries -----------------------------------------------------------------------------
 
+    def batch_prepared(self, record: BatchRecord) -> None:
+        """A batch that was accepted here is applied: it is prepared, or void."""
+        assert record.scattered is not None
+        number = record.scattered.number
+        key = Attempt(record.producer, record.epoch, number, record.stamp), False
+        state = self._standing(key)
+        if state.standing == Standing.NEVER:  # it is void
+            self._intake.decided(record.producer)
+        for tell in self._preparing.pop(key, ()):
+            tell(state)
+
     def acks_prepared(self, index: int, is_whole: bool) -> None:
         """Acks were put aside by the entry at `index`, or, if not `is_whole`, could not be."""
         taking = self._taking.applied(index)
@@ -374,10 +378,11 @@ class Participant:
 
     def lose(self, error: Refused) -> None:
         """This node leads no more: another will know how it is."""
-        told = [tell for _, _, tell in self._taking.lose()]
+        told = [tell for tells in self._preparing.values() for tell in tells]
+        told += [tell for _, _, tell in self._taking.lose()]
         told += [tell for _, tell in self._asking.lose()]
         told += [tell for tells in self._deciding.values() for tell in tells]
-        for table in (self._deciding, self._rows, self._closing):
+        for table in (self._preparing, self._deciding, self._rows, self._closing):
             table.clear()
         for tell in told:
             tell(error)
