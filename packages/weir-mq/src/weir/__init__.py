@@ -1,11 +1,18 @@
 """weir, a message broker. What applications need:
 
     connect, sync      the client, and the same without async
-    at, last           where a reader begins
+    Client             what `connect` gives: publish, produce, read, consume, administer
+    Producer, ProducerOptions, Receipt
+                       many messages to one topic, how they are sent, and where one is
+    Reader, ReaderOptions, at, last
+                       messages by offset; what is read, and where it begins
+    Consumer, ConsumerOptions
+                       messages as work, shared by a cluster; how they are taken
+    Message, Origin, Batch
+                       what comes out, and the device that sent it
     App, Reject        handlers of messages, and how they refuse one for good
     Inbox              effects in a database that happen once
     Backoff            how what failed is tried again: a connection, a message
-    Message, Batch     what comes out
     errors             what goes wrong, and what to do about it
     testing            a node in memory for your tests
 
@@ -23,8 +30,17 @@ __all__ = [
     "App",
     "Backoff",
     "Batch",
+    "Client",
+    "Consumer",
+    "ConsumerOptions",
     "Inbox",
     "Message",
+    "Origin",
+    "Producer",
+    "ProducerOptions",
+    "Reader",
+    "ReaderOptions",
+    "Receipt",
     "Reject",
     "__version__",
     "at",
@@ -40,14 +56,20 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from weir import errors, testing
     from weir.app.app import App
-    from weir.app.core.retry_policy import Reject
     from weir.app.inbox import Inbox
     from weir.client.arguments.positions import at, last
-    from weir.client.client import connect
+    from weir.client.client import Client, connect
+    from weir.client.consumer.consumer import Consumer
+    from weir.client.consumer.delivery import ConsumerOptions
     from weir.client.core.durations import Backoff
+    from weir.client.producer.producer import Producer
+    from weir.client.producer.receipts import Receipt
+    from weir.client.producer.sender import ProducerOptions
+    from weir.client.reader.reader import Reader, ReaderOptions
     from weir.client.sync import client as sync
+    from weir.errors import Reject
     from weir.model.batch import Batch
-    from weir.model.message import Message
+    from weir.model.message import Message, Origin
 else:
     # A type checker must not see __getattr__: it would take every misspelt name for a real one.
 
@@ -55,9 +77,18 @@ else:
         "App": "weir.app.app",
         "Backoff": "weir.client.core.durations",
         "Batch": "weir.model.batch",
+        "Client": "weir.client.client",
+        "Consumer": "weir.client.consumer.consumer",
+        "ConsumerOptions": "weir.client.consumer.delivery",
         "Inbox": "weir.app.inbox",
         "Message": "weir.model.message",
-        "Reject": "weir.app.core.retry_policy",
+        "Origin": "weir.model.message",
+        "Producer": "weir.client.producer.producer",
+        "ProducerOptions": "weir.client.producer.sender",
+        "Reader": "weir.client.reader.reader",
+        "ReaderOptions": "weir.client.reader.reader",
+        "Receipt": "weir.client.producer.receipts",
+        "Reject": "weir.errors",
         "at": "weir.client.arguments.positions",
         "connect": "weir.client.client",
         "last": "weir.client.arguments.positions",

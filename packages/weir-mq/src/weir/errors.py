@@ -1,6 +1,7 @@
 """The exception tree of weir. Every error that crosses the wire has a number, fixed for ever.
 
 WeirError
+├── TooManyInHand           messages without an outcome, at the limit: ack them
 ├── LocalProtocolError      this side broke the dialect: a bug here
 ├── RemoteProtocolError     the peer broke the dialect: drop the peer
 ├── BadBatch                bytes are not what was sent: send again
@@ -22,6 +23,18 @@ from typing import ClassVar
 
 class WeirError(Exception):
     """Anything that weir raises on purpose."""
+
+
+class TooManyInHand(WeirError):
+    """A task asked for more while it has the most messages in hand, all of them without an outcome:
+    ack each, or give it back, before the next.
+    """
+
+
+class Reject(Exception):
+    """Raise it in a handler, or in the block of a message: it will never work, take it to the
+    dead-letter topic.
+    """
 
 
 class LocalProtocolError(WeirError):

@@ -17,6 +17,7 @@ from multiprocessing import get_context
 
 from weir.errors import OffsetOutOfRange, refusal
 from weir.model.stamp import milliseconds_of
+from weir.model.topic import Order
 from weir.protocol.client import messages as m
 from weir.testing.simulator.brokerset import BrokerSet
 from weir.testing.simulator.nemesis import Nemesis
@@ -174,7 +175,7 @@ class _Run:
         # Who looks at what rotted looks at the partitions of the beginning.
         grows = bool(ordered) and not self._rots and shape.grows[seed % len(shape.grows)]
         takers = shape.takers[seed % len(shape.takers)]
-        order = "total" if shipped and takers else "partition"
+        order: Order = "total" if shipped and takers else "partition"
         self._scene = Scene(
             world,
             brokers,

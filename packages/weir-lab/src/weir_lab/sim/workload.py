@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 from weir.broker.metadata.placement import REPLICAS_DEFAULT
+from weir.client.arguments.choices import ConsumerMode, Order
 from weir.model.clusters import Mode
 from weir.testing.simulator.world import MS
 from weir_lab.sim.checkers.errands import Errands
@@ -168,7 +169,7 @@ class Workload:
             stays = domain.grows and not n
             self.readers.append(ShippedReader(scene, f"shippedorder{n}", "total", stays))
         if shape.blocking:
-            order = "total" if domain.readers else "partition"
+            order: Order = "total" if domain.readers else "partition"
             self.readers.append(BlockingReader(scene, "blockingreader", order))
 
     def _add_shipped_consumers(
@@ -220,7 +221,8 @@ class Workload:
         if not subs:
             return
         printed = scene.history.printed = Printed()
-        mode = self._world.dice.choice(("shared", "keyed"))
+        modes: tuple[ConsumerMode, ...] = ("shared", "keyed")
+        mode = self._world.dice.choice(modes)
         self.consumers += [ShippedSub(scene, f"sub{n}", mode, printed) for n in range(subs)]
 
     def _add_queries(self, scene: Scene, count: int) -> None:

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from weir.app.core.retry_policy import Reject
+from weir.errors import Reject
 from weir_lab.bench.comparison.compare import Comparison, Settings, unit_of
 from weir_lab.bench.comparison.round import Round, Row
 from weir_lab.bench.consumers.dormitory.breakfast import held_back

@@ -20,6 +20,7 @@ from weir.app.subscription import (
     call,
     policy_of,
 )
+from weir.client.arguments.choices import ConsumerMode
 from weir.client.client import Client, connect
 from weir.client.core.durations import Backoff, seconds
 from weir.client.core.url import parse_url
@@ -77,7 +78,7 @@ class App:
         topic: str,
         *,
         cluster: str,
-        mode: str = "shared",
+        mode: ConsumerMode = "shared",
         retry: Backoff | None = None,
         dead_letter: str | None = None,
         concurrency: int | None = None,

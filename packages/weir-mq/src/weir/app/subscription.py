@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from weir.app.core.retry_policy import FOR_EVER, SOME, Policy
+from weir.client.arguments.choices import ConsumerMode
 from weir.client.core.durations import Backoff, seconds
 from weir.model.limits import GRANT_MS_MAX
 from weir.model.message import Message
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 #: `async def`, or a plain function, which runs in a thread.
 Handler = Callable[[Message], Any] | Callable[[Sequence[Message]], Any]
 
-MODES = ("shared", "keyed", "ordered")
+MODES = get_args(ConsumerMode)
 CONCURRENCY = 16
 #: Threads of plain functions, if all are at work at once.
 CONCURRENCY_MAX = 10_000
@@ -40,7 +41,7 @@ class Subscription:
     cluster: str
     handler: Handler
     policy: Policy
-    mode: str = "shared"
+    mode: ConsumerMode = "shared"
     concurrency: int = CONCURRENCY
     #: Whether the handler takes a list of messages.
     batch: bool = False

@@ -18,6 +18,13 @@ from weir.client.admin.administration import (
     forget_hub,
 )
 from weir.client.admin.clusters import Cluster
+from weir.client.arguments.choices import (
+    AckLevel,
+    CompressionName,
+    ConsumerMode,
+    ReadFrom,
+    whole_number,
+)
 from weir.client.arguments.positions import Start, Until
 from weir.client.arguments.values import Delay, Due
 from weir.client.connection.link import Link
@@ -35,6 +42,7 @@ from weir.client.reader.reader import Reader, ReaderOptions
 from weir.client.scattering import Scattering, Scatterings
 from weir.errors import WeirError
 from weir.model.limits import GRANT_MS_DEFAULT, MIB, VALUE_BYTES_LOADED_MAX
+from weir.model.topic import Order, check_order
 from weir.protocol.client import messages as m
 
 #: Ten years: a number that timers and arithmetic still take.
@@ -109,9 +117,9 @@ class Client:
         partition: int | None = None,
         max_buffered: int = 64 * MIB,
         on_confirm: Callable[[Confirmed], None] | None = None,
-        compression: str = "none",
+        compression: CompressionName = "none",
         level: int | None = None,
-        ack: str = "replicated",
+        ack: AckLevel = "replicated",
     ) -> Producer:
         """Return a producer to enter with `async with`; leaving it flushes.
 
@@ -123,15 +131,15 @@ class Client:
         order can have: nothing comes before it any more, in any partition.
         """
         options = ProducerOptions(
-            linger,
-            batch_bytes,
-            window,
-            partition,
-            max_buffered,
-            on_confirm,
-            compression,
-            level,
-            ack,
+            linger=linger,
+            batch_bytes=batch_bytes,
+            window=window,
+            partition=partition,
+            max_buffered=max_buffered,
+            on_confirm=on_confirm,
+            compression=compression,
+            level=level,
+            ack=ack,
         )
         return Producer(self._link, topic, options)
 
@@ -153,8 +161,8 @@ class Client:
         max_bytes: int = 4 * MIB,
         follow: bool = True,
         value_bytes_max: int = VALUE_BYTES_LOADED_MAX,
-        order: str | None = None,
-        read_from: str = "leader",
+        order: Order | None = None,
+        read_from: ReadFrom = "leader",
     ) -> Reader:
         """Return a reader of all or some partitions, of some keys or tags only if they are given.
 
@@ -170,7 +178,16 @@ class Client:
         A value over `value_bytes_max` is not loaded: `async for piece in message.chunks()`.
         """
         options = ReaderOptions(
-            start, partitions, max_bytes, follow, until, key, tag, value_bytes_max, order, read_from
+            start=start,
+            partitions=partitions,
+            max_bytes=max_bytes,
+            follow=follow,
+            until=until,
+            key=key,
+            tag=tag,
+            value_bytes_max=value_bytes_max,
+            order=order,
+            read_from=read_from,
         )
         _check_one_topic(topic, "reader")
         return Reader(self._link, topic, options)
@@ -186,7 +203,7 @@ class Client:
         ack_within: str | float = "50ms",
         on_stale: Callable[[Stale], None] | None = None,
         value_bytes_max: int = VALUE_BYTES_LOADED_MAX,
-        mode: str = "shared",
+        mode: ConsumerMode = "shared",
         extend: bool = False,
     ) -> Consumer:
         """Return a consumer that shares the topic's messages with all others of `cluster`.
@@ -199,15 +216,15 @@ class Client:
         A value over `value_bytes_max` is not loaded: `async for piece in message.chunks()`.
         """
         options = ConsumerOptions(
-            cluster,
-            max_messages,
-            max_bytes,
-            lease,
-            ack_within,
-            on_stale,
-            value_bytes_max,
-            mode,
-            extend,
+            cluster=cluster,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            lease=lease,
+            ack_within=ack_within,
+            on_stale=on_stale,
+            value_bytes_max=value_bytes_max,
+            mode=mode,
+            extend=extend,
         )
         _check_one_topic(topic, "consumer")
         consumer = Consumer(self._link, topic, options)
@@ -220,9 +237,9 @@ class Client:
         self,
         name: str,
         partitions: int = 1,
-        order: str = "partition",
-        if_absent: bool = True,
+        order: Order = "partition",
         *,
+        if_absent: bool = True,
         retention: str | float | None = None,
         retention_bytes: int | str | None = None,
         scatter_with: Sequence[str] | None = None,
@@ -240,6 +257,9 @@ class Client:
         far as there are nodes).
         """
         change = change_of(retention, retention_bytes, scatter_with, until_done)
+        check_order(order)
+        whole_number("partitions", partitions)
+        whole_number("replicas", replicas, 0)
         request = m.CreateTopic(name, partitions, order, if_absent, change, replicas)
         # Without if_absent a second try could meet the topic that the first one made.
         return await self._link.request(request, m.TopicInfo, again=if_absent)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from weir.client.arguments.choices import ConsumerMode, Order
 from weir.client.arguments.positions import Start
 from weir.client.client import Client
 from weir.client.reader.reader import Reader
@@ -28,7 +29,7 @@ class Sub:
 
     topic: str
     cluster: str
-    mode: str = "shared"
+    mode: ConsumerMode = "shared"
     count: int | None = None
     form: Form = Form.text
     lease: float = GRANT_MS_DEFAULT / 1_000
@@ -63,7 +64,7 @@ class Tail:
     partition: int | None = None
     key: Sequence[bytes | str] | None = None
     tag: Sequence[str] | None = None
-    order: str | None = None
+    order: Order | None = None
     form: Form = Form.text
 
     async def show(self, client: Client, output: Output) -> None:

@@ -6,7 +6,7 @@ asked for. Nothing here is called per message by the broker.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import pairwise
 
 from weir.codec.compression import deflate, inflate
@@ -14,7 +14,7 @@ from weir.codec.fields import Buffer, padded, padding, total
 from weir.errors import BadBatch, TooLarge
 from weir.model import columns as col
 from weir.model.chunks import Piece, References, piece_at
-from weir.model.columns import BytesColumn, Cursor, Origins
+from weir.model.columns import NO_SEQUENCE, BytesColumn, Cursor, Origins
 from weir.model.header import (
     HEADER_SIZE,
     Columns,
@@ -34,7 +34,7 @@ from weir.model.limits import (
     TAG_BYTES_MAX,
     TAGS_PER_BATCH_MAX,
 )
-from weir.model.message import LargeMessage, Message
+from weir.model.message import LargeMessage, Message, Origin
 from weir.model.scattering import Scattered
 
 __all__ = ["Batch", "check_batches", "encode", "headers", "split"]
@@ -48,6 +48,9 @@ _REFERENCES, _SCATTERED = int(Columns.REFERENCES), int(Columns.SCATTERED)
 #: What is checked beside the values, where a batch has it.
 _MORE = _CHUNK | _REFERENCES | _SCATTERED | _KEY | _TAG | _HEADERS
 _NO_HEADERS: Mapping[str, bytes] = {}
+
+#: Value, key, tag, time and headers of a message.
+_Row = tuple[bytes, bytes | None, str | None, int, Mapping[str, bytes]]
 
 
 def encode(
@@ -384,9 +387,25 @@ class Batch:
         rows = zip(
             self.values(), self.keys(), self.tags(), self.times(), self.headers(), strict=True
         )
+        origins = self.origins
+        if origins is not None:
+            yield from self._from_devices(rows, origins, topic, partition)
+            return
         for offset, (value, key, tag, time, pairs) in enumerate(rows, self.header.first_offset):
             message = Message(value, key, tag, time, pairs, topic, partition, offset, stamp)
             yield message if references is None else LargeMessage.of(message, references.size)
+
+    def _from_devices(
+        self, rows: Iterable[_Row], origins: Origins, topic: str, partition: int
+    ) -> Iterator[Message]:
+        """Split a batch of devices' messages, which never has references."""
+        stamp = self.header.stamp
+        senders = zip(origins.hubs, origins.sns, origins.epochs, origins.sequences, strict=True)
+        pairs = zip(rows, senders, strict=True)
+        for offset, (row, (hub, sn, boot, number)) in enumerate(pairs, self.header.first_offset):
+            sequence = None if number == NO_SEQUENCE else number
+            origin = Origin(hub, sn, boot, sequence)
+            yield Message(*row, topic, partition, offset, stamp, origin)
 
 
 def split(payload: Buffer, group: int) -> list[Batch]:

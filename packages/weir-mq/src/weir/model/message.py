@@ -18,8 +18,20 @@ class Pieces(Protocol):
         """Begin with the first one. What comes may raise any `WeirError`."""
 
 
+class Origin(NamedTuple):
+    """The device that sent a message; `sequence` is None if it asked for no check of repeats."""
+
+    hub: int
+    sn: int
+    boot: int
+    sequence: int | None
+
+
 class Message(NamedTuple):
-    """One message. `time` is microseconds since 1970; `offset` and `stamp` are the leader's."""
+    """One message. `time` is microseconds since 1970; `offset` and `stamp` are the leader's.
+
+    `origin` says which device sent it, None for what clients publish.
+    """
 
     value: bytes
     key: bytes | None = None
@@ -30,6 +42,7 @@ class Message(NamedTuple):
     partition: int = -1
     offset: int = -1
     stamp: int = -1
+    origin: Origin | None = None
 
     @property
     def size(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, cast, get_args
 
 import msgspec
 import xxhash
@@ -237,13 +237,14 @@ def check_settings(partitions: int, order: str) -> None:
     check_order(order)
 
 
-def check_order(order: str) -> None:
-    """Raise `BadRequest` unless it is an `Order`."""
+def check_order(order: str) -> Order:
+    """Return what is an `Order`. Raises `BadRequest` for what is none."""
     if order not in get_args(Order):
         raise BadRequest(
             f"order={order!r}: give 'partition' (each has one order) or 'total' (all together have "
             "one)"
         )
+    return cast(Order, order)
 
 
 def partition_for(key: bytes, partitions: int, closed: Container[int] = ()) -> int:

@@ -9,8 +9,9 @@ import pytest
 
 from weir.errors import BadBatch, TooLarge
 from weir.model.batch import Batch, encode, split
-from weir.model.columns import Origins
+from weir.model.columns import NO_SEQUENCE, Origins
 from weir.model.header import HEADER_SIZE, Columns, Packed, seal
+from weir.model.message import Origin
 
 N = 3
 VALUES = [b"one", b"", b"three"]
@@ -195,3 +196,13 @@ def test_what_is_compressed_stands_for_256_times_its_bytes_at_most() -> None:
                 Batch(packed)
         else:
             Batch(packed)
+
+
+def test_what_devices_sent_tells_its_origin() -> None:
+    origins = Origins(hubs=[7, 8], epochs=[1, 2], sequences=[5, NO_SEQUENCE], sns=[3, 4])
+    data = encode([b"a", b"b"], group=1, origins=origins)
+    first, second = Batch(data).messages("t", 0)
+    assert first.origin == Origin(hub=7, sn=3, boot=1, sequence=5)
+    assert second.origin == Origin(hub=8, sn=4, boot=2, sequence=None)
+    (plain,) = Batch(encode([b"a"], group=1)).messages("t", 0)
+    assert plain.origin is None

@@ -12,6 +12,7 @@ import msgspec
 
 from weir.client.client import Client, connect
 from weir.errors import WeirError
+from weir.model.topic import check_order
 from weir_lab.bench.comparison.own import Own
 from weir_lab.bench.harness.machine import families_cpu_seconds
 from weir_lab.bench.harness.payload import Block, Checker
@@ -121,7 +122,8 @@ class _Lone:
         """Read from the end on, while the block runs."""
         self._sent, self._checker = 0, Checker([_MESSAGES_MAX], _SIZE)
         reading = Reading(order, self._checker)
-        async with self._client.reader(_TOPIC, order=order, start="latest") as reader:
+        asked = check_order(order)
+        async with self._client.reader(_TOPIC, order=asked, start="latest") as reader:
             task = asyncio.create_task(reading.run(reader))
             self._task = task
             try:

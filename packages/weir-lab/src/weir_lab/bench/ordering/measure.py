@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -215,7 +216,7 @@ class _Measured:
         await _made(self._client, topic, settings)
         self._producers.go(msgspec.json.encode(begin))
         await self._producers.ready()
-        order = "total" if self._order == "total" else "partition"
+        order: Literal["partition", "total"] = "total" if self._order == "total" else "partition"
         async with self._client.reader(topic, max_bytes=4 * MIB, order=order) as reader:
             reading = asyncio.ensure_future(self._reading.run(reader))
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weir.model.limits import MAX_AHEAD_MS
+from weir.model.topic import Order
 from weir.testing.simulator.brokerset import BrokerSet
 from weir.testing.simulator.world import World
 from weir_lab.sim.history import History
@@ -26,7 +27,7 @@ class Scene:
     #: Where programs run.
     sites: tuple[int, ...] = (-1,)
     #: Of the topic: "partition", or "total" where consumers of the client as it ships take turns.
-    order: str = "partition"
+    order: Order = "partition"
     #: Whether messages may be delayed: where a cluster keeps the order of all partitions, none may.
     delays: bool = True
 

@@ -9,10 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weir.client.core.durations import Backoff
-
-
-class Reject(Exception):
-    """Raise it in a handler: this message will never work, take it to the dead-letter topic."""
+from weir.errors import Reject
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ def create(
     """Create a topic. It keeps messages for 7 days unless told otherwise."""
     from weir.cli.output import hint
     from weir.cli.retention import shown_retention
+    from weir.model.topic import check_order
 
     age, size = kept_seconds(retention), kept_bytes(retention_bytes)
     clusters = clusters_named(until_done)
@@ -80,8 +81,8 @@ def create(
         return await client.create_topic(
             name,
             partitions,
-            order,
-            if_absent,
+            check_order(order),
+            if_absent=if_absent,
             retention=age,
             retention_bytes=size,
             scatter_with=_together(scatter_with),

@@ -23,7 +23,7 @@ from weir.model.header import HEADER_SIZE, Columns
 from weir.model.ids import group_of
 from weir.model.limits import BATCH_BYTES_MAX
 from weir.model.message import LargeMessage, Message
-from weir.model.topic import FOREVER
+from weir.model.topic import FOREVER, check_order
 from weir.protocol.client.messages import TopicInfo
 
 _TOTAL_SIZE = struct.Struct("<I")
@@ -231,7 +231,7 @@ async def _create(client: Client, topic: m.Topic) -> None:
     await client.create_topic(
         topic.full_name,
         len(topic.partitions),
-        topic.order,
+        check_order(topic.order),
         if_absent=False,
         retention="forever" if ms == FOREVER else None if ms is None else ms / 1_000,
         retention_bytes="forever" if size == FOREVER else size,

@@ -18,6 +18,7 @@ from weir.commands.output import Form
 if TYPE_CHECKING:
     from weir.client.arguments.positions import Start
     from weir.client.client import Client
+    from weir.model.topic import Order
 
 
 def tail(
@@ -72,7 +73,7 @@ def tail(
     async def work(client: Client) -> None:
         from weir.commands.consume import Tail
 
-        shown = Tail(topic, place, follow, count, partition, keys, tag or None, order, form)
+        shown = Tail(topic, place, follow, count, partition, keys, tag or None, _known(order), form)
         await shown.show(client, sys.stdout.buffer)
 
     from weir.cli.output import hint
@@ -89,6 +90,13 @@ def tail(
         ) from None
     if form is Form.text:
         hint(f"Next: weir pub {topic} hello, or weir tail {topic} --from earliest -o json")
+
+
+def _known(order: str | None) -> Order | None:
+    """Return what has one order, None for the topic's. Raises `BadRequest`."""
+    from weir.model.topic import check_order
+
+    return None if order is None else check_order(order)
 
 
 @contextmanager
@@ -121,7 +129,7 @@ def _place(begin: str) -> Start | int:
         ) from None
 
 
-class Order(StrEnum):
+class Mode(StrEnum):
     """What a cluster promises about order; one keeps what it began with."""
 
     shared = "shared"
@@ -133,9 +141,9 @@ def sub(
     topic: Annotated[str, typer.Argument(help="The topic to consume.")],
     cluster: Annotated[str, typer.Option(help="The cluster that shares the messages.")],
     mode: Annotated[
-        Order,
+        Mode,
         typer.Option(help="keyed: messages of a key in order; ordered: all, by one consumer."),
-    ] = Order.shared,
+    ] = Mode.shared,
     count: Annotated[
         int | None, typer.Option("-n", "--count", min=1, help="End after so many messages.")
     ] = None,
@@ -153,9 +161,11 @@ def sub(
     """
 
     async def work(client: Client) -> None:
+        from weir.client.arguments.choices import consumer_mode
         from weir.commands.consume import Sub
 
-        await Sub(topic, cluster, mode.value, count, form).take(client, sys.stdout.buffer)
+        taken = Sub(topic, cluster, consumer_mode(mode.value), count, form)
+        await taken.take(client, sys.stdout.buffer)
 
     from weir.cli.output import hint
 

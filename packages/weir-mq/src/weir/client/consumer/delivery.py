@@ -11,15 +11,22 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Protocol
 
+from weir.client.arguments.choices import ConsumerMode, check_choice, duration, whole_number
 from weir.client.arguments.values import Delay
 from weir.client.connection.metadata import Places
 from weir.client.consumer.acknowledgements import Stale
-from weir.client.core.durations import seconds
 from weir.client.core.grants import Grant, Run, covers, joined, merged
 from weir.errors import BadRequest, StaleGrant, WeirError
 from weir.model.clusters import Mode
 from weir.model.ids import Address
-from weir.model.limits import ACK_RANGES_MAX, FETCH_BYTES_MAX, GRANT_MS_MAX, VALUE_BYTES_LOADED_MAX
+from weir.model.limits import (
+    ACK_RANGES_MAX,
+    FETCH_BYTES_MAX,
+    GRANT_MS_DEFAULT,
+    GRANT_MS_MAX,
+    MIB,
+    VALUE_BYTES_LOADED_MAX,
+)
 from weir.model.message import Message
 from weir.model.topic import check_name
 from weir.protocol.client import messages as m
@@ -32,25 +39,25 @@ _LOOKS = 8
 
 def lease_seconds(lease: str | float) -> float:
     """Return a lease in seconds. Raises `BadRequest` for one that is no lease."""
-    found = seconds(lease)
+    found = duration("lease", lease)
     if not 1 <= found * 1_000 <= GRANT_MS_MAX:
         raise BadRequest(f"lease={lease!r}: give 1 ms to {GRANT_MS_MAX // 1_000:,} s")
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
     """See `Client.consumer`."""
 
     cluster: str
-    max_messages: int
-    max_bytes: int
-    lease: str | float
-    ack_within: str | float
+    max_messages: int = 1_000
+    max_bytes: int = MIB
+    lease: str | float = GRANT_MS_DEFAULT / 1_000
+    ack_within: str | float = "50ms"
     on_stale: Callable[[Stale], None] | None = None
     #: A larger value, which lies in chunks, is not loaded: its message streams it.
     value_bytes_max: int = VALUE_BYTES_LOADED_MAX
-    mode: str = "shared"
+    mode: ConsumerMode = "shared"
     extend: bool = False
 
     @property
@@ -63,11 +70,12 @@ class ConsumerOptions:
         if not isinstance(self.cluster, str):
             raise TypeError(f"cluster={self.cluster!r}: name the cluster that shares the messages")
         check_name(self.cluster, "cluster")
-        if not 1 <= self.max_bytes <= FETCH_BYTES_MAX or self.max_messages < 1:
-            raise BadRequest(f"give 1 to {FETCH_BYTES_MAX:,} max_bytes, at least 1 max_messages")
+        whole_number("max_messages", self.max_messages)
+        whole_number("max_bytes", self.max_bytes, 1, FETCH_BYTES_MAX)
+        whole_number("value_bytes_max", self.value_bytes_max, 0)
         lease_seconds(self.lease)
-        if self.mode not in _MODES:
-            raise BadRequest(f'mode={self.mode!r}: give "shared", "keyed" or "ordered"')
+        duration("ack_within", self.ack_within)
+        check_choice("mode", self.mode, ConsumerMode)
 
 
 class Settled(IntEnum):

@@ -17,6 +17,7 @@ from weir.client.arguments.values import (
     check_columns,
     key_bytes,
     timing,
+    value_bytes,
 )
 from weir.client.connection.link import Link
 from weir.client.core.batcher import (
@@ -95,7 +96,7 @@ class Producer:
 
     def send(
         self,
-        value: bytes,
+        value: Any,
         *,
         key: bytes | str | None = None,
         tag: str | None = None,
@@ -108,10 +109,11 @@ class Producer:
     ) -> Sent:
         """Hand over one message; await the result for its receipt, or leave that to `flush`.
 
-        `delay`, `due` and `ttl` as for `publish`; now is what the broker's clock said last. A
-        `partition` that is not known yet is looked for: the result raises `UnknownTopic` if the
-        topic has none such, and so does `send` for the next 2 s. Raises `Overloaded` over
-        `max_buffered` bytes: `await producer.ready()` first.
+        `value` is what `publish` takes, as far as it fits in a batch; `delay`, `due` and `ttl` too,
+        where now is what the broker's clock said last. A `partition` that is not known yet is
+        looked for: the result raises `UnknownTopic` if the topic has none such, and so does `send`
+        for the next 2 s. Raises `Overloaded` over `max_buffered` bytes: `await producer.ready()`
+        first.
         """
         sender = self._sender
         if sender.buffered > self._options.max_buffered:
@@ -119,8 +121,8 @@ class Producer:
                 f"{sender.buffered:,} bytes await their confirms: `await producer.ready()` "
                 "before sending more, or raise max_buffered"
             )
-        if not isinstance(value, bytes):
-            raise TypeError(f"a value is bytes, not {type(value).__name__}; publish() takes more")
+        if type(value) is not bytes:
+            value = value_bytes(value)
         if tag is not None or time is not None or headers:
             check_columns(tag, time, headers)
         raw = None if key is None else key_bytes(key)

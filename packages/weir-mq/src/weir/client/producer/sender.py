@@ -8,6 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from weir.client.arguments.choices import (
+    AckLevel,
+    CompressionName,
+    check_choice,
+    duration,
+    whole_number,
+)
 from weir.client.connection.broker_clock import BrokerClock
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import LOOK_EVERY, Places, watch
@@ -18,7 +25,6 @@ from weir.client.producer.partitioner import Choosing, taken_apart
 from weir.client.producer.receipts import Confirmed, Handed, Limits, Timeouts
 from weir.codec.fields import Buffer
 from weir.errors import (
-    BadRequest,
     Disconnected,
     PartitionEnded,
     ProducerExpired,
@@ -37,7 +43,7 @@ _LEVELS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
     """How a producer gathers and sends; `linger` is a duration, `partition` None: by key or turn.
 
@@ -51,20 +57,20 @@ class ProducerOptions:
     max_buffered: int = 64 * MIB
     on_confirm: Callable[[Confirmed], None] | None = None
     #: "none", "lz4" or "zstd" (the extra `compress`), kept only where it makes a batch smaller.
-    compression: str = "none"
+    compression: CompressionName = "none"
     level: int | None = None
     #: "replicated"; "received": confirmed once the leader's disk has it; or "visible": confirmed
     #: once nothing can come before it in the order of all partitions any more.
-    ack: str = "replicated"
+    ack: AckLevel = "replicated"
 
     def check(self) -> None:
         """Raise `BadRequest` for options that cannot work."""
-        if not 1 <= self.batch_bytes <= BATCH_BYTES_MAX:
-            raise BadRequest(f"batch_bytes={self.batch_bytes}: give 1 to {BATCH_BYTES_MAX:,}")
-        if self.window < 1 or self.max_buffered < 1:
-            raise BadRequest("window and max_buffered must be at least 1")
-        if self.ack not in _LEVELS:
-            raise BadRequest(f'ack={self.ack!r}: give "replicated", "received" or "visible"')
+        duration("linger", self.linger)
+        whole_number("batch_bytes", self.batch_bytes, 1, BATCH_BYTES_MAX)
+        whole_number("window", self.window)
+        whole_number("max_buffered", self.max_buffered)
+        check_choice("compression", self.compression, CompressionName)
+        check_choice("ack", self.ack, AckLevel)
 
 
 class Sender:

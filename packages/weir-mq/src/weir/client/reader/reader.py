@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Protocol
+from typing import Literal, Protocol
 
+from weir.client.arguments.choices import ReadFrom, check_choice, whole_number
 from weir.client.arguments.positions import Begin, End, Start, Until, begin_of, end_of
 from weir.client.arguments.values import key_bytes
 from weir.client.connection.link import Link
@@ -23,13 +24,13 @@ from weir.errors import BadRequest
 from weir.model.limits import FETCH_BYTES_MAX, MIB, VALUE_BYTES_LOADED_MAX
 from weir.model.message import Message
 from weir.model.stamp import STAMP_MAX
-from weir.model.topic import check_order
+from weir.model.topic import Order, check_order
 
 #: Answers of one partition that are with the user or ahead of him.
 PREFETCH = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderOptions:
     """What to read: see `Client.reader`."""
 
@@ -43,13 +44,13 @@ class ReaderOptions:
     #: A larger value, which lies in chunks, is not loaded: its message streams it.
     value_bytes_max: int = VALUE_BYTES_LOADED_MAX
     #: What has one order: each "partition", all together ("total"), or None: as the topic says.
-    order: str | None = None
-    read_from: str = "leader"
+    order: Order | None = None
+    read_from: ReadFrom = "leader"
 
     def check(self) -> None:
         """Raise `BadRequest` for options that cannot work."""
-        if not 1 <= self.max_bytes <= FETCH_BYTES_MAX:
-            raise BadRequest(f"max_bytes={self.max_bytes}: give 1 to {FETCH_BYTES_MAX:,}")
+        whole_number("max_bytes", self.max_bytes, 1, FETCH_BYTES_MAX)
+        whole_number("value_bytes_max", self.value_bytes_max, 0)
         if self.partitions is not None and not self.partitions:
             raise BadRequest("partitions=[]: name at least one, or leave it out for all")
         numbers = [] if self.partitions is None else self.partitions
@@ -59,8 +60,7 @@ class ReaderOptions:
             raise BadRequest(f"partitions={numbers!r}: give a list of numbers from 0 on")
         if self.order is not None:
             check_order(self.order)
-        if self.read_from not in ("leader", "any"):
-            raise BadRequest(f"read_from={self.read_from!r}: give 'leader', or 'any' replica")
+        check_choice("read_from", self.read_from, ReadFrom)
 
     def pick(self, begin: Begin, end: End | None) -> Pick:
         """Return which messages are wanted. Raises `BadRequest`."""
@@ -107,7 +107,7 @@ class Reader:
         #: By partition, the offset behind the last committed message, as of the last fetch.
         self.committed = self._span.committed
         #: "partition" or "total", once it is open.
-        self.order = options.order or ""
+        self.order: Order | Literal[""] = options.order or ""
         self._link = link
         self._options = options
         self._feed: _Feed | None = None
@@ -216,7 +216,7 @@ class Reader:
     async def _start(self) -> _Feed:
         options, span = self._options, self._span
         places = await Places.find(self._link, self.topic)
-        self.order = options.order or places.order
+        self.order = options.order or check_order(places.order)
         barriers = Barriers(self._link, places) if self.order == "total" else None
         mine = await span.ask(self._link, places, options.partitions, barriers)
         replicas = None

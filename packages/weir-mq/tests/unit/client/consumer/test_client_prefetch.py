@@ -132,7 +132,7 @@ def test_what_is_settled_while_another_waits_for_more_counts(idle: float) -> Non
     """And so does the time until then; but not what passes while nothing is worked on."""
     clock, pace = Clock(), Told()
     holdings = Waited(clock)
-    options = ConsumerOptions("c", 1_000, 1, 30.0, 0.0)
+    options = ConsumerOptions(cluster="c", max_bytes=1, lease=30.0, ack_within=0.0)
     source = Deliveries(cast(ConsumerLeases, holdings), pace, options, clock.monotonic)
 
     def drive(step: Any) -> None:

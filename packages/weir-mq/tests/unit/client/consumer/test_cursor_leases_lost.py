@@ -56,7 +56,9 @@ class Leader:
 
 def turns_of(leader: Leader) -> Turns:
     """Return a consumer that has a turn, and works at message 0."""
-    options = ConsumerOptions("c", 10, 1_000, 30.0, 0.0, mode="ordered")
+    options = ConsumerOptions(
+        cluster="c", max_messages=10, max_bytes=1_000, lease=30.0, ack_within=0.0, mode="ordered"
+    )
     acking = Acking("t", "c", lambda stale: None)
     turns = Turns(
         cast(Link, Home()), cast(Link, None), cast(Places, leader), options, acking,
@@ -275,7 +277,9 @@ def test_a_ping_tells_nothing_of_a_partition_that_is_not_known_yet() -> None:
             return 2
 
     home = SimpleNamespace(system=REAL)
-    options = ConsumerOptions("c", 10, 1_000, 30.0, 0.0, mode="ordered")
+    options = ConsumerOptions(
+        cluster="c", max_messages=10, max_bytes=1_000, lease=30.0, ack_within=0.0, mode="ordered"
+    )
     holdings = ConsumerLeases(cast(Link, home), "t", options, lambda: None)
     holdings.places = cast(Places, Two())
     grant = Grant("t", 2, FENCE, 0, 0, 1, 1, ())

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from weir.app.core.retry_policy import Reject
+from weir.errors import Reject
 from weir_lab.bench.consumers.dormitory.ledger import Ledger
 from weir_lab.bench.harness.devices import VALUE_BYTES
 from weir_lab.bench.harness.led import Orders, Ready, be_led, report

@@ -15,12 +15,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from weir.app.app import App
-from weir.app.core.retry_policy import Reject
 from weir.app.dead_letters import CLUSTER, OFFSET, PARTITION, REASON
 from weir.app.inbox import Inbox
+from weir.client.arguments.choices import ConsumerMode
 from weir.client.client import Client
 from weir.client.core.durations import Backoff
-from weir.errors import Disconnected, Refused, WeirError
+from weir.errors import Disconnected, Refused, Reject, WeirError
 from weir.model.message import Message
 from weir.testing.simulator.clients.database import Database
 from weir.testing.simulator.clients.engine import engine_of
@@ -75,7 +75,7 @@ class Office:
         self.database = Database(scene.world)
         self.ledger = scene.history.ledger = Ledger()
         self.ledger.attempts = dice.choice((0, 3, 5))
-        self.mode = dice.choice(("shared", "shared", "keyed"))
+        self.mode: ConsumerMode = dice.choice(("shared", "shared", "keyed"))
         self.batch = dice.choice((False, False, True))
         self.timeout = dice.choice((None, 2.0))
         self._world = scene.world

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
+from weir.client.arguments.choices import consumer_mode
 from weir.client.client import Client
 from weir.client.consumer.acknowledgements import AckResult
 from weir.client.consumer.consumer import Consumer
@@ -74,7 +75,7 @@ class ShippedConsumer(Shipped):
             lease=self._lease,
             ack_within=dice.choice((0, 0.005, 0.05)),
             on_stale=lambda stale: None,
-            mode=self._mode.name.lower(),
+            mode=consumer_mode(self._mode.name.lower()),
             extend=(extends := self.world.chance(_EXTEND)),
         )
         self._extends = extends

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from weir.client.arguments.choices import AckLevel
 from weir.client.client import Client
 from weir.client.producer.producer import Producer
 from weir.client.producer.receipts import Handed, Receipt, Sent
@@ -22,7 +23,7 @@ _COUNTS = (1, 1, 2, 5)
 _MANY = (3, 8, 20)
 #: How likely the next is sent before the last is confirmed.
 _AHEAD = 0.4
-_ACKS = ("replicated", "replicated", "replicated", "received", "visible")
+_ACKS: tuple[AckLevel, ...] = ("replicated", "replicated", "replicated", "received", "visible")
 _WINDOWS = (1, 2, 8)
 #: How likely a producer is left for another one.
 _LEAVE = 0.1

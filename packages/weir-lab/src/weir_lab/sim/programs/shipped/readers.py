@@ -10,6 +10,7 @@ from weir.client.reader.reader import Reader
 from weir.errors import Disconnected, OffsetOutOfRange, ValueLost, WeirError
 from weir.model.limits import MIB
 from weir.model.message import Message
+from weir.model.topic import Order
 from weir_lab.sim.history import UNREAD, Operation, Publish, Reading, Row, Seen
 from weir_lab.sim.history import Confirmed as ConfirmedAt
 from weir_lab.sim.programs.program import TOPIC
@@ -33,7 +34,7 @@ _DWELLS = 0.15
 class ShippedReader(Shipped):
     """Reads the whole topic again and again, live or to a cut, from leaders or any replica."""
 
-    def __init__(self, scene: Scene, name: str, order: str, stays: bool = False) -> None:
+    def __init__(self, scene: Scene, name: str, order: Order, stays: bool = False) -> None:
         """Read in one order of all partitions ("total"), or in that of each ("partition"). One that
         `stays` has one live reader to the end, and nothing befalls its process: it is there when
         partitions join.

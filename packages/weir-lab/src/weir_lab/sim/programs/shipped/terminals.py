@@ -9,6 +9,7 @@ from base64 import b64decode
 from functools import partial
 from typing import Any
 
+from weir.client.arguments.choices import ConsumerMode, Order
 from weir.client.client import Client, connect
 from weir.commands.consume import Sub, Tail, for_ever
 from weir.commands.output import Form
@@ -142,7 +143,8 @@ class ShippedTail(_Terminal):
         follow = not ends and self.world.chance(0.7)
         start = "earliest" if ends or not follow or self.world.chance(0.5) else "latest"
         count = None if ends else dice.choice(_COUNTS)
-        order = None if self.scene.order == "total" else dice.choice((None, "total", "partition"))
+        orders: tuple[Order | None, ...] = (None, "total", "partition")
+        order = None if self.scene.order == "total" else dice.choice(orders)
         tail = Tail(TOPIC, start, follow, count, order=order, form=Form.json)
         seconds = None if ends else dice.choice(_LOOKS[self.scene.brokers.far])
         screen, since = self._screen(), self.world.now
@@ -185,7 +187,7 @@ class ShippedTail(_Terminal):
 class ShippedSub(_Terminal):
     """Takes messages by `weir sub`, until nothing is left that is not done."""
 
-    def __init__(self, scene: Scene, name: str, mode: str, printed: Printed) -> None:
+    def __init__(self, scene: Scene, name: str, mode: ConsumerMode, printed: Printed) -> None:
         """Note in `printed` what is printed."""
         super().__init__(scene, name)
         self._mode = mode
