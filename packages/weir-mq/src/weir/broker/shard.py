@@ -34,12 +34,14 @@ from weir.broker.replica.restore import Opened
 from weir.broker.replica.writer import SPARE_RETRY_MS, Writer
 from weir.broker.router.listing import Listing
 from weir.broker.router.requests import Requests
-from weir.broker.router.scatterings import Scatterings
 from weir.broker.router.sessions import Reception
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.reads import Reads
 from weir.broker.runtime.session import Session
+from weir.broker.scattering.coordinator import Coordinator
+from weir.broker.scattering.participant import ParticipantReports
+from weir.broker.scattering.requests import ScatteringRequests
 from weir.errors import Overloaded, Unavailable
 from weir.model.ids import REGISTRY_GROUP
 from weir.model.topic import Topic
@@ -88,7 +90,7 @@ class Shard:
         self.topics = Topics(catalog)
         self._shared = Surroundings(
             outbox, self._reads, self.budget, time, Highest(), self._admit,
-            self._peers.multi.fenced, self.topics.founded_with,
+            self._peers.multi.fenced, self.topics.founded_with, ParticipantReports(outbox),
         )  # fmt: skip
         clock = HybridClock(catalog.last_stamp, self._shared.highest)
         self._peers.refill = refill = Refill(
@@ -156,9 +158,14 @@ class Shard:
         requests.serve(self._listing.handlers())
         self._sweep = Sweep(topics, neighbours.passing, outbox, time, settings.retention_every_ms)
         requests.serve({ReportDone: self._sweep.reported})
-        parts = Scatterings(topics, registry, neighbours.passing, self._shared, authorize)
-        requests.serve(parts.handlers())
-        self._coordinator = parts.coordinator
+        self._coordinator = Coordinator(
+            topics, neighbours.passing, self._shared.reports, self._shared.highest, time, outbox,
+            self.budget,
+        )  # fmt: skip
+        scatterings = ScatteringRequests(
+            self._coordinator, topics, registry, self._shared, authorize
+        )
+        requests.serve(scatterings.handlers())
         self._set.is_hopeful = self._peers.refill.is_hopeful
         self._peers.registry_comes_again = self._registry_comes_again
 
@@ -249,6 +256,8 @@ class Shard:
             self._peers.tick()
         for event in events:
             self._heed(event)
+        if self._shared.reports.answers:  # before the flush, for what follows may join it
+            self._coordinator.take_reports()
         for writer in self._writers:
             writer.flush()
         return self._outbox.take()
@@ -288,7 +297,7 @@ class Shard:
         self._neighbours.handle(event)
         if isinstance(event, ev.TrunkClosed):
             self._orders.cut(event.shard)
-            self._coordinator.closed(event.shard)
+            self._coordinator.trunk_closed(event.shard)
 
     def _of_link(self, event: ev.PeerSent | ev.LinkOpened | ev.LinkClosed) -> None:
         self._peers.handle(event)
@@ -301,7 +310,7 @@ class Shard:
         self._watch_registry()
         self._shared.tick()
         self._orders.tick()
-        self._coordinator.tick()
+        self._coordinator.check_deadlines()
         self._listing.tick()
         self._devices.receivers.tick()
         self._neighbours.tick()
@@ -347,6 +356,8 @@ class Shard:
             self._devices.receivers.advance()
         if self._groups.ending:
             self._groups.advance()
+        if self._shared.reports.answers:
+            self._coordinator.take_reports()
         self._orders.advance()
         for writer in self._writers:
             writer.advance()

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from rigs.part_questions import ask_part
 from weir.broker.barriers.membership import Ends
 from weir.broker.partition.leader import Leading
-from weir.broker.scattering.participant import Overdue
+from weir.broker.scattering.participant import RecoverySchedule
 from weir.errors import BadRequest, PartitionEnded, UnknownTopic
 from weir.model.batch import encode
 from weir.model.ids import group_of
@@ -133,15 +134,15 @@ def test_what_is_undecided_lies_before_the_end_and_is_decided_first(
     parts = tuple(sorted(map(batch_part, (group_of(info.id, 0), group))))
     stamp = leading.intake.clock.floor + 1_000
     # Nobody finds out what became of it.
-    monkeypatch.setattr(Overdue, "tick", lambda self: None)
+    monkeypatch.setattr(RecoverySchedule, "overdue", lambda self: [])
     request = m.Prepare(info.addresses[1], grant.producer, grant.epoch, 0, stamp, parts, batch)
-    node.group(group).machine.part(request, told.append)
+    ask_part(node.shard, request, told.append)
     number = trio.leader(0).ask(a.EndPartition("t", 1))
     trio.run(1_000)
     assert state_of(trio, group).sealed > stamp
     assert state_of(trio, group_of(info.id, 0)).ends == {}
     abort = m.Decide(info.addresses[1], grant.producer, grant.epoch, 0, stamp, False, Step.ABORT)
-    node.group(group).machine.part(abort, told.append)
+    ask_part(node.shard, abort, told.append)
     trio.run(1_000)
     assert trio.leader(0).reply_to(number).ends
     assert state_of(trio, group_of(info.id, 0)).ends == {1: (state_of(trio, group).sealed, 1)}

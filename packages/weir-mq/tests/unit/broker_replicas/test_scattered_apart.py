@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rigs.part_questions import ask_part
 from weir.model.batch import encode
 from weir.model.scattering import Scattered, batch_part
 from weir.protocol.client import messages as m
@@ -33,7 +34,7 @@ def test_who_was_cut_off_behind_its_prepare_decides_as_all_do(trio: Any, is_told
     def part(group: int, request: m.Prepare | Decide) -> Any:
         told: list[Any] = []
         node = leaders[group]
-        node.group(group).machine.part(request, told.append)
+        ask_part(node.shard, request, told.append)
         node.do(node.shard.settle())
         return trio.until(lambda: told)[0]
 

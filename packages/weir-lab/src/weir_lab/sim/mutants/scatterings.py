@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from weir.broker.partition import fetches
 from weir.broker.partition.leader import Leading
+from weir.broker.runtime.outbox import Caller
 from weir.broker.scattering.coordinator import Scattering
-from weir.broker.scattering.participant import Participant, Tell
+from weir.broker.scattering.participant import Participant
 from weir.broker.state import scatterings, state
 from weir.broker.state.clusters import ClusterState
 from weir.broker.state.ranges import Ranges
@@ -47,8 +48,8 @@ def half_of_the_prepares_decide(patch: Patch) -> None:
 def never_is_said_without_a_bar(patch: Patch) -> None:
     """What is said never to be prepared is barred first, by an entry (ADR 0024, recovery)."""
 
-    def ask(self: Participant, key: tuple[Attempt, bool], tell: Tell) -> None:
-        tell(self._standing(key))
+    def ask(self: Participant, key: tuple[Attempt, bool], asker: Caller) -> None:
+        self._reports.answer(asker, self._standing(key))
 
     patch.setattr(Participant, "_ask", ask)
 

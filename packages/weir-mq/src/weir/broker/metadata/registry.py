@@ -32,6 +32,7 @@ from weir.broker.replica.refusals import no_registry
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller
 from weir.errors import (
+    Fenced,
     Halted,
     NotLeader,
     ProducerExpired,
@@ -159,16 +160,28 @@ class Registry:
         """
         epoch = 0
         if producer:
-            epoch = self.epoch_of(producer, principal) + 1
+            epoch = self._epoch_of(producer, principal) + 1
         else:
             producer = self._clock.stamp(self._time.wall_ms(), self._clock.highest)
         self._producers.propose(ProducerOpened(producer, epoch, principal), then)
 
-    def epoch_of(self, producer: int, principal: str) -> int:
-        """Return the newest epoch of a producer id.
-
-        Raises `UnknownProducer`, or `ProducerExpired` if it may have been granted and forgotten.
+    def check_epoch(self, producer: int, epoch: int, principal: str) -> None:
+        """Raise unless the principal holds the producer id, in this very epoch: `Fenced` for an
+        older one, `UnknownProducer`, or `ProducerExpired` if it may have been granted and
+        forgotten.
         """
+        held = self.catalog.producer(producer)
+        if held is not None and held.epoch == epoch and held.principal == principal:
+            return
+        granted = self._epoch_of(producer, principal)
+        if epoch < granted:
+            raise Fenced(f"producer {producer} goes on in epoch {granted}", granted)
+        raise UnknownProducer(
+            f"epoch {epoch} of producer {producer} was not granted: {granted} is the newest"
+        )
+
+    def _epoch_of(self, producer: int, principal: str) -> int:
+        """Return the newest epoch of a producer id."""
         held = self.catalog.producer(producer)
         if held is None and producer < self.catalog.forgotten_below:
             raise ProducerExpired(f"producer {producer} was granted too long ago: open a new one")

@@ -9,14 +9,8 @@ from typing import Protocol
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.reads import Reads
-from weir.broker.state.scatterings import Recover
-from weir.model.scattering import Attempt
+from weir.broker.scattering.participant import ParticipantReports
 from weir.order.clock import Highest, Time
-
-
-def _nobody(attempt: Attempt, parts: tuple[int, ...], is_committed: bool) -> None:
-    """Stand for who is to come: nothing is recovered before the shard serves."""
-
 
 #: Tells whether all that lies at or below a stamp in the order of a group's topic is there, once it
 #: is, or in vain; on behalf of a session. Raises `Refused`.
@@ -57,10 +51,10 @@ class Surroundings:
     fenced: Callable[[int], int]
     #: How many partitions the topic of a group was made with.
     founded_with: Callable[[int], int]
+    #: Answers of participants in scatterings, and what nobody has finished.
+    reports: ParticipantReports
     #: The producer id that the shard itself writes device messages with; 0 until it is granted.
     fan_in_producer: int = 0
-    #: Finishes a scattering with these parts that nobody else does.
-    recover: Recover = _nobody
     when_visible: WhenVisible = _unseen
     #: How often a leadership of a partition here began or ended.
     leads_changed: int = 0

@@ -110,7 +110,7 @@ class Leading:
         self.standings = Standings(group, state, outbox)
         self.settling = Settling(group, self.intake, state, outbox, time)
         self.parts = Participant(
-            group, state, self.intake, self.grants, shared.budget, time, shared.recover
+            group, state, self.intake, self.grants, shared.budget, time, shared.reports
         )
         self.fan_in: DeviceBatcher | None = None
         self._group = group

@@ -23,7 +23,6 @@ from weir.broker.replica.group import Group
 from weir.broker.replica.refusals import no_leader
 from weir.broker.replica.requests import assured
 from weir.broker.runtime.outbox import Caller
-from weir.broker.scattering.participant import Tell
 from weir.broker.state.state import PartitionState
 from weir.errors import DamagedRange, Refused, Unavailable
 from weir.model.batch import Batch
@@ -166,10 +165,12 @@ class Partition:
         leading.publish_devices(producer, crowd)
         self._dirty(self)
 
-    def part(self, request: Prepare | Decide, tell: Tell) -> None:
+    def part(self, request: Prepare | Decide, asker: Caller) -> None:
         """Prepare a part of a scattering, or do a step with it."""
+        if isinstance(request, Prepare):
+            self._shared.admit(self.group.id)
         self._may_wait()
-        if self._led().parts.take(request, tell):
+        if self._led().parts.take(request, asker):
             self._dirty(self)
 
     def fetch(self, caller: Caller, request: Fetch) -> None:

@@ -13,9 +13,11 @@ from weir.broker.records.control import (
     TopicCreated,
     TopicGrown,
 )
+from weir.broker.runtime.outbox import Caller
 from weir.errors import NotLeader, UnknownTopic
 from weir.model.ids import PARTITION_BITS, PARTITIONS_MAX, topic_of
 from weir.model.topic import Topic, split_name
+from weir.protocol.client.scattering import Decide, Prepare
 
 
 class Topics:
@@ -106,6 +108,13 @@ class Topics:
         if partition is None:
             raise NotLeader(f"group {group} of {topic.full_name} is not served by this shard")
         return topic, partition
+
+    def ask_part(self, request: Prepare | Decide, asker: Caller) -> None:
+        """Have a partition that is served here answer about a part of a scattering. Raises
+        `UnknownTopic`, `NotLeader`, or why it does not do what it was asked.
+        """
+        _, partition = self.partition(request.address.group)
+        partition.part(request, asker)
 
     def topic_with(self, group: int) -> Topic:
         """Return the topic of a group, wherever that is served. Raises `UnknownTopic`."""

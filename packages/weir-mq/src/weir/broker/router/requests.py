@@ -16,7 +16,6 @@ from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
 from weir.errors import (
     BadRequest,
-    Fenced,
     NotTogether,
     ProducerExpired,
     Refused,
@@ -296,18 +295,12 @@ class Requests:
         """Raise unless the session's principal holds the producer id, in this very epoch."""
         producer, epoch = header.producer, header.epoch
         try:
-            granted = self._registry.epoch_of(producer, session.principal)
+            self._registry.check_epoch(producer, epoch, session.principal)
         except ProducerExpired:
             known = partition.state.producers.known(producer)
             if known is None or known.epoch != epoch:
                 raise
-            return  # it was checked when it first wrote here, and has gone on since
-        if epoch < granted:
-            raise Fenced(f"producer {producer} goes on in epoch {granted}", granted)
-        if epoch > granted:
-            raise UnknownProducer(
-                f"epoch {epoch} of producer {producer} was not granted: {granted} is the newest"
-            )
+            # It was checked when it first wrote here, and has gone on since.
 
     def _fetch(self, session: Session, caller: Caller, request: m.Fetch) -> None:
         topic, partition = self._topics.partition(request.address.group)

@@ -5,25 +5,32 @@ A client's scattering goes on attempt by attempt, until it is clear what became 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
+from enum import Enum, auto
 from typing import NamedTuple
 
+from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Caller, Outbox
-from weir.broker.scattering.parts import Answers, Asks, Round, Ways, has, question, settle
+from weir.broker.scattering.participant import ParticipantReports
+from weir.broker.scattering.rounds import (
+    Answers,
+    LocalParts,
+    ParticipantRound,
+    ParticipantRounds,
+    RoundOwner,
+    has,
+)
 from weir.errors import NotLeader, Overloaded, Refused, StampTooFar, Unavailable, refusal
-from weir.model.ids import Address
 from weir.model.limits import MAX_AHEAD_MS, RETRY_AFTER_MS, SCATTERINGS_MAX
 from weir.model.scattering import Attempt, is_acks, part_group
 from weir.model.stamp import stamp_at
 from weir.order.clock import Highest, HybridClock, Time
 from weir.protocol.client.codec import decode_reply
-from weir.protocol.client.messages import Refusal
+from weir.protocol.client.messages import Opcode, Refusal
 from weir.protocol.client.scattering import (
     Part,
     PartState,
-    Prepare,
     Scatter,
     ScatterConfirm,
     Standing,
@@ -43,37 +50,60 @@ _LEAD_MS, _LEAD_MS_MAX = 2, 256
 _RECOVERED_WITHIN_MS = 4_000
 
 
-class Surface(NamedTuple):
+class Shared(NamedTuple):
     """What the scatterings of a shard share."""
 
-    asks: Asks
+    rounds: ParticipantRounds
     highest: Highest
     time: Time
+    outbox: Outbox
+
+
+class Phase(Enum):
+    """What the parts of a scattering, or of what is left of one, were asked for last."""
+
+    PREPARE = auto()
+    #: How it is with parts of which that is not clear.
+    ASK = auto()
+    #: That one which is not prepared never will be.
+    BAR = auto()
+    ABORT = auto()
+    COMMIT = auto()
+    #: To do what others may do the opposite of, where nothing remains to be done behind it.
+    DECIDE = auto()
+    CLOSE = auto()
+
+
+_NEVER = frozenset({Standing.NEVER})
+_CLEAR = frozenset({Standing.NEVER, Standing.COMMITTED})
 
 
 class Scattering:
-    """Prepares all parts at one stamp, tells its client once they all are, and lets them know."""
+    """Prepares all parts at one stamp, says once they all are, and lets them know."""
 
-    __slots__ = ("_above", "_again_ms", "_answers", "_attempt", "_first", "_is_told", "_is_wanted",
-                 "_lead_ms", "_parts", "_request", "_shared", "_tell", "_until_ms",
-                 "is_over")  # fmt: skip
+    __slots__ = ("_above", "_again_ms", "_answers", "_attempt", "_first", "_lead_ms", "_parts",
+                 "_phase", "_request", "_shared", "_until_ms", "caller", "outcome",
+                 "size")  # fmt: skip
 
     def __init__(
-        self, shared: Surface, request: Scatter, parts: Mapping[int, Part],
-        tell: Callable[[ScatterConfirm | Refused], None], is_wanted: Callable[[], bool],
-    ) -> None:  # fmt: skip
-        """Coordinate a request with these `parts`; `tell` is called once. It is not attempted again
-        where it `is_wanted` no more: its client asks elsewhere, and attempts would end each other.
+        self, shared: Shared, caller: Caller, request: Scatter, parts: Mapping[int, Part]
+    ) -> None:
+        """Coordinate a request of `caller` with these `parts`. It is not attempted again where its
+        client is gone: that asks elsewhere, and attempts would end each other.
         """
         self._shared = shared
+        #: Who is to be told, and what; None until that is known.
+        self.caller = caller
+        self.outcome: ScatterConfirm | Refused | None = None
         self._request = request
         self._parts = {part: parts[part] for part in sorted(parts)}
-        self._tell = tell
-        self._is_wanted = is_wanted
+        #: Bytes of its batches.
+        self.size = sum(len(part.batch) for part in parts.values())
         self._above = request.seen
         self._lead_ms = _LEAD_MS
         self._until_ms = shared.time.monotonic_ms() + WITHIN_MS
         self._attempt = Attempt(request.producer, request.epoch, request.number, 0)
+        self._phase = Phase.PREPARE
         #: Of the attempt under way.
         self._answers: Answers = {}
         #: Parts that the next attempt may be too far ahead for: the others are prepared once these
@@ -82,13 +112,17 @@ class Scattering:
         self._first: list[int] = []
         #: When to attempt it again; 0 while one is under way.
         self._again_ms = 0
-        self._is_told = False
-        self.is_over = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is known what became of it."""
+        return self.outcome is not None
 
     def begin(self) -> None:
         """Make an attempt."""
         self._again_ms = 0
-        if self._shared.time.monotonic_ms() >= self._until_ms or not self._is_wanted():
+        is_wanted = self._shared.outbox.knows(self.caller.session)
+        if self._shared.time.monotonic_ms() >= self._until_ms or not is_wanted:
             self._end(Unavailable("a scattering came to no end in time: send it again as it is"))
             return
         self._attempt = self._attempt._replace(stamp=self._next_stamp())
@@ -119,24 +153,33 @@ class Scattering:
         """Make no attempt after the one under way: its client asks again."""
         self._until_ms = 0
 
-    def tick(self) -> None:
-        """Go on after a pause."""
+    def check_pause(self) -> None:
+        """Make the next attempt, if it is time."""
         if self._again_ms and self._shared.time.monotonic_ms() >= self._again_ms:
             self.begin()
 
-    def _prepare(self, part: int) -> Prepare:
-        content = self._parts[part]
-        address = Address(0, 0, part_group(part))
-        return Prepare(
-            address, *self._attempt, tuple(self._parts), content.batch, content.acks
-        )  # fmt: skip
+    def take(self, answers: Answers) -> None:
+        """Go on with what the parts of the last round answered."""
+        match self._phase:
+            case Phase.PREPARE:
+                self._prepared(answers)
+            case Phase.ASK:
+                self._answers |= answers
+                self._known(answers)
+            case Phase.BAR:
+                self._barred(answers)
+            case Phase.COMMIT:
+                self._committed(answers)
+            case _:
+                self._aborted()
 
     def _prepare_all(self, parts: list[int]) -> None:
-        asks, now_ms = self._shared.asks, self._shared.time.monotonic_ms()
-        until_ms = now_ms + _PREPARE_MS
+        until_ms = self._shared.time.monotonic_ms() + _PREPARE_MS
         if self._until_ms:  # it was not abandoned meanwhile
             until_ms = min(until_ms, self._until_ms)
-        asks.start(Round(self._prepare, parts, until_ms, self._prepared, once=True))
+        self._phase = Phase.PREPARE
+        one = ParticipantRound(self, self._attempt, None, parts, until_ms, contents=self._parts)
+        self._shared.rounds.start(one)
 
     def _prepared(self, answers: Answers) -> None:
         self._answers |= answers
@@ -146,13 +189,9 @@ class Scattering:
             return
         unclear = [part for part, answer in self._answers.items() if _is_unclear(answer)]
         if unclear:
-            self._round(Step.ASK, unclear, self._until_ms, self._asked)
+            self._start(Phase.ASK, Step.ASK, unclear, self._until_ms)
         else:
             self._judge()
-
-    def _asked(self, answers: Answers) -> None:
-        self._answers |= answers
-        self._known(answers)
 
     def _known(self, answers: Answers) -> None:
         """Go on, if all who were asked have said how it is with their parts."""
@@ -168,7 +207,7 @@ class Scattering:
         if len(own) == len(self._parts) or has(counts, Standing.COMMITTED):
             self._commit()
         elif not own:
-            self._aborted({})
+            self._aborted()
         elif has(self._answers, Standing.NEVER):
             self._abort(own)
         else:
@@ -179,12 +218,12 @@ class Scattering:
         does not say so: another shard may have chosen the same stamp for the same scattering, so
         both make one attempt, and its prepare may come to where this one's was refused.
         """
-        left = self._shared.asks.left([part for part in self._parts if part not in own])
+        left = self._shared.rounds.left([part for part in self._parts if part not in own])
         if not left:  # their topics are gone
             self._abort(own)
             return
         until_ms = self._shared.time.monotonic_ms() + _DECIDE_MS
-        self._round(Step.ASK, left, until_ms, self._barred, _has_never)
+        self._start(Phase.BAR, Step.ASK, left, until_ms, _NEVER)
 
     def _barred(self, answers: Answers) -> None:
         # What was refused keeps its reason.
@@ -196,8 +235,9 @@ class Scattering:
 
     def _abort(self, own: list[int]) -> None:
         until_ms = self._shared.time.monotonic_ms() + _DECIDE_MS
-        asks, attempt, parts = self._shared.asks, self._attempt, self._parts
-        settle(asks, attempt, parts, own, Step.ABORT, until_ms, self._aborted)
+        self._phase = Phase.ABORT
+        rounds, attempt = self._shared.rounds, self._attempt
+        rounds.decide(self, attempt, self._parts, own, Step.ABORT, until_ms)
 
     def _is_own(self, answer: PartState | Refused) -> bool:
         """Whether a part is prepared by this attempt, or has it decided by others already."""
@@ -210,17 +250,22 @@ class Scattering:
     def _commit(self) -> None:
         # Whoever is told finds it: he may read, or scatter again, at once.
         now_ms = self._shared.time.monotonic_ms()
-        self._round(Step.COMMIT, self._parts, now_ms + _KNOWN_MS, self._committed)
+        self._start(Phase.COMMIT, Step.COMMIT, self._parts, now_ms + _KNOWN_MS)
 
     def _committed(self, answers: Answers) -> None:
         offsets = self._offsets(Standing.PREPARED)
         if offsets is not None:
             self._end(ScatterConfirm(*offsets))
         if not any(isinstance(answer, Refused) for answer in answers.values()):
-            now_ms = self._shared.time.monotonic_ms()
-            self._round(Step.CLOSE, self._parts, now_ms, lambda answers: None)
-        if not self._is_told:  # others decided it: their leaders know the offsets by now
+            self._close()
+        if not self.is_over:  # others decided it: their leaders know the offsets by now
             self._pause()
+
+    def _close(self) -> None:
+        """Let all parts forget it; nobody waits for that."""
+        parts, now_ms = list(self._parts), self._shared.time.monotonic_ms()
+        one = ParticipantRound(None, self._attempt, Step.CLOSE, parts, now_ms)
+        self._shared.rounds.start(one)
 
     def _offsets(self, standing: Standing) -> tuple[int, list[tuple[int, int]]] | None:
         """Return stamp and places of the batches if all are of that standing, at one stamp."""
@@ -239,7 +284,7 @@ class Scattering:
 
     # -- it is not, or not by this attempt ---------------------------------------------------
 
-    def _aborted(self, _: Answers) -> None:
+    def _aborted(self) -> None:
         answers = self._answers
         earlier = self._offsets(Standing.COMMITTED)
         if earlier is not None:
@@ -290,20 +335,15 @@ class Scattering:
         self._again_ms = self._shared.time.monotonic_ms() + 2 * self._lead_ms
 
     def _end(self, outcome: ScatterConfirm | Refused) -> None:
-        self._is_told = True
-        self.is_over = True
-        self._tell(outcome)
+        self.outcome = outcome
 
-    def _round(
-        self,
-        step: Step,
-        parts: Mapping[int, Part] | list[int],
-        until_ms: int,
-        then: Callable[[Answers], None],
-        enough: Callable[[Answers], bool] = lambda answers: False,
-    ) -> None:
-        make = partial(question, self._attempt, step)
-        self._shared.asks.start(Round(make, list(parts), until_ms, then, enough))
+    def _start(
+        self, phase: Phase, step: Step, parts: Iterable[int], until_ms: int,
+        enough: frozenset[Standing] = frozenset(),
+    ) -> None:  # fmt: skip
+        self._phase = phase
+        one = ParticipantRound(self, self._attempt, step, list(parts), until_ms, enough)
+        self._shared.rounds.start(one)
 
 
 def _is_unclear(answer: PartState | Refused) -> bool:
@@ -311,146 +351,173 @@ def _is_unclear(answer: PartState | Refused) -> bool:
     return isinstance(answer, NotLeader | Unavailable)
 
 
-def _has_never(answers: Answers) -> bool:
-    return has(answers, Standing.NEVER)
-
-
 class Recovery:
     """Asks all parts, decides by what they say, and sees to it that all of them know."""
 
-    __slots__ = ("_asks", "_attempt", "_done", "_left", "_parts", "_time")
+    __slots__ = ("_left", "_parts", "_phase", "_rounds", "_time", "attempt", "is_over")
 
     def __init__(
-        self, asks: Asks, attempt: Attempt, parts: tuple[int, ...], time: Time,
-        done: Callable[[Attempt], None],
-    ) -> None:  # fmt: skip
-        """Finish an attempt with these parts; `done` is told, whether it could be or not."""
-        self._asks = asks
-        self._attempt = attempt
+        self, rounds: ParticipantRounds, attempt: Attempt, parts: tuple[int, ...], time: Time
+    ) -> None:
+        """Finish an attempt with these parts, as far as that can be."""
+        self._rounds = rounds
+        self.attempt = attempt
         self._parts = parts
         #: Those whose topics are there yet.
         self._left: list[int] = []
         self._time = time
-        self._done = done
+        self._phase = Phase.ASK
+        #: Whether it was finished, or could not be.
+        self.is_over = False
 
     def begin(self, is_committed: bool) -> None:
         """Ask, and from now on nothing more of it is prepared; unless it is known to be committed:
         then who is asked may have forgotten it.
         """
-        self._left = self._asks.left(self._parts)
+        self.is_over = False
+        self._left = self._rounds.left(self._parts)
         if is_committed:
-            self._round(Step.COMMIT, self._committed)
-            return
-        self._round(Step.ASK, self._asked, _is_clear)
+            self._start(Phase.COMMIT, Step.COMMIT)
+        else:
+            self._start(Phase.ASK, Step.ASK, _CLEAR)
+
+    def take(self, answers: Answers) -> None:
+        """Go on with what the parts of the last round answered."""
+        match self._phase:
+            case Phase.ASK:
+                self._asked(answers)
+            case Phase.COMMIT if not _is_refused(answers):
+                self._start(Phase.CLOSE, Step.CLOSE)
+            case _:
+                self.is_over = True
 
     def _asked(self, answers: Answers) -> None:
         if has(answers, Standing.COMMITTED):
-            self._round(Step.COMMIT, self._committed)
+            self._start(Phase.COMMIT, Step.COMMIT)
         elif has(answers, Standing.NEVER):
-            self._settle(Step.ABORT)
-        elif any(isinstance(answer, Refused) for answer in answers.values()):
-            self._over(answers)  # somebody is not reached, and may hold it or not
+            self._decide(Step.ABORT)
+        elif _is_refused(answers):
+            self.is_over = True  # somebody is not reached, and may hold it or not
         elif len(self._left) < len(self._parts):
-            self._settle(Step.COMMIT)  # who was told "never" by a part that is gone may abort it
+            self._decide(Step.COMMIT)  # who was told "never" by a part that is gone may abort it
         else:
-            self._round(Step.COMMIT, self._committed)
+            self._start(Phase.COMMIT, Step.COMMIT)
 
-    def _committed(self, answers: Answers) -> None:
-        if any(isinstance(answer, Refused) for answer in answers.values()):
-            self._over(answers)
-        else:
-            self._round(Step.CLOSE, self._over)
-
-    def _settle(self, step: Step) -> None:
+    def _decide(self, step: Step) -> None:
+        self._phase = Phase.DECIDE
         until_ms = self._time.monotonic_ms() + _RECOVERED_WITHIN_MS
-        settle(self._asks, self._attempt, self._parts, self._left, step, until_ms, self._over)
+        self._rounds.decide(self, self.attempt, self._parts, self._left, step, until_ms)
 
-    def _over(self, answers: Answers) -> None:
-        self._done(self._attempt)
-
-    def _round(
-        self,
-        step: Step,
-        then: Callable[[Answers], None],
-        enough: Callable[[Answers], bool] = lambda answers: False,
-    ) -> None:
+    def _start(self, phase: Phase, step: Step, enough: frozenset[Standing] = frozenset()) -> None:
+        self._phase = phase
         until_ms = self._time.monotonic_ms() + _RECOVERED_WITHIN_MS
-        make = partial(question, self._attempt, step)
-        self._asks.start(Round(make, self._left, until_ms, then, enough))
+        one = ParticipantRound(self, self.attempt, step, [*self._left], until_ms, enough)
+        self._rounds.start(one)
 
 
-def _is_clear(answers: Answers) -> bool:
-    return has(answers, Standing.COMMITTED) or has(answers, Standing.NEVER)
+def _is_refused(answers: Answers) -> bool:
+    return any(isinstance(answer, Refused) for answer in answers.values())
 
 
 class Coordinator:
     """Takes whole scatterings of clients, and attempts that are left over."""
 
-    __slots__ = ("_asks", "_budget", "_outbox", "_recovering", "_running", "_surface", "_time")
+    __slots__ = ("_budget", "_outbox", "_recovering", "_reports", "_rounds", "_running", "_shared",
+                 "_time")  # fmt: skip
 
     def __init__(
-        self, ways: Ways, highest: Highest, time: Time, outbox: Outbox, budget: Budget
-    ) -> None:
-        """Begin with none."""
-        self._asks = Asks(ways, time)
+        self, parts: LocalParts, forwarder: Forwarder, reports: ParticipantReports,
+        highest: Highest, time: Time, outbox: Outbox, budget: Budget,
+    ) -> None:  # fmt: skip
+        """Begin with none. The `forwarder` reaches parts that other shards lead; of this shard's
+        own `parts` the answers come by the `reports`.
+        """
+        self._rounds = ParticipantRounds(parts, forwarder, time)
+        self._reports = reports
         self._time = time
         self._outbox = outbox
         self._budget = budget
-        self._surface = Surface(self._asks, highest, time)
+        self._shared = Shared(self._rounds, highest, time, outbox)
         self._running: list[Scattering] = []
         self._recovering: set[Attempt] = set()
+        forwarder.listen(self.answered, Opcode.PREPARE, Opcode.DECIDE)
 
     def scatter(self, caller: Caller, request: Scatter, parts: Mapping[int, Part]) -> None:
         """Coordinate a scattering; its caller is told what became of it.
 
         Raises `Overloaded`, and `StampTooFar` for a client that has seen too much.
         """
-        HybridClock(0, self._surface.highest).check_seen(self._time.wall_ms(), request.seen)
+        HybridClock(0, self._shared.highest).check_seen(self._time.wall_ms(), request.seen)
         if len(self._running) >= SCATTERINGS_MAX:
             raise Overloaded(
                 f"{SCATTERINGS_MAX:,} scatterings are under way here: try again shortly",
                 RETRY_AFTER_MS,
             )
-        size = sum(len(part.batch) for part in parts.values())
-        self._budget.charge(size)
-
-        def tell(outcome: ScatterConfirm | Refused) -> None:
-            self._budget.release(size)
-            self._running.remove(one)
-            if isinstance(outcome, Refused):
-                self._outbox.refuse(caller, outcome)
-            else:
-                self._outbox.reply(caller, outcome)
-
+        one = Scattering(self._shared, caller, request, parts)
+        self._budget.charge(one.size)
         for other in self._running:
             if other.producer == request.producer:
                 other.abandon()
-        is_wanted = partial(self._outbox.knows, caller.session)
-        one = Scattering(self._surface, request, parts, tell, is_wanted)
         self._running.append(one)
         one.begin()
+        self._end_if_over(one)
+        self.take_reports()
 
     def recover(self, attempt: Attempt, parts: tuple[int, ...], is_committed: bool) -> None:
         """Finish an attempt that nobody else does; who asks again later is not put in line."""
         if attempt not in self._recovering and len(self._recovering) < SCATTERINGS_MAX:
             self._recovering.add(attempt)
-            one = Recovery(self._asks, attempt, parts, self._time, self._recovering.discard)
-            one.begin(is_committed)
+            Recovery(self._rounds, attempt, parts, self._time).begin(is_committed)
+
+    def take_reports(self) -> None:
+        """Go on with all that participants of this shard have said, and what follows from it."""
+        answers, over = self._reports.answers, self._rounds.over
+        while answers or over:
+            if over:
+                one = over.popleft()
+                if one.owner is not None:
+                    one.owner.take(one.answers)
+                    self._end_if_over(one.owner)
+            else:
+                self._rounds.answered(*answers.popleft())
 
     def answered(self, frame: ClientFrame) -> None:
         """Take what another shard answered."""
         reply = decode_reply(frame)
         if isinstance(reply, Refusal):
-            self._asks.answered(frame.correlation, refusal(reply.code, reply.message, reply.detail))
+            error = refusal(reply.code, reply.message, reply.detail)
+            self._rounds.answered(frame.correlation, error)
         elif isinstance(reply, PartState):
-            self._asks.answered(frame.correlation, reply)
+            self._rounds.answered(frame.correlation, reply)
+        self.take_reports()
 
-    def closed(self, place: int) -> None:
+    def trunk_closed(self, place: int) -> None:
         """The trunk to a place broke."""
-        self._asks.closed(place)
+        self._rounds.trunk_closed(place)
+        self.take_reports()
 
-    def tick(self) -> None:
+    def check_deadlines(self) -> None:
         """Go on with what waits, and end what takes too long."""
-        self._asks.tick()
+        unfinished = self._reports.unfinished
+        while unfinished:
+            self.recover(*unfinished.popleft())
+        self._rounds.check_deadlines()
+        self.take_reports()
         for one in [*self._running]:
-            one.tick()
+            one.check_pause()
+            self._end_if_over(one)
+        self.take_reports()
+
+    def _end_if_over(self, one: RoundOwner) -> None:
+        """Say what became of a scattering; forget that a recovery is under way."""
+        if not one.is_over:
+            return
+        if isinstance(one, Recovery):
+            self._recovering.discard(one.attempt)
+        elif isinstance(one, Scattering):
+            self._budget.release(one.size)
+            self._running.remove(one)
+            if isinstance(one.outcome, Refused):
+                self._outbox.refuse(one.caller, one.outcome)
+            elif one.outcome is not None:
+                self._outbox.reply(one.caller, one.outcome)

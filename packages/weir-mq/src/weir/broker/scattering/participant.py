@@ -5,7 +5,8 @@ If nobody finishes a scattering in time, somebody is asked to, by the leaders of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from typing import NamedTuple
 
 from weir.broker.consumers.grants import Grants
 from weir.broker.produce.appender import Appender
@@ -19,7 +20,8 @@ from weir.broker.records.entries import BatchRecord, Payload, of_control
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.budget import Budget
-from weir.broker.state.scatterings import Outcome, Recover, Scatterings
+from weir.broker.runtime.outbox import Caller, Outbox
+from weir.broker.state.scatterings import Outcome, Scatterings
 from weir.broker.state.state import PartitionState
 from weir.errors import (
     BadBatch,
@@ -42,6 +44,7 @@ from weir.model.stamp import milliseconds_of
 from weir.order.clock import Time
 from weir.protocol.client.messages import Confirm
 from weir.protocol.client.scattering import Acks, Decide, PartState, Prepare, Standing, Step
+from weir.protocol.trunk import OWN_SESSION
 
 #: A coordinator has so long, as stamps and the leader's clock have it. Where a stamp lies too far
 #: ahead, for a clock was wrong or is, the time counts since the leader found it.
@@ -53,22 +56,53 @@ _AGAIN_MS_MAX = 8_000
 #: Where what was waited for came too late, the next one has up to so many times as long: else slow
 #: disks would let nothing ever come to be.
 _PATIENCE_MAX = 16
-#: Told how it is with a part, or why that is not known.
-Tell = Callable[[PartState | Refused], None]
 
 _Key = tuple[Attempt, bool]
 
 
-class Overdue:
-    """Looks at what is unfinished now and then, and again later each time."""
+class Unfinished(NamedTuple):
+    """An attempt that nobody has finished in time, all its parts, and whether it is known to be
+    committed.
+    """
 
-    __slots__ = ("_again", "_far", "_known", "_look_at_ms", "_patience", "_recover", "_time")
+    attempt: Attempt
+    parts: tuple[int, ...]
+    is_committed: bool
 
-    def __init__(self, known: Scatterings, time: Time, recover: Recover) -> None:
-        """Begin to lead; `recover` gets attempts and all their parts."""
+
+class ParticipantReports:
+    """What the participants of a shard have to say: answers to whoever asked about a part, and
+    which attempts are to be finished. What is for this shard's own coordinator waits here for it.
+    """
+
+    __slots__ = ("_outbox", "answers", "unfinished")
+
+    def __init__(self, outbox: Outbox) -> None:
+        """Nothing is to be said yet."""
+        self._outbox = outbox
+        #: By number, the answers to what this shard asked itself, in order.
+        self.answers: deque[tuple[int, PartState | Refused]] = deque()
+        self.unfinished: deque[Unfinished] = deque()
+
+    def answer(self, asker: Caller, answer: PartState | Refused) -> None:
+        """Say how it is with a part, or why that is not known."""
+        if asker.session == OWN_SESSION:
+            self.answers.append((asker.correlation, answer))
+        elif isinstance(answer, Refused):
+            self._outbox.refuse(asker, answer)
+        else:
+            self._outbox.reply(asker, answer)
+
+
+class RecoverySchedule:
+    """Says now and then which attempts are unfinished for too long, each later every time."""
+
+    __slots__ = ("_again", "_far", "_known", "_look_at_ms", "_patience", "_time")
+
+    def __init__(self, known: Scatterings, time: Time) -> None:
+        """Begin to lead."""
         self._known = known
         self._time = time
-        self._recover = recover
         self._look_at_ms = 0
         self._patience = 1
         #: By attempt, when to try again, and how long to wait the time after that.
@@ -76,11 +110,11 @@ class Overdue:
         #: By attempt whose stamp lies, or lay, too far ahead, when it was found.
         self._far: dict[Attempt, int] = {}
 
-    def tick(self) -> None:
-        """Let what is overdue be finished."""
+    def overdue(self) -> list[Unfinished]:
+        """Return what is to be finished now."""
         now_ms, wall_ms = self._time.monotonic_ms(), self._time.wall_ms()
         if now_ms < self._look_at_ms:
-            return
+            return []
         self._look_at_ms = now_ms + _LOOK_EVERY_MS
         overdue: dict[Attempt, tuple[tuple[int, ...], bool]] = {}
         far: dict[Attempt, int] = {}
@@ -93,11 +127,13 @@ class Overdue:
                 overdue[attempt] = parts, not is_undecided
         self._far = far
         self._again = {one: again for one, again in self._again.items() if one in overdue}
+        found = []
         for attempt, (parts, is_committed) in overdue.items():
             at_ms, pause_ms = self._again.get(attempt, (now_ms, UNDECIDED_MS))
             if now_ms >= at_ms:
                 self._again[attempt] = now_ms + pause_ms, min(2 * pause_ms, _AGAIN_MS_MAX)
-                self._recover(attempt, parts, is_committed)
+                found.append(Unfinished(attempt, parts, is_committed))
+        return found
 
     def decided(self, attempt: Attempt, committed: bool) -> None:
         """It is known what became of an attempt, perhaps because it was found out from here."""
@@ -110,31 +146,35 @@ class Participant:
     """Prepares parts, writes down what became of them, and sees to it that something does."""
 
     __slots__ = ("_asking", "_budget", "_closing", "_deciding", "_grants", "_group", "_intake",
-                 "_overdue", "_preparing", "_rows", "_state", "_taking", "_time")  # fmt: skip
+                 "_preparing", "_reports", "_rows", "_schedule", "_state", "_taking",
+                 "_time")  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, intake: Appender, grants: Grants, budget: Budget,
-        time: Time, recover: Recover,
+        time: Time, reports: ParticipantReports,
     ) -> None:  # fmt: skip
-        """Begin to lead: what earlier leaders prepared is in the state."""
+        """Begin to lead: what earlier leaders prepared is in the state. Who asks is answered by
+        the `reports`.
+        """
         self._group = group
         self._state = state
         self._intake = intake
         self._grants = grants
         self._budget = budget
         self._time = time
-        self._overdue = Overdue(state.scatterings, time, recover)
-        #: Who is told once a batch is prepared, or void.
-        self._preparing: dict[_Key, list[Tell]] = {}
+        self._reports = reports
+        self._schedule = RecoverySchedule(state.scatterings, time)
+        #: Who is answered once a batch is prepared, or void.
+        self._preparing: dict[_Key, list[Caller]] = {}
         #: Acks that are being put aside, and who asked.
-        self._taking: Proposals[Payload, tuple[_Key, AcksPrepared, Tell]]
+        self._taking: Proposals[Payload, tuple[_Key, AcksPrepared, Caller]]
         self._taking = Proposals(group.propose)
-        #: Who is told once no earlier attempt can be prepared any more.
-        self._asking: Proposals[Payload, tuple[_Key, Tell]] = Proposals(group.propose)
+        #: Who is answered once no earlier attempt can be prepared any more.
+        self._asking: Proposals[Payload, tuple[_Key, Caller]] = Proposals(group.propose)
         #: What is to be written down at the next cut, and who waits for that.
         self._rows: dict[_Key, Outcome] = {}
         self._closing: dict[_Key, None] = {}
-        self._deciding: dict[_Key, list[Tell]] = {}
+        self._deciding: dict[_Key, list[Caller]] = {}
 
     @property
     def waiting(self) -> bool:
@@ -147,17 +187,17 @@ class Participant:
         """Whether `cut` has something to propose."""
         return bool(self._rows)
 
-    def take(self, request: Prepare | Decide, tell: Tell) -> bool:
-        """Prepare a part, or do a step with it, and `tell` once that is done, or why it is not;
+    def take(self, request: Prepare | Decide, asker: Caller) -> bool:
+        """Prepare a part, or do a step with it, and answer once that is done, or why it is not;
         return whether there is something new to cut. Raises `Refused`.
         """
         if isinstance(request, Prepare):
-            return self.prepare(request, tell)
-        return self.decide(request, tell)
+            return self.prepare(request, asker)
+        return self.decide(request, asker)
 
     # -- preparing ---------------------------------------------------------------------------
 
-    def prepare(self, request: Prepare, tell: Tell) -> bool:
+    def prepare(self, request: Prepare, asker: Caller) -> bool:
         """Prepare a part: see `take`."""
         key = _attempt(request), not request.batch
         attempt, is_acks = key
@@ -167,7 +207,7 @@ class Participant:
         # A batch that others are barred with is told by the clock how high it must be.
         is_barred = known.is_barred(attempt) if is_acks else attempt in known.alone
         if known.is_prepared(*key) or key in known.committed or is_barred:
-            tell(self._standing(key))
+            self._reports.answer(asker, self._standing(key))
             return False
         if known.kept + len(self._taking) >= SCATTERINGS_KEPT_MAX:
             raise Overloaded(
@@ -175,20 +215,20 @@ class Participant:
                 RETRY_AFTER_MS,
             )
         if is_acks:
-            self._prepare_acks(key, request, tell)
+            self._prepare_acks(key, request, asker)
             return False
-        return self._prepare_batch(key, request, tell)
+        return self._prepare_batch(key, request, asker)
 
-    def _prepare_batch(self, key: _Key, request: Prepare, tell: Tell) -> bool:
+    def _prepare_batch(self, key: _Key, request: Prepare, asker: Caller) -> bool:
         attempt, intake = key[0], self._intake
         other = self._state.scatterings.producers.get(attempt.producer)
         if other is not None:
-            tell(PartState(Standing.OTHER, other.stamp))
+            self._reports.answer(asker, PartState(Standing.OTHER, other.stamp))
             return False
 
         pending = intake.preparing(attempt.producer)
         if pending is not None and pending.record.stamp == attempt.stamp:
-            self._preparing[key].append(tell)
+            self._preparing[key].append(asker)
             return False
         if pending is not None or intake.has_under_way(attempt.producer):
             raise Unavailable("other batches of this producer are under way: try again shortly")
@@ -204,34 +244,36 @@ class Participant:
             raise BadRequest("a batch and its scattering do not name the same parts")
         verdict = intake.judge(header)
         if isinstance(verdict, Confirm):
-            tell(PartState(Standing.COMMITTED, verdict.stamp, max(verdict.offset, 0)))
+            self._reports.answer(
+                asker, PartState(Standing.COMMITTED, verdict.stamp, max(verdict.offset, 0))
+            )
             return False
         assert verdict is None  # nothing of its producer is under way
         intake.check_seen(attempt.stamp)
         self._budget.check(header.raw_size)
         intake.look_into(batch)
         if not intake.clock.take(attempt.stamp):
-            tell(PartState(Standing.TOO_LOW, intake.clock.floor))
+            self._reports.answer(asker, PartState(Standing.TOO_LOW, intake.clock.floor))
             return False
         self._budget.charge(len(request.batch))
         pending = intake.accept(batch, 0, attempt.stamp)
         pending.charged = len(request.batch)
-        self._preparing[key] = [tell]
+        self._preparing[key] = [asker]
         return True
 
-    def _prepare_acks(self, key: _Key, request: Prepare, tell: Tell) -> None:
+    def _prepare_acks(self, key: _Key, request: Prepare, asker: Caller) -> None:
         attempt = key[0]
         if any(key == taking for taking, _, _ in self._taking):
             raise Unavailable("this part is being prepared: try again shortly")
         for other in self._state.scatterings.acks:
             if other[:3] == attempt[:3]:  # whoever asked first may have been heard last
-                tell(PartState(Standing.OTHER, other.stamp))
+                self._reports.answer(asker, PartState(Standing.OTHER, other.stamp))
                 return
         self._check_held(request.acks)
         self._intake.check_seen(attempt.stamp)
         self._intake.clock.raise_to(attempt.stamp)
         record = AcksPrepared(*attempt, request.parts, request.acks)
-        self._taking.propose(of_control(record), (key, record, tell))
+        self._taking.propose(of_control(record), (key, record, asker))
         for name, ranges in request.acks:
             for fence, _, _ in ranges:
                 self._grants.leases.keep(name, fence)
@@ -254,31 +296,31 @@ class Participant:
 
     # -- deciding ----------------------------------------------------------------------------
 
-    def decide(self, request: Decide, tell: Tell) -> bool:
+    def decide(self, request: Decide, asker: Caller) -> bool:
         """Do a step with a part: see `take`."""
         key = _attempt(request), request.is_acks
         known = self._state.scatterings
         if request.step == Step.ASK:
-            self._ask(key, tell)
+            self._ask(key, asker)
         elif request.step == Step.CLOSE:
             if key in known.committed:
                 self._closing[key] = None
-            tell(self._standing(key))
+            self._reports.answer(asker, self._standing(key))
         elif known.is_prepared(*key):
             commits = request.step == Step.COMMIT
             self._rows.setdefault(key, Outcome.COMMITTED if commits else Outcome.ABORTED)
-            self._deciding.setdefault(key, []).append(tell)
+            self._deciding.setdefault(key, []).append(asker)
             return True
         else:
-            tell(self._standing(key))
+            self._reports.answer(asker, self._standing(key))
         return False
 
-    def _ask(self, key: _Key, tell: Tell) -> None:
+    def _ask(self, key: _Key, asker: Caller) -> None:
         known, attempt = self._state.scatterings, key[0]
         if known.is_prepared(*key) or key in known.committed or known.is_barred(attempt):
-            tell(self._standing(key))
+            self._reports.answer(asker, self._standing(key))
             return
-        self._asking.propose(of_control(self._bar(attempt)), (key, tell))
+        self._asking.propose(of_control(self._bar(attempt)), (key, asker))
 
     def _bar(self, attempt: Attempt) -> ScatteringsBarred | AttemptBarred:
         """Return what bars an attempt: alone if a clock that was wrong gave its stamp, for the
@@ -326,41 +368,41 @@ class Participant:
         state = self._standing(key)
         if state.standing == Standing.NEVER:  # it is void
             self._intake.decided(record.producer)
-        for tell in self._preparing.pop(key, ()):
-            tell(state)
+        for asker in self._preparing.pop(key, ()):
+            self._reports.answer(asker, state)
 
     def acks_prepared(self, index: int, is_whole: bool) -> None:
         """Acks were put aside by the entry at `index`, or, if not `is_whole`, could not be."""
         taking = self._taking.applied(index)
         if taking is None:
             return
-        key, record, tell = taking
+        key, record, asker = taking
         for name, ranges in record.acks:
             for fence, _, _ in ranges:
                 self._grants.leases.let_go(name, fence)
         if is_whole:
-            tell(self._standing(key))
+            self._reports.answer(asker, self._standing(key))
             return
         try:
             self._check_held(record.acks)
         except Refused as error:
-            tell(error)
+            self._reports.answer(asker, error)
         else:  # they are where they were: it was barred, and another attempt may have them
-            tell(PartState(Standing.TOO_LOW, self._state.scatterings.barred))
+            self._reports.answer(asker, PartState(Standing.TOO_LOW, self._state.scatterings.barred))
 
     def barred(self, index: int) -> None:
         """What is not prepared by now never will be."""
         asking = self._asking.applied(index)
         if asking is not None:
-            key, tell = asking
-            tell(self._standing(key))
+            key, asker = asking
+            self._reports.answer(asker, self._standing(key))
 
     def decided(self, attempt: Attempt, is_acks: bool, committed: bool) -> None:
         """It is written down what became of a part."""
-        self._overdue.decided(attempt, committed)
+        self._schedule.decided(attempt, committed)
         key = attempt, is_acks
-        for tell in self._deciding.pop(key, ()):
-            tell(self._standing(key))
+        for asker in self._deciding.pop(key, ()):
+            self._reports.answer(asker, self._standing(key))
 
     def given_again(self, name: str, fence: int, left_ms: int) -> None:
         """Messages are with their consumer again, for what was left of their lease."""
@@ -371,21 +413,21 @@ class Participant:
     # -- time and ends -----------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Forget what is closed; find out what is undecided for too long."""
+        """Forget what is closed; say what is undecided for too long."""
         if self._closing or self._rows:
             self.cut()
-        self._overdue.tick()
+        self._reports.unfinished.extend(self._schedule.overdue())
 
     def lose(self, error: Refused) -> None:
         """This node leads no more: another will know how it is."""
-        told = [tell for tells in self._preparing.values() for tell in tells]
-        told += [tell for _, _, tell in self._taking.lose()]
-        told += [tell for _, tell in self._asking.lose()]
-        told += [tell for tells in self._deciding.values() for tell in tells]
+        askers = [asker for waiting in self._preparing.values() for asker in waiting]
+        askers += [asker for _, _, asker in self._taking.lose()]
+        askers += [asker for _, asker in self._asking.lose()]
+        askers += [asker for waiting in self._deciding.values() for asker in waiting]
         for table in (self._preparing, self._deciding, self._rows, self._closing):
             table.clear()
-        for tell in told:
-            tell(error)
+        for asker in askers:
+            self._reports.answer(asker, error)
 
 
 def _attempt(request: Prepare | Decide) -> Attempt:

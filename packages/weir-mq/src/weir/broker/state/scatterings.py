@@ -6,7 +6,7 @@ they took from grants, and give them back if the attempt is aborted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -14,10 +14,6 @@ from weir.broker.state.clusters import NEVER, NOBODY, ClusterState, Grant
 from weir.broker.state.dedupe import Answer
 from weir.broker.state.ranges import Ranges
 from weir.model.scattering import Attempt
-
-#: Told that an attempt with these parts is to be finished, whatever its coordinator does, and
-#: whether it is known to be committed.
-Recover = Callable[[Attempt, tuple[int, ...], bool], None]
 
 
 class Outcome(IntEnum):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rigs.part_questions import ask_part
 from weir.errors import (
     BadRequest,
     SequenceGap,
@@ -213,9 +214,8 @@ class Held:
 
     def prepare(self, partition: int) -> Any:
         rig = self.desk.rig
-        _, found = rig.shard.topics.partition(self.desk.group(partition))
         answers: list[Any] = []
-        found.part(prepare(self.desk, partition, self.request, self.stamp), answers.append)
+        ask_part(rig.shard, prepare(self.desk, partition, self.request, self.stamp), answers.append)
         rig.handle(m_tick())
         rig.settle()
         (answer,) = answers
@@ -227,9 +227,8 @@ class Held:
         question = m.Decide(
             address, request.producer, request.epoch, request.number, self.stamp, is_acks, step
         )
-        _, found = rig.shard.topics.partition(self.desk.group(partition))
         answers: list[Any] = []
-        found.part(question, answers.append)
+        ask_part(rig.shard, question, answers.append)
         rig.handle(m_tick())
         rig.settle()
         (answer,) = answers

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from weir.broker.scattering.coordinator import Recovery
-from weir.broker.scattering.participant import Overdue, Participant
-from weir.broker.scattering.parts import Asks, Ways
+from rigs.part_questions import ask_part
+from weir.broker.metadata.catalog import Catalog
+from weir.broker.runtime.budget import Budget
+from weir.broker.runtime.outbox import Caller
+from weir.broker.scattering.coordinator import Coordinator
+from weir.broker.scattering.participant import (
+    Participant,
+    ParticipantReports,
+    RecoverySchedule,
+    Unfinished,
+)
 from weir.errors import Refused, Unavailable
 from weir.model.batch import encode
 from weir.model.ids import group_of
 from weir.model.scattering import Attempt, Scattered, batch_part
 from weir.model.stamp import stamp_at
+from weir.order.clock import Highest
 from weir.protocol.client import messages as m
 from weir.protocol.client.scattering import Decide, PartState, Prepare, Standing, Step
 
@@ -38,19 +46,39 @@ class Time:
         return self.now
 
 
+class Way:
+    """What leads to no other shard: all parts are led here."""
+
+    shard = 0
+
+    def __init__(self) -> None:
+        self.routes = self
+
+    def toward(self, group: int) -> int:
+        return self.shard
+
+    def listen(self, *of: Any) -> None:
+        """Nothing comes from elsewhere."""
+
+
 class Parts:
     """The leaders of all parts, each of which has a standing, or is not reached."""
 
     def __init__(self, *standings: Standing | Refused) -> None:
         self.standings = dict(zip(GROUPS, standings, strict=True))
         self.asked: list[tuple[int, Step]] = []
-        self.done: list[Attempt] = []
         self.time = Time()
-        ways = Ways(0, lambda group: 0, lambda *_: None, self._local, lambda group: False)
-        self.asks = Asks(ways, self.time)
-        self.recovery = Recovery(self.asks, ATTEMPT, PARTS, self.time, self.done.append)
+        self.catalog = Catalog()
+        self.reports = ParticipantReports(cast(Any, None))
+        self.coordinator = Coordinator(
+            self, cast(Any, Way()), self.reports, Highest(), self.time, cast(Any, None), Budget(0)
+        )
 
-    def _local(self, question: Prepare | Decide, tell: Callable[[Any], None]) -> None:
+    def recover(self, is_committed: bool) -> None:
+        self.reports.unfinished.append(Unfinished(ATTEMPT, PARTS, is_committed))
+        self.run()
+
+    def ask_part(self, question: Prepare | Decide, asker: Caller) -> None:
         assert isinstance(question, Decide)
         group, step = question.address.group, Step(question.step)
         self.asked.append((group, step))
@@ -60,12 +88,12 @@ class Parts:
         if standing is Standing.PREPARED and step in (Step.COMMIT, Step.ABORT):
             standing = Standing.COMMITTED if step is Step.COMMIT else Standing.NEVER
             self.standings[group] = standing
-        tell(PartState(standing, ATTEMPT.stamp, 0))
+        self.reports.answer(asker, PartState(standing, ATTEMPT.stamp, 0))
 
     def run(self) -> None:
         for _ in range(LONG_MS // 50):
             self.time.now += 50
-            self.asks.tick()
+            self.coordinator.check_deadlines()
 
     def steps(self) -> set[Step]:
         return {step for _, step in self.asked}
@@ -81,39 +109,32 @@ def test_who_is_not_reached_may_be_prepared_so_nothing_is_decided(place: int) ->
     that all of it is committed.
     """
     parts = Parts(*[AWAY if at == place else PREPARED for at in range(3)])
-    parts.recovery.begin(is_committed=False)
-    parts.run()
+    parts.recover(is_committed=False)
     assert parts.steps() == {Step.ASK}
-    assert parts.done == [ATTEMPT], "another recovery may begin later"
     parts.standings[GROUPS[place]] = PREPARED
-    parts.recovery.begin(is_committed=False)
-    parts.run()
+    parts.recover(is_committed=False)
     assert [*parts.standings.values()] == [COMMITTED] * 3
 
 
 def test_what_one_has_committed_is_committed_though_another_is_not_reached() -> None:
     parts = Parts(COMMITTED, PREPARED, AWAY)
-    parts.recovery.begin(is_committed=False)
-    parts.run()
+    parts.recover(is_committed=False)
     assert [*parts.standings.values()] == [COMMITTED, COMMITTED, AWAY]
     assert Step.CLOSE not in parts.steps(), "who has not heard of it must be able to ask"
 
 
 def test_what_one_never_prepares_is_aborted_though_another_is_not_reached() -> None:
     parts = Parts(NEVER, PREPARED, AWAY)
-    parts.recovery.begin(is_committed=False)
-    parts.run()
+    parts.recover(is_committed=False)
     assert [*parts.standings.values()] == [NEVER, NEVER, AWAY]
 
 
 def test_what_is_committed_is_asked_about_by_nobody_and_closed_once_all_know() -> None:
     """Those who have forgotten it would say that they never prepare it."""
     parts = Parts(COMMITTED, NEVER, COMMITTED)
-    parts.recovery.begin(is_committed=True)
-    parts.run()
+    parts.recover(is_committed=True)
     expected = [(group, step) for step in (Step.COMMIT, Step.CLOSE) for group in GROUPS]
     assert parts.asked == expected
-    assert parts.done == [ATTEMPT]
     assert [*parts.standings.values()] == [COMMITTED, NEVER, COMMITTED]
 
 
@@ -134,24 +155,24 @@ def test_a_shard_asks_no_more_about_what_is_committed_and_closed(
             rig.tick()
             rig.settle()
 
-    def part(place: int, request: Prepare | Decide) -> None:
-        machines[place].part(request, lambda answer: None)
+    def part(request: Prepare | Decide) -> None:
+        ask_part(rig.shard, request, lambda answer: None)
         settle(2)
 
-    for place, address in enumerate(info.addresses):
+    for address in info.addresses:
         data = encode(
             [b"x"], group=address.group, producer=grant.producer, epoch=grant.epoch, sequence=0,
             scattered=Scattered(0, numbers),
         )  # fmt: skip
-        part(place, m.Prepare(address, *ids, numbers, bytes(data)))
-    for place, address in enumerate(info.addresses):
-        part(place, Decide(address, *ids, False, Step.COMMIT))
+        part(m.Prepare(address, *ids, numbers, bytes(data)))
+    for address in info.addresses:
+        part(Decide(address, *ids, False, Step.COMMIT))
     asked: Counter[Step] = Counter()
     decide = Participant.decide
 
-    def counted(self: Participant, request: Decide, tell: Any) -> bool:
+    def counted(self: Participant, request: Decide, asker: Caller) -> bool:
         asked[Step(request.step)] += 1
-        return decide(self, request, tell)
+        return decide(self, request, asker)
 
     monkeypatch.setattr(Participant, "decide", counted)
     settle(300)  # 15 s
@@ -171,9 +192,9 @@ def test_what_is_not_finished_is_tried_again_later_each_time() -> None:
             return [(ATTEMPT._replace(stamp=stamp_at(1_000)), False, PARTS, True)]
 
     known: Any = Known()
-    overdue = Overdue(known, time, lambda *_: begun.append(time.now))
+    schedule = RecoverySchedule(known, time)
     for _ in range(400):
         time.now += 50
-        overdue.tick()
+        begun += [time.now for _ in schedule.overdue()]
     waits = [after - before for before, after in pairwise(begun)]
     assert waits == [500, 1_000, 2_000, 4_000, 8_000]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rigs.part_questions import ask_part
 from weir.broker.api import events as ev
 from weir.errors import StaleGrant
 from weir.model.scattering import acks_part, batch_part
@@ -39,7 +40,7 @@ class Acker:
     def ask(self, request: m.Prepare | m.Decide) -> list[Any]:
         """Return what the answer will be in."""
         answers: list[Any] = []
-        self.partition.part(request, answers.append)
+        ask_part(self.rig.shard, request, answers.append)
         return answers
 
     def settle(self) -> None:

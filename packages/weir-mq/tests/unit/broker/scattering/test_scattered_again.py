@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from rigs.part_questions import ask_part
 from weir.broker.api import events as ev
+from weir.broker.runtime.outbox import Caller
 from weir.broker.scattering.participant import Participant
 from weir.errors import Unavailable
 from weir.model.batch import encode
@@ -28,9 +30,9 @@ def blocked(rig: Any) -> m.Scatter:
             sequence=0, scattered=Scattered(number, tuple(sorted(parts))),
         )  # fmt: skip
         requests.append(bytes(data))
-    _, partition = rig.shard.topics.partition(address.group)
     stamp = (rig.time.wall + 900) << 16  # for long nobody looks what became of it
-    partition.part(
+    ask_part(
+        rig.shard,
         m.Prepare(
             address, grant.producer, grant.epoch, 1, stamp, (2, batch_part(address.group)),
             requests[1],
@@ -83,9 +85,9 @@ def test_no_attempt_is_made_twice(rig: Any, monkeypatch: pytest.MonkeyPatch) -> 
     request = replace(blocked(rig), seen=(rig.time.wall + 990) << 16)
     stamps, honest = list[int](), Participant.prepare
 
-    def prepare(self: Participant, prepare: m.Prepare, tell: Any) -> bool:
+    def prepare(self: Participant, prepare: m.Prepare, asker: Caller) -> bool:
         stamps.append(prepare.stamp)
-        return honest(self, prepare, tell)
+        return honest(self, prepare, asker)
 
     monkeypatch.setattr(Participant, "prepare", prepare)
     rig.ask(1, request)
@@ -105,7 +107,6 @@ def test_a_void_part_leaves_the_next_attempt_alone(rig: Any) -> None:
         [b"a"], group=address.group, producer=grant.producer, epoch=grant.epoch, sequence=0,
         scattered=Scattered(0, parts),
     )  # fmt: skip
-    _, partition = rig.shard.topics.partition(address.group)
     now, told = rig.time.wall << 16, list[Standing]()
 
     def prepare(stamp: int, then: int = 0) -> None:
@@ -115,11 +116,11 @@ def test_a_void_part_leaves_the_next_attempt_alone(rig: Any) -> None:
                 prepare(then)
 
         ids = grant.producer, grant.epoch, 0
-        partition.part(m.Prepare(address, *ids, stamp, parts, bytes(data)), tell)
+        ask_part(rig.shard, m.Prepare(address, *ids, stamp, parts, bytes(data)), tell)
 
     prepare(now + 5, then=now + 99)
     prepare(now + 5)
     bar = m.Decide(address, 7, 0, 0, now + 9, False, Step.ASK)
-    partition.part(bar, lambda answer: None)
+    ask_part(rig.shard, bar, lambda answer: None)
     settle(rig, 2)
     assert told == [Standing.NEVER, Standing.NEVER, Standing.PREPARED]

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from rigs.part_questions import ask_part, asker_of, listen
+from weir.broker.runtime.outbox import Caller
 from weir.broker.scattering.participant import Participant
 from weir.errors import Refused, SequenceGap, StampTooFar
 from weir.model.batch import encode, split
@@ -39,23 +41,25 @@ class Alike:
         self.steps: list[tuple[int, Step]] = []
         #: What the other shard was told.
         self.told: list[Any] = []
+        listen(rig.shard)
         self.honest, decide = Participant.prepare, Participant.decide
 
-        def step(participant: Participant, request: Decide, tell: Any) -> bool:
+        def step(participant: Participant, request: Decide, asker: Caller) -> bool:
             self.steps.append((request.address.group, request.step))
-            return decide(participant, request, tell)
+            return decide(participant, request, asker)
 
         monkeypatch.setattr(Participant, "prepare", lambda *of: self.prepare(*of))
         monkeypatch.setattr(Participant, "decide", step)
 
-    def prepare(self, participant: Participant, request: m.Prepare, tell: Any) -> bool:
+    def prepare(self, participant: Participant, request: m.Prepare, asker: Caller) -> bool:
         """Refuse the first attempts, or do as one does."""
         self.asked.append(request)
         refusals = self.refusals[request.address.group]
         if not refusals:
-            return self.honest(participant, request, tell)
-        tell(refusals.pop())
-        return self.is_overtaken and self.honest(participant, request, self.told.append)
+            return self.honest(participant, request, asker)
+        self.rig.shard._shared.reports.answer(asker, refusals.pop())
+        other = asker_of(self.rig.shard, self.told.append)
+        return self.is_overtaken and self.honest(participant, request, other)
 
     def begin(self) -> int:
         """Ask this shard for the scattering; return the number of the question."""
@@ -75,7 +79,7 @@ class Alike:
     def ask(self, group: int) -> Any:
         """Return what the other shard is told of a part of the first attempt that it prepares."""
         request = next(one for one in self.asked if one.address.group == group)
-        self.rig.shard.topics.partition(group)[1].part(request, self.told.append)
+        ask_part(self.rig.shard, request, self.told.append)
         self.settle(1)
         return self.told.pop()
 
@@ -193,7 +197,8 @@ def test_a_part_that_waited_is_barred_before_another_is_aborted(
     while alike.refusals[last]:
         alike.settle(1)
     assert [one.standing for one in alike.told] == [Standing.PREPARED]
-    assert alike.times(alike.here) == 1
+    second = [one.stamp for one in alike.asked if one.address.group == last][1]
+    assert alike.here not in {one.address.group for one in alike.asked if one.stamp == second}
     asks = [(alike.here, Step.ASK), (last, Step.ASK)]
     assert alike.steps[:3] == [*asks, (alike.there, Step.ABORT)]
     assert isinstance(alike.reply(number), m.ScatterConfirm)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rigs.part_questions import ask_part
 from weir.broker.scattering import participant
 from weir.errors import Overloaded
 from weir.model.batch import encode, split
@@ -58,7 +59,7 @@ class Late:
 
     def ask(self, partition: int, request: m.Prepare | m.Decide) -> Any:
         told: list[Any] = []
-        self.partition(partition).part(request, told.append)
+        ask_part(self.rig.shard, request, told.append)
         self.settle()
         (answer,) = told
         return answer

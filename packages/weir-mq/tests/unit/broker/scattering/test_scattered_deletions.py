@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from weir.broker.scattering.parts import Asks, Ways, settle
+from rigs.part_questions import ask_part
+from weir.broker.scattering.rounds import Answers
 from weir.model import scattering
 from weir.model.batch import encode, split
 from weir.model.ids import Address
@@ -53,7 +54,7 @@ class Attempt:
 
     def ask(self, part: Part, request: m.Prepare | Decide) -> PartState:
         told: list[Any] = []
-        self.of(part).part(request, told.append)
+        ask_part(self.rig.shard, request, told.append)
         self.settle(2)
         (answer,) = told
         return answer
@@ -83,15 +84,16 @@ class Attempt:
         ]
 
 
-def asks_of(rig: Any) -> Asks:
-    """Return what asks the partitions of a shard."""
-    topics = rig.shard.topics
+class Told:
+    """What is to be told in one order; what came of it."""
 
-    def local(request: Any, tell: Any) -> None:
-        topics.partition(request.address.group)[1].part(request, tell)
+    is_over = False
 
-    ways = Ways(0, lambda group: 0, lambda *_: None, local, lambda group: group not in topics)
-    return Asks(ways, rig.time)
+    def __init__(self) -> None:
+        self.answers: Answers = {}
+
+    def take(self, answers: Answers) -> None:
+        self.is_over, self.answers = True, answers
 
 
 def test_what_is_prepared_wherever_a_topic_is_left_is_committed(rig: Any) -> None:
@@ -142,13 +144,11 @@ def test_who_aborts_goes_with_who_committed_before(rig: Any) -> None:
         one.prepare(part)
     one.delete(gone)
     assert one.decide(first, Step.COMMIT).standing == Standing.COMMITTED
-    told: list[Any] = []
+    told = Told()
     attempt = scattering.Attempt(one.grant.producer, one.grant.epoch, 0, one.stamp)
     both = [first.number, second.number]
-    settle(
-        asks_of(rig), attempt, one.numbers, both, Step.ABORT, rig.time.monotonic + 999, told.append
-    )
+    rounds = rig.shard._coordinator._rounds
+    rounds.decide(told, attempt, one.numbers, both, Step.ABORT, rig.time.monotonic + 999)
     one.settle(5)
-    (answers,) = told
-    assert {answer.standing for answer in answers.values()} == {Standing.COMMITTED}
+    assert {answer.standing for answer in told.answers.values()} == {Standing.COMMITTED}
     assert [one.values(first), one.values(second)] == [[b"first"], [b"second"]]
