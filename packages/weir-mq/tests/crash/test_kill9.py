@@ -21,7 +21,7 @@ import pytest
 import weir
 from weir.client.client import Client, connect
 from weir.client.core.durations import Backoff
-from weir.client.producer.producer import Sent
+from weir.client.producer.producer import PendingMessage
 from weir.client.producer.receipts import Receipt
 from weir.device.client import Client as DeviceClient
 from weir.protocol.device.codec import DeviceReply
@@ -103,7 +103,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.stop = threading.Event()
-        self.sent: list[list[tuple[bytes, Sent]]] = [[] for _ in range(PRODUCERS)]
+        self.sent: list[list[tuple[bytes, PendingMessage]]] = [[] for _ in range(PRODUCERS)]
         self.receipts: list[list[tuple[bytes, Receipt]]] = [[] for _ in range(PRODUCERS)]
         self.devices: list[tuple[int, bytes, DeviceReply]] = []
 

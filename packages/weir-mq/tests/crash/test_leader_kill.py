@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from weir.client.client import Client, connect
-from weir.client.producer.receipts import Sent
+from weir.client.producer.receipts import PendingMessage
 from weir.testing.nodes.node_set import NodeSet, Patient
 
 KILLS = int(os.environ.get("WEIR_LEADER_KILLS", "2"))
@@ -27,7 +27,7 @@ class Load:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.sent: list[Sent] = []
+        self.sent: list[PendingMessage] = []
         self.confirmed = 0
         self.read: list[bytes] = []
         self.consumed: Counter[int] = Counter()
@@ -47,7 +47,7 @@ class Load:
                 await asyncio.sleep(0.002)
         await asyncio.gather(*counting)
 
-    async def _count(self, sent: Sent) -> None:
+    async def _count(self, sent: PendingMessage) -> None:
         await sent
         self.confirmed += 1
 

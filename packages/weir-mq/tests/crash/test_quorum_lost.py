@@ -14,7 +14,7 @@ from pathlib import Path
 
 from weir.client.admin.administration import Part
 from weir.client.client import Client, connect
-from weir.client.producer.receipts import Confirmed
+from weir.client.producer.receipts import BatchReceipt
 from weir.testing.nodes.node_set import NodeSet, Patient, running_set
 
 NODES = 5
@@ -54,7 +54,7 @@ class Order:
                     number += 1
                 await asyncio.sleep(0.005)
 
-    def _confirm(self, batch: Confirmed) -> None:
+    def _confirm(self, batch: BatchReceipt) -> None:
         self.confirmed[batch.partition] += [
             (batch.stamp, batch.partition, batch.offset + n) for n in range(batch.count)
         ]

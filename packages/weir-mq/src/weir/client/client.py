@@ -36,8 +36,8 @@ from weir.client.consumer.delivery import ConsumerOptions
 from weir.client.core.batcher import BATCH_BYTES
 from weir.client.core.durations import Backoff, seconds
 from weir.client.core.url import parse_url
-from weir.client.producer.producer import Producer, ProducerOptions, Publishing
-from weir.client.producer.receipts import Confirmed, Receipt
+from weir.client.producer.producer import Producer, ProducerOptions, SharedProducers
+from weir.client.producer.receipts import BatchReceipt, Receipt
 from weir.client.reader.reader import Reader, ReaderOptions
 from weir.client.scattering import Scattering, Scatterings
 from weir.errors import WeirError
@@ -57,7 +57,7 @@ class Client:
     def __init__(self, link: Link) -> None:
         """Take a link that is up; `close` ends it."""
         self._link = link
-        self._publishing = Publishing(self._link, lambda topic: self.producer(topic, linger=0))
+        self._producers = SharedProducers(link)
         self._consumers: list[Consumer] = []
         self._administration = Administration(link)
         self._scatterings = Scatterings(link)
@@ -105,7 +105,7 @@ class Client:
         send = partial(Producer.publish, key=key, tag=tag, time=time, headers=headers,
                        partition=partition, delay=delay, due=due, ttl=ttl)  # fmt: skip
         delayed = delay is not None or due is not None
-        return await self._publishing.publish(topic, delayed, partial(send, value=value))
+        return await self._producers.publish(topic, delayed, partial(send, value=value))
 
     def producer(
         self,
@@ -116,7 +116,7 @@ class Client:
         window: int = 8,
         partition: int | None = None,
         max_buffered: int = 64 * MIB,
-        on_confirm: Callable[[Confirmed], None] | None = None,
+        on_confirm: Callable[[BatchReceipt], None] | None = None,
         compression: CompressionName = "none",
         level: int | None = None,
         ack: AckLevel = "replicated",
@@ -381,7 +381,7 @@ class Client:
             self._consumers.clear()
         finally:  # who is cancelled ends the link all the same
             try:
-                await self._publishing.close()
+                await self._producers.close()
             finally:
                 await self._link.close()
 

@@ -12,7 +12,7 @@ import typer
 from weir.cli import output
 from weir.cli.main import _command, main, whole_command
 from weir.cli.messages.pub import _summary
-from weir.client.producer.receipts import Confirmed
+from weir.client.producer.receipts import BatchReceipt
 from weir.commands.output import as_json, as_text, printable
 from weir.model.message import LargeMessage, Message
 
@@ -179,8 +179,8 @@ def test_a_value_that_was_not_loaded_is_told_by_its_size() -> None:
 
 
 def test_where_messages_went_is_told_by_runs() -> None:
-    def confirmed(partition: int, offset: int, count: int) -> Confirmed:
-        return Confirmed(partition, 0, count, offset, 1, False)
+    def confirmed(partition: int, offset: int, count: int) -> BatchReceipt:
+        return BatchReceipt(partition, 0, count, offset, 1, False)
 
     batches = [confirmed(1, 5, 1), confirmed(0, 3, 3), confirmed(0, 0, 3), confirmed(0, 9, 1)]
     assert _summary("t", batches) == ["t/0: offsets 0 to 5", "t/0: offset 9", "t/1: offset 5"]

@@ -177,7 +177,7 @@ def test_rows_of_arrow_go_elsewhere(known: bool) -> None:
         async with client() as w, w.producer("t") as producer:
             if known:
                 await w.end_partition("t", 2)
-                producer._sender.choosing.close_idle({2})
+                producer._sender.partitioner.close_idle({2})
             else:
                 await producer.publish_arrow(table)
                 await w.end_partition("t", 2)

@@ -16,7 +16,7 @@ import msgspec
 
 from weir.client.client import connect
 from weir.client.producer.producer import Producer
-from weir.client.producer.receipts import Confirmed
+from weir.client.producer.receipts import BatchReceipt
 from weir.model.limits import MIB
 from weir_lab.bench.harness.led import Orders, Ready, be_led, report
 from weir_lab.bench.harness.payload import Block
@@ -73,7 +73,7 @@ class Pacer:
         self._block = block
         self._due: deque[float] = deque()
 
-    def confirm(self, _: Confirmed) -> None:
+    def confirm(self, _: BatchReceipt) -> None:
         """Note a confirm; they come in the order of the batches."""
         self.last_ns = time.monotonic_ns()
         self.latencies.append(self.last_ns / 1e6 - self._due.popleft() * 1e3)

@@ -15,7 +15,7 @@ import msgspec
 
 from weir.client.client import connect
 from weir.client.producer.producer import Producer
-from weir.client.producer.receipts import Confirmed
+from weir.client.producer.receipts import BatchReceipt
 from weir.model.limits import MIB
 from weir_lab.bench.harness.led import Orders, Ready, be_led, report
 from weir_lab.bench.harness.payload import Block
@@ -58,7 +58,7 @@ class Tally:
         self.duplicates = 0
         self.batches = 0
 
-    def confirm(self, batch: Confirmed) -> None:
+    def confirm(self, batch: BatchReceipt) -> None:
         """Count a batch."""
         self.confirmed += batch.count
         self.duplicates += batch.count * batch.duplicate

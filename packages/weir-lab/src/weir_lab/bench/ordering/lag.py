@@ -19,7 +19,7 @@ import msgspec
 
 from weir.client.client import Client, connect
 from weir.client.producer.producer import Producer
-from weir.client.producer.receipts import Sent
+from weir.client.producer.receipts import PendingMessage
 from weir.client.reader.reader import Reader
 from weir.errors import WeirError
 from weir.testing.nodes.node_set import NodeSet
@@ -98,13 +98,15 @@ class _Confirms:
 
     def __init__(self, partitions: int) -> None:
         self.longest = 0.0
-        self.sent: list[asyncio.Queue[Sent]] = [asyncio.Queue() for _ in range(partitions)]
+        self.sent: list[asyncio.Queue[PendingMessage]] = [
+            asyncio.Queue() for _ in range(partitions)
+        ]
 
     async def run(self) -> None:
         """Take what is confirmed until it is cancelled."""
         await asyncio.gather(*map(self._watch, self.sent))
 
-    async def _watch(self, sent: asyncio.Queue[Sent]) -> None:
+    async def _watch(self, sent: asyncio.Queue[PendingMessage]) -> None:
         last = math.inf
         while True:
             await (await sent.get())

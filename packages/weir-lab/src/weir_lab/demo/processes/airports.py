@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from weir.client.client import connect
-from weir.client.producer.receipts import Confirmed
+from weir.client.producer.receipts import BatchReceipt
 from weir.device.client import Client as Device
 from weir_lab.demo import flights
 from weir_lab.demo.flights import DEVICE_ORIGIN, ORIGINS, TOPIC, Flights
@@ -43,7 +43,7 @@ def _chunks(count: int) -> Iterator[tuple[int, int]]:
 async def replay_batches(task: AirportTask, loaded: Flights, sent: Sent, stage: Stage) -> None:
     """Send with the client: batches of many flights, key = carrier, tag = airport."""
 
-    def on_confirm(batch: Confirmed) -> None:
+    def on_confirm(batch: BatchReceipt) -> None:
         # The only producer of this partition, so its sequence is the flight's number.
         offsets = range(batch.offset, batch.offset + batch.count)
         sent.confirm(batch.first_sequence, offsets, now_us())

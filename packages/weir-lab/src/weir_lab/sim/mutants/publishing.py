@@ -12,9 +12,9 @@ from weir_lab.sim.shape import SET
 THREE = replace(SET, shipped=(True,), rots=(0,), retentions=(0,), takers=(0,), scatterers=(2,))
 
 _CONNECTION = "weir.client.connection.connection"
-_LANE = "weir.client.producer.partition_sender"
+_PARTITION = "weir.client.producer.partition_sender"
 _LINK = "weir.client.connection.link"
-_SENDER = "weir.client.producer.sender"
+_RECEIPTS = "weir.client.producer.receipts"
 _SCATTERING = "weir.client.scattering"
 _SEQUENCER = "weir.client.core.sequencer"
 
@@ -23,9 +23,9 @@ _SEQUENCER = "weir.client.core.sequencer"
 def a_retry_does_not_keep_its_sequence(patch: Patch) -> None:
     """What is in doubt is sent again under the same producer id and sequence."""
     patch.source(
-        _LANE,
+        _PARTITION,
         "            self._sequencer.lost()\n            return",
-        "            self._sequencer.lost()\n            self._owner.forgotten(self, answer)\n"
+        "            self._sequencer.lost()\n            self._routes.renew(self)\n"
         "            return",
     )
 
@@ -51,7 +51,7 @@ def a_rewind_leaves_out_what_was_refused(patch: Patch) -> None:
 def a_batch_is_sealed_twice(patch: Patch) -> None:
     """A batch that was sealed takes no more messages."""
     patch.source(
-        _LANE,
+        _PARTITION,
         "            if not batcher.ready:\n                batcher.cut()\n",
         "            if not batcher.ready and batcher.gathering is not None:\n"
         "                self._hold(batcher.gathering)\n"
@@ -63,7 +63,7 @@ def a_batch_is_sealed_twice(patch: Patch) -> None:
 @bug(breaks={"Causal"})
 def what_a_producer_has_seen_is_not_told(patch: Patch) -> None:
     """A publish names the highest stamp that its client has seen."""
-    patch.source(_LANE, "held.seen = held.seen or link.seen", "held.seen = 0")
+    patch.source(_PARTITION, "held.seen = held.seen or link.seen", "held.seen = 0")
 
 
 @bug(breaks={"Causal"})
@@ -90,11 +90,11 @@ def what_was_read_is_not_seen(patch: Patch) -> None:
 def a_flush_waits_for_nothing(patch: Patch) -> None:
     """A flush of a producer returns once all that was sent before is confirmed."""
     patch.source(
-        _SENDER,
-        "            if not batch.settled:\n"
-        "                await self._patience.until(partial(_is_settled, batch), self._stalled)\n"
+        _RECEIPTS,
+        "            if batch.result is None:\n"
+        "                await self.until_done(batch)\n"
         "        error,",
-        "            if not batch.settled:\n                break\n        error,",
+        "            if batch.result is None:\n                break\n        error,",
     )
 
 

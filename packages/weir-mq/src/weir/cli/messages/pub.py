@@ -16,7 +16,7 @@ from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
     from weir.client.client import Client
-    from weir.client.producer.receipts import Confirmed, Sent
+    from weir.client.producer.receipts import BatchReceipt, PendingMessage
 
 Delay = Annotated[
     str | None, typer.Option(metavar="5m", help="Clusters get them no sooner than in so long.")
@@ -69,10 +69,10 @@ def pub(
         "partition": partition,
         **_timing(delay, due, ttl),
     }
-    confirmed: list[Confirmed] = []
+    confirmed: list[BatchReceipt] = []
 
     async def work(client: Client) -> list[Receipt]:
-        sent: list[Sent] = []
+        sent: list[PendingMessage] = []
         async with client.producer(topic, on_confirm=confirmed.append) as producer:
             if file is not None:
                 with file.open("rb") as source:
@@ -120,7 +120,7 @@ def _timing(delay: str | None, due: str | None, ttl: str | None) -> dict[str, st
     return {"delay": delay, "due": due, "ttl": ttl}
 
 
-def _tell_of(confirmed: list[Confirmed], error: BaseException) -> None:
+def _tell_of(confirmed: list[BatchReceipt], error: BaseException) -> None:
     """Say how much was published before it failed, or was stopped."""
     count = sum(batch.count for batch in confirmed)
     if count:
@@ -129,7 +129,7 @@ def _tell_of(confirmed: list[Confirmed], error: BaseException) -> None:
         typer.echo(f"{count:,} {many} published before {end}", err=True)
 
 
-def _summary(topic: str, confirmed: list[Confirmed]) -> list[str]:
+def _summary(topic: str, confirmed: list[BatchReceipt]) -> list[str]:
     """Say where the messages are, a line for each run of offsets of a partition."""
     runs: list[list[int]] = []
     for batch in sorted(confirmed, key=lambda batch: (batch.partition, batch.offset)):

@@ -1,4 +1,4 @@
-"""One TCP connection to a broker: the asyncio shell of a `Session`."""
+"""One TCP connection to a broker, the asyncio shell of a `Session`; and how it is made."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterator
-from typing import cast
+from functools import partial
+from itertools import count
+from typing import Protocol, cast
 from weakref import WeakSet
 
 from weir.client.core.session import Session
-from weir.errors import Disconnected, RemoteProtocolError, refusal
+from weir.errors import Disconnected, RemoteProtocolError, WeirError, WrongSystem, refusal
+from weir.model.ids import Address
 from weir.model.limits import KIB, REQUESTS_PENDING_MAX
 from weir.protocol.client import messages as m
 
@@ -22,9 +25,9 @@ DEAD_AFTER = 30.0
 #: Where others can take over, who owes an answer is asked and given up sooner.
 PROMPT_PING_AFTER = 0.3
 PROMPT_DEAD_AFTER = 2.0
-#: Who owes an answer for so long may have been followed by another leader: see `on_silent`.
+#: Who owes an answer for so long may have been followed by another leader: see `Silence`.
 SILENT_AFTER = 0.3
-#: How often `on_silent` is called from then on.
+#: How often that is noted from then on.
 SILENT_EVERY = 0.1
 #: The loop was busy for so long: what came meanwhile was not heard yet.
 _LATE = 0.5
@@ -40,6 +43,75 @@ _CONNECTIONS = 1 << 23
 OnAnswer = Callable[[int, m.Reply | Disconnected], None]
 
 
+class Sender(Protocol):
+    """Someone who sends by himself and wants to know when he can."""
+
+    def writable(self) -> None:
+        """Requests can be sent, again or for the first time."""
+
+    def end(self, error: WeirError) -> None:
+        """Requests can never be sent again."""
+
+
+class Senders:
+    """All who send over the connections of one client by themselves."""
+
+    __slots__ = ("_senders",)
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        #: In the order in which they came.
+        self._senders: dict[Sender, None] = {}
+
+    def add(self, sender: Sender) -> None:
+        """Tell one from now on."""
+        self._senders[sender] = None
+
+    def remove(self, sender: Sender) -> None:
+        """Tell one no more."""
+        self._senders.pop(sender, None)
+
+    def wake(self) -> None:
+        """A connection is open or has room again, or requests go another way from now on."""
+        for sender in [*self._senders]:
+            sender.writable()
+
+    def end(self, error: WeirError) -> None:
+        """There will be no connection again."""
+        for sender in [*self._senders]:
+            sender.end(error)
+
+
+class Silence:
+    """The connections on which answers are due and nothing comes, until somebody takes them."""
+
+    __slots__ = ("_came", "_connections")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._connections: dict[Connection, None] = {}
+        self._came = asyncio.Event()
+
+    def add(self, connection: Connection) -> None:
+        """Note a connection: again and again for as long as it is silent."""
+        self._connections[connection] = None
+        self._came.set()
+
+    async def take(self) -> list[Connection]:
+        """Return those that were noted since the last call, once there are any."""
+        await self._came.wait()
+        self._came.clear()
+        connections, self._connections = [*self._connections], {}
+        return connections
+
+
+class Work(Protocol):
+    """What a consumer works on, which pings tell."""
+
+    def in_hand(self) -> list[tuple[Address, str, m.Runs]]:
+        """Return it by partition and cluster."""
+
+
 class Connection(asyncio.Protocol):
     """Requests out, replies in. Pings after 10 s of silence; 30 s of silence end it.
 
@@ -48,19 +120,19 @@ class Connection(asyncio.Protocol):
 
     def __init__(
         self,
-        on_writable: Callable[[], None],
-        on_silent: Callable[[Connection], None] | None = None,
-        ping: Callable[[], m.Ping] = m.Ping,
+        senders: Senders,
+        silence: Silence | None = None,
+        work: Work | None = None,
         number: int = 0,
     ) -> None:
-        """Take whom to tell that writing goes on after a pause, and, if it is `prompt`, that it is
-        silent: that is told again and again. `ping` makes the pings. Connections of other numbers
-        number their requests otherwise.
+        """Take whom to wake when writing goes on after a pause, and, if it is `prompt`, where to
+        note that it is silent. Pings tell of `work`. Connections of other numbers number their
+        requests otherwise.
         """
         self._loop = asyncio.get_running_loop()
-        self._on_writable = on_writable
-        self._on_silent = on_silent
-        self._ping = ping
+        self._senders = senders
+        self._silence = silence
+        self._work = work
         self._session: Session[OnAnswer] = Session(number % _CONNECTIONS * _REQUESTS + 1)
         self._transport: asyncio.Transport | None = None
         self._paused = False
@@ -98,7 +170,7 @@ class Connection(asyncio.Protocol):
         """Yield the requests that await an answer too long. What the broker may keep for a while
         is due once that is over, or once a ping that came behind it has no answer either.
         """
-        late_ms = (self._silence() - SILENT_AFTER) * 1_000
+        late_ms = (self._silent_for() - SILENT_AFTER) * 1_000
         if self._ping_at > self._heard and self._loop.time() - self._ping_at >= SILENT_AFTER:
             late_ms = math.inf
         if late_ms >= 0:
@@ -111,7 +183,7 @@ class Connection(asyncio.Protocol):
         for on_answer, correlation in self._session.let_go(which, _ignore):
             on_answer(correlation, answer)
 
-    def _silence(self) -> float:
+    def _silent_for(self) -> float:
         """Return for how many seconds answers are due and nothing has come."""
         return self._loop.time() - max(self._heard, self._owed)
 
@@ -189,7 +261,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hand each reply to whoever asked."""
         self._heard = self._loop.time()
-        was_full = self._session.full
+        was_full = len(self._session.pending) >= REQUESTS_PENDING_MAX
         try:
             answered = self._session.receive(data)
         except RemoteProtocolError as error:
@@ -198,7 +270,7 @@ class Connection(asyncio.Protocol):
         for one in answered:
             one.handle(one.correlation, one.reply)
         if was_full and self.writable:
-            self._on_writable()
+            self._senders.wake()
 
     def pause_writing(self) -> None:
         """The transport holds enough: producers wait."""
@@ -207,7 +279,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The transport has room again."""
         self._paused = False
-        self._on_writable()
+        self._senders.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell everybody who waits."""
@@ -232,7 +304,7 @@ class Connection(asyncio.Protocol):
         silence = now - self._heard
         ping_after, dead_after = PING_AFTER, DEAD_AFTER
         if self.prompt and len(self._session):
-            silence = self._silence()
+            silence = self._silent_for()
             ping_after, dead_after = PROMPT_PING_AFTER, PROMPT_DEAD_AFTER
         if silence >= dead_after:
             self.abort(Disconnected(f"nothing heard for {silence:.0f} s"))
@@ -241,18 +313,57 @@ class Connection(asyncio.Protocol):
         if self.prompt:
             is_silent = self.is_silent
             most = SILENT_EVERY if is_silent else SILENT_AFTER
-            if is_silent and self._on_silent is not None:
-                self._on_silent(self)
+            if is_silent and self._silence is not None:
+                self._silence.add(self)
         pinged = self.prompt and self._ping_at > self._heard
         if silence >= ping_after and not pinged and not self._session.full:
             self._ping_at = now
-            self.send(self._ping(), _ignore)
+            self.send(m.Ping(() if self._work is None else tuple(self._work.in_hand())), _ignore)
         wait = ping_after - silence if silence < ping_after else dead_after - silence
         self._listen_in(max(min(wait, most), 0.001))
 
     def _listen_in(self, wait: float) -> None:
         self._next = self._loop.time() + wait
         self._beat = self._loop.call_later(wait, self._listen)
+
+
+class Dialler:
+    """Makes the connections of one client: dials, and says hello."""
+
+    def __init__(
+        self, name: str, senders: Senders, silence: Silence, work: Work | None = None
+    ) -> None:
+        """Take what the client calls itself, and what its connections take."""
+        self.name = name
+        self._senders = senders
+        self._silence = silence
+        self._work = work
+        #: Who sends over several connections knows an answer by its number alone, so each has
+        #: numbers of its own.
+        self._made = count()
+
+    async def dial(
+        self, host: str, port: int, timeout: float, system: int
+    ) -> tuple[Connection, m.Welcome]:
+        """Return a connection and what the broker there said, which is of `system` (0: any).
+
+        Raises `OSError`, `TimeoutError`, `Refused` or `Disconnected`.
+        """
+        make = partial(Connection, self._senders, self._silence, self._work, next(self._made))
+        async with asyncio.timeout(timeout):
+            loop = asyncio.get_running_loop()
+            _, connection = await loop.create_connection(make, host, port)
+        try:
+            welcome = await connection.request(m.Hello(self.name, system), timeout)
+            if not isinstance(welcome, m.Welcome) or welcome.protocol != m.PROTOCOL:
+                raise WrongSystem(f"{host}:{port} speaks another protocol: upgrade the older side")
+            if system not in (0, welcome.system):
+                raise WrongSystem(f"{host}:{port} belongs to another system: check the URL")
+        except BaseException as error:
+            connection.abort(error if isinstance(error, Exception) else None)
+            raise
+        connection.prompt, connection.node = bool(welcome.nodes), welcome.node
+        return connection, welcome
 
 
 def _in_words(request: m.Request) -> str:

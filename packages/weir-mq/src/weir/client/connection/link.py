@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import count
 from random import Random
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from weir.client.connection.connection import Connection, OnAnswer
-from weir.client.connection.pool import Leaders, Ways
+from weir.client.connection.connection import (
+    Connection,
+    Dialler,
+    OnAnswer,
+    Senders,
+    Silence,
+    Work,
+)
+from weir.client.connection.pool import ConnectionPool, Leaders
 from weir.client.connection.system import REAL, System
 from weir.client.core.durations import Backoff, seconds
 from weir.errors import (
@@ -26,7 +31,6 @@ from weir.errors import (
     StampTooFar,
     Unavailable,
     WeirError,
-    WrongSystem,
 )
 from weir.model.ids import Address
 from weir.protocol.client import messages as m
@@ -52,16 +56,6 @@ class _Unmet(Exception):
     """A node that was founded in a set and has not met it: others know more."""
 
 
-class Sender(Protocol):
-    """Someone who sends by himself and wants to know when he can."""
-
-    def writable(self) -> None:
-        """The link is up, again or for the first time, or has room after a pause."""
-
-    def ended(self, error: WeirError) -> None:
-        """The link will never be up again."""
-
-
 @dataclass(slots=True)
 class _Stream:
     """Batches of one partition that are under way, all by one connection: none overtakes."""
@@ -84,8 +78,9 @@ class Link:
         request_timeout: float,
         random: Random,
         system: System = REAL,
+        work: Work | None = None,
     ) -> None:
-        """Take where to dial, in order of preference; `start` begins.
+        """Take where to dial, in order of preference; `start` begins. Pings tell of `work`.
 
         What the nodes there tell of others of their set is dialled behind these.
         """
@@ -98,50 +93,47 @@ class Link:
         self.seen = 0
         self.welcome: m.Welcome | None = None
         self.error: WeirError | None = None
-        #: In the order in which they came.
-        self.senders: dict[Sender, None] = {}
-        #: What a consumer works on, which pings tell.
-        self.works_on: Callable[[], list[tuple[Address, str, m.Runs]]] = list
-        #: How many connections were made: who sends over several of them knows an answer by its
-        #: number alone, so each has numbers of its own.
-        self._dialled = count()
+        #: Who sends by himself.
+        self.senders = Senders()
+        silence = Silence()
+        self._dialler = Dialler(name, self.senders, silence, work)
+        self._pool = ConnectionPool(self._dialler, self.senders)
+        self._leaders = Leaders(self._pool, silence)
         self._hosts = hosts
-        self._name = name
-        self._connection: Connection | None = None
-        self._ways = Ways(self._greeted, self._writable)
-        self._leaders = Leaders(self._ways, lambda: self._connection)
         self._streams: dict[int, _Stream] = {}
         self._up = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._last_failure = ""
         #: The host that answered last.
-        self._home = ""
+        self._host = ""
         #: The first try of this round at which a node was passed over that has not met its set.
         self._unmet_at: int | None = None
 
     @property
     def is_up(self) -> bool:
         """Whether there is a connection just now."""
-        return self._connection is not None
+        return self._pool.home is not None
 
     async def start(self) -> None:
         """Return once connected. Raises `Disconnected` after `request_timeout` without."""
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="weir link")
+        self._leaders.start()
         try:
             await self._connected(self.request_timeout)
         except BaseException:
             await self.close()
             raise
 
-    def another(self) -> Link:
-        """Return a link to the same system, for what must end with a connection of its own."""
+    def another(self, work: Work) -> Link:
+        """Return a link to the same system, for work that must end with a connection of its own."""
         return Link(
             self._places,
-            name=self._name,
+            name=self._dialler.name,
             retry=self.retry,
             request_timeout=self.request_timeout,
             random=self.random,
             system=self.system,
+            work=work,
         )
 
     async def close(self) -> None:
@@ -153,10 +145,10 @@ class Link:
                 await asyncio.wait([keeper])
         finally:  # who is cancelled ends it all the same
             self._end(Disconnected("the client is closed"))
-        if self._connection is not None:
-            await self._connection.close()
+        if self._pool.home is not None:
+            await self._pool.home.close()
         await self._leaders.close()
-        await self._ways.close()
+        await self._pool.close()
 
     def saw(self, stamp: int) -> None:
         """Remember the highest stamp: what is sent from now on is ordered behind it."""
@@ -165,7 +157,7 @@ class Link:
 
     def send(self, request: m.Request, on_answer: OnAnswer) -> int | None:
         """Send now and return the correlation number; None while that is not possible."""
-        way, connection = self._ways.toward(request), self._connection
+        way, connection = self._pool.toward(request), self._pool.home
         if way is not None and way.undecided:
             return None
         if way is not None and way.connection is not None:
@@ -196,7 +188,7 @@ class Link:
             if not stream.count and self._streams.get(group) is stream:
                 del self._streams[group]
             if is_left:
-                self._writable()
+                self.senders.wake()
 
         correlation = connection.send(request, answered)
         stream.count += 1
@@ -228,7 +220,7 @@ class Link:
                 if at_home:
                     connection = self._leaders.instead(request, await self._connected(left))
                 else:
-                    connection = self._ways.near(near) or await self._toward(request, left)
+                    connection = self._pool.near(near) or await self._toward(request, left)
             except Disconnected:
                 # Why a node refused helps more than that no other one was reached after it.
                 if refused is None:
@@ -242,7 +234,7 @@ class Link:
                 attempt += 1
                 pause = self.pause(attempt, error)
                 refused = error if isinstance(error, Refused) else refused
-                if connection is not self._connection:
+                if connection is not self._pool.home:
                     at_home = True  # which passes on what it cannot answer
                 elif isinstance(error, NotLeader | Unavailable):
                     self.doubt(attempt)
@@ -256,9 +248,6 @@ class Link:
             if not isinstance(reply, kind):
                 raise TypeError(f"{type(request).__name__} was answered by {reply!r}")
             return reply
-
-    def _ping(self) -> m.Ping:
-        return m.Ping(tuple(self.works_on()))
 
     async def wall_ms(self) -> int:
         """Return what the clock of the broker says, in milliseconds since 1970."""
@@ -278,8 +267,8 @@ class Link:
         """Tell of the how-manieth refusal in a row because of no leader: the node may be cut off
         from the others, so that it never learns of one.
         """
-        if attempt % _TRIES_A_NODE == 0 and self._connection is not None and self._of_several:
-            self._connection.abort(Disconnected("this node knows of no leader: another may"))
+        if attempt % _TRIES_A_NODE == 0 and self._pool.home is not None and self._of_several:
+            self._pool.home.abort(Disconnected("this node knows of no leader: another may"))
 
     @property
     def _of_several(self) -> bool:
@@ -288,20 +277,20 @@ class Link:
 
     async def learn(self, addresses: Sequence[Address]) -> None:
         """Ask which nodes there are if one of these addresses names one that is not known."""
-        if self.welcome is None or not self._ways.lacks(addresses):
+        if self.welcome is None or not self._pool.lacks(addresses):
             return
-        welcome = await self.request(m.Hello(self._name, self.welcome.system), m.Welcome)
+        welcome = await self.request(m.Hello(self._dialler.name, self.welcome.system), m.Welcome)
         if welcome.node == self.welcome.node:
             self.welcome = welcome
-            await self._ways.welcomed(self._home, welcome)
+            await self._pool.welcomed(self._host, welcome)
 
     def led_by(self, address: Address, node: int) -> Address:
         """Return the address of a partition that `node` is said to lead."""
-        return self._ways.led_by(address, node)
+        return self._pool.led_by(address, node)
 
     def is_astray(self, address: Address) -> bool:
         """Whether what goes to this address is passed on, for its node is not reached itself."""
-        return self._ways.is_astray(address)
+        return self._pool.is_astray(address)
 
     @property
     def _places(self) -> list[tuple[str, int]]:
@@ -310,7 +299,7 @@ class Link:
         return list(dict.fromkeys([*self._hosts, *((host, port) for _, host, port in told)]))
 
     async def _toward(self, request: m.Request, timeout: float) -> Connection:
-        way = self._ways.toward(request)
+        way = self._pool.toward(request)
         if way is not None:
             loop = asyncio.get_running_loop()
             until = loop.time() + timeout
@@ -325,18 +314,18 @@ class Link:
         return self._leaders.instead(request, await self._connected(timeout))
 
     async def _connected(self, timeout: float) -> Connection:
-        if self._connection is None and self.error is None:
+        if self._pool.home is None and self.error is None:
             try:
                 async with asyncio.timeout(timeout):
                     # One that came may be gone again before this has its turn.
-                    while self._connection is None and self.error is None:
+                    while self._pool.home is None and self.error is None:
                         await self._up.wait()
             except TimeoutError:
                 raise _unreached(self._places, timeout, self._last_failure) from None
         if self.error is not None:
             raise self.error
-        assert self._connection is not None
-        return self._connection
+        assert self._pool.home is not None
+        return self._pool.home
 
     async def _keep(self) -> None:
         attempt = turn = 0
@@ -384,7 +373,8 @@ class Link:
         """Return a connection to a node. If this `passes_over` nodes that have not met their set,
         raises `_Unmet` for one; else such a node is left after a second unless it is the only one.
         """
-        connection, welcome = await self._greeted(host, port, timeout)
+        system = self.welcome.system if self.welcome else 0
+        connection, welcome = await self._dialler.dial(host, port, timeout, system)
         if not welcome.met:
             unmet = _Unmet(f"{host}:{port} has not met its set yet: see `weir node status` there")
             if passes_over:
@@ -394,53 +384,22 @@ class Link:
                 asyncio.get_running_loop().call_later(_UNMET_SECONDS, connection.abort, unmet)
         if welcome.met or self.welcome is None:  # what others told of the set stays true
             self.welcome = welcome
-            self._home = host
-            await self._ways.welcomed(host, welcome)
+            self._host = host
+            await self._pool.welcomed(host, welcome)
         return connection
 
-    async def _greeted(self, host: str, port: int, timeout: float) -> tuple[Connection, m.Welcome]:
-        """Dial and say hello. Raises `OSError`, `TimeoutError`, `Refused` or `Disconnected`."""
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(timeout):
-            _, connection = await loop.create_connection(
-                partial(self._new_connection, next(self._dialled)), host, port
-            )
-        system = self.welcome.system if self.welcome else 0
-        try:
-            welcome = await connection.request(m.Hello(self._name, system), timeout)
-            if not isinstance(welcome, m.Welcome) or welcome.protocol != m.PROTOCOL:
-                raise WrongSystem(f"{host}:{port} speaks another protocol: upgrade the older side")
-            if system not in (0, welcome.system):
-                raise WrongSystem(f"{host}:{port} belongs to another system: check the URL")
-        except BaseException as error:
-            connection.abort(error if isinstance(error, Exception) else None)
-            raise
-        connection.prompt, connection.node = bool(welcome.nodes), welcome.node
-        return connection, welcome
-
-    def _new_connection(self, number: int) -> Connection:
-        return Connection(self._writable, self._leaders.owes, self._ping, number)
-
     async def _use(self, connection: Connection) -> None:
-        self._connection = connection
         self._up.set()
-        self._writable()
-        await connection.over.wait()
-        self._connection = None
+        await self._pool.use(connection)
         self._up.clear()
         if self.welcome is not None and self._of_several:
-            self._ways.lost(self.welcome.node)
-
-    def _writable(self) -> None:
-        for sender in [*self.senders]:
-            sender.writable()
+            self._pool.lost(self.welcome.node)
 
     def _end(self, error: WeirError) -> None:
         if self.error is None:
             self.error = error
             self._up.set()
-            for sender in [*self.senders]:
-                sender.ended(error)
+            self.senders.end(error)
 
 
 def redial_pause(retry: Backoff, attempt: int, places: int, dice: float) -> float:

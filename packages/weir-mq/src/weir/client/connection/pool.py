@@ -7,11 +7,11 @@ starting again, requests go by the connection that was dialled first: any shard 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import Any
 
-from weir.client.connection.connection import Connection
+from weir.client.connection.connection import Connection, Dialler, Senders, Silence
 from weir.errors import Disconnected, NotLeader, WeirError
 from weir.model.ids import Address
 from weir.protocol.client import admin as a
@@ -19,14 +19,11 @@ from weir.protocol.client import messages as m
 
 DIAL_TIMEOUT = 2.0
 #: Long enough for most ports that can be reached; requests wait for it, but only the first time.
-PATIENCE = 0.5
+DECIDED_WITHIN = 0.5
 _REST_FIRST = 0.2
 _REST_MOST = 30.0
 #: Another node that went comes back; a port behind a firewall does not.
 _REST_MOST_NODE = 2.0
-
-#: Dials a host and port, says hello, and returns the connection and its welcome.
-Dial = Callable[[str, int, float], Awaitable[tuple[Connection, m.Welcome]]]
 
 #: Seconds that a node has to answer before it is asked again.
 ASK_WITHIN = 0.5
@@ -49,20 +46,23 @@ class Node:
         self.ports = ports
 
 
-class Way:
+class ShardConnection:
     """The way to one shard; `connection` while it is open."""
 
-    def __init__(self, node: Node, shard: int, dial: Dial, changed: Callable[[], None]) -> None:
-        """Dial nothing yet; `changed` is called whenever requests go another way from then on."""
+    def __init__(
+        self, node: Node, shard: int, system: int, dialler: Dialler, senders: Senders
+    ) -> None:
+        """Dial nothing yet. `senders` are woken whenever requests go another way from then on."""
         self.connection: Connection | None = None
         self.shard = shard
         self._node = node
-        self._dial = dial
-        self._changed = changed
+        self._system = system
+        self._dialler = dialler
+        self._senders = senders
         self._keeper: asyncio.Task[None] | None = None
         #: Set once it is known whether the port can be reached.
         self._tried = asyncio.Event()
-        self._hurry: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.TimerHandle | None = None
 
     @property
     def undecided(self) -> bool:
@@ -74,7 +74,7 @@ class Way:
         if self._keeper is None:
             loop = asyncio.get_running_loop()
             self._keeper = loop.create_task(self._keep(), name="weir way")
-            self._hurry = loop.call_later(PATIENCE, self._decide)
+            self._deadline = loop.call_later(DECIDED_WITHIN, self._decide)
 
     async def decided(self) -> None:
         """Return once it is known whether the port can be reached; that is soon."""
@@ -82,8 +82,8 @@ class Way:
 
     async def close(self) -> None:
         """End the connection."""
-        if self._hurry is not None:
-            self._hurry.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
@@ -112,7 +112,7 @@ class Way:
         """Dial the shard's own port; for that, ask at the shared one which ports there are."""
         node = self._node
         if not node.ports:
-            connection, welcome = await self._dial(node.host, node.port, DIAL_TIMEOUT)
+            connection, welcome = await self._dial(node.port)
             if welcome.node != node.id or not welcome.met:
                 connection.abort()
                 return None
@@ -123,13 +123,16 @@ class Way:
             node.ports = welcome.ports
         if self.shard >= len(node.ports):
             return None
-        connection, welcome = await self._dial(node.host, node.ports[self.shard], DIAL_TIMEOUT)
+        connection, welcome = await self._dial(node.ports[self.shard])
         if (welcome.node, welcome.shard) == (node.id, self.shard) and welcome.met:
             return connection
         connection.abort()
         if node.port:
             node.ports = ()
         return None
+
+    async def _dial(self, port: int) -> tuple[Connection, m.Welcome]:
+        return await self._dialler.dial(self._node.host, port, DIAL_TIMEOUT, self._system)
 
     async def _use(self, connection: Connection) -> None:
         self.connection = connection
@@ -139,22 +142,32 @@ class Way:
 
     def _decide(self) -> None:
         """Requests go by it, or another way, from now on."""
-        if self._hurry is not None:
-            self._hurry.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._tried.set()
-        self._changed()
+        self._senders.wake()
 
 
-class Ways:
-    """The ways to all shards of the nodes that the one which answered last told of."""
+class ConnectionPool:
+    """The connection that was dialled first, `home` while it is open, and the ways to all shards of
+    the nodes that the one at home told of.
+    """
 
-    def __init__(self, dial: Dial, changed: Callable[[], None]) -> None:
-        """Know of none yet."""
-        self._dial = dial
-        self._changed = changed
+    def __init__(self, dialler: Dialler, senders: Senders) -> None:
+        """Know of no node yet."""
+        self.home: Connection | None = None
+        self._dialler = dialler
+        self._senders = senders
         self._welcome: m.Welcome | None = None
         self._nodes: dict[int, Node] = {}
-        self._ways: dict[tuple[int, int], Way] = {}
+        self._shards: dict[tuple[int, int], ShardConnection] = {}
+
+    async def use(self, home: Connection) -> None:
+        """Have a connection at home, and return when it has ended."""
+        self.home = home
+        self._senders.wake()
+        await home.over.wait()
+        self.home = None
 
     async def welcomed(self, host: str, welcome: m.Welcome) -> None:
         """Take what a node told; ways to what is elsewhere now are closed."""
@@ -165,10 +178,10 @@ class Ways:
         if not welcome.nodes or welcome.ports:
             home = Node(welcome.node, host, 0, welcome.ports)
             self._nodes[home.id] = _still(known.get(home.id), home)
-        gone = [key for key in self._ways if self._nodes.get(key[0]) is not known.get(key[0])]
-        await asyncio.gather(*(self._ways.pop(key).close() for key in gone))
+        gone = [key for key in self._shards if self._nodes.get(key[0]) is not known.get(key[0])]
+        await asyncio.gather(*(self._shards.pop(key).close() for key in gone))
 
-    def toward(self, request: m.Request) -> Way | None:
+    def toward(self, request: m.Request) -> ShardConnection | None:
         """Return the way to the shard that a request is for; None if that is where one is."""
         address = getattr(request, "address", None)
         home = self._welcome
@@ -185,13 +198,13 @@ class Ways:
         """Return the open way to the shard at an address, if it is one of its own and answers."""
         if address is None or self._welcome is None:
             return None
-        way = self._ways.get((address.node or self._welcome.node, address.shard))
+        way = self._shards.get((address.node or self._welcome.node, address.shard))
         connection = way.connection if way is not None else None
         return connection if connection is not None and not connection.is_silent else None
 
     def lost(self, node: int) -> None:
         """A node that has others beside it is gone: what is open to it still may never answer."""
-        for (id, _), way in self._ways.items():
+        for (id, _), way in self._shards.items():
             if id == node and way.connection is not None:
                 way.connection.abort()
 
@@ -227,15 +240,15 @@ class Ways:
         home = self._welcome
         if home is None or address.node in (0, home.node):
             return False
-        way = self._ways.get((address.node, address.shard))
+        way = self._shards.get((address.node, address.shard))
         return way is None or (way.connection is None and not way.undecided)
 
     async def close(self) -> None:
         """End all connections."""
-        ways, self._ways = self._ways, {}
+        ways, self._shards = self._shards, {}
         await asyncio.gather(*(way.close() for way in ways.values()))
 
-    def _way(self, address: Address) -> Way | None:
+    def _way(self, address: Address) -> ShardConnection | None:
         assert self._welcome is not None  # whoever asks has looked
         home = self._welcome
         id, shard = address.node or home.node, address.shard
@@ -244,9 +257,11 @@ class Ways:
         node = self._nodes.get(id)
         if node is None:
             return None
-        way = self._ways.get((id, shard))
+        way = self._shards.get((id, shard))
         if way is None:
-            way = self._ways[id, shard] = Way(node, shard, self._dial, self._changed)
+            way = self._shards[id, shard] = ShardConnection(
+                node, shard, home.system, self._dialler, self._senders
+            )
         return way
 
 
@@ -269,10 +284,11 @@ class Leaders:
     the broker.
     """
 
-    def __init__(self, ways: Ways, home: Callable[[], Connection | None]) -> None:
-        """Ask by `ways`, and by the connection that `home` returns, which may have none."""
-        self._ways = ways
-        self._home = home
+    def __init__(self, pool: ConnectionPool, silence: Silence) -> None:
+        """Ask by the connections of a pool about those that are noted as silent."""
+        self._pool = pool
+        self._silence = silence
+        self._watching: asyncio.Task[None] | None = None
         #: By group, the highest term that any node named, and the nodes that hold it.
         self._terms: dict[int, int] = {}
         self._holders: dict[int, tuple[int, ...]] = {}
@@ -281,10 +297,17 @@ class Leaders:
         #: What is asked, by group and node; group -1 asks only whether the node answers.
         self._asking: dict[tuple[int, int], asyncio.Task[None]] = {}
 
-    def owes(self, silent: Connection) -> None:
-        """Ask the other nodes about what a silent connection owes; its owner calls this again and
-        again for as long as it is silent.
-        """
+    def start(self) -> None:
+        """Begin to look after silent connections."""
+        self._watching = asyncio.get_running_loop().create_task(self._watch(), name="weir silence")
+
+    async def _watch(self) -> None:
+        while True:
+            for connection in await self._silence.take():
+                self._ask_others(connection)
+
+    def _ask_others(self, silent: Connection) -> None:
+        """Ask the other nodes about what a silent connection owes."""
         owed = silent.owed
         led = {at.group: at for at in map(_led, owed) if at is not None}
         for address in led.values():
@@ -306,12 +329,14 @@ class Leaders:
     async def close(self) -> None:
         """Ask no more."""
         tasks = [*self._asking.values()]
+        if self._watching is not None:
+            tasks.append(self._watching)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _others(self, group: int, silent: int) -> Iterable[int]:
-        nodes = self._holders.get(group) or self._ways.nodes
+        nodes = self._holders.get(group) or self._pool.nodes
         return [node for node in nodes if node != silent][:_ASKED_MOST]
 
     def _begin(self, group: int, node: int, asking: Coroutine[Any, Any, None]) -> None:
@@ -323,7 +348,7 @@ class Leaders:
         task.add_done_callback(lambda _: self._asking.pop((group, node), None))
 
     async def _find(self, silent: Connection, address: Address, node: int) -> None:
-        at = self._ways.led_by(address, node)
+        at = self._pool.led_by(address, node)
         told = await self._ask(at, a.AskLeader(at))
         if not isinstance(told, a.LeaderInfo):
             return
@@ -341,14 +366,14 @@ class Leaders:
             silent.answer(lambda request: _group(request) == group, refused)
 
     async def _look(self, silent: Connection, node: int) -> None:
-        told = await self._ask(self._ways.led_by(Address(0, 0, 0), node), m.Ping())
+        told = await self._ask(self._pool.led_by(Address(0, 0, 0), node), m.Ping())
         if told is not None and silent.is_silent:
             why = Disconnected(f"node {silent.node} does not answer, and node {node} does")
             silent.answer(lambda request: type(request) in _ANYWHERE, why)
 
     async def _ask(self, at: Address, request: m.Request) -> m.Reply | None:
         """Return what the shard at an address answers; None if it does not in time."""
-        connection = await self._ways.open_to(at) or self._home()
+        connection = await self._pool.open_to(at) or self._pool.home
         if connection is None or connection.node != at.node:
             return None
         with suppress(WeirError):  # an older release does not know the question

@@ -82,8 +82,7 @@ class ConsumerLeases:
         """Connect and ask for the partitions. Raises `UnknownTopic`, `Disconnected`."""
         if self._link is not None:
             return
-        self._link = self._home.another()
-        self._link.works_on = self._works_on
+        self._link = self._home.another(self)
         try:
             await self._link.start()
             self.places = await Places.find(self._link, self.topic)
@@ -192,7 +191,7 @@ class ConsumerLeases:
             await self._moved.wait()
         return self.held.begun(partition)
 
-    def _works_on(self) -> list[tuple[Address, str, list[Run]]]:
+    def in_hand(self) -> list[tuple[Address, str, list[Run]]]:
         """Return what is worked on, of all partitions, as a ping tells it."""
         found, room = list[tuple[Address, str, list[Run]]](), ACK_RANGES_MAX
         places = self.places

@@ -94,7 +94,7 @@ Outcome = Released[O] | Failed[O] | Retry | Forgotten | Stranded[O]
 class Sequencer(Generic[O]):
     """Holds up to `window` batches of one (producer, epoch, partition) until they are confirmed."""
 
-    __slots__ = ("_end", "_forgets", "_held", "_paused", "_sends", "_strikes", "error",
+    __slots__ = ("_end", "_forgets", "_paused", "_sends", "_strikes", "error", "held",
                  "next_sequence", "window")  # fmt: skip
 
     def __init__(self, window: int, next_sequence: int = 0, forgets: bool = False) -> None:
@@ -106,7 +106,8 @@ class Sequencer(Generic[O]):
         self.window = min(window, PIPELINE_WINDOW)
         self.next_sequence = next_sequence
         self.error: WeirError | None = None
-        self._held: deque[Held[O]] = deque()
+        #: In sequence order; for others to look whether there are any.
+        self.held: deque[Held[O]] = deque()
         self._sends: dict[int, Held[O]] = {}
         self._strikes = 0
         self._paused = False
@@ -115,25 +116,25 @@ class Sequencer(Generic[O]):
 
     def __len__(self) -> int:
         """Return the number of batches held."""
-        return len(self._held)
+        return len(self.held)
 
     @property
     def room(self) -> bool:
         """Whether one more batch may be held."""
-        return self.error is None and self._end is None and len(self._held) < self.window
+        return self.error is None and self._end is None and len(self.held) < self.window
 
     def hold(self, data: memoryview, count: int, owner: O) -> Held[O]:
         """Take a batch encoded with `next_sequence`; ask for `room` first."""
         held = Held(data, self.next_sequence, count, owner)
         self.next_sequence += count
-        self._held.append(held)
+        self.held.append(held)
         return held
 
     def to_send(self) -> Held[O] | None:
         """Return the batch whose turn it is, or None; tell `sent` before asking again."""
         if self._paused:
             return None
-        for held in self._held:
+        for held in self.held:
             if self._end is not None and held.sequence >= self._end[0]:
                 break
             if held.correlation == 0 and held.confirm is None:  # `waits`, at no price
@@ -167,7 +168,7 @@ class Sequencer(Generic[O]):
     def lost(self) -> None:
         """The connection ended: no answer comes to any send; all unconfirmed ones go out again."""
         self._sends.clear()
-        for held in self._held:
+        for held in self.held:
             held.correlation = 0
 
     def resume(self) -> None:
@@ -178,7 +179,7 @@ class Sequencer(Generic[O]):
         """Begin again with sequence 0: `anew` returns the bytes of a batch under another one."""
         self._sends.clear()
         self.next_sequence = 0
-        for held in self._held:
+        for held in self.held:
             if held.confirm is None:
                 held.data = anew(held.data, self.next_sequence)
                 held.sequence, held.correlation = self.next_sequence, 0
@@ -190,24 +191,24 @@ class Sequencer(Generic[O]):
         self.error = error
         outcomes: list[Outcome[O]] = [
             Failed(held, error) if held.confirm is None else Released(held, held.confirm)
-            for held in self._held
+            for held in self.held
         ]
-        self._held.clear()
+        self.held.clear()
         self._sends.clear()
         return outcomes
 
     def _release(self) -> list[Outcome[O]]:
         released: list[Outcome[O]] = []
-        while self._held and (confirm := self._held[0].confirm) is not None:
-            released.append(Released(self._held.popleft(), confirm))
+        while self.held and (confirm := self.held[0].confirm) is not None:
+            released.append(Released(self.held.popleft(), confirm))
         return released
 
     def _strand(self) -> list[Outcome[O]]:
         """Give back what the partition does not take, once that is all there is."""
-        if self._end is None or (self._held and self._held[0].sequence < self._end[0]):
+        if self._end is None or (self.held and self.held[0].sequence < self._end[0]):
             return []
         self.error = self._end[1]
-        held, self._held = [*self._held], deque()
+        held, self.held = [*self.held], deque()
         self._sends.clear()
         return [Stranded(held, self._end[1])]
 
@@ -219,14 +220,14 @@ class Sequencer(Generic[O]):
         begin: int | None = held.sequence if error.retryable else None
         if isinstance(error, SequenceGap):
             begin = self._behind_gap(held, error.detail)
-            if self._forgets and error.detail < self._held[0].sequence:
+            if self._forgets and error.detail < self.held[0].sequence:
                 self._paused = True
-                for later in self._held:
+                for later in self.held:
                     later.correlation = 0
                 return [Forgotten(error)]
         if begin is None:
             return self.fail(error)
-        for later in self._held:
+        for later in self.held:
             if later.sequence >= begin:
                 later.correlation = 0
         self._strikes += 1
@@ -235,7 +236,7 @@ class Sequencer(Generic[O]):
 
     def _behind_gap(self, refused: Held[O], expected: int) -> int | None:
         """Return `expected` if a batch begins there that can fill the gap before `refused`."""
-        for held in self._held:
+        for held in self.held:
             if held.sequence == expected and held.confirm is None:
                 return expected if expected <= refused.sequence else None
         return None

@@ -6,12 +6,13 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from weir.client.connection.system import REAL, in_daemon, read_some
-from weir.client.core.batcher import PLAIN, Packing, Whole
-from weir.client.producer.partition_sender import Lane
-from weir.client.producer.receipts import Confirmed, Handed, Receipt
+from weir.client.core.batcher import PLAIN, Packing
+from weir.client.producer.partition_sender import PartitionSender
+from weir.client.producer.receipts import PendingBatch, Receipt, Unconfirmed
+from weir.client.producer.sender import TopicSender
 from weir.codec.fields import Buffer
 from weir.model.batch import encode
 from weir.model.chunks import References, chained, extend
@@ -117,25 +118,12 @@ class Closing(Generic[O]):
         )
 
 
-class Hands(Protocol):
-    """The producer, as a large value sees it."""
-
-    async def hand(
-        self,
-        lane: Lane,
-        size: int,
-        count: int,
-        whole: Callable[[Handed], Whole[Handed]],
-        pinned: bool,
-    ) -> Handed:
-        """Wait for room, and hand a batch to a lane, and to no other."""
-
-    async def confirmed(self, batch: Handed) -> Confirmed:
-        """Wait for a batch's confirm, as long as there is progress."""
-
-
 async def send_large(
-    hands: Hands, lane: Lane, pieces: AsyncIterator[Buffer], columns: Columns
+    topic: TopicSender,
+    sender: PartitionSender,
+    unconfirmed: Unconfirmed,
+    pieces: AsyncIterator[Buffer],
+    columns: Columns,
 ) -> Receipt:
     """Send `pieces` as one message; return its receipt. Holds as much as the producer may buffer.
 
@@ -143,23 +131,23 @@ async def send_large(
     value: nobody ever sees it. Raises `PartitionEnded` if the partition has ended meanwhile.
     """
     chain = Chain()
-    position, runs, waiting = 0, list[tuple[int, int]](), deque[Handed]()
+    position, runs, waiting = 0, list[tuple[int, int]](), deque[PendingBatch]()
     # Of one producer, a partition lets one value grow at a time.
-    async with lane.large:
+    async with sender.large:
         async for piece in pieces:
             whole = partial(Chunk, chain=chain, now=columns.now, position=position, piece=piece)
-            waiting.append(await hands.hand(lane, len(piece), 1, whole, True))
+            waiting.append(await topic.put(sender, len(piece), 1, whole, True))
             position += len(piece)
-            while waiting and waiting[0].settled:
+            while waiting and waiting[0].done:
                 extend(runs, (await waiting.popleft()).index)
         while waiting:
-            extend(runs, (await hands.confirmed(waiting.popleft())).index)
+            extend(runs, (await unconfirmed.confirmed(waiting.popleft())).index)
         references = References(position, chain.hash, tuple(runs))
         closing = partial(Closing, columns=columns, references=references)
         size = _CLOSING_BYTES + _RUN_BYTES * len(runs)
-        handed = await hands.hand(lane, size, 1, closing, True)
-        done = await hands.confirmed(handed)
-    return Receipt(handed.topic, lane.partition, done.offset, done.stamp, done.duplicate)
+        batch = await topic.put(sender, size, 1, closing, True)
+        done = await unconfirmed.confirmed(batch)
+    return Receipt(batch.topic, sender.partition, done.offset, done.stamp, done.duplicate)
 
 
 async def pieces_of(

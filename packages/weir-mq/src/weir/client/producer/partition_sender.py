@@ -17,14 +17,13 @@ from weir.client.core.sequencer import (
     Sequencer,
     Stranded,
 )
-from weir.client.producer.receipts import Confirmed, Handed, Sent
+from weir.client.producer.receipts import BatchReceipt, PendingBatch, PendingMessage, Unconfirmed
 from weir.codec.fields import Buffer
 from weir.errors import (
     BadChecksum,
     Disconnected,
     NotLeader,
     PartitionEnded,
-    Refused,
     SequenceGap,
     StampTooFar,
     TooLarge,
@@ -44,8 +43,8 @@ ALONE_IN_A_ROW = 8
 CLOCKS_DIFFER_MAX_MS = 5_000
 
 
-class Linger:
-    """Judges the messages of one lane that lingers for no longer than a turn.
+class LingerPolicy:
+    """Decides which messages of a partition are sent at once, where the linger is a turn at most.
 
     Who waits for each confirm before the next message has nothing else to send in a turn: waiting
     for its end would make every message later. Who sends several in a turn is found out by the
@@ -62,78 +61,74 @@ class Linger:
         #: Whether one was sent at once in this turn.
         self._sent = False
 
-    def batch(self, count: int, alone: bool) -> None:
+    def batch_sent(self, count: int, alone: bool) -> None:
         """A batch of so many messages goes out, `alone` if nothing else is under way."""
         self._alone = self._alone + 1 if count == 1 and alone else 0
 
-    def takes(self, alone: bool) -> bool:
+    def sends_at_once(self, alone: bool) -> bool:
         """Whether to send at once the message that comes now, `alone` if nothing is under way."""
         if self._sent:
             self._alone = 0
         elif alone and self._alone >= ALONE_IN_A_ROW:
             self._sent = True
-            self._loop.call_soon(self._turned)
+            self._loop.call_soon(self._end_turn)
             return True
         return False
 
-    def _turned(self) -> None:
+    def _end_turn(self) -> None:
         self._sent = False
 
 
-class Owner(Protocol):
-    """The producer, as its lanes see it."""
+class Routes(Protocol):
+    """What the sender of a partition asks of its topic's."""
 
-    def begun(self, batch: Handed) -> None:
-        """A batch begins."""
+    def find(self) -> None:
+        """Ask where the partitions are served: this one may have moved."""
 
-    def settled(self, batch: Handed, result: Confirmed | Exception) -> None:
-        """A batch is confirmed or given up."""
+    def find_now_and_then(self) -> None:
+        """Do so unless that was asked a moment ago: a batch was confirmed by way of others."""
 
-    def moved(self) -> None:
-        """The partition may be served elsewhere now."""
-
-    def stranded(
-        self, lane: Lane, batches: list[tuple[Handed, Buffer]], error: PartitionEnded
+    def reroute(
+        self,
+        sender: PartitionSender,
+        batches: list[tuple[PendingBatch, Buffer]],
+        error: PartitionEnded,
     ) -> None:
-        """The partition has ended, and these are not in it: they go elsewhere, in this order."""
+        """Send these elsewhere, in this order: the partition has ended, and they are not in it."""
 
-    def forgotten(self, lane: Lane, error: WeirError) -> None:
-        """What was confirmed as received is lost: the lane is to begin anew, and needs a grant."""
-
-    def strayed(self) -> None:
-        """A batch was confirmed by way of others: the partition may be served elsewhere by now."""
+    def renew(self, sender: PartitionSender) -> None:
+        """Get a sender another grant: what was confirmed as received is lost, so it begins anew."""
 
 
-class Lane:
+class PartitionSender:
     """Batches of one partition in sequence order. The shell of a `Batcher` and a `Sequencer`."""
 
     __slots__ = (
         "_batcher",
         "_due",
         "_grant",
-        "_hurry",
         "_level",
         "_linger",
         "_link",
         "_loop",
-        "_owner",
         "_packing",
+        "_policy",
+        "_routes",
         "_sequencer",
         "_timer",
-        "_topic",
+        "_unconfirmed",
         "_wait",
         "_waits",
         "address",
         "large",
         "partition",
-        "refused",
     )
 
     def __init__(
         self,
         link: Link,
-        owner: Owner,
-        topic: str,
+        routes: Routes,
+        unconfirmed: Unconfirmed,
         partition: int,
         *,
         address: Address,
@@ -150,34 +145,32 @@ class Lane:
         self._level = level
         self.partition = partition
         self.address = address
-        #: The last refusal since the last confirm: it says why nothing is confirmed.
-        self.refused: Refused | None = None
         #: Held while a large value is sent.
         self.large = asyncio.Lock()
         self._link = link
-        self._owner = owner
-        self._topic = topic
+        self._routes = routes
+        self._unconfirmed = unconfirmed
         self._grant = grant
         self._linger = linger
         self._packing = packing
-        self._batcher: Batcher[Handed] = Batcher(batch_bytes)
+        self._batcher: Batcher[PendingBatch] = Batcher(batch_bytes)
         forgets = level is m.Level.RECEIVED
-        self._sequencer: Sequencer[Handed] = Sequencer(window, forgets=forgets)
+        self._sequencer: Sequencer[PendingBatch] = Sequencer(window, forgets=forgets)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Handle | None = None
         self._wait: asyncio.TimerHandle | None = None
         self._due = False
-        self._hurry = Linger(self._loop)
+        self._policy = LingerPolicy(self._loop)
 
     @property
     def error(self) -> WeirError | None:
-        """What ended this lane, if something did."""
+        """What ended it, if something did."""
         return self._sequencer.error
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is gathered or unconfirmed."""
-        return not (len(self._sequencer) or self._batcher.waiting or self.gathering)
+        return not (self._sequencer.held or self._batcher.ready or self.gathering)
 
     @property
     def producer(self) -> int:
@@ -206,33 +199,33 @@ class Lane:
         due: int | None = None,
         expires: int | None = None,
         pinned: bool = False,
-    ) -> Sent:
+    ) -> PendingMessage:
         """Add a message of `size_of` bytes to the batch gathered, or to one begun `now` (µs);
-        `pinned` if it may go to no other partition.
+        `pinned` if it may go to no other partition. Raises what ended this partition.
         """
-        batcher, hurries = self._batcher, False
-        gathering = batcher.gathering
+        sequencer, batcher, unconfirmed = self._sequencer, self._batcher, self._unconfirmed
+        if sequencer.error is not None:
+            raise sequencer.error
+        unconfirmed.buffered += size
+        at_once, gathering = False, batcher.gathering
         if gathering is None or gathering.owner.pinned is not pinned or not batcher.fits(size):
-            batch = Handed(self._topic, self.partition, pinned)
-            self._owner.begun(batch)
-            alone = gathering is None and not (batcher.ready or len(self._sequencer))
-            gathering = batcher.begin(batch, now)
-            hurries = self._linger <= 0 and self._hurry.takes(alone)
-            if not hurries:
+            alone = gathering is None and not (batcher.ready or sequencer.held)
+            gathering = batcher.begin(unconfirmed.begin(self.partition, pinned), now)
+            at_once = self._linger <= 0 and self._policy.sends_at_once(alone)
+            if not at_once:
                 self._linger_from_now()
         batch = gathering.owner
         batch.size += size
         batch.count += 1
-        sent = Sent(batch, batcher.add(size, value, key, tag, time, headers, due, expires))
-        if hurries:
+        place = batcher.add(size, value, key, tag, time, headers, due, expires)
+        if at_once:
             self.flush()
         elif batcher.ready:
             self.pump()
-        return sent
+        return PendingMessage(batch, place)
 
-    def put(self, whole: Whole[Handed]) -> None:
-        """Hand over a batch behind all messages added so far."""
-        self._owner.begun(whole.owner)
+    def put(self, whole: Whole[PendingBatch]) -> None:
+        """Send a batch behind all messages added so far."""
         self._batcher.put(whole)
         self.pump()
 
@@ -255,7 +248,7 @@ class Lane:
             if not batcher.ready:
                 batcher.cut()
             self._hold(batcher.ready.popleft())
-        while (held := sequencer.to_send()) is not None:
+        while sequencer.held and (held := sequencer.to_send()) is not None:
             held.seen = held.seen or link.seen
             request = m.Produce(self.address, held.seen, held.data, self._level)
             correlation = link.send(request, self._answered)
@@ -264,12 +257,12 @@ class Lane:
             sequencer.sent(held, correlation)
 
     def fail(self, error: WeirError) -> None:
-        """End this lane: give up all that is not confirmed."""
+        """End it: give up all that is not confirmed."""
         if self._timer is not None:
             self._timer.cancel()
         if self._wait is not None:
             self._wait.cancel()
-        self._settle(self._sequencer.fail(error))
+        self._apply(self._sequencer.fail(error))
 
     def _linger_from_now(self) -> None:
         if self._timer is not None:
@@ -286,22 +279,22 @@ class Lane:
         self._due = True
         self.pump()
 
-    def strand(self, *wholes: Whole[Handed]) -> list[tuple[Handed, Buffer]]:
+    def encoded(self, *wholes: Whole[PendingBatch]) -> list[tuple[PendingBatch, Buffer]]:
         """Return batches that come too late, as bytes, to go elsewhere."""
         grant, group = self._grant, self.address.group
-        found: list[tuple[Handed, Buffer]] = []
+        found: list[tuple[PendingBatch, Buffer]] = []
         for whole in wholes:
             try:
                 data = whole.encode(group, grant.producer, grant.epoch, 0)
             except Exception as error:  # as in `_hold`
-                self._owner.settled(whole.owner, error)
+                self._unconfirmed.resolve(whole.owner, error)
             else:
                 found.append((whole.owner, data))
         return found
 
-    def _hold(self, gathered: Whole[Handed]) -> None:
+    def _hold(self, gathered: Whole[PendingBatch]) -> None:
         grant, sequencer, count = self._grant, self._sequencer, len(gathered)
-        self._hurry.batch(count, alone=not len(sequencer))
+        self._policy.batch_sent(count, alone=not sequencer.held)
         welcome = self._link.welcome
         try:
             batch = gathered.encode(
@@ -320,18 +313,19 @@ class Lane:
         # Whatever is wrong with these messages is told to those who wait for them; no sequence
         # number was used, so the batches behind them are not touched.
         except Exception as error:
-            self._owner.settled(gathered.owner, error)
+            self._unconfirmed.resolve(gathered.owner, error)
             return
         sequencer.hold(memoryview(batch), count, gathered.owner)
 
     def _answered(self, correlation: int, answer: m.Reply | Disconnected) -> None:
         if isinstance(answer, m.Confirm):  # as nearly all are
             self._link.saw(answer.stamp)
-            self.refused = None
-            self._settle(self._sequencer.answered(correlation, answer))
+            if self._unconfirmed.refusals:
+                self._unconfirmed.refusals.pop(self.partition, None)
+            self._apply(self._sequencer.answered(correlation, answer))
             # One at the node that answers, as an address without a node is, is never astray.
             if self.address.node and self._link.is_astray(self.address):
-                self._owner.strayed()
+                self._routes.find_now_and_then()
         elif isinstance(answer, Disconnected):
             self._sequencer.lost()
             return
@@ -341,13 +335,13 @@ class Lane:
                 ahead = milliseconds_of(self._sequencer.seen(correlation) - refused.detail) + 1
                 refused.retryable = ahead <= CLOCKS_DIFFER_MAX_MS
                 refused.wait_seconds = ahead / 1_000
-            self._settle(self._sequencer.answered(correlation, refused))
+            self._apply(self._sequencer.answered(correlation, refused))
         else:
             raise TypeError(f"Produce was answered by {answer!r}")
         self.pump()
 
     def renew(self, grant: m.ProducerGrant) -> None:
-        """Send all that is held as another producer's: `Owner.forgotten` said why."""
+        """Send all that is held as another producer's: see `Routes.renew`."""
         self._grant = grant
         group = self.address.group
 
@@ -357,11 +351,11 @@ class Lane:
         self._sequencer.renumber(anew)
         self.pump()
 
-    def _settle(self, outcomes: list[Outcome[Handed]]) -> None:
+    def _apply(self, outcomes: list[Outcome[PendingBatch]]) -> None:
         for outcome in outcomes:
             if isinstance(outcome, Released):
                 held, confirm = outcome.held, outcome.confirm
-                done = Confirmed(
+                done = BatchReceipt(
                     self.partition,
                     held.sequence,
                     held.count,
@@ -370,11 +364,11 @@ class Lane:
                     confirm.duplicate,
                     confirm.index,
                 )
-                self._owner.settled(held.owner, done)
+                self._unconfirmed.resolve(held.owner, done)
             elif isinstance(outcome, Failed):
-                self._owner.settled(outcome.held.owner, outcome.error)
+                self._unconfirmed.resolve(outcome.held.owner, outcome.error)
             elif isinstance(outcome, Forgotten):
-                self._owner.forgotten(self, outcome.error)
+                self._routes.renew(self)
             elif isinstance(outcome, Stranded):
                 self._strand(outcome)
             else:
@@ -382,21 +376,21 @@ class Lane:
         if self._sequencer.error is not None:
             self._batcher.cut()
             while (gathered := self._batcher.take()) is not None:
-                self._owner.settled(gathered.owner, self._sequencer.error)
+                self._unconfirmed.resolve(gathered.owner, self._sequencer.error)
 
-    def _strand(self, outcome: Stranded[Handed]) -> None:
+    def _strand(self, outcome: Stranded[PendingBatch]) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        batches: list[tuple[Handed, Buffer]]
+        batches: list[tuple[PendingBatch, Buffer]]
         batches = [(held.owner, held.data) for held in outcome.held]
         self._batcher.cut()
         while (gathered := self._batcher.take()) is not None:
-            batches += self.strand(gathered)
-        self._owner.stranded(self, batches, outcome.error)
+            batches += self.encoded(gathered)
+        self._routes.reroute(self, batches, outcome.error)
 
     def _retry(self, retry: Retry) -> None:
         error, strikes = retry.error, retry.strikes
-        self.refused = error
+        self._unconfirmed.refusals[self.partition] = error
         if self._link.retry.spent(strikes):
             self.fail(error)
             return
@@ -404,7 +398,7 @@ class Lane:
             self.address = self._link.led_by(self.address, error.detail)
         elif isinstance(error, NotLeader | Unavailable):
             self._link.doubt(strikes)
-            self._owner.moved()
+            self._routes.find()
         if strikes == 1 and isinstance(error, BadChecksum | SequenceGap):
             self._sequencer.resume()  # the broker is well: only the bytes or their order were not
             return

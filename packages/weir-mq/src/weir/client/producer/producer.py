@@ -19,18 +19,26 @@ from weir.client.arguments.values import (
     timing,
     value_bytes,
 )
+from weir.client.connection.broker_clock import BrokerClock
 from weir.client.connection.link import Link
 from weir.client.core.batcher import (
     MESSAGE_OVERHEAD,
     Gathered,
+    Whole,
     cuts,
     picked,
     rows_by_partition,
     size_of,
 )
 from weir.client.producer.chunker import Columns, first_of, pieces_of, send_large
-from weir.client.producer.receipts import Confirmed, Handed, Receipt, Sent
-from weir.client.producer.sender import ProducerOptions, Sender
+from weir.client.producer.receipts import (
+    BatchReceipt,
+    PendingBatch,
+    PendingMessage,
+    Receipt,
+    Unconfirmed,
+)
+from weir.client.producer.sender import ProducerOptions, TopicSender
 from weir.codec.fields import Buffer
 from weir.errors import MissingLibrary, Overloaded, PartitionEnded, Refused, UnknownTopic, WeirError
 from weir.model.chunks import is_large
@@ -47,15 +55,20 @@ class Producer:
 
     def __init__(self, link: Link, topic: str, options: ProducerOptions) -> None:
         """Take the link; `open` talks to the broker."""
+        options.check()
         self.topic = topic
         self._link = link
         self._options = options
         self._now = link.system.now_us
-        self._sender = Sender(link, topic, options)
+        self._clock = BrokerClock(link, self._now)
+        self._unconfirmed = Unconfirmed(
+            topic, link.request_timeout, options.max_buffered, options.on_confirm
+        )
+        self._sender = TopicSender(link, topic, options, self._unconfirmed)
 
     async def open(self) -> Self:
         """Ask where the partitions are and for a producer id. Raises `UnknownTopic`."""
-        await self._sender.open()
+        await asyncio.gather(self._sender.open(), self._clock.learn())
         return self
 
     async def close(self) -> None:
@@ -80,7 +93,7 @@ class Producer:
     @property
     def buffered(self) -> int:
         """Bytes gathered or sent, and not confirmed."""
-        return self._sender.buffered
+        return self._unconfirmed.buffered
 
     @property
     def error(self) -> WeirError | None:
@@ -106,8 +119,8 @@ class Producer:
         delay: Delay | None = None,
         due: Due | None = None,
         ttl: Delay | None = None,
-    ) -> Sent:
-        """Hand over one message; await the result for its receipt, or leave that to `flush`.
+    ) -> PendingMessage:
+        """Send one message; await the result for its receipt, or leave that to `flush`.
 
         `value` is what `publish` takes, as far as it fits in a batch; `delay`, `due` and `ttl` too,
         where now is what the broker's clock said last. A `partition` that is not known yet is
@@ -115,10 +128,10 @@ class Producer:
         for the next 2 s. Raises `Overloaded` over `max_buffered` bytes: `await producer.ready()`
         first.
         """
-        sender = self._sender
-        if sender.buffered > self._options.max_buffered:
+        buffered = self._unconfirmed.buffered
+        if buffered > self._options.max_buffered:
             raise Overloaded(
-                f"{sender.buffered:,} bytes await their confirms: `await producer.ready()` "
+                f"{buffered:,} bytes await their confirms: `await producer.ready()` "
                 "before sending more, or raise max_buffered"
             )
         if type(value) is not bytes:
@@ -126,25 +139,21 @@ class Producer:
         if tag is not None or time is not None or headers:
             check_columns(tag, time, headers)
         raw = None if key is None else key_bytes(key)
-        lane = sender.lane_of(raw, partition)
-        if (error := lane.error) is not None:
-            raise error
+        sender = self._sender.choose(raw, partition)
         if raw is None and tag is None and not headers:
             size = MESSAGE_OVERHEAD + len(value)  # as `size_of` says, without being asked
         else:
             size = size_of(value, raw, tag, headers)
         pinned = partition is not None or self._options.partition is not None
         if delay is None and due is None and ttl is None:
-            sender.buffered += size
-            return lane.add(size, value, self._now(), raw, tag, time, headers, pinned=pinned)
-        moments = _moments(timing(delay, due, ttl), sender.clock.guess())
-        sender.buffered += size
+            return sender.add(size, value, self._now(), raw, tag, time, headers, pinned=pinned)
+        moments = _moments(timing(delay, due, ttl), self._clock.guess())
         now = self._now()
-        return lane.add(size, value, now, raw, tag, time, headers, *moments, pinned=pinned)
+        return sender.add(size, value, now, raw, tag, time, headers, *moments, pinned=pinned)
 
     async def ready(self) -> None:
         """Return when `send` has room again."""
-        await self._sender.ready()
+        await self._unconfirmed.ready()
 
     async def publish(
         self,
@@ -172,15 +181,15 @@ class Producer:
             await self._sender.look_for(partition)
         if delay is not None or due is not None or ttl is not None:
             # Raises before anything is sent; `send` goes by the answer.
-            _moments(timing(delay, due, ttl), await self._sender.clock.ask())
-        if self._sender.buffered > self._options.max_buffered:
+            _moments(timing(delay, due, ttl), await self._clock.ask())
+        if self._unconfirmed.buffered > self._options.max_buffered:
             await self.ready()
         data = value if type(value) is bytes else as_bytes(value)
         if len(data) > VALUE_CHUNK_BYTES // 2:
             welcome = self._link.welcome
             batch_bytes_max = welcome.batch_bytes_max if welcome else BATCH_BYTES_MAX
             if is_large(size_of(data, key_bytes(key), tag, headers), batch_bytes_max):
-                moments = _moments(timing(delay, due, ttl), self._sender.clock.guess())
+                moments = _moments(timing(delay, due, ttl), self._clock.guess())
                 columns = self._columns(key, tag, time, headers, moments)
                 return await self._send_whole(data, columns, partition)
         sent = self.send(
@@ -194,7 +203,7 @@ class Producer:
             due=due,
             ttl=ttl,
         )
-        return sent._receipt(await sent._expected(self._sender.limits))
+        return sent.receipt(await sent.batch.within(self._unconfirmed.timeout))
 
     async def publish_from(
         self,
@@ -220,7 +229,7 @@ class Producer:
         system = self._link.system
         whole, pieces = await first_of(pieces_of(source, system.monotonic, system.chunk_bytes))
         if whole is None:
-            moments = _moments(when, await self._sender.clock.ask() if when else 0)
+            moments = _moments(when, await self._clock.ask() if when else 0)
             columns = self._columns(key, tag, time, headers, moments)
             return await self._send_large(pieces, columns, partition)
         return await self.publish(
@@ -259,13 +268,13 @@ class Producer:
             except PartitionEnded as error:
                 if self._is_pinned(partition):
                     raise
-                self._sender.forgive(error)  # its chunks were sent in vain, no more
+                self._unconfirmed.forgive(error)  # its chunks were sent in vain, no more
 
     async def _send_large(
         self, pieces: AsyncIterator[Buffer], columns: Columns, partition: int | None
     ) -> Receipt:
-        lane = self._sender.lane_of(columns.key, partition)
-        return await send_large(self._sender, lane, pieces, columns)
+        sender = self._sender.choose(columns.key, partition)
+        return await send_large(self._sender, sender, self._unconfirmed, pieces, columns)
 
     async def send_many(
         self,
@@ -278,12 +287,12 @@ class Producer:
         delay: Delay | None = None,
         due: Due | None = None,
         ttl: Delay | None = None,
-    ) -> list[Handed]:
-        """Pack many messages straight into batches; return these once all are handed over.
+    ) -> list[PendingBatch]:
+        """Pack many messages straight into batches; return these once all are in line to be sent.
 
         Waits only for room in the window. Without keys a batch goes to one partition, the next
         batch to the next. `delay`, `due` and `ttl`, as for `publish`, are those of all of them.
-        Await a batch for its `Confirmed`, or leave that to `flush`.
+        Await a batch for its `BatchReceipt`, or leave that to `flush`.
         """
         for column in (keys, tags, times):
             if column is not None and len(column) != len(values):
@@ -291,20 +300,20 @@ class Producer:
         when = timing(delay, due, ttl)
         if partition is not None:
             await self._sender.look_for(partition)
-        moments = _moments(when, await self._sender.clock.ask() if when else 0)
+        moments = _moments(when, await self._clock.ask() if when else 0)
         rows = _Rows(values, keys, tags, times, *moments)
         if partition is None:
             partition = self._options.partition
-        if keys is None or partition is not None or len(self._sender.lanes) == 1:
+        if keys is None or partition is not None or len(self._sender.senders) == 1:
             return await self._pack(rows, partition, pinned=partition is not None)
-        handed = []
-        choosing = self._sender.choosing
-        lanes, turn, closed = len(choosing.lanes), choosing.turn, choosing.closed
-        for chosen, places in rows_by_partition(keys, lanes, turn, closed).items():
-            handed += await self._pack(rows.taken(places), chosen, pinned=False)
-        return handed
+        pending = []
+        chooser = self._sender.partitioner
+        partitions, turn, closed = len(chooser.senders), chooser.turn, chooser.closed
+        for chosen, places in rows_by_partition(keys, partitions, turn, closed).items():
+            pending += await self._pack(rows.taken(places), chosen, pinned=False)
+        return pending
 
-    async def publish_arrow(self, data: Any, *, partition: int | None = None) -> list[Confirmed]:
+    async def publish_arrow(self, data: Any, *, partition: int | None = None) -> list[BatchReceipt]:
         """Send a pyarrow record batch or table; return what became of it, batch by batch.
 
         Columns by name: value, and optionally key, tag, time, headers, as `weir.model.arrow.SCHEMA`
@@ -320,26 +329,26 @@ class Producer:
             partition = self._options.partition
         else:
             await self._sender.look_for(partition)
-        handed = []
-        choosing = self._sender.choosing
+        pending = []
+        chooser = self._sender.partitioner
         for whole in rows_of(data):
-            lanes, turn, closed = len(choosing.lanes), choosing.turn, choosing.closed
-            spread = partition is None and whole.keys is not None and lanes > 1
-            parts = whole.by_partition(lanes, turn, closed) if spread else [(partition, whole)]
+            partitions, turn, closed = len(chooser.senders), chooser.turn, chooser.closed
+            spread = partition is None and whole.keys is not None and partitions > 1
+            parts = whole.by_partition(partitions, turn, closed) if spread else [(partition, whole)]
             for chosen, rows in parts:
                 for first, last, size in rows.cuts(self._options.batch_bytes):
                     batch = partial(
-                        ArrowBatch[Handed],
+                        ArrowBatch[PendingBatch],
                         base_time=self._now(),
                         rows=rows.slice(first, last),
                     )
-                    lane = self._sender.lane(chosen)
-                    pinned = partition is not None
-                    handed.append(await self._sender.hand(lane, size, last - first, batch, pinned))
-        return [await self._sender.confirmed(batch) for batch in handed]
+                    pending.append(
+                        await self._put(chosen, size, last - first, batch, partition is not None)
+                    )
+        return [await self._unconfirmed.confirmed(batch) for batch in pending]
 
-    async def _pack(self, rows: _Rows, partition: int | None, pinned: bool) -> list[Handed]:
-        handed = []
+    async def _pack(self, rows: _Rows, partition: int | None, pinned: bool) -> list[PendingBatch]:
+        pending = []
         found = cuts(
             rows.values,
             self._options.batch_bytes,
@@ -350,9 +359,19 @@ class Producer:
         )
         for first, last, size in found:
             whole = partial(rows.gathered, first=first, last=last, now=self._now(), size=size)
-            lane = self._sender.lane(partition)
-            handed.append(await self._sender.hand(lane, size, last - first, whole, pinned))
-        return handed
+            pending.append(await self._put(partition, size, last - first, whole, pinned))
+        return pending
+
+    async def _put(
+        self,
+        partition: int | None,
+        size: int,
+        count: int,
+        whole: Callable[[PendingBatch], Whole[PendingBatch]],
+        pinned: bool,
+    ) -> PendingBatch:
+        sender = self._sender.choose(None, partition)
+        return await self._sender.put(sender, size, count, whole, pinned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,8 +396,8 @@ class _Rows:
         )
 
     def gathered(
-        self, owner: Handed, *, first: int, last: int, now: int, size: int
-    ) -> Gathered[Handed]:
+        self, owner: PendingBatch, *, first: int, last: int, now: int, size: int
+    ) -> Gathered[PendingBatch]:
         """Return the batch of messages [first, last)."""
         # A slice is also a copy: what the caller does to his list changes nothing here.
         return Gathered(
@@ -399,13 +418,12 @@ def _moments(when: Timing | None, now: int) -> tuple[int | None, int | None]:
     return (None, None) if when is None else when.columns(now)
 
 
-class Publishing:
+class SharedProducers:
     """The producers that all publishes of a client share."""
 
-    def __init__(self, link: Link, producer: Callable[[str], Producer]) -> None:
-        """Have none; `producer` returns one that is not open."""
+    def __init__(self, link: Link) -> None:
+        """Have none yet."""
         self._link = link
-        self._producer = producer
         self._producers: dict[_Kind, Producer] = {}
         self._retired: list[Producer] = []
         self._opening = asyncio.Lock()
@@ -452,5 +470,6 @@ class Publishing:
                 self._retired.remove(producer)
                 await producer.close()
             if kind not in self._producers:
-                self._producers[kind] = await self._producer(kind[0]).open()
+                producer = Producer(self._link, kind[0], ProducerOptions(linger=0))
+                self._producers[kind] = await producer.open()
             return self._producers[kind]

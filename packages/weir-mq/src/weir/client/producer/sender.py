@@ -1,4 +1,4 @@
-"""What a producer does beneath its messages: lanes, confirms, waiting, and where they go."""
+"""Where the batches of a producer go: the partitions of its topic, also as they move and grow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from weir.client.arguments.choices import (
     AckLevel,
@@ -15,14 +14,13 @@ from weir.client.arguments.choices import (
     duration,
     whole_number,
 )
-from weir.client.connection.broker_clock import BrokerClock
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import LOOK_EVERY, Places, watch
 from weir.client.core.batcher import BATCH_BYTES, Packing, Whole
 from weir.client.core.durations import seconds
-from weir.client.producer.partition_sender import Lane
-from weir.client.producer.partitioner import Choosing, taken_apart
-from weir.client.producer.receipts import Confirmed, Handed, Limits, Timeouts
+from weir.client.producer.partition_sender import PartitionSender
+from weir.client.producer.partitioner import Partitioner, taken_apart
+from weir.client.producer.receipts import BatchReceipt, PendingBatch, Unconfirmed
 from weir.codec.fields import Buffer
 from weir.errors import (
     Disconnected,
@@ -55,7 +53,7 @@ class ProducerOptions:
     window: int = 8
     partition: int | None = None
     max_buffered: int = 64 * MIB
-    on_confirm: Callable[[Confirmed], None] | None = None
+    on_confirm: Callable[[BatchReceipt], None] | None = None
     #: "none", "lz4" or "zstd" (the extra `compress`), kept only where it makes a batch smaller.
     compression: CompressionName = "none"
     level: int | None = None
@@ -73,77 +71,63 @@ class ProducerOptions:
         check_choice("ack", self.ack, AckLevel)
 
 
-class Sender:
-    """The lanes of one topic, under a producer id of its own: what is below a `Producer`."""
+class TopicSender:
+    """The senders of one topic's partitions, under a producer id of its own."""
 
     def __init__(
-        self,
-        link: Link,
-        topic: str,
-        options: ProducerOptions,
+        self, link: Link, topic: str, options: ProducerOptions, unconfirmed: Unconfirmed
     ) -> None:
         """Take the link; `open` talks to the broker."""
-        options.check()
-        self.topic = topic
-        #: Bytes gathered or sent, and not confirmed.
-        self.buffered = 0
+        self.partitioner = Partitioner(topic)
         self._link = link
+        self._topic = topic
         self._options = options
+        self._unconfirmed = unconfirmed
         self._linger = seconds(options.linger)
         self._packing = Packing.named(options.compression, options.level)
-        self._now = link.system.now_us
-        self.clock = BrokerClock(link, self._now)
-        self.choosing = Choosing(topic)
-        self._unsettled: dict[Handed, None] = {}
-        self._first_error: Exception | None = None
-        self._patience = Timeouts(link.request_timeout)
-        self.limits = Limits(link.request_timeout, self._stalled)
-        self._moving: asyncio.Task[None] | None = None
+        self._finding: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._renewing: dict[asyncio.Task[None], None] = {}
-        self._doubt = ""
         #: When it was asked last where the partitions are.
-        self._sought = 0.0
+        self._asked = 0.0
         #: The partitions that are known, and under what to send to others, while it is open.
         self._known: tuple[Places, m.ProducerGrant] | None = None
         #: Partitions that are looked for, as the topic may have got them since; by number.
-        self._unheard: dict[int, tuple[Lane, asyncio.Task[None]]] = {}
+        self._sought: dict[int, tuple[PartitionSender, asyncio.Task[None]]] = {}
         #: From which partition on the topic had none, and when that was said.
         self._lacking = (PARTITIONS_MAX, 0.0)
 
     async def open(self) -> None:
         """Ask where the partitions are and for a producer id. Raises `UnknownTopic`."""
-        info, _ = await asyncio.gather(
-            self._link.request(m.DescribeTopic(self.topic), m.TopicInfo), self.clock.learn()
-        )
-        places = Places(self._link, self.topic, info)
+        places = await Places.find(self._link, self._topic)
         if isinstance(self._options.partition, int):
             await places.find_these([self._options.partition])
         grants = await self._granted(len(places))
-        lanes = [self._new_lane(p, places[p], grant) for p, grant in enumerate(grants)]
+        senders = [self._new_sender(p, places[p], grant) for p, grant in enumerate(grants)]
         # Programs that publish one message each must not all begin with the same partition.
-        self.choosing.begin(lanes, places.closed, self._link.random.randrange(len(lanes)))
-        self.choosing.lane(self._options.partition)
-        self._link.senders[self] = None
+        turn = self._link.random.randrange(len(senders))
+        self.partitioner.begin(senders, places.closed, turn)
+        self.partitioner.choose(None, self._options.partition)
+        self._link.senders.add(self)
         self._known = places, grants[0]
         loop = asyncio.get_running_loop()
         self._watching = loop.create_task(self._watch(places, grants[0]), name="weir growth")
 
-    async def _granted(self, lanes: int) -> list[m.ProducerGrant]:
-        """Ask for a producer id for all lanes; or for each, where it may have to begin anew."""
+    async def _granted(self, partitions: int) -> list[m.ProducerGrant]:
+        """Ask for a producer id for all partitions; or for each, which may have to begin anew."""
         asked = m.OpenProducer(), m.ProducerGrant
         if _LEVELS[self._options.ack] is not m.Level.RECEIVED:
-            return [await self._link.request(*asked)] * lanes
-        return await asyncio.gather(*(self._link.request(*asked) for _ in range(lanes)))
+            return [await self._link.request(*asked)] * partitions
+        return await asyncio.gather(*(self._link.request(*asked) for _ in range(partitions)))
 
-    def _new_lane(
+    def _new_sender(
         self, partition: int, address: Address, grant: m.ProducerGrant, waits: bool = False
-    ) -> Lane:
+    ) -> PartitionSender:
         options, welcome = self._options, self._link.welcome
-        return Lane(
+        return PartitionSender(
             self._link,
             self,
-            self.topic,
+            self._unconfirmed,
             partition,
             address=address,
             grant=grant,
@@ -157,221 +141,178 @@ class Sender:
 
     async def _watch(self, places: Places, grant: m.ProducerGrant) -> None:
         """Send to partitions that are added later, too; keys fall into other ones from then on."""
-        known = len(self.choosing.lanes)
+        known = len(self.senders)
 
         def grown(partitions: range) -> None:
             self._grow(places, grant)
 
         def looked() -> None:
-            self.choosing.close_idle(places.closed)
+            self.partitioner.close_idle(places.closed)
 
         # A topic that is gone refuses what is sent: that is soon enough to say so.
         with contextlib.suppress(Refused):
             await watch(places, known, grown, looked)
 
     def _grow(self, places: Places, grant: m.ProducerGrant) -> None:
-        """Have a lane for each partition that is known by now."""
-        for partition in range(len(self.lanes), len(places)):
-            lane, _ = self._unheard.pop(partition, (None, None))
-            if lane is None:
-                self.lanes.append(self._new_lane(partition, places[partition], grant))
+        """Have a sender for each partition that is known by now."""
+        for partition in range(len(self.senders), len(places)):
+            sender, _ = self._sought.pop(partition, (None, None))
+            if sender is None:
+                self.senders.append(self._new_sender(partition, places[partition], grant))
             else:
-                self.lanes.append(lane)
-                lane.begin(places[partition])
+                self.senders.append(sender)
+                sender.begin(places[partition])
 
     async def close(self) -> None:
         """Give up what is not confirmed; `flush` first to give up nothing."""
-        self._link.senders.pop(self, None)
-        seeking = [task for _, task in self._unheard.values()]
-        for task in (self._moving, self._watching, *self._renewing, *seeking):
+        self._link.senders.remove(self)
+        seeking = [task for _, task in self._sought.values()]
+        for task in (self._finding, self._watching, *self._renewing, *seeking):
             if task is not None:
                 task.cancel()
         self._known = None
         closed = Disconnected("the producer is closed; what was under way may have happened")
-        self.ended(closed)
-        self.limits.close(closed)
+        self.end(closed)
+        self._unconfirmed.close(closed)
 
     @property
     def error(self) -> WeirError | None:
         """What ended one of its partitions for good; open another producer then."""
-        errors = (lane.error for lane in self.lanes)
+        errors = (sender.error for sender in self.senders)
         return next((e for e in errors if e and not isinstance(e, PartitionEnded)), None)
 
-    async def hand(
+    async def put(
         self,
-        lane: Lane,
+        sender: PartitionSender,
         size: int,
         count: int,
-        whole: Callable[[Handed], Whole[Handed]],
+        whole: Callable[[PendingBatch], Whole[PendingBatch]],
         pinned: bool = False,
-    ) -> Handed:
-        """Hand a batch of about `size` bytes to a lane once it takes it; raise what ended that. One
-        that is not `pinned` goes elsewhere if the partition has ended.
+    ) -> PendingBatch:
+        """Send a batch of about `size` bytes to a partition once there is room; raise what ended
+        it. One that is not `pinned` goes elsewhere if the partition has ended.
         """
-        if not self._takes(lane, size):
-            await self._patience.until(partial(self._takes, lane, size), self._stalled)
-        error = lane.error
+        unconfirmed = self._unconfirmed
+
+        def has_room() -> bool:
+            return sender.error is not None or (sender.room and unconfirmed.fits(size))
+
+        await unconfirmed.until(has_room)
+        error = sender.error
         if error is not None and (pinned or not isinstance(error, PartitionEnded)):
             raise error
-        batch = Handed(self.topic, lane.partition, pinned)
+        batch = unconfirmed.begin(sender.partition, pinned)
         batch.size, batch.count = size, count
-        self.buffered += size
+        unconfirmed.buffered += size
         if isinstance(error, PartitionEnded):
-            self.begun(batch)
-            self.stranded(lane, lane.strand(whole(batch)), error)
+            self.reroute(sender, sender.encoded(whole(batch)), error)
         else:
-            lane.put(whole(batch))
+            sender.put(whole(batch))
         return batch
-
-    async def ready(self) -> None:
-        """Return when no more than `max_buffered` bytes await their confirms."""
-        most = self._options.max_buffered
-        await self._patience.until(lambda: self.buffered <= most, self._stalled)
-
-    def forgive(self, error: Exception) -> None:
-        """Keep from `flush` what ended the chunks of a value that is sent again."""
-        if self._first_error is error:
-            self._first_error = None
-
-    async def confirmed(self, batch: Handed) -> Confirmed:
-        """Return a batch's confirm. Raises `Disconnected` after `request_timeout` without any."""
-        await self._settles(batch)
-        return await batch
-
-    async def _settles(self, batch: Handed) -> None:
-        await self._patience.until(partial(_is_settled, batch), self._stalled)
 
     async def flush(self) -> None:
         """Return when all that was sent before is confirmed; raise the first error since the last.
 
         Raises `Disconnected` after `request_timeout` without any confirm.
         """
-        waited_for = [*self._unsettled]
-        for lane in self._all():
-            lane.flush()
-        for batch in waited_for:
-            if not batch.settled:
-                await self._patience.until(partial(_is_settled, batch), self._stalled)
-        error, self._first_error = self._first_error, None
-        if error is not None:
-            raise error
+        for sender in self._all():
+            sender.flush()
+        await self._unconfirmed.flush()
 
-    # What lanes and the link tell.
+    # What the senders of partitions ask for: see `Routes`.
 
-    def begun(self, batch: Handed) -> None:
-        """A batch begins: `flush` waits for it from now on."""
-        self._unsettled[batch] = None
-        batch.patience = self._settles
-
-    def settled(self, batch: Handed, result: Confirmed | Exception) -> None:
-        """A batch is confirmed or given up: tell all who wait."""
-        self._unsettled.pop(batch, None)
-        self.buffered -= batch.size
-        batch.settle(result)
-        if isinstance(result, Exception):
-            self._first_error = self._first_error or result
-        elif self._options.on_confirm is not None and not (result.index or batch.moved):
-            # It is no chunk, nor was each of its parts told.
-            # An error of the user's ledger must not end the connection whose reply this is.
-            try:
-                self._options.on_confirm(result)
-            except Exception as error:
-                self._first_error = self._first_error or error
-        whole = batch.part_of
-        if whole is not None and (outcome := whole.gathered) is not None:
-            self.settled(whole, outcome)
-        self._patience.wake()
-
-    def stranded(
-        self, lane: Lane, batches: list[tuple[Handed, Buffer]], error: PartitionEnded
+    def reroute(
+        self,
+        sender: PartitionSender,
+        batches: list[tuple[PendingBatch, Buffer]],
+        error: PartitionEnded,
     ) -> None:
         """Send elsewhere what was not meant for this very partition, which has ended."""
-        self.choosing.closed.add(lane.partition)
-        self.moved()
+        self.partitioner.closed.add(sender.partition)
+        self.find()
         for whole, data in batches:
             if whole.pinned:
-                self.settled(whole, error)
+                self._unconfirmed.resolve(whole, error)
                 continue
-            for partition, part in taken_apart(whole, data, self.choosing):
-                self.lanes[partition].put(part)
-        self._patience.wake()
+            for partition, part in taken_apart(whole, data, self.partitioner, self._unconfirmed):
+                self.senders[partition].put(part)
+        self._unconfirmed.wake()
 
-    def moved(self) -> None:
+    def find(self) -> None:
         """Ask again where the partitions are, once at a time."""
-        if self._moving is None or self._moving.done():
-            self._moving = asyncio.get_running_loop().create_task(self._find(), name="weir find")
+        if self._finding is None or self._finding.done():
+            self._finding = asyncio.get_running_loop().create_task(self._find(), name="weir find")
 
-    def forgotten(self, lane: Lane, error: WeirError) -> None:
-        """Get another epoch, or producer id, for a lane whose old one has lost what was only
+    def find_now_and_then(self) -> None:
+        """Ask again where the partitions are, now and then."""
+        if asyncio.get_running_loop().time() - self._asked >= LOOK_EVERY:
+            self.find()
+
+    def renew(self, sender: PartitionSender) -> None:
+        """Get another epoch, or producer id, for a sender whose old one has lost what was only
         received: a new epoch ends what of the old one is still on its way.
         """
-        task = asyncio.get_running_loop().create_task(self._renew(lane), name="weir renew")
+        task = asyncio.get_running_loop().create_task(self._renew(sender), name="weir renew")
         self._renewing[task] = None
         task.add_done_callback(self._renewing.pop)
 
-    async def _renew(self, lane: Lane) -> None:
-        shared = any(other is not lane and other.producer == lane.producer for other in self.lanes)
+    async def _renew(self, sender: PartitionSender) -> None:
+        others = (other for other in self.senders if other is not sender)
+        shared = any(other.producer == sender.producer for other in others)
         try:
             try:
-                asked = m.OpenProducer(0 if shared else lane.producer)
+                asked = m.OpenProducer(0 if shared else sender.producer)
                 grant = await self._link.request(asked, m.ProducerGrant)
             except ProducerExpired:  # it is so old that it is forgotten
                 grant = await self._link.request(m.OpenProducer(), m.ProducerGrant)
-            lane.renew(grant)
+            sender.renew(grant)
         except WeirError as error:
-            if lane.error is None:
-                lane.fail(error)
+            if sender.error is None:
+                sender.fail(error)
 
-    def strayed(self) -> None:
-        """Ask again where the partitions are, now and then."""
-        if asyncio.get_running_loop().time() - self._sought >= LOOK_EVERY:
-            self.moved()
+    async def _find(self) -> None:
+        self._asked = asyncio.get_running_loop().time()
+        try:
+            info = await self._link.request(m.DescribeTopic(self._topic), m.TopicInfo)
+            await self._link.learn(info.addresses)
+        except WeirError as error:
+            # It is tried on at the old place, and asked again with the next refusal.
+            self._unconfirmed.found(error)
+            return
+        self._unconfirmed.found(None)
+        self.partitioner.close_idle(info.closed)
+        for sender, address in zip(self.senders, info.addresses, strict=False):
+            sender.address = address
+
+    # What the link asks for.
 
     def writable(self) -> None:
         """Send what waited for the link."""
-        for lane in self.lanes:
-            lane.pump()
+        for sender in self.senders:
+            sender.pump()
 
-    def ended(self, error: WeirError) -> None:
+    def end(self, error: WeirError) -> None:
         """Give up: there will be no link again."""
-        for lane in self._all():
-            if lane.error is None:
-                lane.fail(error)
-        self._patience.wake()
+        for sender in self._all():
+            if sender.error is None:
+                sender.fail(error)
+        self._unconfirmed.wake()
 
-    async def _find(self) -> None:
-        self._sought = asyncio.get_running_loop().time()
-        try:
-            info = await self._link.request(m.DescribeTopic(self.topic), m.TopicInfo)
-            await self._link.learn(info.addresses)
-        except WeirError as error:
-            # The lanes go on trying at the old place, and ask again with the next refusal.
-            self._doubt = f" (asked where {self.topic} is served: {error})"
-            return
-        self._doubt = ""
-        self.choosing.close_idle(info.closed)
-        for lane, address in zip(self.lanes, info.addresses, strict=False):
-            lane.address = address
+    # Choosing a partition.
 
-    # Waiting, and choosing a lane.
-
-    def lane_of(self, key: bytes | None, partition: int | None) -> Lane:
-        """Return the lane of a partition, or of a key's; see `lane`."""
+    def choose(self, key: bytes | None, partition: int | None) -> PartitionSender:
+        """Return the sender of a partition, which may have to be looked for; of the one that the
+        options name, of a key's, or of the next.
+        """
         if partition is None:
             partition = self._options.partition
-        if partition is None and key is not None:
-            partition = self.choosing.of_key(key)
-        return self.lane(partition)
-
-    def lane(self, partition: int | None) -> Lane:
-        """Return the lane of a partition, which may have to be looked for, or of the next."""
         try:
-            return self.choosing.lane(partition)
+            return self.partitioner.choose(key, partition)
         except UnknownTopic as unknown:
-            return self._lane_unheard_of(partition, unknown)
+            return self._seek_sender(partition, unknown)
 
-    def _lane_unheard_of(self, partition: int | None, unknown: UnknownTopic) -> Lane:
-        """Return a lane that sends nothing until it is found out whether the topic has got this
+    def _seek_sender(self, partition: int | None, unknown: UnknownTopic) -> PartitionSender:
+        """Return one that sends nothing until it is found out whether the topic has got this
         partition since. Raises `unknown` if there can be none, or it was just looked for.
         """
         loop = asyncio.get_running_loop()
@@ -379,78 +320,57 @@ class Sender:
         if (
             self._known is None
             or not isinstance(partition, int)
-            or not len(self.lanes) <= partition < PARTITIONS_MAX
+            or not len(self.senders) <= partition < PARTITIONS_MAX
             or (partition >= first and loop.time() - since < LOOK_EVERY)
         ):
             raise unknown
-        if (found := self._unheard.get(partition)) is not None:
+        if (found := self._sought.get(partition)) is not None:
             return found[0]
         places, grant = self._known
         address = Address(0, 0, group_of(places.id, partition))
-        lane = self._new_lane(partition, address, grant, waits=True)
-        seeking = loop.create_task(self._seek(places, grant, lane), name="weir seek")
-        self._unheard[partition] = lane, seeking
-        return lane
+        sender = self._new_sender(partition, address, grant, waits=True)
+        seeking = loop.create_task(self._seek(places, grant, sender), name="weir seek")
+        self._sought[partition] = sender, seeking
+        return sender
 
     async def look_for(self, partition: int) -> None:
         """Return once a partition is known. Raises `UnknownTopic` if the topic has none such, and
         `Disconnected` if that is not found out in `request_timeout`.
         """
-        lane = self.lane(partition)
-        if (found := self._unheard.get(partition)) is not None:
+        sender = self.choose(None, partition)
+        if (found := self._sought.get(partition)) is not None:
             await asyncio.wait(found[1:], timeout=self._link.request_timeout)
-            if lane.error is not None:
-                raise lane.error
+            if sender.error is not None:
+                raise sender.error
             if not found[1].done():
-                raise self._stalled()
+                raise self._unconfirmed.stalled()
 
-    async def _seek(self, places: Places, grant: m.ProducerGrant, lane: Lane) -> None:
-        """Look for a lane's partition; let it begin, or end it with what refuses it."""
+    async def _seek(self, places: Places, grant: m.ProducerGrant, sender: PartitionSender) -> None:
+        """Look for a sender's partition; let it begin, or end it with what refuses it."""
         tries = 0
-        while lane.error is None:
+        while sender.error is None:
             try:
-                await places.find_these([lane.partition])
+                await places.find_these([sender.partition])
             except (Refused, Disconnected) as error:
                 tries += 1
                 lasts = isinstance(error, Disconnected) or error.retryable
                 if lasts and not self._link.retry.spent(tries):
                     await asyncio.sleep(self._link.pause(tries, error))
                     continue
-                del self._unheard[lane.partition]
+                del self._sought[sender.partition]
                 if isinstance(error, UnknownTopic):
-                    self._lacking = lane.partition, asyncio.get_running_loop().time()
-                if lane.error is None:
-                    lane.fail(error)
+                    self._lacking = sender.partition, asyncio.get_running_loop().time()
+                if sender.error is None:
+                    sender.fail(error)
             else:
                 self._grow(places, grant)
             return
 
-    def _all(self) -> list[Lane]:
-        """Return all lanes, also those whose partition is looked for."""
-        return [*self.lanes, *(lane for lane, _ in self._unheard.values())]
-
     @property
-    def lanes(self) -> list[Lane]:
-        """The lanes of the partitions that are known, by partition."""
-        return self.choosing.lanes
+    def senders(self) -> list[PartitionSender]:
+        """Those of the partitions that are known, by partition."""
+        return self.partitioner.senders
 
-    def _takes(self, lane: Lane, size: int) -> bool:
-        fits = self.buffered == 0 or self.buffered + size <= self._options.max_buffered
-        return lane.error is not None or (lane.room and fits)
-
-    def _stalled(self) -> Disconnected:
-        refused = next((lane.refused for lane in self.lanes if lane.refused is not None), None)
-        advice = (
-            "Check that the broker is up and has a majority"
-            if refused is None
-            else f"The broker refused it last with: {type(refused).__name__}: {refused}. Mend that"
-        )
-        return Disconnected(
-            f"nothing sent to {self.topic} was confirmed for {self._link.request_timeout:g} s; "
-            f"{len(self._unsettled)} batches are still tried. {advice}, or give a longer "
-            f"request_timeout{self._doubt}"
-        )
-
-
-def _is_settled(batch: Handed) -> bool:
-    return batch.settled
+    def _all(self) -> list[PartitionSender]:
+        """Return all of them, also of partitions that are looked for."""
+        return [*self.senders, *(sender for sender, _ in self._sought.values())]

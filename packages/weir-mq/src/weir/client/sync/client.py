@@ -40,7 +40,7 @@ from weir.errors import WeirError
 from weir.model.message import LargeMessage, Message
 from weir.protocol.client import messages as m
 
-__all__ = ["Client", "Consumer", "Handed", "Producer", "Reader", "Sent", "connect"]
+__all__ = ["Client", "Consumer", "PendingBatch", "PendingMessage", "Producer", "Reader", "connect"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -207,21 +207,21 @@ def _in_loop(
     return call
 
 
-class Sent(Twin[receipts.Sent]):
-    """A message handed over: `wait` for its `Receipt`, or its error."""
+class PendingMessage(Twin[receipts.PendingMessage]):
+    """A message that was sent: `wait` for its `Receipt`, or its error."""
 
-    wait = _waits(receipts.Sent.wait)
+    wait = _waits(receipts.PendingMessage.wait)
 
 
-class Handed(Twin[receipts.Handed]):
-    """A batch handed over: `wait` for its `Confirmed`, or its error."""
+class PendingBatch(Twin[receipts.PendingBatch]):
+    """A batch that was sent: `wait` for its `BatchReceipt`, or its error."""
 
-    wait = _waits(receipts.Handed.wait)
+    wait = _waits(receipts.PendingBatch.wait)
 
     @property
-    def settled(self) -> bool:
+    def done(self) -> bool:
         """Whether it is confirmed or given up."""
-        return self._of.settled
+        return self._of.done
 
     @property
     def topic(self) -> str:
@@ -245,14 +245,14 @@ class Handed(Twin[receipts.Handed]):
 
 
 def _batches(
-    handed: Callable[Concatenate[A, P], Coroutine[Any, Any, list[receipts.Handed]]],
-) -> Callable[Concatenate[Any, P], list[Handed]]:
-    """Return the twin of a method that hands over batches."""
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, list[receipts.PendingBatch]]],
+) -> Callable[Concatenate[Any, P], list[PendingBatch]]:
+    """Return the twin of a method that sends batches."""
 
-    @wraps(handed)
-    def call(self: Twin[A], /, *arguments: P.args, **named: P.kwargs) -> list[Handed]:
-        batches = self._background.run(handed(self._of, *arguments, **named))
-        return [Handed(batch, self._background) for batch in batches]
+    @wraps(method)
+    def call(self: Twin[A], /, *arguments: P.args, **named: P.kwargs) -> list[PendingBatch]:
+        batches = self._background.run(method(self._of, *arguments, **named))
+        return [PendingBatch(batch, self._background) for batch in batches]
 
     return call
 
@@ -265,7 +265,7 @@ class Producer(Twin[producers.Producer]):
     publish_arrow = _waits(producers.Producer.publish_arrow)
     ready = _waits(producers.Producer.ready)
     flush = _waits(producers.Producer.flush)
-    send = _in_loop(producers.Producer.send, Sent)
+    send = _in_loop(producers.Producer.send, PendingMessage)
     send_many = _batches(producers.Producer.send_many)
     close = _waits(producers.Producer.close)
 

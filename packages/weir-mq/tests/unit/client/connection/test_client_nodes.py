@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -331,7 +331,7 @@ def test_a_new_leader_is_found_while_the_old_one_stands_still_and_its_connection
             assert asyncio.get_running_loop().time() - began < 1.0
             assert nodes.produced(1) == 0, "an older leader was believed"
             link = client._link
-            way = link._ways._ways[2, 0]
+            way = link._pool._shards[2, 0]
             old = way.connection
             assert old is not None
             assert old.writable
@@ -484,15 +484,13 @@ def test_a_node_that_never_learns_of_a_leader_is_left(fake_broker: Brokers, what
 
 
 def test_a_named_leader_of_several_shards_is_asked_by_the_shard_of_the_log() -> None:
-    from weir.client.connection.pool import Node, Ways
+    from weir.client.connection.connection import Senders
+    from weir.client.connection.pool import ConnectionPool, Node
 
-    async def nobody(*_: Any) -> Any:
-        raise AssertionError
-
-    ways = Ways(nobody, lambda: None)
-    ways._nodes = {2: Node(2, "host", 6800, (1, 2, 3))}
-    assert ways.led_by(Address(0, 7, 9, 1), 2) == Address(1, 7, 9, 2)
-    assert ways.led_by(Address(0, 7, 9, 1), 5) == Address(0, 7, 9, 5)
+    pool = ConnectionPool(cast(Any, None), Senders())
+    pool._nodes = {2: Node(2, "host", 6800, (1, 2, 3))}
+    assert pool.led_by(Address(0, 7, 9, 1), 2) == Address(1, 7, 9, 2)
+    assert pool.led_by(Address(0, 7, 9, 1), 5) == Address(0, 7, 9, 5)
 
 
 def test_a_client_of_several_nodes_tries_all_of_them_again_within_seconds() -> None:

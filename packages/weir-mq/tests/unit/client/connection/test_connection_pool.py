@@ -127,14 +127,14 @@ def test_what_a_shard_cannot_answer_is_asked_at_home(fake_broker: Brokers) -> No
             async with connect(landing.url, request_timeout=5) as client:
                 landing.barrier = other.barrier
                 await client.publish("t", b"0", partition=1)
-                home = client._link._connection
+                home = client._link._pool.home
                 other.script = refusing(m.AskBarriers)
                 assert await read_in_order(client, 3) == [b"0", b"1", b"2"]
                 assert (asked(landing), asked(other)) == (3, 3)
                 other.script = refusing(m.Fetch)
                 async with client.reader("t", partitions=[1]) as reader:
                     assert (await anext(reader)).value == b"0"
-                assert client._link._connection is home
+                assert client._link._pool.home is home
 
     asyncio.run(asyncio.wait_for(body(), 20))
 
@@ -225,7 +225,7 @@ def test_batches_under_way_are_not_overtaken_on_another_way(fake_broker: Brokers
 
                 assert link.send(request, on_answer) is not None
                 await other.start()
-                way = link._ways.toward(request)
+                way = link._pool.toward(request)
                 assert way is not None
                 while way.connection is None:
                     await asyncio.sleep(0)
@@ -331,7 +331,7 @@ def test_a_request_never_waits_for_ever_for_a_way_that_is_not_decided(
                 if end == "replaced":
                     assert link.welcome is not None
                     welcome = msgspec.structs.replace(link.welcome, ports=())
-                    await link._ways.welcomed("127.0.0.1", welcome)
+                    await link._pool.welcomed("127.0.0.1", welcome)
                     await asked  # by the connection that there is
                 else:
                     with pytest.raises(Disconnected):

@@ -284,4 +284,4 @@ def test_a_ping_tells_nothing_of_a_partition_that_is_not_known_yet() -> None:
     holdings.places = cast(Places, Two())
     grant = Grant("t", 2, FENCE, 0, 0, 1, 1, ())
     holdings.held.put(Holding(grant, time.monotonic() + 30, time.monotonic))
-    assert holdings._works_on() == []
+    assert holdings.in_hand() == []

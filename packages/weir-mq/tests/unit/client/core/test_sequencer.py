@@ -91,7 +91,7 @@ def test_what_was_only_received_and_is_lost_begins_anew_under_other_numbers() ->
     assert sequencer.answered(3, SequenceGap("gap", 0)) == []  # it says nothing new
     assert sequencer.to_send() is None
     sequencer.renumber(lambda data, sequence: memoryview(b"%s at %d" % (data, sequence)))
-    assert [(one.sequence, bytes(one.data)) for one in sequencer._held] == [
+    assert [(one.sequence, bytes(one.data)) for one in sequencer.held] == [
         (0, b"1 at 0"),
         (10, b"2 at 10"),
         (20, b"3 at 20"),

@@ -18,31 +18,31 @@ def test_one_message_at_a_time_soon_waits_for_no_turn_of_the_loop(fake_broker) -
         async with fake_broker() as broker, connect(broker.url) as w:
             await w.create_topic("doors")
             async with w.producer("doors", linger=0) as producer:
-                (lane,) = producer._sender.lanes
+                (sender,) = producer._sender.senders
                 for _ in range(ALONE_IN_A_ROW):
                     sent = producer.send(b"one")
-                    assert lane.gathering  # it may not be the only one
+                    assert sender.gathering  # it may not be the only one
                     await sent
                 sent = producer.send(b"at once")
-                assert not lane.gathering
+                assert not sender.gathering
                 assert (await sent).offset == ALONE_IN_A_ROW
                 assert batches(broker) == ALONE_IN_A_ROW + 1
 
     asyncio.run(scenario())
 
 
-def test_the_second_message_of_a_turn_ends_the_hurry(fake_broker) -> None:
+def test_the_second_message_of_a_turn_ends_sending_at_once(fake_broker) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, connect(broker.url) as w:
             await w.create_topic("doors")
             async with w.producer("doors", linger=0) as producer:
-                (lane,) = producer._sender.lanes
+                (sender,) = producer._sender.senders
                 for _ in range(ALONE_IN_A_ROW + 1):
                     await producer.publish(b"one")
                 for _ in range(3):
                     before = batches(broker)
                     several = [producer.send(b"%d" % n) for n in range(5)]
-                    assert lane.gathering
+                    assert sender.gathering
                     offsets = [(await sent).offset for sent in several]
                     assert offsets == sorted(offsets)
                     found = batches(broker) - before
@@ -51,15 +51,15 @@ def test_the_second_message_of_a_turn_ends_the_hurry(fake_broker) -> None:
     asyncio.run(scenario())
 
 
-def test_a_producer_that_lingers_is_never_in_a_hurry(fake_broker) -> None:
+def test_a_producer_that_lingers_sends_nothing_at_once(fake_broker) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, connect(broker.url) as w:
             await w.create_topic("doors")
             async with w.producer("doors", linger="1ms") as producer:
-                (lane,) = producer._sender.lanes
+                (sender,) = producer._sender.senders
                 for _ in range(2 * ALONE_IN_A_ROW):
                     sent = producer.send(b"one")
-                    assert lane.gathering
+                    assert sender.gathering
                     await sent
 
     asyncio.run(scenario())

@@ -9,7 +9,7 @@ import pytest
 
 from weir import testing
 from weir.client.client import connect
-from weir.client.producer.receipts import Handed, Limits
+from weir.client.producer.receipts import SharedTimeout, Unconfirmed
 from weir.errors import Disconnected, Fenced, WeirError
 from weir.model.topic import partition_for
 
@@ -17,8 +17,8 @@ from weir.model.topic import partition_for
 # A producer that was closed once forgot who waited: their timer was gone, and nothing told them.
 def test_who_waits_for_what_is_never_settled_is_told_though_the_producer_is_closed() -> None:
     async def body() -> None:
-        limits = Limits(0.05, lambda: Disconnected("nothing was confirmed"))
-        waiter = Handed("t", 0)._expected(limits)
+        limits = SharedTimeout(0.05, lambda: Disconnected("nothing was confirmed"))
+        waiter = Unconfirmed("t", 600, 1).begin(0).within(limits)
         limits.close()
         done, _ = await asyncio.wait([waiter], timeout=10)
         assert done, "it waits for ever"
@@ -36,7 +36,7 @@ def test_a_publish_that_moved_to_a_partition_given_up_does_not_wait_for_ever() -
             async with connect(node.url, request_timeout=2.0) as w:
                 await w.create_topic("t", 4)
                 producer: Any = await w.producer("t", linger=0.05).open()
-                producer._sender.lanes[1].fail(Fenced("partition 1 is given up", 1))
+                producer._sender.senders[1].fail(Fenced("partition 1 is given up", 1))
                 task = asyncio.ensure_future(producer.publish(b"x", key=key))
                 await asyncio.sleep(0)
                 await w.end_partition("t", 2)

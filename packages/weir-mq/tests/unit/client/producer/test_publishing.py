@@ -10,7 +10,7 @@ import pytest
 
 from weir.client.client import connect
 from weir.client.core.durations import Backoff
-from weir.client.producer.receipts import Confirmed
+from weir.client.producer.receipts import BatchReceipt
 from weir.errors import (
     Disconnected,
     Fenced,
@@ -160,7 +160,7 @@ def test_a_producer_survives_refusals_cuts_and_lost_answers(fake_broker) -> None
     ]  # fmt: skip
 
     async def scenario() -> None:
-        confirmed: list[Confirmed] = []
+        confirmed: list[BatchReceipt] = []
         async with fake_broker() as broker, connect(broker.url, retry=QUICK) as w:
             broker.topic("t")
             left = orders * 4
@@ -389,7 +389,7 @@ def test_a_producer_follows_its_partition(fake_broker) -> None:
 
 
 def test_an_error_of_on_confirm_comes_out_of_flush(fake_broker) -> None:
-    def ledger(_: Confirmed) -> None:
+    def ledger(_: BatchReceipt) -> None:
         raise RuntimeError("the ledger is full")
 
     async def scenario() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from weir.client.core.batcher import Gathered
-from weir.client.producer.partitioner import Choosing, taken_apart
-from weir.client.producer.receipts import Confirmed, Handed, Sent
+from weir.client.producer.partitioner import Partitioner, taken_apart
+from weir.client.producer.receipts import BatchReceipt, PendingMessage, Unconfirmed
 from weir.errors import PartitionEnded, UnknownTopic
 from weir.model.batch import Batch
 from weir.model.topic import partition_for
@@ -17,10 +17,10 @@ from weir.model.topic import partition_for
 KEYS = [b"k%d" % n for n in range(9)]
 
 
-def choosing(partitions: int, *closed: int) -> Choosing:
-    lanes: Any = [SimpleNamespace(gathering=False, is_idle=p != 1) for p in range(partitions)]
-    found = Choosing("t")
-    found.begin(lanes, closed, 0)
+def partitioner(partitions: int, *closed: int) -> Partitioner:
+    senders: Any = [SimpleNamespace(gathering=False, is_idle=p != 1) for p in range(partitions)]
+    found = Partitioner("t")
+    found.begin(senders, closed, 0)
     return found
 
 
@@ -35,7 +35,8 @@ def rows(batch: Gathered[Any] | Batch) -> list[Any]:
 
 @pytest.mark.parametrize("full", [True, False])
 def test_nothing_of_a_message_is_lost(full: bool) -> None:
-    whole = Handed("t", 2)
+    unconfirmed = Unconfirmed("t", 600, 1)
+    whole = unconfirmed.begin(2)
     whole.size, whole.count = 1_000, 9
     more: dict[str, Any] = {}
     if full:
@@ -45,7 +46,7 @@ def test_nothing_of_a_message_is_lost(full: bool) -> None:
             "expires": list(range(20, 29)),
         }  # fmt: skip
     data = Gathered(whole, 77, [b"%d" % n for n in range(9)], KEYS, **more).encode(1, 2, 3, 4)
-    found = taken_apart(whole, data, choosing(4, 2))
+    found = taken_apart(whole, data, partitioner(4, 2), unconfirmed)
     assert sum(part.owner.size for _, part in found) == 1_000
     assert whole.size == 0
     by_value = {row[0]: row for _, part in found for row in rows(part)}
@@ -56,48 +57,53 @@ def test_nothing_of_a_message_is_lost(full: bool) -> None:
 
 
 def test_what_has_no_key_stays_together() -> None:
-    whole = Handed("t", 2)
+    unconfirmed = Unconfirmed("t", 600, 1)
+    whole = unconfirmed.begin(2)
     data = Gathered(whole, 77, [b"a", b"b"]).encode(1, 2, 3, 4)
-    ((partition, part),) = taken_apart(whole, data, choosing(4, 1, 2))
+    ((partition, part),) = taken_apart(whole, data, partitioner(4, 1, 2), unconfirmed)
     assert partition == 3
     assert part.keys is None
     assert part.values == [b"a", b"b"]
 
 
 def test_the_whole_is_settled_once_all_parts_are() -> None:
-    whole = Handed("t", 2)
+    unconfirmed = Unconfirmed("t", 600, 1)
+    whole = unconfirmed.begin(2)
     whole.count = 9
     data = Gathered(whole, 77, [b"%d" % n for n in range(9)], KEYS).encode(1, 2, 3, 4)
-    found = taken_apart(whole, data, choosing(4, 2))
+    found = taken_apart(whole, data, partitioner(4, 2), unconfirmed)
     for number, (partition, part) in enumerate(found):
-        assert whole.gathered is None
-        part.owner.settle(Confirmed(partition, 5, len(part), 100 * partition, number + 1, False))
-    done = whole.gathered
-    assert done == Confirmed(2, 5, 9, -1, len(found), False)
+        assert whole.result_of_parts() is None
+        part.owner.resolve(
+            BatchReceipt(partition, 5, len(part), 100 * partition, number + 1, False)
+        )
+    done = whole.result_of_parts()
+    assert done == BatchReceipt(2, 5, 9, -1, len(found), False)
     for place, key in enumerate(KEYS):
         partition = partition_for(key, 4, {2})
-        receipt = Sent(whole, place)._receipt(done)
+        receipt = PendingMessage(whole, place).receipt(done)
         before = sum(partition_for(k, 4, {2}) == partition for k in KEYS[:place])
         assert (receipt.partition, receipt.offset) == (partition, 100 * partition + before)
 
 
 def test_what_one_part_fails_by_fails_the_whole() -> None:
-    whole = Handed("t", 2)
+    unconfirmed = Unconfirmed("t", 600, 1)
+    whole = unconfirmed.begin(2)
     data = Gathered(whole, 77, [b"%d" % n for n in range(9)], KEYS).encode(1, 2, 3, 4)
-    (_, first), *others = taken_apart(whole, data, choosing(4, 2))
+    (_, first), *others = taken_apart(whole, data, partitioner(4, 2), unconfirmed)
     error = PartitionEnded("another")
-    first.owner.settle(error)
+    first.owner.resolve(error)
     for partition, part in others:
-        part.owner.settle(Confirmed(partition, 0, len(part), 0, 1, False))
-    assert whole.gathered is error
+        part.owner.resolve(BatchReceipt(partition, 0, len(part), 0, 1, False))
+    assert whole.result_of_parts() is error
 
 
 def test_a_partition_is_left_alone_once_nothing_is_under_way_there() -> None:
-    one = choosing(4)
+    one = partitioner(4)
     one.close_idle({1, 2, 9})
     assert one.closed == {2}, "what is under way to 1, and what follows it, goes elsewhere together"
     assert [one.next() for _ in range(4)] == [1, 3, 0, 1]
     one.closed.add(1)
     assert one.turn == 3
     with pytest.raises(UnknownTopic):
-        one.lane(4)
+        one.choose(None, 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from weir.client.producer.receipts import _FEW, Limits
+from weir.client.producer.receipts import _FEW, SharedTimeout
 from weir.errors import Disconnected
 
 
@@ -15,7 +15,7 @@ def stalled() -> Disconnected:
 def test_each_fails_when_its_own_time_is_over_whatever_became_of_those_before() -> None:
     async def body() -> None:
         loop = asyncio.get_running_loop()
-        limits = Limits(0.05, stalled)
+        limits = SharedTimeout(0.05, stalled)
         first, confirmed, last = (loop.create_future() for _ in range(3))
         limits.put(first)
         limits.put(confirmed)
@@ -40,7 +40,7 @@ def test_each_fails_when_its_own_time_is_over_whatever_became_of_those_before() 
 def test_behind_one_that_waits_for_long_no_row_of_those_that_are_done_is_kept() -> None:
     async def body() -> None:
         loop = asyncio.get_running_loop()
-        limits = Limits(600, stalled)
+        limits = SharedTimeout(600, stalled)
         stuck = loop.create_future()
         limits.put(stuck)
         for _ in range(3 * _FEW):

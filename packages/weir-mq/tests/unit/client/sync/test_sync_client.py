@@ -36,7 +36,7 @@ def test_publish_read_and_consume(node: testing.Node) -> None:
             sent = producer.send(b"one")
             (batch,) = producer.send_many([b"two", b"three"])
             assert sent.wait().offset == 1
-            assert (batch.wait().offset, batch.count, batch.settled) == (2, 2, True)
+            assert (batch.wait().offset, batch.count, batch.done) == (2, 2, True)
         values = [b"hello", b"one", b"two", b"three"]
         with w.reader("t", follow=False) as reader:
             assert reader.positions == {0: 0, 1: 0}

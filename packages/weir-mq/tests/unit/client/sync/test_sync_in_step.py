@@ -21,14 +21,23 @@ PAIRS: list[tuple[type, type]] = [
     (producer.Producer, sync.Producer),
     (reader.Reader, sync.Reader),
     (consumer.Consumer, sync.Consumer),
-    (receipts.Sent, sync.Sent),
-    (receipts.Handed, sync.Handed),
+    (receipts.PendingMessage, sync.PendingMessage),
+    (receipts.PendingBatch, sync.PendingBatch),
 ]
 #: What other parts of weir call: no part of what users call.
 INSIDE = {
     # The command line's verbs that run until Ctrl-C, which wait in an event loop.
     client.Client: {"is_connected", "wait_without_end"},
-    receipts.Handed: {"settle", "patience", "gathered", "moved", "part_of", "pinned"},
+    receipts.PendingBatch: {
+        "moved",
+        "part_of",
+        "pinned",
+        "resolve",
+        "result",
+        "result_of_parts",
+        "within",
+    },
+    receipts.PendingMessage: {"batch", "receipt"},
     # What is settled message by message is settled in the event loop's own thread.
     consumer.Consumer: {"deliveries"},
 }

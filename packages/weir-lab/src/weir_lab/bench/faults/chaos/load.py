@@ -11,7 +11,7 @@ from types import TracebackType
 
 from weir.client.client import Client, connect
 from weir.client.producer.producer import Producer
-from weir.client.producer.receipts import Confirmed
+from weir.client.producer.receipts import BatchReceipt
 from weir.client.reader.reader import Reader
 from weir.device.client import Client as Device
 from weir.errors import WeirError
@@ -45,7 +45,7 @@ class Pump:
         self._rate = rate
         self._block = Block(size, _AT_ONCE)
 
-    def confirmed(self, confirm: Confirmed) -> None:
+    def confirmed(self, confirm: BatchReceipt) -> None:
         """Note a confirm; they come in the order of the batches."""
         self._ledger.confirm(confirm.count, confirm.offset, time.monotonic_ns())
 

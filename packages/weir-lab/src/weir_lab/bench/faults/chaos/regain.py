@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from weir.client.client import Client, connect
-from weir.client.connection.connection import Connection
+from weir.client.connection.connection import Connection, Senders
 from weir.client.nodes import Nodes
 from weir.errors import WeirError
 from weir.model.ids import Address
@@ -202,7 +202,7 @@ class _Watch:
             loop = asyncio.get_running_loop()
             async with asyncio.timeout(_ANSWER_S):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(lambda: None), *self._place
+                    lambda: Connection(Senders()), *self._place
                 )
             self._connection = connection
             await connection.request(m.Hello("weir-chaos-watch"), _ANSWER_S)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from weir.client.connection.connection import Connection
+from weir.client.connection.connection import Connection, Senders
 from weir.errors import Disconnected, WeirError
 from weir.model.batch import Batch, encode
 from weir.model.ids import Address
@@ -61,7 +61,7 @@ class Witness:
         try:
             async with asyncio.timeout(_HELLO_S):
                 _, self._connection = await loop.create_connection(
-                    lambda: Connection(lambda: None), *self._place
+                    lambda: Connection(Senders()), *self._place
                 )
                 await self._connection.request(m.Hello("weir-chaos-witness"), _HELLO_S)
                 grant = await self._connection.request(m.OpenProducer(), _HELLO_S)

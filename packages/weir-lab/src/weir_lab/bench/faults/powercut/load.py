@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from weir.client.client import Client, Connecting, connect
 from weir.client.consumer.consumer import Consumer
 from weir.client.core.durations import Backoff
-from weir.client.producer.receipts import Confirmed
+from weir.client.producer.receipts import BatchReceipt
 from weir.errors import WeirError
 from weir_lab.bench.faults.powercut.ledger import Ledger, Name, Place, value_of
 
@@ -129,7 +129,7 @@ class Load:
         await self.pulse.until(lambda: self.ledger.behind <= 0)
 
     async def _writer(self, client: Client, writer: int) -> None:
-        def confirm(one: Confirmed) -> None:
+        def confirm(one: BatchReceipt) -> None:
             # They come in the order of sending.
             self.ledger.confirmed[writer] += range(one.offset, one.offset + one.count)
             self.pulse.confirm()

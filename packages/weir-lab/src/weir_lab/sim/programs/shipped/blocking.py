@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from weir import sync
 from weir.client.client import Client
 from weir.client.core.durations import Backoff
-from weir.client.producer.receipts import Confirmed, Receipt
+from weir.client.producer.receipts import BatchReceipt, Receipt
 from weir.errors import Disconnected, OffsetOutOfRange, ValueLost, WeirError
 from weir.model.limits import MIB
 from weir.testing.simulator.clients.threads import current_thread, run_in_loop
@@ -68,7 +68,7 @@ class BlockingProducer(ShippedProducer):
             except WeirError as error:
                 self._failed(publishes, error)
 
-    def _note_confirms(self, publishes: Sequence[Publish], done: Confirmed) -> None:
+    def _note_confirms(self, publishes: Sequence[Publish], done: BatchReceipt) -> None:
         for place, publish in enumerate(publishes):
             offset = done.offset + place if done.offset >= 0 else UNKNOWN
             receipt = Receipt(TOPIC, done.partition, offset, done.stamp, done.duplicate)

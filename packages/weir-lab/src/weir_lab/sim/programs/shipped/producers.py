@@ -9,7 +9,7 @@ from typing import Any
 from weir.client.arguments.choices import AckLevel
 from weir.client.client import Client
 from weir.client.producer.producer import Producer
-from weir.client.producer.receipts import Handed, Receipt, Sent
+from weir.client.producer.receipts import PendingBatch, PendingMessage, Receipt
 from weir.errors import Disconnected, PartitionEnded, WeirError
 from weir_lab.sim.history import UNKNOWN, Confirmed, Publish
 from weir_lab.sim.programs.program import TOPIC
@@ -44,7 +44,7 @@ class ShippedProducer(Shipped):
         self._serial = 0
         self._number = 0
         #: What the producer of just now was handed.
-        self._out: list[Handed | Sent] = []
+        self._out: list[PendingBatch | PendingMessage] = []
 
     async def work(self, client: Client) -> None:
         """Publish until nothing is left, and wait for what was sent."""
@@ -70,7 +70,7 @@ class ShippedProducer(Shipped):
             partition=self._partition,
             ack=self._ack,
         )
-        self._out, before = [], list[Handed | Sent]()
+        self._out, before = [], list[PendingBatch | PendingMessage]()
         try:
             async with producer:
                 while self._left and not self._ending and producer.error is None:
@@ -84,7 +84,7 @@ class ShippedProducer(Shipped):
         else:
             await self._flushed(before)
 
-    async def _flushed(self, before: Sequence[Handed | Sent]) -> None:
+    async def _flushed(self, before: Sequence[PendingBatch | PendingMessage]) -> None:
         """Who leaves a producer without an error knows that all is confirmed which it was handed
         before.
         """
@@ -154,7 +154,7 @@ class ShippedProducer(Shipped):
                 some, publishes = publishes[: batch.count], publishes[batch.count :]
                 await self._settle(some, batch)
 
-    async def _settle(self, publishes: Sequence[Publish], batch: Handed) -> None:
+    async def _settle(self, publishes: Sequence[Publish], batch: PendingBatch) -> None:
         try:
             done = await batch
         except WeirError as error:
