@@ -29,6 +29,7 @@ from weir.broker.metadata.registry import Registry
 from weir.broker.partition.topics import Topics
 from weir.broker.replica.group import Group
 from weir.broker.replica.peers.node_state import Clocks
+from weir.broker.replica.peers.refill import Refill
 from weir.broker.replica.refusals import unfounded
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
@@ -63,8 +64,8 @@ class BrokerSet:
 
     __slots__ = ("_authorize", "_connected", "_hand_over_until", "_handed_over",
                  "_identity", "_layout", "_level", "_linked", "_lost_registry", "_moving",
-                 "_nodes", "_outbox", "_passing", "_registry", "_report_ms", "_time", "_topics",
-                 "is_hopeful")  # fmt: skip
+                 "_nodes", "_outbox", "_passing", "_refill", "_registry", "_report_ms",
+                 "_time", "_topics")  # fmt: skip
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class BrokerSet:
         authorize: Authorize,
         time: Clocks,
         fit: Fit,
+        refill: Refill,
     ) -> None:
         """Be a shard of a node that supports format level `level`; `start` comes next."""
         self._identity = identity
@@ -89,6 +91,7 @@ class BrokerSet:
         self._outbox = outbox
         self._authorize = authorize
         self._time = time
+        self._refill = refill
         self._moving = Moving(time, fit)
         #: All nodes, as they were when the links were last seen to.
         self._nodes: list[NodeInfo] = []
@@ -101,8 +104,6 @@ class BrokerSet:
         self._lost_registry: Group | None = None
         self._hand_over_until = 0
         self._handed_over = False
-        #: Whether what a group lacks may be filled in yet.
-        self.is_hopeful: Callable[[int], bool]
 
     # -- links -------------------------------------------------------------------------------
 
@@ -209,7 +210,7 @@ class BrokerSet:
         for partition in self._topics.partitions():
             group = partition.group
             is_whole = group.damage is None and not group.is_incomplete
-            if is_whole or self.is_hopeful(group.id):  # it may soon have all that it lacks
+            if is_whole or self._refill.is_hopeful(group.id):  # it may soon have all that it lacks
                 continue
             if group.leads:
                 give_away([group])  # it could not serve what it lacks, nor give it to others
@@ -218,7 +219,9 @@ class BrokerSet:
             elif group.damage is None:
                 _ask_again(group)
         registry = self._lost_registry
-        if registry is None or self.is_hopeful(registry.id) or not registry.overheard.others_go_on:
+        if registry is None or not registry.overheard.others_go_on:
+            return
+        if self._refill.is_hopeful(registry.id):
             return
         for place in self._linked:  # nobody knows here who leads it: only that one listens
             if place_shard(place) == self._layout.registry_shard:

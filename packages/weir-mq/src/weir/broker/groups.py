@@ -7,18 +7,21 @@ that counts, and what it does not say is lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import weir_raft as raft
-from weir.broker.api.settings import Identity, Layout, Replication
+from weir.broker.api.settings import Identity, Layout, ShardSettings
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.partition.context import Surroundings
 from weir.broker.partition.partition import Partition
 from weir.broker.partition.topics import Topics
 from weir.broker.records.control import AttemptBarred, ScatteringsBarred, ScatteringsDecided
 from weir.broker.records.entries import BatchRecord, Payload, applied_by
-from weir.broker.replica.group import Group, Machine, Ties
+from weir.broker.replica.catch_up import Slots
+from weir.broker.replica.findings import Findings, TopicOpened
+from weir.broker.replica.group import Group, GroupContext, Machine
+from weir.broker.replica.peers.refill import Refill
 from weir.broker.replica.peers.transport import Peers
 from weir.broker.replica.raft_storage import LogStorage, node_for
 from weir.broker.replica.writer import Writer
@@ -40,8 +43,8 @@ class Groups:
     had may be gone from the logs in part.
     """
 
-    __slots__ = ("_dice", "_identity", "_layout", "_peers", "_replication", "_shared",
-                 "_topics", "_writers", "all_open", "ending")  # fmt: skip
+    __slots__ = ("_findings", "_identity", "_layout", "_multi", "_peers", "_refill", "_settings",
+                 "_shared", "_slots", "_topics", "_writers", "all_open", "ending")  # fmt: skip
 
     def __init__(
         self,
@@ -51,10 +54,15 @@ class Groups:
         topics: Topics,
         shared: Surroundings,
         peers: Peers,
-        replication: Replication,
-        dice: Callable[[], float] | None,
+        multi: raft.Multi,
+        slots: Slots,
+        refill: Refill,
+        settings: ShardSettings,
+        findings: Findings,
     ) -> None:
-        """Open nothing yet; `writers` are this shard's, by the numbers of their logs."""
+        """Open nothing yet; `writers` are this shard's, by the numbers of their logs. Topics that
+        are opened go to `findings`.
+        """
         #: Whether every group here is open that there is: a checkpoint holds those that are.
         self.all_open = False
         self._identity = identity
@@ -63,10 +71,12 @@ class Groups:
         self._topics = topics
         self._shared = shared
         self._peers = peers
-        self._replication = replication
-        self._dice = dice
+        self._multi = multi
+        self._slots = slots
+        self._refill = refill
+        self._settings = settings
+        self._findings = findings
         #: Partitions of deleted topics with something under way.
-        #: Partitions on their way to their end.
         self.ending: list[Partition] = []
 
     def leader_of(self, group: int) -> int:
@@ -100,14 +110,14 @@ class Groups:
         if recovered is None and (lost := writer.log.lost_of(id)) is not None:
             recovered = RecoveredGroup(None, 0, lost, hard_state_lost=True)
         storage = LogStorage(writer.log, id, recovered, snapshot)
-        context = self._peers.multi.context(id)
-        node = node_for(voter, founders, storage, self._replication, self._dice, context)
-        ties = Ties(self._shared.reads, self._peers.slots, self._peers.send, writer.checkpoint,
-                    self._peers.halted)  # fmt: skip
-        group = Group(id, voter, node, writer.log, storage, ties, founders)
+        context = self._multi.context(id)
+        settings = self._settings
+        node = node_for(voter, founders, storage, settings.replication, settings.random, context)
+        shared = GroupContext(self._shared.reads, self._slots, self._peers, writer, self._findings)
+        group = Group(id, voter, node, writer.log, storage, shared, founders)
         writer.groups[id] = group
         if recovered is not None and recovered.rotten:
-            self._peers.refill.lack(id, recovered.rotten)
+            self._refill.lack(id, recovered.rotten)
         return group
 
     def whole(self, id: int) -> None:
@@ -150,13 +160,18 @@ class Groups:
         """Open what the registry says that there is; whatever else the logs hold is dropped."""
         self.all_open = True
         for topic in self._topics.catalog.topics():
-            self.open_topic(topic)
+            self._open_topic(topic)
         for writer in self._writers.values():
             for id in {*writer.recovered, *writer.snapshots} - writer.groups.keys():
                 writer.forget(id)
             writer.log.know_all()
 
     def open_topic(self, topic: Topic) -> None:
+        """Take a topic that the registry made or changed."""
+        self._open_topic(topic)
+        self._findings.append(TopicOpened(topic))
+
+    def _open_topic(self, topic: Topic) -> None:
         """Open those of a topic's partitions that lie here, and leave those that moved away."""
         if not self.all_open:
             return  # the registry is still at its past: `open_all` comes
@@ -233,7 +248,7 @@ class Groups:
             self._writers[self._layout.log_of(group)].forget(group)
             self._shared.outbox.counts.forget(group)
             if (topic := self._topics.catalog.by_id(topic_of(group))) is not None:
-                self.open_topic(topic)  # it may have come back meanwhile
+                self._open_topic(topic)  # it may have come back meanwhile
 
 
 def find_out(group: Group, state: PartitionState) -> None:

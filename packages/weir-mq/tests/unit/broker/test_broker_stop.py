@@ -37,7 +37,7 @@ def test_a_checkpoint_holds_every_group_as_of_what_is_applied(ready: Any) -> Non
     rig, info, grant = ready
     rig.answer(1, rig.batch(info, grant, 0, b"a"))
     rig.ask(1, rig.batch(info, grant, 1, b"b"))  # under way: not in it
-    writer = rig.shard._writers[0]
+    writer = rig.shard.writers[0]
     snapshots = decode_checkpoint(written(States(writer.groups.values())))
     assert set(snapshots) == {0, info.addresses[0].group}
     snapshot = snapshots[info.addresses[0].group]
@@ -47,7 +47,7 @@ def test_a_checkpoint_holds_every_group_as_of_what_is_applied(ready: Any) -> Non
 
 def test_a_checkpoint_that_changed_is_not_believed(ready: Any) -> None:
     rig, *_ = ready
-    data = written(States(rig.shard._writers[0].groups.values()))
+    data = written(States(rig.shard.writers[0].groups.values()))
     assert decode_checkpoint(b"") == {}
     for spoilt in (data[:3], data[:-1], data[:-1] + bytes((data[-1] ^ 1,))):
         with pytest.raises(Damaged, match="CRC-32C"):
@@ -89,7 +89,7 @@ def test_a_stopped_node_starts_from_its_checkpoint_alone(ready: Any) -> None:
     confirm = rig.answer(1, rig.batch(info, grant, 0, b"a"))
     rig.handle(ev.Stopping())
     rig.settle()
-    applied = {g.id: g.node.applied_index for g in rig.shard._writers[0].groups.values()}
+    applied = {g.id: g.node.applied_index for g in rig.shard.writers[0].groups.values()}
     rig.disk.crash()
     found = load(rig.disk)
     assert found is not None
@@ -114,7 +114,7 @@ def test_entries_are_applied_in_order_though_machines_propose_while_applying(rea
     """Group.advance: a wake proposes grants in the middle of applying a batch."""
     rig, info, grant = ready
     address = info.addresses[0]
-    group = rig.shard._writers[0].groups[address.group]
+    group = rig.shard.writers[0].groups[address.group]
     applied: list[int] = []
     inner = group.machine.apply
 
@@ -143,7 +143,7 @@ def test_entries_are_applied_in_order_though_machines_propose_while_applying(rea
 
 def test_an_entry_that_is_not_known_halts(ready: Any) -> None:
     rig, info, _ = ready
-    partition = rig.shard._writers[0].groups[info.addresses[0].group].machine
+    partition = rig.shard.writers[0].groups[info.addresses[0].group].machine
     with pytest.raises(Halted):
         partition.apply(99, of_control(TopicCreated("a", "b", 1, "partition", 1)))
     with pytest.raises(Halted):

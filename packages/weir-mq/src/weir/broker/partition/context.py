@@ -63,6 +63,10 @@ class Surroundings:
     #: By group whose new messages are applied, what tells those who wait for them.
     woken: dict[int, Callable[[], None]] = field(default_factory=dict)
 
+    def take_producer(self, producer: int) -> None:
+        """Write device messages with a producer id that was granted."""
+        self.fan_in_producer = producer
+
     def advance(self) -> None:
         """Tell who waits of all that was applied: together, for an answer holds all there is."""
         woken, self.woken = self.woken, {}

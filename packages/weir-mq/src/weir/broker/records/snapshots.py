@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -84,20 +84,27 @@ class Packing:
         return [pack(self.state)]
 
 
+class Decoder(Protocol):
+    """What knows the states of a machine."""
+
+    def decode(self, data: Any) -> object:
+        """Return the state that another replica's `encode` gave; called in another thread."""
+
+
 class Unpacking:
     """A state as it came over a link, to be decoded off the loop, as if it were read from a log."""
 
-    __slots__ = ("_data", "_decode", "error", "log", "state")
+    __slots__ = ("_data", "_decoder", "error", "log", "state")
 
     cached = None
     #: It is there already, and what it becomes is no message.
     size = 0
 
-    def __init__(self, log: int, data: Buffer, decode: Callable[[Any], object]) -> None:
-        """Let `decode` make a state of `data`, which `pack` gave."""
+    def __init__(self, log: int, data: Buffer, decoder: Decoder) -> None:
+        """Let `decoder` make a state of `data`, which `pack` gave."""
         self.log = log
         self._data = data
-        self._decode = decode
+        self._decoder = decoder
         #: What came of it, once it was run.
         self.state: object = None
         #: Why nothing did.
@@ -112,7 +119,7 @@ class Unpacking:
     def run(self, disk: Disk | None) -> list[bytes]:
         """Decode it; a part at a time where it is large, so that others have their turn."""
         try:
-            self.state = self._decode(unpack_slowly(self._data))
+            self.state = self._decoder.decode(unpack_slowly(self._data))
         except Exception as error:  # whatever a state's decoder meets in bytes that are none
             self.error = error
         return []

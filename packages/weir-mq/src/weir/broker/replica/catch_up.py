@@ -15,11 +15,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Protocol
 
 import weir_raft as raft
 from weir.broker.records.entries import entry_of, unread
-from weir.broker.records.snapshots import Packing, Unpacking, taken
+from weir.broker.records.snapshots import Decoder, Packing, Unpacking, taken
 from weir.broker.replica.raft_storage import LogStorage
 from weir.broker.replica.refusals import why_no_state
 from weir.broker.runtime.reads import Reads
@@ -36,6 +36,30 @@ _PATIENCE_MS = 2_000
 Decoded = Callable[[object, str], None]
 
 
+class Lagging(Protocol):
+    """What sends a group's old entries to a member that is behind."""
+
+    def read(self, load: raft.Load, /) -> None:
+        """Read entries: the group has a slot."""
+
+
+class Checkpoints(Protocol):
+    """What saves checkpoints of one log."""
+
+    def checkpoint(self) -> None:
+        """Save one now, unless that is under way."""
+
+
+class Served(Protocol):
+    """A group whose node is given what it asked for."""
+
+    id: int
+    node: raft.Node
+
+    def advance(self) -> None:
+        """Do what the node has ready."""
+
+
 class Slots:
     """The groups of one shard that have a slot, and those in line for one."""
 
@@ -46,15 +70,17 @@ class Slots:
         self._time = time
         #: Until when each group has its slot, the longest first.
         self._held: OrderedDict[int, int] = OrderedDict()
-        self._line: dict[int, list[Callable[[], None]]] = {}
+        self._line: dict[int, list[tuple[Lagging, raft.Load]]] = {}
 
-    def take(self, group: int, go: Callable[[], None]) -> None:
-        """Call `go` now if the group has a slot or can get one, else once it gets one."""
+    def take(self, group: int, lagging: Lagging, load: raft.Load) -> None:
+        """Let `lagging` read `load` now if the group has a slot or can get one, else once it gets
+        one.
+        """
         if group in self._held or len(self._held) < SLOTS:
             self._hold(group)
-            go()
+            lagging.read(load)
         else:
-            self._line.setdefault(group, []).append(go)
+            self._line.setdefault(group, []).append((lagging, load))
 
     def done(self, group: int) -> None:
         """A group needs its slot no more: the next one in line has it."""
@@ -82,28 +108,21 @@ class Slots:
         while self._line and len(self._held) < SLOTS:
             group = next(iter(self._line))
             self._hold(group)
-            for go in self._line.pop(group):
-                go()
+            for lagging, load in self._line.pop(group):
+                lagging.read(load)
 
 
 class CatchUp:
     """Answers what one group's Raft node asks for on behalf of the others."""
 
-    __slots__ = ("_advance", "_group", "_node", "_packing", "_past", "_reads", "_save", "_sent",
+    __slots__ = ("_checkpoints", "_group", "_packing", "_past", "_reads", "_sent",
                  "_slots")  # fmt: skip
 
     def __init__(
-        self,
-        group: int,
-        node: raft.Node,
-        past: LogStorage,
-        reads: Reads,
-        slots: Slots,
-        advance: Callable[[], None],
-        save: Callable[[], None],
+        self, group: Served, past: LogStorage, reads: Reads, slots: Slots, checkpoints: Checkpoints
     ) -> None:
-        """Read by `reads`, which charge the shard's budget; `advance` serves the node then. Once a
-        checkpoint that `save` asks for is durable, Raft knows what is gone from the log.
+        """Read by `reads`, which charge the shard's budget. Once a checkpoint that is asked for is
+        durable, Raft knows what is gone from the log.
         """
         self._group = group
         #: By member, through which index it was given entries, until it acknowledges them.
@@ -111,35 +130,34 @@ class CatchUp:
         #: For whom a state is being packed.
         self._packing: set[int] = set()
         self._slots = slots
-        self._node = node
         self._past = past
         self._reads = reads
-        self._advance = advance
-        self._save = save
+        self._checkpoints = checkpoints
 
     def load(self, load: raft.Load) -> None:
         """Read entries off the loop once this group has a slot."""
-        self._slots.take(self._group, partial(self._read, load))
+        self._slots.take(self._group.id, self, load)
 
     def acknowledged(self, member: int, index: int) -> None:
         """A member has all through `index`."""
         if index >= self._sent.get(member, index + 1):
             del self._sent[member]
             if not self._sent:
-                self._slots.done(self._group)
+                self._slots.done(self._group.id)
 
     def lose(self) -> None:
         """This node leads no more: whoever does will look after the others."""
         self._sent.clear()
-        self._slots.forget(self._group)
+        self._slots.forget(self._group.id)
 
-    def _read(self, load: raft.Load) -> None:
+    def read(self, load: raft.Load) -> None:
+        """Read entries, since the group has a slot."""
         reading = self._past.reading(load)
         if reading is None:
             # Let go of while nobody else had the group: who comes needs a snapshot instead.
-            self._save()
-            self._slots.done(self._group)
-            self._node.loaded(load.number, None)
+            self._checkpoints.checkpoint()
+            self._slots.done(self._group.id)
+            self._group.node.loaded(load.number, None)
         else:
             # Publishes hold room until they are committed, which may wait for this very member.
             self._reads.start(reading, partial(self._loaded, load, reading), at_once=True)
@@ -158,9 +176,9 @@ class CatchUp:
             self._sent[load.member] = max(self._sent.get(load.member, 0), entries[-1].index)
         elif isinstance(failure, DamagedRange):
             # The state that came of it is whole: a snapshot of that may do instead.
-            self._save()
-        self._node.loaded(load.number, entries)
-        self._advance()
+            self._checkpoints.checkpoint()
+        self._group.node.loaded(load.number, entries)
+        self._group.advance()
 
     def snapshot(self, voter: int, state: raft.Snapshot) -> None:
         """Send the state; the member is sent all entries too that lie in the log.
@@ -176,13 +194,13 @@ class CatchUp:
         self, voter: int, state: raft.Snapshot, found: Sequence[Buffer], failure: Refused | None
     ) -> None:
         self._packing.discard(voter)
-        first = self._node.first_index - 1
-        index, term = max((first, self._node.term_at(first)), self._past.base)
+        first = self._group.node.first_index - 1
+        index, term = max((first, self._group.node.term_at(first)), self._past.base)
         if failure is not None or index > state.index:
             return  # what comes behind it is gone by now: a newer one will do
         snapshot = replace(state, data=found[0], base_index=index, base_term=term)
-        self._node.send_snapshot(voter, snapshot)
-        self._advance()
+        self._group.node.send_snapshot(voter, snapshot)
+        self._group.advance()
 
 
 class Incoming:
@@ -199,18 +217,18 @@ class Incoming:
         #: What came of the one that Raft is about to take.
         self.state: object = None
 
-    def decode(self, data: Buffer, decode: Callable[[Any], object]) -> str:
+    def decode(self, data: Buffer, decoder: Decoder) -> str:
         """Decode a small one here and now; return why it cannot be, or nothing."""
-        work = Unpacking(self._log, data, decode)
+        work = Unpacking(self._log, data, decoder)
         work.run(None)
         self.state = work.state
         return "" if work.error is None else why_no_state(work.error)
 
-    def decode_aside(self, data: Buffer, decode: Callable[[Any], object], then: Decoded) -> None:
+    def decode_aside(self, data: Buffer, decoder: Decoder, then: Decoded) -> None:
         """Decode a large one off the loop; never two at once."""
         assert not self.is_decoding
         self.is_decoding = True
-        work = Unpacking(self._log, data, decode)
+        work = Unpacking(self._log, data, decoder)
 
         def done(_: Sequence[Buffer], failure: Refused | None) -> None:
             self.is_decoding = False

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple, Protocol
 import weir_raft as raft
 from weir.broker.records.entries import Payload, applied_by
 from weir.broker.records.snapshots import unpack_slowly
-from weir.broker.replica.catch_up import CatchUp, Incoming, Slots
+from weir.broker.replica.catch_up import CatchUp, Checkpoints, Incoming, Slots
+from weir.broker.replica.findings import Findings, ReplicaStopped
 from weir.broker.replica.raft_storage import LogStorage, stage
 from weir.broker.replica.refusals import ReplicaHalt, elsewhere, refusal_of
 from weir.broker.replica.requests import Rounds, Then
-from weir.broker.runtime.reads import Pauses, Reads
-from weir.errors import Damaged, NotLeader, Unavailable
+from weir.broker.runtime.reads import Pause, Reads
+from weir.codec.fields import Buffer
+from weir.errors import Damaged, NotLeader, Refused, Unavailable
 from weir.model.ids import REGISTRY_GROUP
 from weir.model.limits import KIB, MIB
 from weir.storage.log import Log
@@ -64,25 +66,31 @@ class Machine(Protocol):
         """The index below which no entry is needed any more once a snapshot holds the state."""
 
 
-class Ties(NamedTuple):
-    """What joins a group to the rest of its shard, and to its other replicas."""
+class Replicas(Protocol):
+    """The other replicas of all groups."""
+
+    def send(self, group: int, messages: Sequence[raft.Message], /) -> None:
+        """Send messages to the replicas that they name; who cannot be reached misses them."""
+
+
+class GroupContext(NamedTuple):
+    """What the groups of a shard share; `checkpoints` those of one log."""
 
     reads: Reads
     slots: Slots
-    #: Sends messages to the replicas that they name; those that cannot be reached miss them.
-    send: Callable[[int, Sequence[raft.Message]], None]
-    #: Saves a checkpoint of the log now, unless that is under way.
-    save: Callable[[], None]
-    #: Told that a group has stopped, why, and what it met.
-    halted: Callable[[int, ReplicaHalt, Exception], None]
+    replicas: Replicas
+    checkpoints: Checkpoints
+    #: Where a group that has stopped goes.
+    findings: Findings
 
 
 class Group:
     """Moves one group forward: proposals into the log, committed entries into the machine."""
 
-    __slots__ = ("_advancing", "_awaited", "_configuration", "_halt", "_incoming", "_pauses",
-                 "_rounds", "_supply", "_ties", "cut_off", "id", "is_over", "is_placed_elsewhere",
-                 "log", "machine", "node", "overheard", "past", "voter")  # fmt: skip
+    __slots__ = ("_advancing", "_awaited", "_configuration", "_findings", "_halt", "_incoming",
+                 "_is_paused", "_reads", "_replicas", "_rounds", "_supply", "cut_off", "id",
+                 "is_over", "is_placed_elsewhere", "log", "machine", "node", "overheard", "past",
+                 "voter")  # fmt: skip
 
     machine: Machine
 
@@ -93,7 +101,7 @@ class Group:
         node: raft.Node,
         log: Log,
         past: LogStorage,
-        ties: Ties,
+        context: GroupContext,
         founders: tuple[int, ...],
     ) -> None:
         """Take a node restored from `past`; `run` must come before anything else.
@@ -112,14 +120,15 @@ class Group:
         #: What a damaged or incomplete group is told.
         self.overheard = Rejoin()
         self.past = past
-        self._ties = ties
-        self._supply = CatchUp(id, node, past, ties.reads, ties.slots, self.advance, ties.save)
+        self._reads = context.reads
+        self._replicas = context.replicas
+        self._findings = context.findings
+        self._supply = CatchUp(self, past, context.reads, context.slots, context.checkpoints)
         self._rounds = Rounds()
         #: The last entry of which the machine is told that the own disk has it; 0 for none.
         self._awaited = 0
-        self._advancing = False
-        self._pauses = Pauses(ties.reads, past.log, self.advance)
-        self._incoming = Incoming(past.log, ties.reads)
+        self._advancing = self._is_paused = False
+        self._incoming = Incoming(past.log, context.reads)
         #: Why it stopped since it was opened, if it did.
         self._halt: ReplicaHalt | None = None
         #: Whether this node has let go of the group.
@@ -327,9 +336,9 @@ class Group:
                 self._take(message, state)
 
         if is_large:
-            self._incoming.decode_aside(whole, self.machine.decode, then)
+            self._incoming.decode_aside(whole, self.machine, then)
             return ""
-        if not (why := self._incoming.decode(whole, self.machine.decode)):
+        if not (why := self._incoming.decode(whole, self.machine)):
             self._take(message, self._incoming.state)
         return why
 
@@ -362,9 +371,19 @@ class Group:
                 if ready.committed:
                     room -= _cost(ready.committed)
                     if room <= 0:  # whoever was away may have an hour to apply
-                        return self._pauses.pause()
+                        return self._pause()
         finally:
             self._advancing = False
+
+    def _pause(self) -> None:
+        """Let other events have their turn first; any that concerns this group may go on, too."""
+        if not self._is_paused:
+            self._is_paused = True
+            self._reads.start(Pause(self.past.log), self._pause_over, at_once=True)
+
+    def _pause_over(self, _: Sequence[Buffer], failure: Refused | None) -> None:
+        self._is_paused = False
+        self.advance()
 
     def _do(self, ready: raft.Ready) -> None:
         if ready.lost_leadership:
@@ -372,7 +391,7 @@ class Group:
         if ready.became_leader:
             self.machine.lead(ready.became_leader)
         if ready.messages:
-            self._ties.send(self.id, ready.messages)
+            self._replicas.send(self.id, ready.messages)
         if ready.snapshot is not None and not self._restore(ready.snapshot):
             return
         if ready.entries or ready.hard_state is not None or ready.snapshot is not None:
@@ -406,7 +425,7 @@ class Group:
         self.overheard = Rejoin(self.node.term)
         if self.node.role is raft.Role.LEADER:
             self._lose(cut_off=False)
-        self._ties.halted(self.id, self._halt, error)
+        self._findings.append(ReplicaStopped(self.id, self._halt, error))
 
     def _lose(self, cut_off: bool) -> None:
         self.cut_off = cut_off

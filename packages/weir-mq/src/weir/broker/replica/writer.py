@@ -10,6 +10,7 @@ import weir_raft as raft
 from weir.broker.api.effects import MakeSpare, SaveCheckpoint, StartChore, StartFlush
 from weir.broker.api.events import CheckpointSaved, ChoreDone, Rested, SpareMade
 from weir.broker.api.settings import CHECKPOINT_BYTES
+from weir.broker.replica.findings import Findings, MendDone, RottenEntry
 from weir.broker.replica.group import Group
 from weir.broker.replica.raft_storage import Token, installed
 from weir.broker.replica.restore import (
@@ -57,10 +58,6 @@ CROWD = 4
 CROWD_FLUSH_MS = 5
 
 
-#: Told a piece that was run, and whether its entry is sound now.
-Mended = Callable[[MendPiece, bool], None]
-
-
 class Gathering(Protocol):
     """What gathers entries of a group, as a writer knows it."""
 
@@ -86,9 +83,12 @@ class Writer:
         opened: Opened,
         outbox: Outbox,
         time: Time,
+        findings: Findings,
         checkpoint_bytes: int = CHECKPOINT_BYTES,
     ) -> None:
-        """Write to log `number` as the host opened it; save after so many bytes of it."""
+        """Write to log `number` as the host opened it; save after so many bytes of it. What the
+        scrub and mended entries come to goes to `findings`.
+        """
         self.number = number
         self._checkpoint_bytes = checkpoint_bytes
         self.log = opened.log
@@ -100,6 +100,7 @@ class Writer:
         self.groups: dict[int, Group] = {}
         self._outbox = outbox
         self._time = time
+        self._findings = findings
         self._dirty: dict[int, Gathering] = {}
         self._in_flight = self._rests = False
         self._flight_began = 0
@@ -109,10 +110,8 @@ class Writer:
         self._at_chore = False
         #: Whether the log may need more than flushes since it was asked last.
         self._tends = True
-        #: Told group, index and place of an entry whose payload the scrub found to be bad.
-        self.rotted: Callable[[int, int, int], None] = lambda group, index, place: None
-        #: What fills in rotten entries, and whom to tell whether it did; the first is under way.
-        self._mends: deque[tuple[MendPiece, Mended]] = deque()
+        #: What fills in rotten entries; the first is under way.
+        self._mends: deque[MendPiece] = deque()
         self.scrubber = Scrubber(opened.log, time, opened.holes)
         self._quiet_since = time.monotonic_ms()
         self._save_after = self._quiet_since + CHECKPOINT_MS
@@ -282,13 +281,13 @@ class Writer:
         if bound := self.bound.extension(self._time.wall_ms()):
             self.log.extend_bound(bound)
 
-    def mend(self, piece: MendPiece, then: Mended) -> None:
+    def mend(self, piece: MendPiece) -> None:
         """Fill in an entry when the chores before it are done."""
-        self._mends.append((piece, then))
+        self._mends.append(piece)
         self._tends = True
 
     def _next_mend(self) -> Chore | None:
-        return self._mends[0][0] if self._mends else None
+        return self._mends[0] if self._mends else None
 
     def _start_chore(self, ask: Callable[[], Chore | None]) -> None:
         if not self._at_chore and (chore := ask()) is not None:
@@ -301,15 +300,15 @@ class Writer:
         if isinstance(event.chore, ScrubPiece):
             self.scrubber.done(event.found)
             for rotten in event.found.rotten if event.found is not None else ():
-                self.rotted(*rotten)
+                self._findings.append(RottenEntry(*rotten))
         elif isinstance(event.chore, CopyPiece):
             self.log.copied(event.chore, event.found)
         elif isinstance(event.chore, MendPiece):
-            piece, then = self._mends.popleft()
+            piece = self._mends.popleft()
             is_sound = event.found is not None and not event.found.bad
             if is_sound:
                 self.scrubber.mended(piece.stored.place)
-            then(piece, self.log.mended(piece) and is_sound)
+            self._findings.append(MendDone(piece, self.log.mended(piece) and is_sound))
 
     def tick(self) -> None:
         """Write an idle mark after a quiet moment, and a checkpoint after much or long, or where it

@@ -73,10 +73,11 @@ class Requests:
         neighbours: ShardTrunks,
         ports: Sequence[int],
         time: Time,
+        handlers: Mapping[type[Any], Callable[[Session, Caller, Any], None]],
     ) -> None:
         """Serve what `topics` and `registry` know; pass on to `neighbours` what they serve.
 
-        `ports` is what `Welcome` says.
+        `ports` is what `Welcome` says; `handlers` answer more kinds of requests.
         """
         self._neighbours = neighbours
         self._passing = neighbours.passing
@@ -119,11 +120,8 @@ class Requests:
             a.DeleteCluster: self._change_cluster,
             a.ListHubs: self._list_hubs,
             a.ForgetHub: self._forget_hub,
+            **handlers,
         }
-
-    def serve(self, handlers: Mapping[type[Any], Callable[[Session, Caller, Any], None]]) -> None:
-        """Answer more kinds of requests."""
-        self._handlers |= handlers
 
     def handle(self, session: Session, frame: ClientFrame, final: bool = False) -> bool:
         """Serve one frame, pass it on, or refuse it with a number.

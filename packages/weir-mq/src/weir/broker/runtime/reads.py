@@ -46,12 +46,10 @@ class Pause:
 class Reads:
     """Hands readings to the host and the answers back; charges the bytes meanwhile."""
 
-    __slots__ = ("_budget", "_next", "_outbox", "_waiting", "met_rot", "queue")
+    __slots__ = ("_budget", "_next", "_outbox", "_waiting", "queue")
 
     def __init__(self, outbox: Outbox, budget: Budget) -> None:
         """Begin with none."""
-        #: Told of a reading whose first entry is rotten: whether that may come from elsewhere.
-        self.met_rot: Callable[[Work], bool] = lambda reading: False
         self._outbox = outbox
         self._budget = budget
         self._next = 1
@@ -88,41 +86,22 @@ class Reads:
         self._waiting[ticket] = (reading, then)
         self._outbox.put(StartRead(reading.log, ticket, reading))
 
-    def done(self, event: ReadDone) -> None:
-        """Pass on what the host read."""
+    def under_way(self, ticket: int) -> Work:
+        """Return what the host reads under a number."""
+        return self._waiting[ticket][0]
+
+    def done(self, event: ReadDone, comes: bool = False) -> None:
+        """Pass on what the host read. What is damaged `comes` from other nodes, or does not."""
         reading, then = self._waiting.pop(event.ticket)
         reading.release()
         self._budget.release(reading.size)
         failure = _refusal(event)
-        if isinstance(failure, DamagedRange) and self.met_rot(reading):
+        if comes:
             failure = Unavailable(
                 "what is asked for rotted on this node, and comes from the others: ask again "
                 f"shortly ({event.failure})"
             )
         then(event.payloads, failure)
-
-
-class Pauses:
-    """Lets a shard do something else before something goes on; any event may take it up, too."""
-
-    __slots__ = ("_go_on", "_log", "_paused", "_reads")
-
-    def __init__(self, reads: Reads, log: int, go_on: Callable[[], None]) -> None:
-        """Not paused; `go_on` is called once a pause is over."""
-        self._reads = reads
-        self._log = log
-        self._go_on = go_on
-        self._paused = False
-
-    def pause(self) -> None:
-        """Go on later."""
-        if not self._paused:
-            self._paused = True
-            self._reads.start(Pause(self._log), self._over, at_once=True)
-
-    def _over(self, _: Sequence[Buffer], failure: Refused | None) -> None:
-        self._paused = False
-        self._go_on()
 
 
 def _refusal(event: ReadDone) -> Refused | None:

@@ -28,7 +28,7 @@ class Rotten:
         for n in range(messages):
             rig.answer(1, rig.batch(info, grant, n, b"v%d" % n))
         self.address = info.addresses[0]
-        self.log = rig.shard._writers[0].log
+        self.log = rig.shard.writers[0].log
         found = (self.log.stored(self.address.group, i) for i in range(1, 50))
         self.entries = [stored for stored in found if stored and stored.kind is Kind.BATCHES]
         for n in damaged:
@@ -166,7 +166,7 @@ class Restarted(Rotten):
         rig.disk.crash()
         rig.boot()
         rig.connect(1)
-        self.log = rig.shard._writers[0].log
+        self.log = rig.shard.writers[0].log
 
 
 def test_a_damaged_partition_is_read_and_takes_nothing(make_rig: Callable[..., Any]) -> None:
@@ -194,7 +194,7 @@ def test_a_damaged_partition_stays_so_through_checkpoints(make_rig: Callable[...
     node.flip(2)
     node.restart()
     for _ in range(2):
-        node.rig.shard._writers[0].checkpoint()
+        node.rig.shard.writers[0].checkpoint()
         node.rig.settle()
         node.rig.disk.crash()
         node.rig.boot()
@@ -214,7 +214,7 @@ def test_damage_below_the_checkpoint_costs_its_own_messages_alone(
     make_rig: Callable[..., Any],
 ) -> None:
     node = Restarted(make_rig(cache=0), 4)
-    node.rig.shard._writers[0].checkpoint()
+    node.rig.shard.writers[0].checkpoint()
     node.rig.settle()
     node.flip(1)
     node.restart()

@@ -11,6 +11,7 @@ import pytest
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.replica import writer as writer_module
+from weir.broker.replica.findings import Findings
 from weir.broker.replica.restore import Opened
 from weir.broker.replica.writer import CHECKPOINT_RETRY_MS, SPARE_RETRY_MS, Writer
 from weir.broker.runtime.budget import Budget
@@ -84,7 +85,7 @@ def test_publishes_are_refused_before_the_reserve_is_touched(founded: Any) -> No
     confirmed = fill(disk, info, grant)
     assert rig.shard.needed_bytes == rig.log_settings.segment_bytes
     assert confirmed >= 6, "all of the spare but the reserve is used"
-    log = rig.shard._writers[0].log
+    log = rig.shard.writers[0].log
     assert log.room_bytes > rig.log_settings.segment_bytes // 2
     rig.device(50, d.publish(1, b"value", 0))
     disk.settle()
@@ -132,7 +133,7 @@ def test_what_was_admitted_already_counts(make_rig: Callable[..., Any]) -> None:
     rig.tick(SPARE_RETRY_MS)
     disk.settle()
     disk.full = True
-    writer = rig.shard._writers[0]
+    writer = rig.shard.writers[0]
     writer._full = True
     admitted = writer.log.room_bytes - rig.log_settings.segment_bytes
     writer.admit(admitted)
@@ -165,7 +166,7 @@ def test_a_stop_waits_for_what_waits_for_a_spare(time: Any) -> None:
     spare.run(disk)
     found = recover(disk, settings)
     outbox = Outbox(Budget())
-    writer = Writer(0, Opened(found.log, found.groups), outbox, time)
+    writer = Writer(0, Opened(found.log, found.groups), outbox, time, Findings())
     for index in range(1, 6):
         found.log.append(Record(9, 1, index, Kind.NOOP, (b"x" * 900,), 900))
     writer.advance()
@@ -182,7 +183,9 @@ def writer(time: Any) -> tuple[Writer, Outbox]:
     settings = Settings(1, 1, segment_bytes=65536, entry_bytes_max=1000, spares=0)
     found = recover(SimDisk(random.Random(1)), settings)
     outbox = Outbox(Budget())
-    return Writer(0, Opened(found.log, found.groups), outbox, time, checkpoint_bytes=100), outbox
+    return Writer(
+        0, Opened(found.log, found.groups), outbox, time, Findings(), checkpoint_bytes=100
+    ), outbox
 
 
 def saves(outbox: Outbox) -> int:
@@ -213,7 +216,7 @@ def test_many_small_frames_are_worth_a_checkpoint(
     monkeypatch.setattr(writer_module, "CHECKPOINT_FRAMES", 20)
     found = recover(SimDisk(random.Random(1)), Settings(1, 1))
     outbox = Outbox(Budget())
-    writer = Writer(0, Opened(found.log, found.groups), outbox, time)
+    writer = Writer(0, Opened(found.log, found.groups), outbox, time, Findings())
     for index in range(1, 22):
         writer.tick()
         assert saves(outbox) == 0

@@ -36,7 +36,7 @@ def test_the_first_round_begins_after_a_while_and_ends_with_the_last_closed_segm
     full.tick(FIRST_MS - 1_000)
     assert not scrubs(full)
     full.settle()
-    row = list(full.shard._writers[0].log._segments)
+    row = list(full.shard.writers[0].log._segments)
     seen: list[str] = []
     full.tick(1_000)
     for _ in range(20):
@@ -47,11 +47,11 @@ def test_the_first_round_begins_after_a_while_and_ends_with_the_last_closed_segm
     closed = [segment.name for segment in row[:-1]]
     assert len(closed) >= 2
     assert list(dict.fromkeys(seen)) == closed
-    scrubber = full.shard._writers[0].scrubber
+    scrubber = full.shard.writers[0].scrubber
     assert scrubber.rounds == 1
     assert scrubber.size > 100_000
     assert not scrubber.damage
-    assert not full.shard._writers[0].log._segments.pins.total(), "nothing is held any more"
+    assert not full.shard.writers[0].log._segments.pins.total(), "nothing is held any more"
     full.tick(ROUND_EVERY_MS)
     full.settle()
     full.tick(PIECE_EVERY_MS)
@@ -59,7 +59,7 @@ def test_the_first_round_begins_after_a_while_and_ends_with_the_last_closed_segm
 
 
 def test_what_rots_is_found_and_does_not_stop_the_round(full: Any) -> None:
-    log = full.shard._writers[0].log
+    log = full.shard.writers[0].log
     first = next(iter(log._segments))
     place = next(
         stored
@@ -72,7 +72,7 @@ def test_what_rots_is_found_and_does_not_stop_the_round(full: Any) -> None:
     for _ in range(20):
         full.settle()
         full.tick(PIECE_EVERY_MS)
-    scrubber = full.shard._writers[0].scrubber
+    scrubber = full.shard.writers[0].scrubber
     assert list(scrubber.damage) == [place.position]
     assert scrubber.rounds == 1
 

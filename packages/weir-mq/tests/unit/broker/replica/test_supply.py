@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,9 +12,13 @@ from weir.broker.replica.catch_up import SLOTS, CatchUp, Slots
 from weir.errors import DamagedRange, Refused
 from weir.storage.format.frame import Kind
 
+LOAD = raft.Load(1, 11, 21, 1000, member=3)
+
 
 class Still:
-    """A time that stands still; a node that is given entries; a past that reads at once."""
+    """A time that stands still; a group that is given entries; a past that reads at once."""
+
+    id = 7
 
     def __init__(self) -> None:
         #: How many entries the reading was to bring.
@@ -23,7 +28,14 @@ class Still:
         #: What a reading comes to: its payloads, and why there are none.
         self.found: tuple[tuple[bytes, ...], Refused | None] = ((b"",), None)
 
-    def save(self) -> None:
+    @property
+    def node(self) -> Still:
+        return self
+
+    def advance(self) -> None:
+        """It was given entries."""
+
+    def checkpoint(self) -> None:
         self.saved += 1
 
     def monotonic_ms(self) -> int:
@@ -53,6 +65,17 @@ class Still:
         return (At, Behind)[: self.planned]
 
 
+@dataclass
+class Waiting:
+    """A group that says when it has a slot."""
+
+    group: int
+    came: list[int]
+
+    def read(self, load: raft.Load) -> None:
+        self.came.append(self.group)
+
+
 @pytest.fixture
 def still() -> Still:
     return Still()
@@ -62,14 +85,14 @@ def waits(slots: Slots) -> list[int]:
     """Take all slots but one, and let one more group stand in line; tell when it has one."""
     came: list[int] = []
     for group in range(100, 100 + SLOTS - 1):
-        slots.take(group, lambda: None)
-    slots.take(200, lambda: came.append(200))
+        slots.take(group, Waiting(group, []), LOAD)
+    slots.take(200, Waiting(200, came), LOAD)
     return came
 
 
 def test_a_slot_is_free_with_the_acknowledgement_of_who_was_sent_entries(still: Any) -> None:
     slots = Slots(still)
-    supply = CatchUp(7, still, still, still, slots, lambda: None, still.save)
+    supply = CatchUp(still, still, still, slots, still)
     supply.load(raft.Load(1, 11, 21, 1000, member=3))
     assert still.given == [(1, 20)]
     came = waits(slots)
@@ -82,7 +105,7 @@ def test_a_slot_is_free_with_the_acknowledgement_of_who_was_sent_entries(still: 
 
 def test_a_slot_for_what_is_gone_is_free_at_once_and_a_checkpoint_tells_of_it(still: Any) -> None:
     slots = Slots(still)
-    supply = CatchUp(7, still, still, still, slots, lambda: None, still.save)
+    supply = CatchUp(still, still, still, slots, still)
     supply.load(raft.Load(1, 11, 11, 1000, member=3))
     assert (still.given, still.saved) == ([(1, None)], 1)
     assert waits(slots) == [200]
@@ -90,13 +113,13 @@ def test_a_slot_for_what_is_gone_is_free_at_once_and_a_checkpoint_tells_of_it(st
 
 def test_what_lies_before_an_entry_that_cannot_be_read_goes_out(still: Any) -> None:
     still.planned = 2  # and only the first one's payload comes
-    supply = CatchUp(7, still, still, still, Slots(still), lambda: None, still.save)
+    supply = CatchUp(still, still, still, Slots(still), still)
     supply.load(raft.Load(1, 11, 22, 1000, member=3))
     assert (still.given, still.saved) == ([(1, 20)], 0)
 
 
 def test_where_the_first_entry_cannot_be_read_a_checkpoint_may_do_instead(still: Any) -> None:
     still.found = ((), DamagedRange("rotten", 4096))
-    supply = CatchUp(7, still, still, still, Slots(still), lambda: None, still.save)
+    supply = CatchUp(still, still, still, Slots(still), still)
     supply.load(raft.Load(1, 11, 21, 1000, member=3))
     assert (still.given, still.saved) == ([(1, None)], 1)

@@ -6,13 +6,14 @@ any node can give it, whether it leads, votes, or is damaged itself (docs/adr 00
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from weir.broker.api.effects import SendToPeer, Work
 from weir.broker.api.settings import Layout
 from weir.broker.records.entries import NOOP
+from weir.broker.replica.findings import Findings, GroupComplete
 from weir.broker.replica.peers.frames import (
     FrameKind,
     Given,
@@ -22,6 +23,7 @@ from weir.broker.replica.peers.frames import (
     unpack_ask,
     unpack_give,
 )
+from weir.broker.replica.peers.links import PeerLinks
 from weir.broker.replica.writer import Writer
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.reads import Reads
@@ -64,8 +66,8 @@ class _Lack:
 class Refill:
     """Fills in what rotted in the logs of one shard, and gives others what they ask for."""
 
-    __slots__ = ("_giving", "_lacks", "_layout", "_outbox", "_places", "_reads", "_time",
-                 "_writers", "whole")  # fmt: skip
+    __slots__ = ("_findings", "_giving", "_lacks", "_layout", "_links", "_outbox", "_reads",
+                 "_time", "_writers")  # fmt: skip
 
     def __init__(
         self,
@@ -74,17 +76,19 @@ class Refill:
         reads: Reads,
         outbox: Outbox,
         time: Time,
-        places: Callable[[int], Sequence[int]],
+        links: PeerLinks,
+        findings: Findings,
     ) -> None:
-        """Lack nothing; `places` says who may have what a group lacks, of those that are linked."""
-        #: Told the group of which nothing is missing any more.
-        self.whole: Callable[[int], None]
+        """Lack nothing; `links` lead to who may have what a group lacks. A group of which nothing
+        is missing any more goes to `findings`.
+        """
         self._writers = writers
         self._layout = layout
         self._reads = reads
         self._outbox = outbox
         self._time = time
-        self._places = places
+        self._links = links
+        self._findings = findings
         self._lacks: dict[int, _Lack] = {}
         #: By place, what is being read for it.
         self._giving: dict[int, _Gift] = {}
@@ -148,7 +152,7 @@ class Refill:
                 self._ask(group, lack)
 
     def _ask(self, group: int, lack: _Lack) -> None:
-        places, log = self._places(group), self._log(group)
+        places, log = self._links.places_of(group), self._log(group)
         if not places or log is None:
             return
         lack.asked_ms = now = self._time.monotonic_ms()
@@ -177,7 +181,7 @@ class Refill:
             self._mend(group, lack, one)
         if lack.mending:
             lack.gained_ms = self._time.monotonic_ms()
-        elif lack.asked % max(len(self._places(group)), 1):
+        elif lack.asked % max(len(self._links.places_of(group)), 1):
             self._ask(group, lack)  # the next one may have it
 
     def _mend(self, group: int, lack: _Lack, given: Given) -> None:
@@ -191,9 +195,10 @@ class Refill:
         piece = writer.log.mend(group, index, b"".join(payload.buffers))
         if piece is not None and piece.stored == at:
             lack.mending.add(index)
-            writer.mend(piece, self._mended)
+            writer.mend(piece)
 
-    def _mended(self, piece: MendPiece, is_sound: bool) -> None:
+    def mended(self, piece: MendPiece, is_sound: bool) -> None:
+        """A piece was run; whether its entry `is_sound` now."""
         group, index = piece.group, piece.stored.index
         lack = self._lacks.get(group)
         if lack is None or index not in lack.mending:
@@ -216,7 +221,7 @@ class Refill:
         del self._lacks[group]
         if (log := self._log(group)) is not None:
             log.fill(group, lack.filled)
-        self.whole(group)
+        self._findings.append(GroupComplete(group))
 
     # -- what others ask for -----------------------------------------------------------------
 

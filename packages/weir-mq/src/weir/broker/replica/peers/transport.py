@@ -1,14 +1,13 @@
 """The other replicas of the groups here: what is sent to them, what they send, and the time that
 passes for all (`weir_raft.Multi`).
 
-A replica is on the shard of its node that serves the group's log there, one of as many as that node
-said it has. A message to where no link leads is dropped: Raft sends what matters again.
+A message to where no link leads is dropped: Raft sends what matters again.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
@@ -16,10 +15,10 @@ from itertools import pairwise
 import weir_raft as raft
 from weir.broker.api.effects import EndLink, ReplicaHalted, SendToPeer
 from weir.broker.api.events import LinkClosed, LinkOpened, PeerSent
-from weir.broker.api.settings import Layout, Replication
 from weir.broker.records.control import LevelRaised
 from weir.broker.records.entries import stored_in
 from weir.broker.replica.catch_up import Slots
+from weir.broker.replica.findings import Findings, RegistryRejoins
 from weir.broker.replica.group import Group
 from weir.broker.replica.peers.frames import (
     BadMessage,
@@ -33,11 +32,12 @@ from weir.broker.replica.peers.frames import (
     unpack,
     unpack_link,
 )
+from weir.broker.replica.peers.links import PeerLinks
 from weir.broker.replica.peers.node_state import TELL_EVERY_MS, Clocks, FullDisks
 from weir.broker.replica.peers.refill import Refill
 from weir.broker.replica.refusals import ReplicaHalt
 from weir.broker.runtime.outbox import Outbox
-from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_of
+from weir.model.ids import REGISTRY_GROUP, node_of, place_node
 from weir.model.stamp import STAMP_FAR, milliseconds_of, stamp_at
 from weir.protocol.link import LinkFrame
 
@@ -64,57 +64,45 @@ _WALL_MS_MAX = milliseconds_of(STAMP_FAR)
 class Peers:
     """Joins the groups of a shard to their replicas on other nodes."""
 
-    __slots__ = ("_early", "_election_ms", "_groups", "_layout", "_level", "_links", "_node",
-                 "_outbox", "_shards", "_tell_ms", "_ticked", "_time", "_told_need", "late_ms",
-                 "multi", "refill", "registry_comes_again", "rooms", "slots")  # fmt: skip
+    __slots__ = ("_disks", "_early", "_election_ms", "_findings", "_groups", "_level", "_links",
+                 "_multi", "_node", "_outbox", "_refill", "_slots", "_tell_ms", "_ticked", "_time",
+                 "_told_need", "late_ms")  # fmt: skip
 
     def __init__(
-        self, node: int, layout: Layout, outbox: Outbox, time: Clocks, settings: Replication,
+        self,
+        node: int,
         level: int,
-    ) -> None:  # fmt: skip
-        """Be `node`, whose groups lie as `layout` says, and which reads up to format level `level`;
-        no link is open yet.
-        """
-        self.multi = raft.Multi(self.place_of, settings.heartbeat_ms, settings.election_ms)
-        #: Told the voter that a damaged replica of the registry is from now on.
-        self.registry_comes_again: Callable[[int], None]
-        #: Fills in what rotted here.
-        self.refill: Refill
-        self._election_ms = settings.election_ms
+        election_ms: int,
+        links: PeerLinks,
+        multi: raft.Multi,
+        slots: Slots,
+        refill: Refill,
+        disks: FullDisks,
+        outbox: Outbox,
+        time: Clocks,
+        findings: Findings,
+    ) -> None:
+        """Be `node`, which reads up to format level `level`, and is joined to others by `links`."""
+        self._election_ms = election_ms
         self._level = level
         self._node = node
-        self._layout = layout
+        self._links = links
+        self._multi = multi
+        self._slots = slots
+        self._refill = refill
+        self._disks = disks
         self._outbox = outbox
         self._time = time
-        #: Which nodes are full, this one among them.
-        self.rooms = FullDisks(time)
-        #: Which groups' followers are being sent what lies on disk.
-        self.slots = Slots(time)
+        self._findings = findings
         self._groups: dict[int, Group] = {}
-        #: By place, those that can be sent to.
-        self._links: set[int] = set()
-        #: By node, how many shards it said it runs.
-        self._shards: dict[int, int] = {}
         self._ticked = time.monotonic_ms()
         #: When so much time has passed unnoticed that others may have chosen new leaders.
-        self.late_ms = self._ticked + settings.election_ms
+        self.late_ms = self._ticked + election_ms
         self._tell_ms = 0
         #: Whether it was told that this node takes no publishes.
         self._told_need = False
         #: Of each group that is not here, who seeks to lead it, and since when.
         self._early: OrderedDict[tuple[int, int], tuple[int, LinkFrame]] = OrderedDict()
-
-    def place_of(self, group: int, voter: int) -> int:
-        """Return the place of a group's replica."""
-        node = node_of(voter)
-        shards = self._shards.get(node, self._layout.shards)
-        return place_of(node, self._layout.log_of(group) % shards)
-
-    def places(self, group: int) -> list[int]:
-        """Return the places of other nodes that can be reached, and that may have a group."""
-        log, known = self._layout.log_of(group), sorted(self._shards.items())
-        found = [place_of(node, log % shards) for node, shards in known if node != self._node]
-        return [place for place in found if place in self._links]
 
     # -- groups ------------------------------------------------------------------------------
 
@@ -123,7 +111,7 @@ class Peers:
         self._groups[group.id] = group
         if group.damage is not None:
             return  # it takes no part
-        self.multi.add(group.id, group.node)
+        self._multi.add(group.id, group.node)
         if not self._early:
             return
         found = [key for key in self._early if key[0] == group.id]
@@ -135,20 +123,20 @@ class Peers:
                     _check(group.node, message)
                     group.step(message)
 
-    def halted(self, group: int, halt: ReplicaHalt, error: Exception) -> None:
+    def stopped(self, group: int, halt: ReplicaHalt, error: Exception) -> None:
         """A group here met what it cannot apply: from now on it only listens."""
-        self.multi.remove(group)
-        self.slots.forget(group)
-        self.refill.forget(group)  # what it lacks comes back with all else, to another voter
+        self._multi.remove(group)
+        self._slots.forget(group)
+        self._refill.forget(group)  # what it lacks comes back with all else, to another voter
         self._outbox.counts.replicas_halted += 1
         self._outbox.put(ReplicaHalted(group, str(halt), error))
 
     def remove(self, group: int) -> None:
         """A group is gone from here."""
         self._groups.pop(group, None)
-        self.slots.forget(group)
-        self.refill.forget(group)
-        self.multi.remove(group)
+        self._slots.forget(group)
+        self._refill.forget(group)
+        self._multi.remove(group)
 
     # -- links -------------------------------------------------------------------------------
 
@@ -158,20 +146,19 @@ class Peers:
             case PeerSent():
                 self._received(event.place, event.frames)
             case LinkOpened(place, shards, _):
-                self._shards[place_node(place)] = shards
-                self._links.add(place)
+                self._links.opened(place, shards)
                 self._tell_time(place)  # before any vote: who is elected knows all their clocks
-                self.multi.link_up(place)
+                self._multi.link_up(place)
             case LinkClosed(place):
-                self._links.discard(place)
-                self.multi.link_down(place)
+                self._links.closed(place)
+                self._multi.link_down(place)
         self._serve()
 
     def send(self, group: int, messages: Sequence[raft.Message]) -> None:
         """Send messages to the replicas that they name."""
         for message in messages:
-            place = self.place_of(group, message.to)
-            if place in self._links:
+            place = self._links.place_of(group, message.to)
+            if place in self._links.up:
                 quick = not isinstance(message, _LARGE)
                 self._outbox.put(SendToPeer(place, quick, pack(group, message)))
 
@@ -181,7 +168,7 @@ class Peers:
                 if frame.kind >= _BEAT:
                     self._link_message(place, unpack_link(frame))
                 elif frame.kind >= _REFILL_ASK:
-                    self.refill.take(place, frame)
+                    self._refill.take(place, frame)
                 else:
                     self._message(place, frame)
             except ImpossibleMessage as error:
@@ -200,10 +187,10 @@ class Peers:
                 raise ImpossibleMessage(f"a clock of {message.wall_ms:,} ms makes no stamps")
             self._time.told(place_node(place), message.wall_ms)
         elif isinstance(message, FullTold):
-            self.rooms.told(place, message.needed_bytes)
+            self._disks.told(place, message.needed_bytes)
         else:
             self._check_link(message)
-            self.multi.step_link(place, message)
+            self._multi.step_link(place, message)
 
     def _check_link(self, message: raft.LinkMessage) -> None:
         """Raise `ImpossibleMessage` for a term or a promise that cannot be true."""
@@ -234,7 +221,7 @@ class Peers:
         if group is not None and group.damage is not None:
             if group.id == REGISTRY_GROUP and message.to > group.voter:
                 if group.knows_its_voter:
-                    self.registry_comes_again(message.to)
+                    self._findings.append(RegistryRejoins(message.to))
                     return
                 group.voter = message.to
             group.overheard.take(message)
@@ -263,36 +250,36 @@ class Peers:
         now = self._time.monotonic_ms()
         elapsed, self._ticked = now - self._ticked, now
         self.late_ms = now + self._election_ms
-        self.slots.tick()
-        self.refill.tick()
+        self._slots.tick()
+        self._refill.tick()
         self._time.look()
-        needs = bool(self.rooms.needed_bytes)
+        needs = bool(self._disks.needed_bytes)
         # At once, for the little room that is left goes quickly.
         if now >= self._tell_ms or needs > self._told_need:
             self._told_need = needs
             self._tell_ms = now + TELL_EVERY_MS
-            for place in sorted(self._links):
+            for place in sorted(self._links.up):
                 self._tell_time(place)
         if elapsed > 0:
-            self.multi.tick(elapsed)
+            self._multi.tick(elapsed)
             self._serve()
 
     def advance(self) -> None:
         """Send the beats that are due, after all that was said to groups one by one."""
-        if self._links:
-            for place, message in self.multi.take_beats():
-                if place in self._links:
+        if links := self._links.up:
+            for place, message in self._multi.take_beats():
+                if place in links:
                     self._outbox.put(SendToPeer(place, True, pack_link(message)))
 
     def _tell_time(self, place: int) -> None:
         told = pack_link(ClockTold(self._time.own_ms()))
         self._outbox.put(SendToPeer(place, True, told))
-        if self.rooms.is_full or self.rooms.needed_bytes:
-            full = pack_link(FullTold(self.rooms.needed_bytes))
+        if self._disks.is_full or self._disks.needed_bytes:
+            full = pack_link(FullTold(self._disks.needed_bytes))
             self._outbox.put(SendToPeer(place, True, full))
 
     def _serve(self) -> None:
-        for id in self.multi.take_active():
+        for id in self._multi.take_active():
             self._groups[id].advance()
 
 

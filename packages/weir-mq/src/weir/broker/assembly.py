@@ -1,0 +1,218 @@
+"""The components of a shard, in the order in which they are made: each is given all it needs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import weir_raft as raft
+from weir.broker.api.settings import Identity, Layout, ShardSettings
+from weir.broker.barriers.barriers import Orders
+from weir.broker.brokerset import BrokerSet
+from weir.broker.devices.requests import Devices
+from weir.broker.forwarding.routes import Routes
+from weir.broker.forwarding.trunks import ShardTrunks
+from weir.broker.groups import Groups
+from weir.broker.metadata.catalog import Catalog
+from weir.broker.metadata.registry import Registry
+from weir.broker.partition.context import Surroundings
+from weir.broker.partition.retention import Sweep
+from weir.broker.partition.topics import Topics
+from weir.broker.replica.admission import Admission
+from weir.broker.replica.catch_up import Slots
+from weir.broker.replica.findings import Findings
+from weir.broker.replica.peers.links import PeerLinks
+from weir.broker.replica.peers.node_state import Clocks, FullDisks
+from weir.broker.replica.peers.refill import Refill
+from weir.broker.replica.peers.transport import Peers
+from weir.broker.replica.restore import Opened
+from weir.broker.replica.writer import Writer
+from weir.broker.router.listing import Listing
+from weir.broker.router.requests import Requests
+from weir.broker.router.sessions import Reception
+from weir.broker.runtime.budget import Budget
+from weir.broker.runtime.outbox import Caller, Outbox
+from weir.broker.runtime.reads import Reads
+from weir.broker.runtime.session import Session
+from weir.broker.scattering.coordinator import Coordinator
+from weir.broker.scattering.participant import ParticipantReports
+from weir.broker.scattering.requests import ScatteringRequests
+from weir.model.ids import REGISTRY_GROUP
+from weir.order.clock import Highest, HybridClock, Time
+from weir.protocol.client.barriers import ReportDone
+
+
+class Runtime(NamedTuple):
+    """What any component may use."""
+
+    identity: Identity
+    layout: Layout
+    settings: ShardSettings
+    time: Clocks
+    budget: Budget
+    outbox: Outbox
+    reads: Reads
+    findings: Findings
+
+
+class Replication(NamedTuple):
+    """Logs, and the other replicas of the groups in them."""
+
+    writers: Sequence[Writer]
+    multi: raft.Multi
+    slots: Slots
+    disks: FullDisks
+    refill: Refill
+    peers: Peers
+
+
+class Partitions(NamedTuple):
+    """The partitions of topics that this shard serves."""
+
+    topics: Topics
+    admission: Admission
+    shared: Surroundings
+    groups: Groups
+
+
+class Cluster(NamedTuple):
+    """The other shards and nodes, and what the registry says of all."""
+
+    sessions: dict[int, Session]
+    #: Sessions that need not wait any more for news of the registry.
+    resumed: deque[int]
+    trunks: ShardTrunks
+    registry: Registry
+    brokerset: BrokerSet
+
+
+class Services(NamedTuple):
+    """What peers may ask for."""
+
+    orders: Orders
+    coordinator: Coordinator
+    listing: Listing
+    sweep: Sweep
+    devices: Devices
+    reception: Reception
+
+
+class Components(NamedTuple):
+    """All that a shard is made of."""
+
+    runtime: Runtime
+    replication: Replication
+    partitions: Partitions
+    cluster: Cluster
+    services: Services
+
+
+def assemble(
+    identity: Identity, logs: Sequence[Opened], time: Time, settings: ShardSettings, layout: Layout
+) -> Components:
+    """Make the components of a shard that owns `logs`."""
+    clocks, budget = Clocks(identity.node, time), Budget(settings.budget_bytes)
+    outbox = Outbox(budget)
+    reads, findings = Reads(outbox, budget), Findings()
+    runtime = Runtime(identity, layout, settings, clocks, budget, outbox, reads, findings)
+    replication = _replication(runtime, logs)
+    partitions = _partitions(runtime, replication)
+    cluster = _cluster(runtime, replication, partitions)
+    services = _services(runtime, replication, partitions, cluster)
+    return Components(runtime, replication, partitions, cluster, services)
+
+
+def _replication(runtime: Runtime, logs: Sequence[Opened]) -> Replication:
+    identity, layout, settings, time, _, outbox, reads, findings = runtime
+    writers = [
+        Writer(one.log.settings.log, one, outbox, time, findings, settings.checkpoint_bytes)
+        for one in logs
+    ]
+    links, slots, disks = PeerLinks(identity.node, layout), Slots(time), FullDisks(time)
+    replication = settings.replication
+    multi = raft.Multi(links.place_of, replication.heartbeat_ms, replication.election_ms)
+    by_log = {writer.number: writer for writer in writers}
+    refill = Refill(by_log, layout, reads, outbox, time, links, findings)
+    peers = Peers(
+        identity.node, settings.level, replication.election_ms, links, multi, slots, refill, disks,
+        outbox, time, findings,
+    )  # fmt: skip
+    return Replication(writers, multi, slots, disks, refill, peers)
+
+
+def _partitions(runtime: Runtime, replication: Replication) -> Partitions:
+    identity, layout, settings, time, budget, outbox, reads, findings = runtime
+    writers, multi, slots, disks, refill, peers = replication
+    by_log = {writer.number: writer for writer in writers}
+    topics = Topics(_saved_catalog(identity, layout, by_log))
+    admission = Admission(writers, budget, disks)
+    shared = Surroundings(
+        outbox, reads, budget, time, Highest(), admission.check, multi.fenced, topics.founded_with,
+        ParticipantReports(outbox),
+    )  # fmt: skip
+    groups = Groups(
+        identity, layout, by_log, topics, shared, peers, multi, slots, refill, settings, findings
+    )
+    return Partitions(topics, admission, shared, groups)
+
+
+def _saved_catalog(identity: Identity, layout: Layout, writers: Mapping[int, Writer]) -> Catalog:
+    if identity.shard != layout.registry_shard:
+        return Catalog()
+    snapshot = writers[layout.log_of(REGISTRY_GROUP)].snapshots.get(REGISTRY_GROUP)
+    return Catalog.decode(snapshot.data) if snapshot else Catalog()
+
+
+def _cluster(runtime: Runtime, replication: Replication, partitions: Partitions) -> Cluster:
+    identity, layout, settings, time, budget, outbox, _, _ = runtime
+    topics, _, shared, groups = partitions
+    catalog, sessions, resumed = topics.catalog, dict[int, Session](), deque[int]()
+    founded = len(identity.members)
+    routes = Routes(layout, identity.node, identity.shard, catalog, groups.leader_of, founded)
+    trunks = ShardTrunks(
+        routes, layout, identity.node, sessions, outbox, budget, time, topics.is_settled
+    )
+    clock = HybridClock(catalog.last_stamp, shared.highest)
+    registry = Registry(
+        catalog, trunks.feed, time, clock, routes.address, groups.open_topic, groups.close_topic,
+        identity, layout, settings.level,
+    )  # fmt: skip
+    trunks.join(registry, layout.registry_shard, shared.take_producer, resumed.append)
+    brokerset = BrokerSet(
+        identity, layout, settings.level, topics, registry, trunks.passing, outbox,
+        settings.authorize, time, replication.disks.suits, replication.refill,
+    )  # fmt: skip
+    return Cluster(sessions, resumed, trunks, registry, brokerset)
+
+
+def _services(
+    runtime: Runtime, replication: Replication, partitions: Partitions, cluster: Cluster
+) -> Services:
+    identity, layout, settings, time, budget, outbox, _, _ = runtime
+    topics, _, shared, _ = partitions
+    sessions, _, trunks, registry, brokerset = cluster
+    authorize, passing = settings.authorize, trunks.passing
+    orders = Orders(
+        topics, registry, passing, layout, shared, authorize, replication.multi,
+        replication.writers,
+    )  # fmt: skip
+    listing = Listing(topics, registry, trunks, shared, authorize)
+    sweep = Sweep(topics, passing, outbox, time, settings.retention_every_ms)
+    coordinator = Coordinator(topics, passing, shared.reports, shared.highest, time, outbox, budget)
+    scatterings = ScatteringRequests(coordinator, topics, registry, shared, authorize)
+    handlers: dict[type[Any], Callable[[Session, Caller, Any], None]] = {
+        **brokerset.handlers(),
+        **orders.handlers(),
+        **listing.handlers(),
+        **scatterings.handlers(),
+        ReportDone: sweep.reported,
+    }
+    requests = Requests(
+        identity, topics, registry, outbox, authorize, trunks, settings.ports, time, handlers
+    )
+    devices = Devices(
+        identity, topics, outbox, authorize, time, trunks, budget, settings.device_in_hand
+    )
+    reception = Reception(sessions, outbox, budget, time, topics, trunks, requests, devices)
+    return Services(orders, coordinator, listing, sweep, devices, reception)
