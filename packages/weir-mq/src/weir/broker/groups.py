@@ -205,7 +205,7 @@ class Groups:
             state.next_offset = max(state.next_offset, writer.log.next_offset(id))
         topic = self._topics.catalog.by_id(topic_of(id))
         pauses = () if topic is None else topic.pauses
-        partition = Partition(group, state, self._shared, writer.mark_dirty, pauses)
+        partition = Partition(group, state, self._shared, writer, pauses)
         self._topics.add(partition)
         self.run(group, partition, not voters or voters[0] == voter)
         if snapshot is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker.partition.leader import Leading
+from weir.broker.partition.leader import PartitionLeader
 from weir.errors import Unavailable, UnknownTopic
 from weir.model.ids import Address, group_of
 from weir.model.stamp import stamp_at
@@ -127,7 +127,7 @@ def test_who_asked_for_more_partitions_is_told_when_that_takes_long(
     trio: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trio.topic("t", 1)
-    monkeypatch.setattr(Leading, "join", lambda self, partition, wall_ms: None)
+    monkeypatch.setattr(PartitionLeader, "join", lambda self, partition, wall_ms: None)
     registry = trio.leader(0)
     number = registry.ask(a.AlterTopic("t", partitions=2))
     trio.run(9_000)

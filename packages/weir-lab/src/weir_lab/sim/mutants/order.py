@@ -12,7 +12,7 @@ from weir.broker.barriers.membership import Growth
 from weir.broker.barriers.topic_order import Domain, Led, Plan, Planner, Scope
 from weir.broker.partition import leader
 from weir.broker.partition.context import Surroundings
-from weir.broker.partition.leader import Leading
+from weir.broker.partition.leader import PartitionLeader
 from weir.broker.partition.partition import Partition
 from weir.broker.replica.raft_storage import LogStorage
 from weir.broker.runtime.outbox import Caller
@@ -80,7 +80,7 @@ def a_promise_before_an_entry_of_its_own_term(patch: Patch) -> None:
             here = self._topics.find(group_of(topic.id, partition))
             if here is not None and here.group.node.role is raft.Role.LEADER:
                 found.others.remove(partition)
-                early = cast(Leading, _Hasty(here.state))
+                early = cast(PartitionLeader, _Hasty(here.state))
                 found.led.append(Led(partition, here.group.id, early, here.state))
         return found
 
@@ -169,10 +169,10 @@ def what_its_client_has_seen_does_not_count(patch: Patch) -> None:
 def what_is_under_way_does_not_count(patch: Patch) -> None:
     """A barrier stays below what is stamped and not committed (DESIGN §5 Barrier safety)."""
 
-    def barrier(self: Leading, fenced: int) -> Barrier:
+    def barrier(self: PartitionLeader, fenced: int) -> Barrier:
         return barrier_at(fenced, self._state.last_stamp, 0, self._state.decided_offset)
 
-    patch.setattr(Leading, "barrier", barrier)
+    patch.setattr(PartitionLeader, "barrier", barrier)
 
 
 @mutant(seed=0, breaks=_BARRIER, shape=ORDER)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weir.broker.partition import fetches
-from weir.broker.partition.leader import Leading
+from weir.broker.partition.leader import PartitionLeader
 from weir.broker.runtime.outbox import Caller
 from weir.broker.scattering.coordinator import Scattering
 from weir.broker.scattering.participant import Participant
@@ -78,11 +78,11 @@ def readers_do_not_wait_for_decisions(patch: Patch) -> None:
 def a_barrier_goes_by_what_is_undecided(patch: Patch) -> None:
     """The barrier stays below the stamp of what is undecided (ADR 0024, readers)."""
 
-    def barrier(self: Leading, fenced: int) -> Barrier:
+    def barrier(self: PartitionLeader, fenced: int) -> Barrier:
         under_way = self.intake.lowest_under_way
         return barrier_at(fenced, self._state.last_stamp, under_way, self._state.decided_offset)
 
-    patch.setattr(Leading, "barrier", barrier)
+    patch.setattr(PartitionLeader, "barrier", barrier)
 
 
 @mutant(seed=0, breaks=_SEEN, shape=SCATTERED)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from weir.broker.api.settings import Layout
 from weir.broker.forwarding.forwarder import Forwarder
-from weir.broker.partition.leader import Leading
+from weir.broker.partition.leader import PartitionLeader
 from weir.broker.partition.topics import Topics
 from weir.broker.state.state import PartitionState
 from weir.errors import NotLeader, Overloaded
@@ -125,7 +125,7 @@ class Led(NamedTuple):
 
     partition: int
     group: int
-    leading: Leading
+    leading: PartitionLeader
     state: PartitionState
 
 

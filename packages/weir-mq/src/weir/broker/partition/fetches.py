@@ -6,8 +6,9 @@ committed, whether the replica lags or not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from typing import Protocol
 
 from weir.broker.replica.group import Group
 from weir.broker.replica.refusals import no_leader
@@ -25,19 +26,33 @@ from weir.order.clock import Time
 from weir.protocol.client.messages import Fetch, FetchChunks, Fetched, FetchedChunks
 
 
+class Ordered(Protocol):
+    """A partition, which belongs to the order of its topic."""
+
+    def order(self) -> tuple[int, int]:
+        """Return its barrier, and how many partitions its topic is of: see `Fetched`."""
+
+
 class Fetches:
     """Serves fetches, and parks those that are at the end until data or their deadline comes."""
 
-    __slots__ = ("_draining", "_group", "_order", "_outbox", "_parked", "_reads", "_state", "_time")
+    __slots__ = (
+        "_draining",
+        "_group",
+        "_outbox",
+        "_parked",
+        "_partition",
+        "_reads",
+        "_state",
+        "_time",
+    )
 
     def __init__(
         self, group: Group, state: PartitionState, reads: Reads, outbox: Outbox, time: Time,
-        order: Callable[[], tuple[int, int]],
+        partition: Ordered,
     ) -> None:  # fmt: skip
-        """Serve one partition; nobody waits yet. `order` tells its barrier, and how many partitions
-        it is of; see `Fetched`.
-        """
-        self._order = order
+        """Serve one partition; nobody waits yet."""
+        self._partition = partition
         self._group = group
         self._state = state
         self._reads = reads
@@ -176,7 +191,7 @@ class Fetches:
         batches: tuple[Buffer, ...],
         voids: tuple[tuple[int, int], ...] = (),
     ) -> None:
-        committed, order = self._state.decided_offset, self._order()
+        committed, order = self._state.decided_offset, self._partition.order()
         self._outbox.reply(
             caller,
             Fetched(request.address, request.offset, behind, committed, batches, *order, voids),

@@ -12,7 +12,7 @@ from weir.broker.consumers.operations import ClusterOperations, Standings
 from weir.broker.partition.context import Surroundings
 from weir.broker.produce.appender import Appender, PublishWaiter
 from weir.broker.produce.batcher import Crowd, DeviceBatcher, refused
-from weir.broker.produce.stable_positions import Settling
+from weir.broker.produce.stable_positions import StablePositions
 from weir.broker.records.control import PartitionEnded, PartitionJoined, PartitionSealed
 from weir.broker.records.entries import BatchRecord, of_control
 from weir.broker.replica.group import Group
@@ -68,7 +68,7 @@ def _received(confirm: Confirm) -> Confirm:
     return Confirm(-1, confirm.stamp, confirm.duplicate)
 
 
-class Leading:
+class PartitionLeader:
     """One term's leadership of a partition, from its first applied entry to its end."""
 
     __slots__ = (
@@ -86,7 +86,7 @@ class Leading:
         "intake",
         "parts",
         "returns",
-        "settling",
+        "stable_positions",
         "standings",
         "steering",
         "turns",
@@ -108,7 +108,7 @@ class Leading:
         self.steering = ClusterOperations(group, state, self.grants, self.turns, outbox, time)
         self.steering.follow(pauses)
         self.standings = Standings(group, state, outbox)
-        self.settling = Settling(group, self.intake, state, outbox, time)
+        self.stable_positions = StablePositions(group, self.intake, state, outbox, time)
         self.parts = Participant(
             group, state, self.intake, self.grants, shared.budget, time, shared.reports
         )
@@ -287,7 +287,7 @@ class Leading:
         """Whether somebody waits for data or a deadline."""
         return (
             self.grants.waiting
-            or bool(self.settling)
+            or bool(self.stable_positions)
             or self.parts.waiting
             or self.turns.waiting
             or self.steering.behind
@@ -317,12 +317,12 @@ class Leading:
     def wake(self) -> None:
         """New messages are committed."""
         self.grants.wake()
-        self.settling.wake()
+        self.stable_positions.wake()
 
     def tick(self) -> None:
         """Let waits end that are over."""
         self.grants.tick()
-        self.settling.tick()
+        self.stable_positions.expire()
         self.parts.tick()
         self.turns.tick()
         self.steering.tick()
@@ -330,7 +330,7 @@ class Leading:
     def closed(self, session: int) -> None:
         """A peer is gone."""
         self.grants.closed(session)
-        self.settling.closed(session)
+        self.stable_positions.closed(session)
         self.turns.closed(session)
 
     def drain(self, acks: bool) -> None:
@@ -353,7 +353,7 @@ class Leading:
     def end(self, error: Refused) -> None:
         """The topic is deleted: refuse all who wait; what is under way comes to its end."""
         self.grants.end(error)
-        self.settling.end(error)
+        self.stable_positions.end(error)
         self.turns.end(error)
 
     def lose(self, error: Refused) -> None:
@@ -371,4 +371,4 @@ class Leading:
         self.returns.commands.lose(error)
         self.steering.commands.lose(error)
         self.standings.commands.lose(error)
-        self.settling.end(error)
+        self.stable_positions.end(error)

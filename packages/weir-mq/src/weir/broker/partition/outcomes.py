@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from weir.broker.partition.leader import Leading
+from weir.broker.partition.leader import PartitionLeader
 from weir.broker.records.control import (
     AcksPrepared,
     AttemptBarred,
@@ -46,7 +46,7 @@ def apply_control(
     record: ControlRecord,
     group: Group,
     state: PartitionState,
-    leading: Leading | None,
+    leading: PartitionLeader | None,
 ) -> None:
     """Apply the record of the entry at Raft index `index`, then tell who waits for it where this
     node is `leading`. Raises `Halted` for one that belongs elsewhere.
@@ -83,7 +83,7 @@ def apply_control(
 
 
 def _apply_ack(
-    index: int, record: MessagesAcked, state: PartitionState, leading: Leading | None
+    index: int, record: MessagesAcked, state: PartitionState, leading: PartitionLeader | None
 ) -> None:
     cluster = state.clusters.get(record.cluster)
     if leading is not None and cluster is not None:
@@ -101,7 +101,9 @@ def _apply_ack(
         leading.grants.acked(record.cluster)
 
 
-def _release(record: GrantsReleased, state: PartitionState, leading: Leading | None) -> None:
+def _release(
+    record: GrantsReleased, state: PartitionState, leading: PartitionLeader | None
+) -> None:
     consumer, counted = record.consumer, defaultdict[str, list[tuple[int, int]]](list)
     for name, *run in record.counted or ():
         counted[name].append((run[0], run[1]))
@@ -117,7 +119,7 @@ def _release(record: GrantsReleased, state: PartitionState, leading: Leading | N
 
 
 def _apply_cursor(
-    index: int, record: CursorRecord, state: PartitionState, leading: Leading | None
+    index: int, record: CursorRecord, state: PartitionState, leading: PartitionLeader | None
 ) -> None:
     in_time = state.steer_cursor(index, record)
     if leading is None:
@@ -136,7 +138,7 @@ def _apply_bound(
     record: ControlRecord,
     group: Group,
     state: PartitionState,
-    leading: Leading | None,
+    leading: PartitionLeader | None,
 ) -> None:
     match record:
         case LogStartMoved():
@@ -157,7 +159,7 @@ def _apply_bound(
         case StampsRaised():
             state.last_stamp = max(state.last_stamp, record.stamp)
             if leading is not None:
-                leading.settling.wake()
+                leading.stable_positions.wake()
         case CursorTaken() | CursorMoved() | CursorSought():
             _apply_cursor(index, record, state, leading)
         case AcksPrepared() | ScatteringsDecided() | ScatteringsBarred() | AttemptBarred():
@@ -175,7 +177,7 @@ def _apply_end(record: PartitionSealed | PartitionEnded, state: PartitionState) 
 
 
 def apply_scattering(
-    index: int, record: ScatterRecord, state: PartitionState, leading: Leading | None
+    index: int, record: ScatterRecord, state: PartitionState, leading: PartitionLeader | None
 ) -> None:
     """Apply a record of the entry at Raft index `index`, then tell who waits for it where this node
     is `leading`.
@@ -197,7 +199,9 @@ def apply_scattering(
             _decide(record, state, leading)
 
 
-def _decide(record: ScatteringsDecided, state: PartitionState, leading: Leading | None) -> None:
+def _decide(
+    record: ScatteringsDecided, state: PartitionState, leading: PartitionLeader | None
+) -> None:
     for producer, epoch, number, stamp, is_acks, outcome in record.rows:
         attempt = Attempt(producer, epoch, number, stamp)
         if outcome == Outcome.CLOSED:
@@ -217,7 +221,7 @@ def _decide(record: ScatteringsDecided, state: PartitionState, leading: Leading 
             leading.parts.decided(attempt, is_acks, committed)
 
 
-def _ack(prepared: PreparedAcks, state: PartitionState, leading: Leading | None) -> None:
+def _ack(prepared: PreparedAcks, state: PartitionState, leading: PartitionLeader | None) -> None:
     for name in dict.fromkeys(one.cluster for one in prepared.taken):
         cluster = state.clusters.get(name)
         if cluster is None:
@@ -234,7 +238,7 @@ def _ack(prepared: PreparedAcks, state: PartitionState, leading: Leading | None)
 
 
 def _give_again(
-    attempt: Attempt, prepared: PreparedAcks, state: PartitionState, leading: Leading | None
+    attempt: Attempt, prepared: PreparedAcks, state: PartitionState, leading: PartitionLeader | None
 ) -> None:
     """Whoever held these messages holds them again, until their lease is over."""
     for one in prepared.taken:

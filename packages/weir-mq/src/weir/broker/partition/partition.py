@@ -5,19 +5,19 @@ What it tells of itself it tells on any replica that may answer for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import weir_raft as raft
 from weir.broker.consumers.operations import Change
 from weir.broker.metadata.reassignment import behind, holders
 from weir.broker.partition.context import Surroundings
 from weir.broker.partition.fetches import ChunkReads, Fetches, check_replica, end_if_astray
-from weir.broker.partition.leader import Leading
+from weir.broker.partition.leader import PartitionLeader
 from weir.broker.partition.outcomes import apply_control
 from weir.broker.partition.retention import done_below, first_needed, retain
 from weir.broker.produce.batcher import Crowd
+from weir.broker.produce.stable_positions import positions_of
 from weir.broker.records.entries import Payload
 from weir.broker.replica.group import Group
 from weir.broker.replica.refusals import no_leader
@@ -39,7 +39,6 @@ from weir.protocol.client.messages import (
     FetchChunks,
     Nack,
     OpenCluster,
-    PositionsReply,
     Prepare,
     Produce,
     Pull,
@@ -48,7 +47,7 @@ from weir.protocol.client.messages import (
 
 
 def order_of(
-    group: int, state: PartitionState, leading: Leading | None, shared: Surroundings
+    group: int, state: PartitionState, leading: PartitionLeader | None, shared: Surroundings
 ) -> tuple[int, int]:
     """Return the barrier of a group, 0 if it is not led here; and of partition 0, how many belong
     to its topic's order as of what is applied: see `Fetched`.
@@ -57,15 +56,6 @@ def order_of(
     if partition_of(group):
         return stamp, 0
     return stamp, shared.founded_with(group) + len(state.roster)
-
-
-def positions_of(group: Group, state: PartitionState, stamp: int) -> PositionsReply:
-    """Return where it begins, where it ends, and where messages from `stamp` on begin."""
-    begin, end = state.log_start, state.decided_offset
-    if not stamp:
-        return PositionsReply(begin, end, begin)
-    at = group.log.offset_at(group.id, stamp)
-    return PositionsReply(begin, end, end if at is None else min(max(at, begin), end))
 
 
 def info_of(group: Group, state: PartitionState) -> PartitionInfo:
@@ -77,26 +67,33 @@ def info_of(group: Group, state: PartitionState) -> PartitionInfo:
     )  # fmt: skip
 
 
+class EntryWriter(Protocol):
+    """Writes the log of a partition."""
+
+    def mark_dirty(self, partition: Partition) -> None:
+        """Have `partition` propose what has gathered in it when the next flush begins: `cut`."""
+
+
 class Partition:
     """The machine of one partition's group."""
 
-    __slots__ = ("_dirty", "_fence", "_pauses", "_shared", "cursors_done", "fetches", "group",
+    __slots__ = ("_fence", "_pauses", "_shared", "_writer", "cursors_done", "fetches", "group",
                  "leading", "rests_until", "state")  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, shared: Surroundings,
-        dirty: Callable[[Partition], None], pauses: tuple[ClusterPause, ...] = (),
+        writer: EntryWriter, pauses: tuple[ClusterPause, ...] = (),
     ) -> None:  # fmt: skip
-        """Join a restored state with its group. `dirty` is told when something waits to be `cut`
-        into an entry. `pauses` are what the registry says of the topic's clusters.
+        """Join a restored state with its group, whose log the `writer` writes; `pauses` are what
+        the registry says of the topic's clusters.
         """
         self._pauses = pauses
         self.group = group
         self.state = state
-        self.fetches = Fetches(group, state, shared.reads, shared.outbox, shared.time, self._order)
+        self.fetches = Fetches(group, state, shared.reads, shared.outbox, shared.time, self)
         self._shared = shared
-        self._dirty = dirty
-        self.leading: Leading | None = None
+        self._writer = writer
+        self.leading: PartitionLeader | None = None
         #: How far the clusters are here that read the topic in total order, as the leader of
         #: partition 0 said; None before it has.
         self.cursors_done: dict[str, int] | None = None
@@ -121,7 +118,8 @@ class Partition:
         leading = self.leading
         return self.fetches.waiting or (leading is not None and leading.waiting)
 
-    def _order(self) -> tuple[int, int]:
+    def order(self) -> tuple[int, int]:
+        """Return its barrier, and how many partitions its topic is of: see `Fetched`."""
         return order_of(self.group.id, self.state, self.leading, self._shared)
 
     # -- requests ----------------------------------------------------------------------------
@@ -132,15 +130,14 @@ class Partition:
         With a stamp, all that is stamped below it, now or later, lies before that end.
         """
         self._check_applied()
-        positions = partial(positions_of, self.group, self.state, stamp)
 
         def tell() -> None:
             if stamp and self.leading is not None:
                 self._shared.outbox.touches(caller.session, self.group.id)
                 self._may_wait()
-                self.leading.settling.ask(caller, stamp, positions)
+                self.leading.stable_positions.ask(caller, stamp)
             else:
-                self._shared.outbox.reply(caller, positions())
+                self._shared.outbox.reply(caller, positions_of(self.group, self.state, stamp))
 
         assured(self.group, self._shared.outbox, caller, tell)
 
@@ -155,7 +152,7 @@ class Partition:
         """Take a batch; the reply comes after the commit."""
         leading = self.leading or self._led()
         if leading.publish(caller, request, batch):
-            self._dirty(self)
+            self._writer.mark_dirty(self)
 
     def publish_devices(self, crowd: Crowd) -> None:
         """Take device publishes, those of a connection together; confirms come after the commit."""
@@ -163,7 +160,7 @@ class Partition:
         if not producer:
             raise Unavailable("the shard's own producer is being opened: try again shortly")
         leading.publish_devices(producer, crowd)
-        self._dirty(self)
+        self._writer.mark_dirty(self)
 
     def part(self, request: Prepare | Decide, asker: Caller) -> None:
         """Prepare a part of a scattering, or do a step with it."""
@@ -171,7 +168,7 @@ class Partition:
             self._shared.admit(self.group.id)
         self._may_wait()
         if self._led().parts.take(request, asker):
-            self._dirty(self)
+            self._writer.mark_dirty(self)
 
     def fetch(self, caller: Caller, request: Fetch) -> None:
         """Read by offset."""
@@ -369,7 +366,7 @@ class Partition:
     def changing(self) -> None:
         """See `Machine`: whoever is elected by the new members has all promises in its log."""
         promised = max(self._fence, self._shared.highest.promised)
-        self._led().settling.raise_above(promised)
+        self._led().stable_positions.raise_above(promised)
 
     def decode(self, data: Any) -> PartitionState:
         """See `Machine`."""
@@ -420,7 +417,7 @@ class Partition:
         shared = self._shared
         shared.leads_changed += 1
         clock = HybridClock(max(self._fence, self.state.last_stamp), shared.highest)
-        self.leading = Leading(self.group, self.state, clock, shared, self._pauses)
+        self.leading = PartitionLeader(self.group, self.state, clock, shared, self._pauses)
         self._may_wait()  # there may be something that an earlier leader left behind
 
     def _check_applied(self) -> None:
@@ -428,7 +425,7 @@ class Partition:
         if not self.group.is_read_as_it_lies:
             self._led()
 
-    def _led(self) -> Leading:
+    def _led(self) -> PartitionLeader:
         if self.leading is None:
             damage = self.group.damage
             if damage is not None and self.group.is_read_as_it_lies:

@@ -1,8 +1,8 @@
-"""Positions that hold: nothing stamped below the asked stamp is still on its way."""
+"""Positions of a partition that hold: nothing below the asked stamp is still on its way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import NamedTuple
 
 from weir.broker.produce.appender import Appender
 from weir.broker.records.control import StampsRaised
@@ -19,8 +19,25 @@ from weir.protocol.client.messages import PositionsReply
 _WAIT_MS_MAX = 10_000
 
 
-class Settling:
-    """Keeps who asks back until what was accepted before is committed, while this node leads."""
+def positions_of(group: Group, state: PartitionState, stamp: int) -> PositionsReply:
+    """Return where it begins, where it ends, and where messages from `stamp` on begin."""
+    begin, end = state.log_start, state.decided_offset
+    if not stamp:
+        return PositionsReply(begin, end, begin)
+    at = group.log.offset_at(group.id, stamp)
+    return PositionsReply(begin, end, end if at is None else min(max(at, begin), end))
+
+
+class PositionWaiter(NamedTuple):
+    """A question for the positions of a stamp, and the offset and bound to be committed first."""
+
+    stamp: int
+    behind: int
+    bound: int
+
+
+class StablePositions:
+    """Answers who asks once what was accepted before is committed, while this node leads."""
 
     __slots__ = ("_group", "_intake", "_outbox", "_promised", "_state", "_time", "_waits")
 
@@ -35,13 +52,12 @@ class Settling:
         self._time = time
         #: The highest bound that was proposed, so that the next leader knows it too.
         self._promised = 0
-        #: With the offset and the bound that must be committed, and what answers then.
-        self._waits: Waits[tuple[int, int, Callable[[], PositionsReply]]] = Waits()
+        self._waits: Waits[PositionWaiter] = Waits()
 
     def __len__(self) -> int:
         return len(self._waits)
 
-    def ask(self, caller: Caller, stamp: int, positions: Callable[[], PositionsReply]) -> None:
+    def ask(self, caller: Caller, stamp: int) -> None:
         """Stamp `stamp` or higher from now on, and answer once all that is accepted is committed.
 
         A stamp further ahead than a client may have seen is no bound: others may come below it.
@@ -52,11 +68,11 @@ class Settling:
         bound = self._promise(bound)
         behind = self._intake.next_offset
         if self._is_kept(behind, bound):
-            self._outbox.reply(caller, positions())
+            self._outbox.reply(caller, positions_of(self._group, self._state, stamp))
             return
         self._waits.check_room()
         deadline = self._time.monotonic_ms() + _WAIT_MS_MAX
-        self._waits.add(Wait(caller, (behind, bound, positions), deadline))
+        self._waits.add(Wait(caller, PositionWaiter(stamp, behind, bound), deadline))
 
     def _promise(self, bound: int) -> int:
         """Return the bound that must be committed: a promise holds beyond this leadership.
@@ -82,11 +98,12 @@ class Settling:
 
     def wake(self) -> None:
         """More is committed: answer those who waited for it."""
-        while self._waits and self._is_kept(*self._waits.first().request[:2]):
+        while self._waits and self._is_kept(*self._waits.first().request[1:]):
             wait = self._waits.pop()
-            self._outbox.reply(wait.caller, wait.request[2]())
+            positions = positions_of(self._group, self._state, wait.request.stamp)
+            self._outbox.reply(wait.caller, positions)
 
-    def tick(self) -> None:
+    def expire(self) -> None:
         """Refuse those who waited for too long."""
         for wait in self._waits.ended(self._time.monotonic_ms()):
             slow = Unavailable("what is under way in this partition takes long: ask again shortly")

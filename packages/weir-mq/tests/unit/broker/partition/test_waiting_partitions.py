@@ -12,7 +12,7 @@ from weir.model.stamp import stamp_at
 from weir.protocol.client import messages as m
 
 WAIT_MS = 500
-#: As long as `Settling` keeps somebody back.
+#: As long as `StablePositions` keeps somebody back.
 SETTLING_MS = 10_000
 LEASE_MS = 1_000
 
