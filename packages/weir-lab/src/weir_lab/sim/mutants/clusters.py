@@ -45,14 +45,14 @@ def a_cluster_stays_below_the_start(patch: Patch) -> None:
 @mutant(seed=0, breaks={"AckedOnce", "Live"})
 def grants_go_on_during_a_seek(patch: Patch) -> None:
     """A grant picked before a seek and committed behind it leaves a gap (DESIGN §5 Consume)."""
-    honest = Grants.let_go
+    honest = Grants.resume
 
-    def let_go(self: Grants, name: str, forget: bool) -> None:
+    def resume(self: Grants, name: str, forget: bool) -> None:
         self._changing[name] += 1
         honest(self, name, forget)
 
-    patch.setattr(Grants, "hold", lambda self, name: None)
-    patch.setattr(Grants, "let_go", let_go)
+    patch.setattr(Grants, "suspend", lambda self, name: None)
+    patch.setattr(Grants, "resume", resume)
 
 
 @mutant(seed=4, breaks={"AckedOnce", "Live"})

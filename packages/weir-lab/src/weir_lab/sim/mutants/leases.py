@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from weir.broker.consumers.grants import Grants
-from weir.broker.consumers.leases import Begun, Leases, Run
+from weir.broker.consumers.leases import BegunMessages, Leases, Run
 from weir.broker.records.control import MessagesGranted, MessagesReturned
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Grant
 from weir.model.clusters import AckOutcome
@@ -134,8 +134,8 @@ def leases_end_when_they_begin(patch: Patch) -> None:
 def whoever_told_nothing_tried_nothing(patch: Patch) -> None:
     """Of a grant that is lost with nothing told as begun, the first message had an attempt."""
 
-    def of_grants(self: Begun, name: str, fences: Iterable[int]) -> list[Run]:
+    def of_grants(self: BegunMessages, name: str, fences: Iterable[int]) -> list[Run]:
         lost = [fence for fence in fences if not self._clusters[name].grants[fence].is_counted]
         return [run for fence in lost for run in self._begun(name, self._clusters[name], fence)]
 
-    patch.setattr(Begun, "of_grants", of_grants)
+    patch.setattr(BegunMessages, "of_grants", of_grants)

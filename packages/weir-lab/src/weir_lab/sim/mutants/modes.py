@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weir.broker.consumers.modes import keyed
-from weir.broker.consumers.modes.keyed import Keyed
-from weir.broker.consumers.modes.ordered import Ordered
-from weir.broker.consumers.modes.picking import ANYBODY, Line
-from weir.broker.consumers.modes.shared import Shared
+from weir.broker.consumers.modes.keyed import KeyedPicker
+from weir.broker.consumers.modes.ordered import OrderedPicker
+from weir.broker.consumers.modes.picker import ANYBODY, PullQueue
+from weir.broker.consumers.modes.shared import SharedPicker
 from weir.broker.state.clusters import ClusterState
 from weir.broker.state.delays import Delays
 from weir.broker.state.ranges import Ranges
@@ -28,18 +28,18 @@ def keys_do_not_count(patch: Patch) -> None:
 @mutant(seed=21, breaks={"KeyOrder", "Leased", "HeldBack"})
 def a_window_forgets_what_is_out(patch: Patch) -> None:
     """A new leader takes for free what an earlier one granted, and its key with it."""
-    patch.setattr(Keyed, "_out_in", lambda self, first, behind: Ranges())
+    patch.setattr(KeyedPicker, "_out_in", lambda self, first, behind: Ranges())
 
 
 @mutant(seed=4, breaks={"OrderedOnce"})
 def a_standby_is_granted(patch: Patch) -> None:
     """Whoever pulls gets the next messages while the active one lives (DESIGN §5 Consume)."""
 
-    def turn(self: Ordered, line: Line) -> int:
-        self._active_of(line)
+    def turn(self: OrderedPicker, queue: PullQueue) -> int:
+        self._active_of(queue)
         return ANYBODY
 
-    patch.setattr(Ordered, "turn", turn)
+    patch.setattr(OrderedPicker, "turn", turn)
     patch.setattr(ClusterState, "_is_next", lambda self, record: True)
 
 
@@ -65,10 +65,10 @@ def a_snapshot_without_delays(patch: Patch) -> None:
 @mutant(seed=5, breaks={"AckedOnce", "Live"})
 def holes_are_forgotten(patch: Patch) -> None:
     """A new leader goes on behind what an earlier one passed by (counterexample 21)."""
-    honest = Shared.pick
+    honest = SharedPicker.pick
 
-    def pick(self: Shared, *arguments: object) -> object:
+    def pick(self: SharedPicker, *arguments: object) -> object:
         self._holes = None
         return honest(self, *arguments)  # type: ignore[arg-type]
 
-    patch.setattr(Shared, "pick", pick)
+    patch.setattr(SharedPicker, "pick", pick)

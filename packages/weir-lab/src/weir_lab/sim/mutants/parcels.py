@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weir.broker.consumers.modes.picking import Ground
+from weir.broker.consumers.modes.picker import PickerContext
 from weir.model.stamp import milliseconds_of
 from weir_lab.sim.mutants.planting import Patch, mutant
 from weir_lab.sim.shape import EVEN_PARCELS, NODE_PARCELS
@@ -47,10 +47,10 @@ def delays_follow_a_wall_clock_that_jumps(patch: Patch) -> None:
 @mutant(seed=62, breaks={"Delivered"}, shape=EVEN_PARCELS)
 def delays_end_by_stamps(patch: Patch) -> None:
     """What is due is so by the leader's wall clock, which stamps may be ahead of."""
-    honest = Ground.due_ms
+    honest = PickerContext.due_ms
 
-    def due_ms(self: Ground) -> int:
+    def due_ms(self: PickerContext) -> int:
         honest(self)
         return milliseconds_of(self.clock.last)
 
-    patch.setattr(Ground, "due_ms", due_ms)
+    patch.setattr(PickerContext, "due_ms", due_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weir.broker.consumers import cursor_leases
-from weir.broker.consumers.cursor_leases import Turns
+from weir.broker.consumers.cursor_leases import CursorLeases
 from weir.broker.records.control import CursorMoved, CursorSought, CursorTaken
 from weir.broker.runtime.outbox import Caller
 from weir.broker.state.clusters import AT_ONCE
@@ -52,9 +52,9 @@ def late_moves_count(patch: Patch) -> None:
         finally:
             self.fence, self.consumer = fence, consumer
 
-    proposes = Turns.move
+    proposes = CursorLeases.move
 
-    def propose(self: Turns, caller: Caller, request: m.MoveCursor) -> None:
+    def propose(self: CursorLeases, caller: Caller, request: m.MoveCursor) -> None:
         cursor = self._cursor(request.cluster)
         fence, consumer, cursor.fence, cursor.consumer = (
             cursor.fence, cursor.consumer, request.fence, 1,
@@ -65,7 +65,7 @@ def late_moves_count(patch: Patch) -> None:
             cursor.fence, cursor.consumer = fence, consumer
 
     patch.setattr(Cursor, "move", move)
-    patch.setattr(Turns, "move", propose)
+    patch.setattr(CursorLeases, "move", propose)
 
 
 @mutant(seed=11, breaks={"OneCursor"}, shape=TURNS)
@@ -95,9 +95,9 @@ def a_turn_outlives_a_seek(patch: Patch) -> None:
 @mutant(seed=8, breaks={"OneTurn", "OneCursor"}, shape=TURNS)
 def a_turn_before_it_is_committed(patch: Patch) -> None:
     """Nobody works before a majority knows whose turn it is."""
-    honest = Turns._serve
+    honest = CursorLeases._serve
 
-    def serve(self: Turns, name: str) -> None:
+    def serve(self: CursorLeases, name: str) -> None:
         before = set(self._takes._askers)
         honest(self, name)
         cursor = self._state.cursors.get(name, Cursor())
@@ -105,12 +105,12 @@ def a_turn_before_it_is_committed(patch: Patch) -> None:
             caller = self._takes._askers[index].caller
             self._outbox.reply(caller, Turn(index, AT_ONCE, cursor.offsets, cursor.attempts + 1))
 
-    def taken(self: Turns, index: int, record: CursorTaken, given: bool) -> None:
+    def taken(self: CursorLeases, index: int, record: CursorTaken, given: bool) -> None:
         self._takes.applied(index)
         self._taking.discard(record.cluster)
 
-    patch.setattr(Turns, "_serve", serve)
-    patch.setattr(Turns, "taken", taken)
+    patch.setattr(CursorLeases, "_serve", serve)
+    patch.setattr(CursorLeases, "taken", taken)
 
 
 @mutant(seed=5, breaks={"OneTurn"}, shape=LONE)

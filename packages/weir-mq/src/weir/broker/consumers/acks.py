@@ -194,11 +194,11 @@ class Returns:
             deadline if request.delay_ms else AT_ONCE, stamp, request.untried,
         )  # fmt: skip
         leases = self._grants.leases
-        leases.keep(request.cluster, request.fence)
+        leases.pin(request.cluster, request.fence)
         try:
             self.commands.propose(record, caller)
         except Refused:
-            leases.let_go(request.cluster, request.fence)
+            leases.unpin(request.cluster, request.fence)
             raise
 
     def extend(self, caller: Caller, request: Extend) -> None:
@@ -214,7 +214,7 @@ class Returns:
         stamp, deadline = self._deadline(request.lease_ms)
         record = GrantsExtended(request.cluster, request.fences, deadline, stamp)
         self._grants.pickers.check_live(request.cluster, request.fences)
-        self._grants.begun.said(request.cluster, caller.session, request.begun)
+        self._grants.begun.report(request.cluster, caller.session, request.begun)
         due_ms = self._time.monotonic_ms() + request.lease_ms
         for fence in request.fences:
             self._grants.leases.extend(request.cluster, fence, due_ms)
@@ -224,7 +224,7 @@ class Returns:
         self, index: int, record: MessagesReturned, cluster: ClusterState | None, whole: bool
     ) -> None:
         """Messages are given back by the entry at `index`: answer, and let their time run."""
-        self._grants.leases.let_go(record.cluster, record.fence)
+        self._grants.leases.unpin(record.cluster, record.fence)
         if cluster is not None and index in cluster.grants:
             delay_ms = max(milliseconds_of(record.deadline) - milliseconds_of(record.stamp), 0)
             self._grants.returned(record.cluster, index, delay_ms)

@@ -7,8 +7,7 @@ given back, with its holder's connection, or by a lease that this leader times b
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from weir.broker.consumers.grants import Grants
 from weir.broker.consumers.leases import left_of
 from weir.broker.produce.appender import Appender
 from weir.broker.records.control import CursorMoved, CursorSought, CursorTaken, GrantsReleased
@@ -34,27 +33,40 @@ from weir.order.clock import Time
 from weir.protocol.client.consumers import MoveCursor, Moved, SeekCursor, TakeTurn, Turn
 
 
-class Turns:
+class CursorLeases:
     """Gives turns of one topic's clusters while this node leads its partition 0."""
 
-    __slots__ = ("_draining", "_due", "_group", "_intake", "_is_shared_out", "_lines", "_moves",
-                 "_outbox", "_paused", "_state", "_takes", "_taking", "_time")  # fmt: skip
+    __slots__ = (
+        "_draining",
+        "_due",
+        "_grants",
+        "_group",
+        "_intake",
+        "_moves",
+        "_outbox",
+        "_paused",
+        "_queues",
+        "_state",
+        "_takes",
+        "_taking",
+        "_time",
+    )  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, intake: Appender, outbox: Outbox, time: Time,
-        is_shared_out: Callable[[str], bool],
+        grants: Grants,
     ) -> None:  # fmt: skip
         """Begin to lead: turns that earlier leaders gave last as long as their log says.
 
-        `is_shared_out` tells of a cluster whether consumers pull for it: none may take its turn.
+        Of a cluster that consumers pull for by `grants` none may take its turn.
         """
-        self._is_shared_out = is_shared_out
+        self._grants = grants
         self._group = group
         self._state = state
         self._intake = intake
         self._outbox = outbox
         self._time = time
-        self._lines: dict[str, Waits[TakeTurn]] = {}
+        self._queues: dict[str, Waits[TakeTurn]] = {}
         #: Clusters that the registry says are paused.
         self._paused: frozenset[str] = frozenset()
         self._takes: Proposals[Payload, Wait[TakeTurn]] = Proposals(group.propose)
@@ -71,18 +83,18 @@ class Turns:
     @property
     def waiting(self) -> bool:
         """Whether somebody waits for a turn."""
-        return bool(self._lines)
+        return bool(self._queues)
 
     def consumers(self, name: str) -> int:
         """How many have the turn of a cluster or wait for it."""
         cursor = self._state.cursors.get(name)
-        line = self._lines.get(name)
+        queue = self._queues.get(name)
         holds = cursor is not None and cursor.consumer != NOBODY and not self._is_over(name)
-        return (0 if line is None else len(line)) + holds
+        return (0 if queue is None else len(queue)) + holds
 
     def is_read(self, name: str) -> bool:
         """Whether a cluster reads the topic in total order, or is about to."""
-        return name in self._state.cursors or name in self._lines or name in self._taking
+        return name in self._state.cursors or name in self._queues or name in self._taking
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -96,27 +108,27 @@ class Turns:
         name = check_name(request.cluster, "cluster")
         if not 0 < request.lease_ms <= GRANT_MS_MAX:
             raise BadRequest(f"a turn lasts 1 to {GRANT_MS_MAX:,} ms, until it is kept longer")
-        if name in self._state.clusters or self._is_shared_out(name):
+        if name in self._state.clusters or self._grants.is_read(name):
             raise BadRequest(
                 f"cluster {name!r} reads this topic partition by partition: use another name"
             )
-        if name not in self._state.cursors and name not in self._lines:
-            names = self._state.cursors.keys() | self._lines.keys()
+        if name not in self._state.cursors and name not in self._queues:
+            names = self._state.cursors.keys() | self._queues.keys()
             if len(names) >= CLUSTERS_PER_TOPIC_MAX:
                 raise Overloaded(f"{CLUSTERS_PER_TOPIC_MAX} clusters read this topic",
                                  RETRY_AFTER_MS)  # fmt: skip
-        line = self._lines.get(name) or Waits()
-        line.check_room()
-        self._lines[name] = line
+        queue = self._queues.get(name) or Waits()
+        queue.check_room()
+        self._queues[name] = queue
         deadline = self._time.monotonic_ms() + min(request.wait_ms, WAIT_MS_MAX)
-        line.add(Wait(caller, request, deadline))
+        queue.add(Wait(caller, request, deadline))
         self._serve(name)
         self._end(name)
 
     def withdraw(self, session: int, name: str) -> None:
         """Answer a consumer that waits for a turn with none; one that is being given comes."""
-        if (line := self._lines.get(name)) is not None:
-            for waiter in line.withdrawn(session):
+        if (queue := self._queues.get(name)) is not None:
+            for waiter in queue.withdrawn(session):
                 self._outbox.reply(waiter.caller, Turn(0))
             self._retire(name)
 
@@ -193,7 +205,7 @@ class Turns:
         elif self._draining:
             self._outbox.refuse(waiter.caller, _stopping())
         elif not is_gone:
-            self._lines.setdefault(record.cluster, Waits()).add(waiter, front=True)
+            self._queues.setdefault(record.cluster, Waits()).add(waiter, front=True)
             self._serve(record.cluster)
             self._end(record.cluster)
 
@@ -244,16 +256,16 @@ class Turns:
 
     # -- time and peers ----------------------------------------------------------------------
 
-    def tick(self) -> None:
+    def serve_all(self) -> None:
         """Give turns that are over to others; answer those whose time is up."""
-        for name in list(self._lines):
+        for name in list(self._queues):
             self._serve(name)
             self._end(name)
 
     def closed(self, session: int) -> None:
         """A consumer is gone: its turn goes to others at once."""
-        for name, line in list(self._lines.items()):
-            line.closed(session)
+        for name, queue in list(self._queues.items()):
+            queue.closed(session)
             self._retire(name)
         if any(cursor.consumer == session for cursor in self._state.cursors.values()):
             self._release(session)
@@ -274,10 +286,10 @@ class Turns:
             self._outbox.refuse(caller, error)
 
     def _refuse_all(self, error: Refused) -> None:
-        lines, self._lines = self._lines, {}
-        for line in lines.values():
-            while line:
-                self._outbox.refuse(line.pop().caller, error)
+        queues, self._queues = self._queues, {}
+        for queue in queues.values():
+            while queue:
+                self._outbox.refuse(queue.pop().caller, error)
 
     def _release(self, session: int) -> None:
         """Give back the turn of a peer that is gone; where that cannot be, its lease ends it."""
@@ -288,14 +300,14 @@ class Turns:
         return self._time.monotonic_ms() >= self._due.get(name, 0)
 
     def _serve(self, name: str) -> None:
-        line, cursor = self._lines.get(name), self._state.cursors.get(name)
-        if not line or name in self._taking or not self._is_over(name):
+        queue, cursor = self._queues.get(name), self._state.cursors.get(name)
+        if not queue or name in self._taking or not self._is_over(name):
             return
         if name in self._paused or not self._group.accepts:
             return
         if cursor is not None and cursor.paused:
             return
-        waiter = line.pop()
+        waiter = queue.pop()
         self._retire(name)
         request = waiter.request
         stamp, deadline = self._deadline(request.lease_ms)
@@ -310,16 +322,16 @@ class Turns:
         self._due[name] = self._time.monotonic_ms() + request.lease_ms
 
     def _end(self, name: str) -> None:
-        line = self._lines.get(name)
-        if line is None:
+        queue = self._queues.get(name)
+        if queue is None:
             return
-        for waiter in line.ended(self._time.monotonic_ms()):
+        for waiter in queue.ended(self._time.monotonic_ms()):
             self._outbox.reply(waiter.caller, Turn(0))
         self._retire(name)
 
     def _retire(self, name: str) -> None:
-        if not self._lines.get(name):
-            self._lines.pop(name, None)
+        if not self._queues.get(name):
+            self._queues.pop(name, None)
 
 
 def _over(fence: int, done: bool) -> StaleGrant:

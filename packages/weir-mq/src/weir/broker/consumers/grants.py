@@ -1,6 +1,6 @@
 """The leader's side of consumer clusters: pull, grant, ack (DESIGN §5 Consume).
 
-A pull picks messages, as the cluster's mode has it (`weir.broker.consumers.modes.picking`); the
+A pull picks messages, as the cluster's mode has it (`weir.broker.consumers.modes.picker`); the
 grant is an entry, and messages leave only after it is committed: so no grant is made after an ack
 committed, whoever leads.
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from weir.broker.consumers.leases import Begun, Caps, Leases
+from weir.broker.consumers.leases import BegunMessages, Caps, Leases
+from weir.broker.consumers.modes.picker import ANYBODY, Pick, PickerContext, PullQueue
 from weir.broker.consumers.modes.pickers import Pickers
-from weir.broker.consumers.modes.picking import ANYBODY, Ground, Line, Pick
 from weir.broker.produce.appender import Appender
 from weir.broker.records.control import ClusterOpened, GrantsReleased, MessagesGranted
 from weir.broker.records.entries import Payload, of_control
@@ -46,8 +46,21 @@ def _holders(state: PartitionState) -> dict[int, set[str]]:
 class Grants:
     """Grants messages of one partition to consumers while this node leads it."""
 
-    __slots__ = ("_caps", "_changing", "_draining", "_ground", "_intake", "_members", "_outbox",
-                 "_paused", "_promised", "_queues", "begun", "leases", "pickers")  # fmt: skip
+    __slots__ = (
+        "_caps",
+        "_changing",
+        "_context",
+        "_draining",
+        "_intake",
+        "_members",
+        "_outbox",
+        "_paused",
+        "_promised",
+        "_queues",
+        "begun",
+        "leases",
+        "pickers",
+    )  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, intake: Appender, reads: Reads, outbox: Outbox,
@@ -57,15 +70,15 @@ class Grants:
         self._intake = intake
         self._outbox = outbox
         self.leases = Leases(state.clusters, state.last_stamp, time)
-        self.begun = Begun(state.clusters)
-        self._ground = Ground(
-            group, state, self.leases, reads, time, intake.clock, Ranges(), self.begun
+        self.begun = BegunMessages(state.clusters)
+        self._context = PickerContext(
+            self, group, state, self.leases, reads, time, intake.clock, Ranges(), self.begun
         )
         #: What decides in each cluster that was pulled for.
-        self.pickers = Pickers(self._ground, self.serve, self.tick)
+        self.pickers = Pickers(self._context)
         self._caps = Caps(state.clusters, self.leases, time)
         #: Only of clusters that somebody pulls for: a name costs nothing once it found nothing.
-        self._queues: dict[str, Line] = {}
+        self._queues: dict[str, PullQueue] = {}
         self._promised: Proposals[Payload, tuple[Wait[Pull], Pick]] = Proposals(group.propose)
         #: Clusters with a change under way, and how many.
         self._changing: Counter[str] = Counter()
@@ -79,7 +92,7 @@ class Grants:
     @property
     def waiting(self) -> bool:
         """Whether somebody waits."""
-        return any(line.pulls or line.watches for line in self._queues.values())
+        return any(queue.pulls or queue.watches for queue in self._queues.values())
 
     def pull(self, caller: Caller, request: Pull) -> None:
         """Put a pull in line, and grant what can be granted; one of no message is only told of it.
@@ -93,41 +106,41 @@ class Grants:
             raise BadRequest(f"a pull asks for a lease of 1 to {GRANT_MS_MAX:,} ms")
         if any(first >= behind for first, behind in request.begun or ()):
             raise BadRequest("a run of messages that a client works on is empty")
-        now = self._ground.time.monotonic_ms()
+        now = self._context.time.monotonic_ms()
         self._caps.check_name(name, self._queues.keys())
-        line = self._queues.get(name)
-        if line is None:
-            line = Line()
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = PullQueue()
         self.check_mode(name, request.mode)
         if request.max_messages:
-            self._caps.check_grant(name, caller.session, len(line.proposed))
-        waits = line.pulls if request.max_messages else line.watches
+            self._caps.check_grant(name, caller.session, len(queue.proposed))
+        waits = queue.pulls if request.max_messages else queue.watches
         waits.check_room()
-        self._queues[name] = line
+        self._queues[name] = queue
         self.pickers.begin(name, request.mode)
         self._members.setdefault(caller.session, set()).add(name)
-        self.begun.said(name, caller.session, request.begun)
+        self.begun.report(name, caller.session, request.begun)
         waits.add(Wait(caller, request, now + min(request.wait_ms, WAIT_MS_MAX), now))
-        self._serve(name, line)
-        self._end(name, line, now)
+        self._serve(name, queue)
+        self._end(name, queue, now)
 
     def withdraw(self, session: int, name: str) -> None:
         """Answer a peer's pulls that wait in a cluster with nothing; what is proposed comes."""
-        if (line := self._queues.get(name)) is not None:
-            self._answer_nothing(name, line, line.withdrawn(session))
+        if (queue := self._queues.get(name)) is not None:
+            self._answer_nothing(name, queue, queue.withdrawn(session))
 
     def wake(self) -> None:
         """New messages are committed: serve the clusters in turn, none waits for another."""
-        for name, line in list(self._queues.items()) if self._queues else ():
-            self._serve(name, line)
+        for name, queue in list(self._queues.items()) if self._queues else ():
+            self._serve(name, queue)
 
     def serve(self, name: str) -> None:
         """Something happened by which a cluster may be granted more."""
-        if (line := self._queues.get(name)) is not None:
-            self._serve(name, line)
-            self._end(name, line, self._ground.time.monotonic_ms())
+        if (queue := self._queues.get(name)) is not None:
+            self._serve(name, queue)
+            self._end(name, queue, self._context.time.monotonic_ms())
 
-    def tick(self) -> None:
+    def serve_all(self) -> None:
         """Grant again what expired; answer pulls whose time is up with nothing."""
         for name in list(self._queues):
             self.serve(name)
@@ -135,18 +148,18 @@ class Grants:
     def drain(self) -> None:
         """Answer all who wait with nothing, and grant nothing any more: the node stops."""
         self._draining = True
-        for name, line in list(self._queues.items()):
-            self._answer_nothing(name, line, line.taken())
+        for name, queue in list(self._queues.items()):
+            self._answer_nothing(name, queue, queue.pop_all())
 
     def closed(self, session: int) -> None:
         """A consumer is gone: its grants go to others at once."""
         names = self._members.pop(session, set())
         for name in names:
             self.pickers.closed(name, session)
-            if (line := self._queues.get(name)) is not None:
-                line.closed(session)
-                self._retire(name, line)
-        clusters = self._ground.state.clusters
+            if (queue := self._queues.get(name)) is not None:
+                queue.closed(session)
+                self._retire(name, queue)
+        clusters = self._context.state.clusters
         if any(name in clusters and session in clusters[name].held for name in names):
             self._release(session, self._lost_by(session))
         for name in names:
@@ -162,14 +175,14 @@ class Grants:
         waiter, pick = promise
         pick.reading.release()  # what reads now pins it again
         name, session = record.cluster, waiter.caller.session
-        line, picker = self._queues[name], self.pickers[name]
-        line.proposed.remove((pick.first, pick.behind))
+        queue, picker = self._queues[name], self.pickers[name]
+        queue.proposed.remove((pick.first, pick.behind))
         picker.granted(pick, grant)
         if grant is None:
-            self._put_back(name, line, waiter)
+            self._put_back(name, queue, waiter)
             return
-        self._retire(name, line)
-        due_ms = self._ground.time.monotonic_ms() + waiter.request.lease_ms
+        self._retire(name, queue)
+        due_ms = self._context.time.monotonic_ms() + waiter.request.lease_ms
         self.leases.begin(name, index, due_ms)
         if not self._outbox.knows(session):
             # It went while this was proposed; only an entry behind the grant can end it.
@@ -190,7 +203,7 @@ class Grants:
             reached = pick.first if failure else min(reading.reached(payloads), behind)
             if reached > first:
                 some = tuple((a, min(b, reached)) for a, b in runs if a < reached)
-                ahead_ms = milliseconds_of(record.stamp) - self._ground.time.wall_ms()
+                ahead_ms = milliseconds_of(record.stamp) - self._context.time.wall_ms()
                 reply = Granted(
                     waiter.request.address, index, record.deadline, first, some[-1][1], attempts,
                     record.stamp, some if len(some) > 1 else (), tuple(payloads), max(ahead_ms, 0),
@@ -199,14 +212,14 @@ class Grants:
             else:
                 text = f"the messages from offset {reached} on cannot be read"
                 self._outbox.refuse(waiter.caller, failure or Unavailable(text))
-            self._ground.doubtful.discard(pick.first, reached)
+            self._context.doubtful.discard(pick.first, reached)
             self.pickers.handed_out(record.cluster, index, reached)
             if reached < behind:
                 self.pickers.unread(record.cluster, index, reached, behind)
             if reached < behind or self.pickers.keep_order(record.cluster):
                 self.serve(record.cluster)
 
-        self._ground.reads.start(reading, answer)
+        self._context.reads.start(reading, answer)
 
     def acked(self, name: str) -> None:
         """Messages of a cluster are done; where order matters, others may be granted by that."""
@@ -215,26 +228,26 @@ class Grants:
 
     def returned(self, name: str, fence: int, delay_ms: int) -> None:
         """Messages were given back, under a fencing number of their own: they rest for a while."""
-        self.leases.begin(name, fence, self._ground.time.monotonic_ms() + delay_ms)
+        self.leases.begin(name, fence, self._context.time.monotonic_ms() + delay_ms)
         self.serve(name)
 
     def released(self, consumer: int) -> None:
         """A consumer that is gone is known to be: what it held goes to those who wait."""
-        for name in self._ground.state.clusters:
+        for name in self._context.state.clusters:
             self.leases.end(name, consumer)
         self.wake()
 
     def start_moved(self, start: int) -> None:
         """Messages below `start` are gone: nobody is granted them again."""
         self.pickers.start_moved(start)
-        self._ground.doubtful.discard(0, start)
+        self._context.doubtful.discard(0, start)
 
     # -- changes of clusters -----------------------------------------------------------------
 
     def consumers(self, name: str) -> int:
         """Return how many peers wait in a cluster, or are here and hold messages of it."""
-        line, state = self._queues.get(name), self._ground.state.clusters.get(name)
-        peers = line.pulls.sessions | line.watches.sessions if line is not None else set()
+        queue, state = self._queues.get(name), self._context.state.clusters.get(name)
+        peers = queue.pulls.sessions | queue.watches.sessions if queue is not None else set()
         held = state.held if state is not None else {}
         return len(peers.union(filter(self._outbox.knows, held)))
 
@@ -245,15 +258,15 @@ class Grants:
 
     def check_mode(self, name: str, mode: Mode) -> None:
         """Raise `BadRequest` if a cluster has another mode."""
-        if name in self._ground.state.cursors:
+        if name in self._context.state.cursors:
             raise BadRequest(f"cluster {name!r} reads this topic in total order: take a turn")
         self.pickers.check_mode(name, mode)
 
     def opens(self, name: str, mode: Mode) -> None:
-        """A mode is proposed for a cluster: until `let_go` it is granted nothing, and nobody may
+        """A mode is proposed for a cluster: until `resume` it is granted nothing, and nobody may
         ask for it in another mode.
         """
-        self.hold(name)
+        self.suspend(name)
         self.pickers.begin(name, mode)
 
     def is_changing(self, name: str) -> bool:
@@ -264,11 +277,11 @@ class Grants:
         """Whether somebody reads this partition in a cluster, or is about to."""
         return name in self.pickers
 
-    def hold(self, name: str) -> None:
+    def suspend(self, name: str) -> None:
         """Grant a cluster nothing while a change of it is under way."""
         self._changing[name] += 1
 
-    def let_go(self, name: str, forget: bool) -> None:
+    def resume(self, name: str, forget: bool) -> None:
         """A change is done: grant again, from the new place. With `forget`, nothing was read."""
         self._changing[name] -= 1
         if not self._changing[name]:
@@ -286,10 +299,10 @@ class Grants:
     def end(self, error: Refused) -> None:
         """The topic is gone: refuse all who wait, and grant nothing any more."""
         self._draining = True
-        for name, line in list(self._queues.items()):
-            for waiter in line.taken():
+        for name, queue in list(self._queues.items()):
+            for waiter in queue.pop_all():
                 self._outbox.refuse(waiter.caller, error)
-            self._retire(name, line)
+            self._retire(name, queue)
 
     def lose(self, error: Refused) -> None:
         """This node leads no more: what it proposed to grant may be granted, but not by it."""
@@ -300,40 +313,40 @@ class Grants:
 
     # -- the line ----------------------------------------------------------------------------
 
-    def _serve(self, name: str, line: Line) -> None:
-        if not self._ground.group.accepts:
+    def _serve(self, name: str, queue: PullQueue) -> None:
+        if not self._context.group.accepts:
             return
-        state = self._ground.state.clusters.get(name)
+        state = self._context.state.clusters.get(name)
         if name in self._changing or name in self._paused or (state is not None and state.paused):
             return
         picker = self.pickers[name]
         passed: set[int] = set()  # peers that work already on what could be granted
-        while line.pulls and not self._caps.is_full(name, len(line.proposed)):
-            turn = picker.turn(line)
+        while queue.pulls and not self._caps.is_full(name, len(queue.proposed)):
+            turn = picker.turn(queue)
             if passed and turn == ANYBODY:
-                turn = line.pulls.other(passed)
+                turn = queue.pulls.other(passed)
             if turn is None or turn in passed:
                 break
-            if not self._grant_first(name, line, turn, passed):
+            if not self._grant_first(name, queue, turn, passed):
                 return
-        if line.watches and not self._caps.is_full(name, len(line.proposed)):
-            (first, behind), told = picker.told(line)
+        if queue.watches and not self._caps.is_full(name, len(queue.proposed)):
+            (first, behind), told = picker.pop_watches(queue)
             for waiter in told:
                 nothing = Granted(waiter.request.address, 0, 0, first, behind)
                 self._outbox.reply(waiter.caller, nothing)
 
-    def _grant_first(self, name: str, line: Line, turn: int, passed: set[int]) -> bool:
+    def _grant_first(self, name: str, queue: PullQueue, turn: int, passed: set[int]) -> bool:
         """Decide on the first pull of a peer, or of all; False if there is nothing to grant."""
-        picker, waiter = self.pickers[name], line.pulls.first(turn)
-        cluster = self._ground.state.clusters.get(name)
-        pick = picker.pick(line, waiter.request)
+        picker, waiter = self.pickers[name], queue.pulls.first(turn)
+        cluster = self._context.state.clusters.get(name)
+        pick = picker.pick(queue, waiter.request)
         if pick is not None and cluster is not None and self._is_outdated(name, cluster, waiter):
             picker.gave_up(pick)
-            self._answer_nothing(name, line, [line.pulls.pop(turn)])
+            self._answer_nothing(name, queue, [queue.pulls.pop(turn)])
         elif pick is not None:
-            return self._propose(name, line, line.pulls.pop(turn), pick)
+            return self._propose(name, queue, queue.pulls.pop(turn), pick)
         elif (failure := picker.failure) is not None:
-            self._outbox.refuse(line.pulls.pop(turn).caller, failure)
+            self._outbox.refuse(queue.pulls.pop(turn).caller, failure)
         elif picker.is_barred:
             passed.add(waiter.caller.session)
         else:
@@ -347,10 +360,10 @@ class Grants:
             return False
         return self.leases.has_ended_since(name, cluster, session, came_ms)
 
-    def _propose(self, name: str, line: Line, waiter: Wait[Pull], pick: Pick) -> bool:
-        picker, cluster = self.pickers[name], self._ground.state.clusters.get(name)
-        group, session = self._ground.group, waiter.caller.session
-        stamp = self._intake.clock.stamp(self._ground.time.wall_ms())
+    def _propose(self, name: str, queue: PullQueue, waiter: Wait[Pull], pick: Pick) -> bool:
+        picker, cluster = self.pickers[name], self._context.state.clusters.get(name)
+        group, session = self._context.group, waiter.caller.session
+        stamp = self._intake.clock.stamp(self._context.time.wall_ms())
         deadline = stamp_at(milliseconds_of(stamp) + waiter.request.lease_ms)
         record = MessagesGranted(
             name, session, pick.first, pick.behind, deadline, stamp, list(pick.runs),
@@ -366,13 +379,13 @@ class Grants:
             self._outbox.refuse(waiter.caller, error)
             return False
         pick.reading.pin()  # it is read at the commit, and where it lies may be given up before
-        line.proposed.append((pick.first, pick.behind))
+        queue.proposed.append((pick.first, pick.behind))
         picker.took(session, waiter.request, pick)
         return True
 
     def _counted(self, name: str, mode: Mode, pick: Pick) -> list[tuple[int, int]]:
         """Return what had an attempt of that which a grant takes from consumers."""
-        cluster = self._ground.state.clusters.get(name)
+        cluster = self._context.state.clusters.get(name)
         if cluster is None or pick.first >= cluster.frontier:
             return []
         # In order it takes all that lies behind, too.
@@ -380,48 +393,48 @@ class Grants:
         fences = {fence for part in parts for fence, *_ in cluster.holders.within(*part)}
         return self.begun.of_grants(name, sorted(fences))
 
-    def _put_back(self, name: str, line: Line, waiter: Wait[Pull]) -> None:
+    def _put_back(self, name: str, queue: PullQueue, waiter: Wait[Pull]) -> None:
         """All that was picked for a pull is done: it is the first in line again."""
         if self._draining:
-            self._answer_nothing(name, line, [waiter])
+            self._answer_nothing(name, queue, [waiter])
         elif self._outbox.knows(waiter.caller.session):
-            line.pulls.add(waiter, front=True)
-            self._serve(name, line)
-        self._retire(name, line)
+            queue.pulls.add(waiter, front=True)
+            self._serve(name, queue)
+        self._retire(name, queue)
 
-    def _end(self, name: str, line: Line, now_ms: int) -> None:
-        for waits in (line.pulls, line.watches) if not self.pickers.is_looking(name) else ():
-            self._answer_nothing(name, line, waits.ended(now_ms))
-        self._retire(name, line)
+    def _end(self, name: str, queue: PullQueue, now_ms: int) -> None:
+        for waits in (queue.pulls, queue.watches) if not self.pickers.is_looking(name) else ():
+            self._answer_nothing(name, queue, waits.ended(now_ms))
+        self._retire(name, queue)
 
-    def _answer_nothing(self, name: str, line: Line, waiters: Iterable[Wait[Pull]]) -> None:
+    def _answer_nothing(self, name: str, queue: PullQueue, waiters: Iterable[Wait[Pull]]) -> None:
         for waiter in waiters:
             self._outbox.reply(waiter.caller, Granted(waiter.request.address, 0, 0, 0, 0))
             session = waiter.caller.session
-            if name not in self._ground.state.clusters and not line.holds(session):
+            if name not in self._context.state.clusters and not queue.holds(session):
                 self._members.get(session, set()).discard(name)
-        self._retire(name, line)
+        self._retire(name, queue)
 
-    def _retire(self, name: str, line: Line) -> None:
-        if not line:
+    def _retire(self, name: str, queue: PullQueue) -> None:
+        if not queue:
             self._queues.pop(name, None)
             self._forget(name)
 
     def _forget(self, name: str) -> None:
         """Nobody waits in a cluster: of one that has not begun nothing is to be known."""
-        if name not in self._ground.state.clusters and name not in self._changing:
+        if name not in self._context.state.clusters and name not in self._changing:
             self.pickers.forget(name)
 
     def _lost_by(self, session: int) -> list[tuple[str, int, int]]:
         """Return what had an attempt of all that a peer holds which is gone."""
         return [
             (name, *run)
-            for name, cluster in self._ground.state.clusters.items()
+            for name, cluster in self._context.state.clusters.items()
             if session in cluster.held
             for run in self.begun.lost_by(name, session)
         ]
 
     def _release(self, session: int, counted: list[tuple[str, int, int]]) -> None:
         """Give back what a peer that is gone holds; where that cannot be, its leases end it."""
-        if self._ground.group.accepts:
-            self._ground.group.propose(of_control(GrantsReleased(session, counted)))
+        if self._context.group.accepts:
+            self._context.group.propose(of_control(GrantsReleased(session, counted)))

@@ -56,7 +56,7 @@ def left_of(deadline: int, consumer: int, last_stamp: int, time: Time) -> int:
 class Leases:
     """Which grants have ended, cluster by cluster, without looking at those that have not."""
 
-    __slots__ = ("_clusters", "_due", "_ended", "_kept", "_most", "_until")
+    __slots__ = ("_clusters", "_due", "_ended", "_most", "_pinned", "_until")
 
     def __init__(self, clusters: dict[str, ClusterState], last_stamp: int, time: Time) -> None:
         """Take over the grants of earlier leaders, and what they held back."""
@@ -69,7 +69,7 @@ class Leases:
         self._ended: dict[str, dict[int, int]] = {}
         #: Grants of which something is being given back, and how often: they do not end meanwhile,
         #: for what is granted again by then would be taken from whom it is held back for.
-        self._kept: Counter[tuple[str, int]] = Counter()
+        self._pinned: Counter[tuple[str, int]] = Counter()
         for name, cluster in clusters.items():
             for fence, grant in cluster.grants.items():
                 due_ms = left_of(grant.deadline, grant.consumer, last_stamp, time)
@@ -96,19 +96,19 @@ class Leases:
             self._ended.get(name, {}).pop(fence, None)
             self.begin(name, fence, due_ms)
 
-    def keep(self, name: str, fence: int) -> None:
-        """Let a grant not end before `let_go`."""
-        self._kept[name, fence] += 1
+    def pin(self, name: str, fence: int) -> None:
+        """Let a grant not end before `unpin`."""
+        self._pinned[name, fence] += 1
 
-    def is_kept(self, name: str, fence: int) -> bool:
+    def is_pinned(self, name: str, fence: int) -> bool:
         """Whether something of a grant is being given back."""
-        return (name, fence) in self._kept
+        return (name, fence) in self._pinned
 
-    def let_go(self, name: str, fence: int) -> None:
-        """Let a grant end when its time is up, if it is not kept by others."""
-        self._kept[name, fence] -= 1
-        if self._kept[name, fence] <= 0:
-            del self._kept[name, fence]
+    def unpin(self, name: str, fence: int) -> None:
+        """Let a grant end when its time is up, unless it is pinned for another reason."""
+        self._pinned[name, fence] -= 1
+        if self._pinned[name, fence] <= 0:
+            del self._pinned[name, fence]
 
     def _is_held(self, name: str, fence: int) -> bool:
         cluster = self._clusters.get(name)
@@ -142,9 +142,9 @@ class Leases:
             return ()
         for fence in [fence for fence in ended if fence not in cluster.grants]:
             del ended[fence]
-        if not self._kept:
+        if not self._pinned:
             return ended.keys()
-        return [fence for fence in ended if (name, fence) not in self._kept]
+        return [fence for fence in ended if (name, fence) not in self._pinned]
 
 
 class Caps:
@@ -201,30 +201,30 @@ class Caps:
         return not ended
 
 
-class Begun:
+class BegunMessages:
     """By cluster and consumer, the messages of a partition that were begun, as was said last."""
 
-    __slots__ = ("_clusters", "_said")
+    __slots__ = ("_clusters", "_reported")
 
     def __init__(self, clusters: dict[str, ClusterState]) -> None:
         """Begin to lead; nobody has said anything."""
         self._clusters = clusters
-        self._said: dict[tuple[str, int], Ranges] = {}
+        self._reported: dict[tuple[str, int], Ranges] = {}
 
-    def said(self, name: str, consumer: int, runs: Sequence[Run] | None) -> None:
+    def report(self, name: str, consumer: int, runs: Sequence[Run] | None) -> None:
         """A consumer works on `runs`; None: it does not say. Only of one that holds messages is
         that remembered.
         """
         cluster = self._clusters.get(name)
         if runs is not None and cluster is not None and consumer in cluster.held:
-            self._said[name, consumer] = said = Ranges()
+            self._reported[name, consumer] = said = Ranges()
             for first, behind in runs:  # in any order, as far as is known
                 if first < behind:
                     said.add(first, behind)
 
     def forget(self, name: str, consumer: int) -> None:
         """A consumer is gone."""
-        self._said.pop((name, consumer), None)
+        self._reported.pop((name, consumer), None)
 
     def lost_by(self, name: str, consumer: int) -> list[Run]:
         """Return what counts an attempt of all that a consumer holds which is gone: what it had
@@ -249,7 +249,7 @@ class Begun:
 
     def _begun(self, name: str, cluster: ClusterState, fence: int) -> list[Run]:
         grant = cluster.grants[fence]
-        said = self._said.get((name, grant.consumer))
+        said = self._reported.get((name, grant.consumer))
         return [] if said is None else [one for run in grant.left for one in said.within(*run)]
 
 
@@ -258,7 +258,7 @@ class Tries:
 
     __slots__ = ("_begun", "_cluster", "_counted", "_name")
 
-    def __init__(self, begun: Begun, name: str, cluster: ClusterState) -> None:
+    def __init__(self, begun: BegunMessages, name: str, cluster: ClusterState) -> None:
         """Look at a cluster, for as long as nothing of it changes."""
         self._begun = begun
         self._name = name

@@ -8,7 +8,7 @@ and committed after it would let the cluster go on at the wrong place.
 from __future__ import annotations
 
 from weir.broker.consumers.acks import Commands
-from weir.broker.consumers.cursor_leases import Turns
+from weir.broker.consumers.cursor_leases import CursorLeases
 from weir.broker.consumers.grants import Grants
 from weir.broker.records.control import (
     ClusterDeleted,
@@ -57,18 +57,27 @@ _TOGETHER = 2_000
 class ClusterOperations:
     """Lists and changes the clusters of one partition while this node leads it."""
 
-    __slots__ = ("_grants", "_group", "_outbox", "_pauses", "_proposed", "_state", "_time",
-                 "_turns", "commands")  # fmt: skip
+    __slots__ = (
+        "_cursor_leases",
+        "_grants",
+        "_group",
+        "_outbox",
+        "_pauses",
+        "_proposed",
+        "_state",
+        "_time",
+        "commands",
+    )  # fmt: skip
 
     def __init__(
-        self, group: Group, state: PartitionState, grants: Grants, turns: Turns, outbox: Outbox,
-        time: Time,
+        self, group: Group, state: PartitionState, grants: Grants, cursor_leases: CursorLeases,
+        outbox: Outbox, time: Time,
     ) -> None:  # fmt: skip
         """Begin to lead; no change is under way."""
         self._group = group
         self._state = state
         self._grants = grants
-        self._turns = turns
+        self._cursor_leases = cursor_leases
         self._outbox = outbox
         self._time = time
         self.commands = Commands(group, outbox)
@@ -83,15 +92,15 @@ class ClusterOperations:
         self._pauses = pauses
         names = frozenset(row.cluster for row in pauses if row.paused)
         self._grants.pause(names)
-        self._turns.pause(names)
-        self.tick()
+        self._cursor_leases.pause(names)
+        self.propose_pauses()
 
     @property
-    def behind(self) -> bool:
+    def has_unproposed(self) -> bool:
         """Whether some of that is not proposed yet."""
         return any(map(self._is_news, self._pauses))
 
-    def tick(self) -> None:
+    def propose_pauses(self) -> None:
         """Propose what could not be proposed before."""
         for name, paused, revision in filter(self._is_news, self._pauses):
             if self._group.accepts:
@@ -126,11 +135,11 @@ class ClusterOperations:
         self.commands.check_open()
         name = check_name(request.cluster, "cluster")
         record = self._record(name, request)
-        self._grants.hold(name)  # first: to propose may apply others, and grant by what they say
+        self._grants.suspend(name)  # first: to propose may apply others, and grant by what they say
         try:
             self.commands.propose(record, caller)
         except Refused:
-            self._grants.let_go(name, forget=False)
+            self._grants.resume(name, forget=False)
             raise
 
     def open(self, caller: Caller, request: OpenCluster) -> None:
@@ -150,11 +159,11 @@ class ClusterOperations:
         try:
             self.commands.propose(ClusterOpened(name, mode), caller)
         except Refused:
-            self._grants.let_go(name, forget=False)
+            self._grants.resume(name, forget=False)
             raise
 
     def _check_mode(self, name: str, mode: Mode) -> None:
-        if self._turns.is_read(name):
+        if self._cursor_leases.is_read(name):
             raise BadRequest(f"cluster {name!r} reads this topic in total order: take a turn")
         self._grants.check_mode(name, mode)
 
@@ -178,19 +187,19 @@ class ClusterOperations:
                 self._tell_mode(caller, record.cluster, record.mode)
             except Refused as error:
                 self._outbox.refuse(caller, error)
-            self._grants.let_go(record.cluster, forget=False)
+            self._grants.resume(record.cluster, forget=False)
             return
         cluster = self._state.clusters.get(record.cluster)
         cursor = self._state.log_start if cluster is None else cluster.cursor
         self._outbox.reply(caller, ClusterChanged(cursor))
-        self._grants.let_go(record.cluster, forget=True)
+        self._grants.resume(record.cluster, forget=True)
 
     def _record(self, name: str, request: Change) -> ClusterRecord:
         state = self._state
         if isinstance(request, DeleteCluster):
             if name not in state.clusters and name not in state.cursors:
                 raise UnknownCluster(f"there is no cluster {name!r} here")
-            if consumers := self._grants.consumers(name) + self._turns.consumers(name):
+            if consumers := self._grants.consumers(name) + self._cursor_leases.consumers(name):
                 raise ClusterInUse(
                     f"{consumers} consumers of cluster {name!r} are at work: stop them first",
                     consumers,
@@ -246,14 +255,14 @@ class ClusterOperations:
             cursor.attempts,
             -1,
             0,
-            self._turns.consumers(name),
+            self._cursor_leases.consumers(name),
             cursor.paused,
             int(Mode.ORDERED),
             offsets=cursor.offsets,
         )
 
 
-class Standings:
+class HubOperations:
     """Lists and forgets the hubs of one partition while this node leads it."""
 
     __slots__ = ("_outbox", "_state", "commands")

@@ -6,9 +6,9 @@ A client's batch comes in here: what is checked in which order, and when its sen
 from __future__ import annotations
 
 from weir.broker.consumers.acks import Acks, Returns
-from weir.broker.consumers.cursor_leases import Turns
+from weir.broker.consumers.cursor_leases import CursorLeases
 from weir.broker.consumers.grants import Grants
-from weir.broker.consumers.operations import ClusterOperations, Standings
+from weir.broker.consumers.operations import ClusterOperations, HubOperations
 from weir.broker.partition.context import Surroundings
 from weir.broker.produce.appender import Appender, PublishWaiter
 from weir.broker.produce.batcher import Crowd, DeviceBatcher, refused
@@ -81,15 +81,15 @@ class PartitionLeader:
         "_shared",
         "_state",
         "acks",
+        "cluster_operations",
+        "cursor_leases",
         "fan_in",
         "grants",
+        "hub_operations",
         "intake",
         "parts",
         "returns",
         "stable_positions",
-        "standings",
-        "steering",
-        "turns",
     )  # fmt: skip
 
     def __init__(
@@ -104,10 +104,12 @@ class PartitionLeader:
         self.grants = Grants(group, state, self.intake, reads, outbox, time)
         self.acks = Acks(group, state, outbox)
         self.returns = Returns(group, state, self.intake, self.grants, outbox, time)
-        self.turns = Turns(group, state, self.intake, outbox, time, self.grants.is_read)
-        self.steering = ClusterOperations(group, state, self.grants, self.turns, outbox, time)
-        self.steering.follow(pauses)
-        self.standings = Standings(group, state, outbox)
+        self.cursor_leases = CursorLeases(group, state, self.intake, outbox, time, self.grants)
+        self.cluster_operations = ClusterOperations(
+            group, state, self.grants, self.cursor_leases, outbox, time
+        )
+        self.cluster_operations.follow(pauses)
+        self.hub_operations = HubOperations(group, state, outbox)
         self.stable_positions = StablePositions(group, self.intake, state, outbox, time)
         self.parts = Participant(
             group, state, self.intake, self.grants, shared.budget, time, shared.reports
@@ -226,18 +228,18 @@ class PartitionLeader:
                 self.returns.extend(caller, request)
             case Withdraw():
                 self.grants.withdraw(caller.session, request.cluster)
-                self.turns.withdraw(caller.session, request.cluster)
+                self.cursor_leases.withdraw(caller.session, request.cluster)
                 self._outbox.reply(caller, Withdrawn())
 
     def turn(self, caller: Caller, request: TakeTurn | MoveCursor | SeekCursor) -> None:
         """Read the topic in total order, in turn. Raises `Refused`."""
         match request:
             case TakeTurn():
-                self.turns.take(caller, request)
+                self.cursor_leases.take(caller, request)
             case MoveCursor():
-                self.turns.move(caller, request)
+                self.cursor_leases.move(caller, request)
             case SeekCursor():
-                self.turns.seek(caller, request)
+                self.cursor_leases.seek(caller, request)
 
     def barrier(self, fenced: int) -> Barrier:
         """Return what may be said now, where `fenced` is what a majority has promised."""
@@ -289,8 +291,8 @@ class PartitionLeader:
             self.grants.waiting
             or bool(self.stable_positions)
             or self.parts.waiting
-            or self.turns.waiting
-            or self.steering.behind
+            or self.cursor_leases.waiting
+            or self.cluster_operations.has_unproposed
         )
 
     @property
@@ -321,24 +323,24 @@ class PartitionLeader:
 
     def tick(self) -> None:
         """Let waits end that are over."""
-        self.grants.tick()
+        self.grants.serve_all()
         self.stable_positions.expire()
         self.parts.tick()
-        self.turns.tick()
-        self.steering.tick()
+        self.cursor_leases.serve_all()
+        self.cluster_operations.propose_pauses()
 
     def closed(self, session: int) -> None:
         """A peer is gone."""
         self.grants.closed(session)
         self.stable_positions.closed(session)
-        self.turns.closed(session)
+        self.cursor_leases.closed(session)
 
     def drain(self, acks: bool) -> None:
         """The node stops: let nobody wait any more, but for `acks` for a while."""
         self.grants.drain()
-        self.steering.commands.drain()
-        self.standings.commands.drain()
-        self.turns.drain()
+        self.cluster_operations.commands.drain()
+        self.hub_operations.commands.drain()
+        self.cursor_leases.drain()
         if not acks:
             self.acks.commands.drain()
             self.returns.commands.drain()
@@ -354,7 +356,7 @@ class PartitionLeader:
         """The topic is deleted: refuse all who wait; what is under way comes to its end."""
         self.grants.end(error)
         self.stable_positions.end(error)
-        self.turns.end(error)
+        self.cursor_leases.end(error)
 
     def lose(self, error: Refused) -> None:
         """Another leads: refuse all who wait, give back what was charged for them."""
@@ -365,10 +367,10 @@ class PartitionLeader:
         if self.fan_in is not None:
             self.fan_in.lose(error)
         self.parts.lose(error)
-        self.turns.lose(error)
+        self.cursor_leases.lose(error)
         self.grants.lose(error)
         self.acks.commands.lose(error)
         self.returns.commands.lose(error)
-        self.steering.commands.lose(error)
-        self.standings.commands.lose(error)
+        self.cluster_operations.commands.lose(error)
+        self.hub_operations.commands.lose(error)
         self.stable_positions.end(error)

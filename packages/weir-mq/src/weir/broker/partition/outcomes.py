@@ -76,8 +76,8 @@ def apply_control(
         case ClusterOpened() | ClusterSought() | ClusterPaused() | ClusterDeleted():
             state.steer(record)
             if leading is not None:
-                leading.steering.applied(index, record)
-                leading.turns.steered(record.cluster)
+                leading.cluster_operations.applied(index, record)
+                leading.cursor_leases.steered(record.cluster)
         case _:
             _apply_bound(index, record, group, state, leading)
 
@@ -115,7 +115,7 @@ def _release(
     if any(released) and leading is not None:
         leading.grants.released(consumer)
     if had_turn and leading is not None:
-        leading.turns.released()
+        leading.cursor_leases.released()
 
 
 def _apply_cursor(
@@ -126,11 +126,11 @@ def _apply_cursor(
         return
     match record:
         case CursorTaken():
-            leading.turns.taken(index, record, in_time)
+            leading.cursor_leases.taken(index, record, in_time)
         case CursorMoved():
-            leading.turns.moved(index, record, in_time)
+            leading.cursor_leases.moved(index, record, in_time)
         case CursorSought():
-            leading.turns.sought(index, record)
+            leading.cursor_leases.sought(index, record)
 
 
 def _apply_bound(
@@ -155,7 +155,7 @@ def _apply_bound(
         case HubForgotten(hub):
             devices = state.origins.forget(hub)
             if leading is not None:
-                leading.standings.forgotten(index, devices)
+                leading.hub_operations.forgotten(index, devices)
         case StampsRaised():
             state.last_stamp = max(state.last_stamp, record.stamp)
             if leading is not None:

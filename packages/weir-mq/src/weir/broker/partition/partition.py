@@ -194,7 +194,7 @@ class Partition:
 
     def begun(self, session: int, cluster: str, runs: Sequence[tuple[int, int]]) -> None:
         """A consumer says what it works on. Raises `NotLeader` where another node leads."""
-        self._led().grants.begun.said(cluster, session, runs)
+        self._led().grants.begun.report(cluster, session, runs)
 
     def settle(self, caller: Caller, request: Ack | Nack | Extend | Withdraw) -> None:
         """Ack messages of grants, give them back, let grants last longer, or wait for none."""
@@ -224,26 +224,30 @@ class Partition:
         self._led()
 
         outbox = self._shared.outbox
-        assured(self.group, outbox, caller, lambda: self._led().steering.list(caller, request))
+        assured(
+            self.group, outbox, caller, lambda: self._led().cluster_operations.list(caller, request)
+        )
 
     def open_cluster(self, caller: Caller, request: OpenCluster) -> None:
         """Let a cluster have a mode, for the whole topic."""
-        self._led().steering.open(caller, request)
+        self._led().cluster_operations.open(caller, request)
 
     def list_hubs(self, caller: Caller, request: ListHubs) -> None:
         """Say where devices stand."""
         self._led()
 
         outbox = self._shared.outbox
-        assured(self.group, outbox, caller, lambda: self._led().standings.list(caller, request))
+        assured(
+            self.group, outbox, caller, lambda: self._led().hub_operations.list(caller, request)
+        )
 
     def forget_hub(self, caller: Caller, request: ForgetHub) -> None:
         """Forget where the devices of a hub stand."""
-        self._led().standings.forget(caller, request)
+        self._led().hub_operations.forget(caller, request)
 
     def change_cluster(self, caller: Caller, request: Change) -> None:
         """Seek, pause or delete a cluster."""
-        self._led().steering.change(caller, request)
+        self._led().cluster_operations.change(caller, request)
 
     # -- time and peers ----------------------------------------------------------------------
 
@@ -361,7 +365,7 @@ class Partition:
             self._pauses = pauses
             if self.leading is not None:
                 self._may_wait()
-                self.leading.steering.follow(pauses)
+                self.leading.cluster_operations.follow(pauses)
 
     def changing(self) -> None:
         """See `Machine`: whoever is elected by the new members has all promises in its log."""

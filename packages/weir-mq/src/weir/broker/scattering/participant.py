@@ -276,7 +276,7 @@ class Participant:
         self._taking.propose(of_control(record), (key, record, asker))
         for name, ranges in request.acks:
             for fence, _, _ in ranges:
-                self._grants.leases.keep(name, fence)
+                self._grants.leases.pin(name, fence)
 
     def _check_held(self, acks: Acks) -> None:
         for name, ranges in acks:
@@ -379,7 +379,7 @@ class Participant:
         key, record, asker = taking
         for name, ranges in record.acks:
             for fence, _, _ in ranges:
-                self._grants.leases.let_go(name, fence)
+                self._grants.leases.unpin(name, fence)
         if is_whole:
             self._reports.answer(asker, self._standing(key))
             return

@@ -12,8 +12,8 @@ import pytest
 
 from weir.broker.api.events import Closed
 from weir.broker.consumers.modes import pickers
-from weir.broker.consumers.modes.due_times import DueTimes, Passed
-from weir.broker.consumers.modes.picking import Ground
+from weir.broker.consumers.modes.due_times import DelayedMessages, DueTimes
+from weir.broker.consumers.modes.picker import PickerContext
 from weir.broker.records.control import MessagesGranted
 from weir.broker.state.clusters import ClusterState
 from weir.broker.state.delays import STAMPS_AHEAD_MS, Delays, Row
@@ -385,11 +385,11 @@ def test_a_million_delayed_batches_take_bounded_memory(tell: Callable[..., None]
             return 0
 
     led: Any = Led()
-    ground: Ground = led
+    context: PickerContext = led
     for n in range(count):
         led.delays.add(Row(n, n + 1, 10**12 + n, 10**12 + n), 0, count + 1)
-    times, passed = DueTimes(ground, lambda: None), Passed()
-    times._passed["crew"] = passed
+    times, passed = DueTimes(context), DelayedMessages()
+    times._delayed["crew"] = passed
     for n in range(count):
         times.wait(passed, led.delays.of(n), n, n + 1)
     rows = sum(map(sys.getsizeof, led.delays._columns))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from weir.broker.consumers.modes.picking import Ground, Run
+from weir.broker.consumers.modes.picker import PickerContext, Run
 from weir.broker.runtime.reads import batches_in
 from weir.broker.state.delays import Row
 from weir.broker.state.ranges import Ranges
@@ -27,7 +27,7 @@ _OPENING_MAX = 16
 _COLUMNS_BYTES_MAX = 8 * MIB
 
 
-class Passed:
+class DelayedMessages:
     """What one cluster passed by: messages that are not due, and those that have become so."""
 
     __slots__ = ("due", "waiting")
@@ -52,15 +52,15 @@ class Passed:
 class DueTimes:
     """Alarms for batches of which some cluster waits for messages."""
 
-    __slots__ = ("_alarms", "_columns", "_columns_bytes", "_ground", "_opening", "_passed",
-                 "_woken")  # fmt: skip
+    __slots__ = (
+        "_alarms", "_columns", "_columns_bytes", "_context", "_delayed", "_opening",
+    )  # fmt: skip
 
-    def __init__(self, ground: Ground, woken: Callable[[], None]) -> None:
-        """Call `woken` when messages are due that were being looked up."""
-        self._ground = ground
-        self._woken = woken
+    def __init__(self, context: PickerContext) -> None:
+        """Begin with no alarm; when a column comes late, all clusters are served."""
+        self._context = context
         self._alarms: list[int] = []
-        self._passed: dict[str, Passed] = {}
+        self._delayed: dict[str, DelayedMessages] = {}
         #: The batches whose columns are being read, by first offset.
         self._opening: set[int] = set()
         #: The DUE columns that were read last.
@@ -72,25 +72,25 @@ class DueTimes:
         """Whether a DUE column is being read."""
         return bool(self._opening)
 
-    def join(self, name: str) -> Passed:
+    def join(self, name: str) -> DelayedMessages:
         """Return what the cluster `name` passes by, which is nothing yet."""
-        passed = self._passed[name] = Passed()
-        return passed
+        delayed = self._delayed[name] = DelayedMessages()
+        return delayed
 
     def leave(self, name: str) -> None:
         """Forget a cluster."""
-        self._passed.pop(name, None)
+        self._delayed.pop(name, None)
 
-    def wait(self, passed: Passed, row: Row, first: int, behind: int) -> None:
+    def wait(self, delayed: DelayedMessages, row: Row, first: int, behind: int) -> None:
         """Let [first, behind), some of a row's messages, wait until they are due."""
-        known = row.least > self._ground.due_ms() and self._is_awaited(row)
-        passed.waiting.add(first, behind)
+        known = row.least > self._context.due_ms() and self._is_awaited(row)
+        delayed.waiting.add(first, behind)
         if not known:
             self._set(row.least, row.first, row.next)
 
-    def ring(self) -> None:
+    def fire(self) -> None:
         """Let messages go that have become due."""
-        now_ms = self._ground.due_ms() if self._alarms else 0
+        now_ms = self._context.due_ms() if self._alarms else 0
         while self._alarms and len(self._opening) < _OPENING_MAX:
             least, first, behind = _parts(self._alarms[0])
             if least > now_ms:
@@ -98,7 +98,7 @@ class DueTimes:
             rung = heapq.heappop(self._alarms)
             while self._alarms and self._alarms[0] == rung:
                 heapq.heappop(self._alarms)  # set by another cluster that came late to it
-            row = self._ground.state.delays.of(first)
+            row = self._context.state.delays.of(first)
             if row is None or row.greatest <= now_ms:
                 self._let_go(first, behind)  # a row that is gone is past, or its messages are gone
             elif first not in self._opening and self._is_awaited(row):
@@ -110,7 +110,7 @@ class DueTimes:
             self._columns.move_to_end(row.first)
             self._sort(row, column)
             return
-        reading = self._ground.read(row.first, row.first + 1, 1)
+        reading = self._context.read(row.first, row.first + 1, 1)
         if reading is None:  # it is lost on this node
             self._again(row)
             return
@@ -126,17 +126,17 @@ class DueTimes:
             self._keep(row.first, found)
             self._sort(row, found)
             if not asked:
-                self._woken()
+                self._context.granter.serve_all()
 
-        self._ground.reads.start(reading, opened)
+        self._context.reads.start(reading, opened)
         asked = False
 
     def _again(self, row: Row) -> None:
-        self._set(self._ground.due_ms() + RETRY_AFTER_MS, row.first, row.next)
+        self._set(self._context.due_ms() + RETRY_AFTER_MS, row.first, row.next)
 
     def _sort(self, row: Row, dues: Sequence[int]) -> None:
         """Let go what is due of a batch; for the rest, set the alarm anew."""
-        now_us = self._ground.due_ms() * 1000
+        now_us = self._context.due_ms() * 1000
         for first, behind in _runs(bytes(map(now_us.__ge__, dues))):
             self._let_go(row.first + first, row.first + behind)
         if self._is_awaited(row):
@@ -144,11 +144,11 @@ class DueTimes:
             self._set(_ceiling_ms(following), row.first, row.next)
 
     def _let_go(self, first: int, behind: int) -> None:
-        for passed in self._passed.values():
-            passed.let_go(first, behind)
+        for delayed in self._delayed.values():
+            delayed.let_go(first, behind)
 
     def _is_awaited(self, row: Row) -> bool:
-        return any(one.waiting.within(row.first, row.next) for one in self._passed.values())
+        return any(one.waiting.within(row.first, row.next) for one in self._delayed.values())
 
     def _set(self, at_ms: int, first: int, behind: int) -> None:
         alarm = (at_ms << _FIRST_BITS | first) << _COUNT_BITS | (behind - first - 1)

@@ -8,11 +8,19 @@ is per message, as those of a key cannot be told apart without looking at each (
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from weir.broker.consumers.leases import Tries
-from weir.broker.consumers.modes.picking import Ground, Line, Pick, Picking, Run, fewer, share
+from weir.broker.consumers.modes.picker import (
+    Pick,
+    Picker,
+    PickerContext,
+    PullQueue,
+    Run,
+    fewer,
+    share,
+)
 from weir.broker.runtime.reads import batches_in
 from weir.broker.state.clusters import Grant
 from weir.broker.state.ranges import Ranges
@@ -38,20 +46,17 @@ _ROOM_PART = 4
 _SPAN, _SPAN_LEAST = 16, 1_024
 
 
-class Keyed(Picking):
+class KeyedPicker(Picker):
     """Looks into messages ahead of what is granted, and remembers of which keys some are out."""
 
-    __slots__ = ("_failure", "_freed", "_looked", "_looking", "_serve", "_wait_until_ms",
+    __slots__ = ("_failure", "_freed", "_looked", "_looking", "_wait_until_ms",
                  "_window")  # fmt: skip
 
     mode: ClassVar[Mode] = Mode.KEYED
 
-    def __init__(self, ground: Ground, name: str, serve: Callable[[], None]) -> None:
-        """Begin at the cluster's cursor. `serve` is called when messages were looked into that had
-        to be read from the disk.
-        """
-        super().__init__(ground, name)
-        self._serve = serve
+    def __init__(self, context: PickerContext, name: str) -> None:
+        """Begin at the cluster's cursor."""
+        super().__init__(context, name)
         self._window = KeyWindow()
         #: All below was looked into.
         self._looked = 0
@@ -61,20 +66,20 @@ class Keyed(Picking):
         self._failure: Refused | None = None
         self._wait_until_ms = 0
 
-    def pick(self, line: Line, request: Pull) -> Pick | None:
+    def pick(self, queue: PullQueue, request: Pull) -> Pick | None:
         """Take messages out, from the first one whose key is not out."""
         barred = Ranges(request.begun or ())
-        self._advance(request.max_messages, barred)
+        self._look_ahead(request.max_messages, barred)
         window = self._window
         first = window.first(barred)
         self.is_barred = first is None and window.first() is not None
         if first is None:
             return None
-        there = window.idle + max(self._ground.state.decided_offset - self._looked, 0)
-        most = share(request.max_messages, there, line)
+        there = window.idle + max(self._context.state.decided_offset - self._looked, 0)
+        most = share(request.max_messages, there, queue)
         runs = self._take(first, min(most, GRANT_RUNS_MAX), barred)
         size = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
-        reading = self._ground.read(first, runs[-1][1], size)
+        reading = self._context.read(first, runs[-1][1], size)
         if reading is None:
             window.free(runs)
             self._fail(f"the messages from offset {first} on are lost on this node")
@@ -88,7 +93,7 @@ class Keyed(Picking):
         cluster, window = self._cluster, self._window
         if cluster is None or first >= cluster.frontier:
             return window.take(first + max(_SPAN * most, _SPAN_LEAST), most, barred)
-        tries = Tries(self._ground.begun, self._name, cluster)
+        tries = Tries(self._context.begun, self._name, cluster)
         attempts, _ = tries.alike(first, first + 1)
         behind = first + max(_SPAN * most, _SPAN_LEAST)
         runs = window.take(behind, fewer(most, attempts), barred)
@@ -100,9 +105,9 @@ class Keyed(Picking):
                 return kept
         return runs
 
-    def offered(self, line: Line) -> Run:
+    def offered(self, queue: PullQueue) -> Run:
         """Return where the first message lies that may be taken, and how many keys may have one."""
-        self._advance(WATCHED_MAX)
+        self._look_ahead(WATCHED_MAX)
         first = self._window.first()
         return (0, 0) if first is None else (first, first + self._window.candidates)
 
@@ -139,12 +144,12 @@ class Keyed(Picking):
 
     # -- looking ahead -----------------------------------------------------------------------
 
-    def _advance(self, wanted: int, barred: Ranges | None = None) -> None:
+    def _look_ahead(self, wanted: int, barred: Ranges | None = None) -> None:
         self._end_leases()
-        state, cluster, window = self._ground.state, self._cluster, self._window
+        state, cluster, window = self._context.state, self._cluster, self._window
         start = state.log_start if cluster is None else cluster.cursor
         self._looked = max(self._looked, start)
-        now_ms = self._ground.time.monotonic_ms()
+        now_ms = self._context.time.monotonic_ms()
         while (
             not self._looking
             and self._looked < state.decided_offset
@@ -158,17 +163,17 @@ class Keyed(Picking):
 
     def _is_delayed(self) -> bool:
         """Whether the next message may be one that is not due: the cluster waits for it."""
-        delays = self._ground.state.delays
+        delays = self._context.state.delays
         if not len(delays):
             return False
-        return delays.live(self._looked, self._looked + 1, self._ground.due_ms()) is not None
+        return delays.live(self._looked, self._looked + 1, self._context.due_ms()) is not None
 
     def _end_leases(self) -> None:
         cluster = self._cluster
         if cluster is None:
             return
-        for fence in self._ground.leases.over(
-            self._name, cluster, self._ground.time.monotonic_ms()
+        for fence in self._context.leases.over(
+            self._name, cluster, self._context.time.monotonic_ms()
         ):
             if fence not in self._freed:
                 self._freed.add(fence)
@@ -178,8 +183,8 @@ class Keyed(Picking):
 
     def _look(self) -> bool:
         """Look into the next messages; return whether that is done."""
-        ground = self._ground
-        reading = ground.read(self._looked, ground.state.decided_offset, _LOOK_BYTES)
+        context = self._context
+        reading = context.read(self._looked, context.state.decided_offset, _LOOK_BYTES)
         if reading is None:
             self._fail(f"the messages from offset {self._looked} on are lost on this node")
             return False
@@ -190,9 +195,9 @@ class Keyed(Picking):
             self._looking = False
             self._note(payloads, failure)
             if not asked:
-                self._serve()
+                self._context.granter.serve(self._name)
 
-        ground.reads.start(reading, looked)
+        context.reads.start(reading, looked)
         asked = False
         return self._looked > before
 
@@ -242,7 +247,7 @@ class Keyed(Picking):
         cluster = self._cluster
         while first < behind:
             if cluster is None:
-                run = self._ground.state.voids.gap_from(first, behind)
+                run = self._context.state.voids.gap_from(first, behind)
             else:
                 run = cluster.done.gap_from(max(first, cluster.cursor), behind)
             if run[0] < run[1]:
@@ -251,7 +256,7 @@ class Keyed(Picking):
 
     def _fail(self, text: str) -> None:
         self._failure = Unavailable(text)
-        self._wait_until_ms = self._ground.time.monotonic_ms() + RETRY_AFTER_MS
+        self._wait_until_ms = self._context.time.monotonic_ms() + RETRY_AFTER_MS
 
 
 def _cut(runs: Sequence[Run], at: int) -> tuple[list[Run], list[Run]]:

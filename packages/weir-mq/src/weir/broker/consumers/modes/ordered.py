@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from weir.broker.consumers.modes.picking import ANYBODY, Ground, Line, Pick, Picking, Run
+from weir.broker.consumers.modes.picker import ANYBODY, Pick, Picker, PickerContext, PullQueue, Run
 from weir.broker.runtime.waits import Wait
 from weir.broker.state.clusters import AT_ONCE, ClusterState, Grant
 from weir.broker.state.ranges import Ranges
@@ -22,16 +22,16 @@ _NOTHING = (0, 0)
 _SLACK = 256
 
 
-class Ordered(Picking):
+class OrderedPicker(Picker):
     """Knows whose turn it is, and up to where that one was granted messages."""
 
     __slots__ = ("_active", "_is_granting", "_lease_ms", "_left", "_until_ms")
 
     mode: ClassVar[Mode] = Mode.ORDERED
 
-    def __init__(self, ground: Ground, name: str) -> None:
+    def __init__(self, context: PickerContext, name: str) -> None:
         """Begin with nobody; who holds messages of an earlier leader's is found in the state."""
-        super().__init__(ground, name)
+        super().__init__(context, name)
         self._active = ANYBODY
         #: Whether something is being granted, or read: nothing leaves before it has left.
         self._is_granting = False
@@ -45,12 +45,12 @@ class Ordered(Picking):
 
     # -- what to grant -----------------------------------------------------------------------
 
-    def turn(self, line: Line) -> int | None:
+    def turn(self, queue: PullQueue) -> int | None:
         """Return who is active, if it pulls; without anybody, the first in line will be."""
-        active = self._active_of(line)
-        return active if active == ANYBODY or line.pulls.holds(active) else None
+        active = self._active_of(queue)
+        return active if active == ANYBODY or queue.pulls.holds(active) else None
 
-    def pick(self, line: Line, request: Pull) -> Pick | None:
+    def pick(self, queue: PullQueue, request: Pull) -> Pick | None:
         """Return what follows all that is done or with the active one."""
         self.is_barred = False
         first, behind = self._next(request.max_messages)
@@ -61,28 +61,28 @@ class Ordered(Picking):
         if self.is_barred:
             return None
         size = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
-        reading = self._ground.read(first, behind, size)
+        reading = self._context.read(first, behind, size)
         if reading is None:
             return None
         return Pick(first, min(behind, reading.next_offset), reading)
 
-    def offered(self, line: Line) -> Run:
+    def offered(self, queue: PullQueue) -> Run:
         """Return what whoever is active could be granted."""
         return self._next(WATCHED_MAX)
 
-    def told(self, line: Line) -> tuple[Run, Sequence[Wait[Pull]]]:
+    def pop_watches(self, queue: PullQueue) -> tuple[Run, Sequence[Wait[Pull]]]:
         """Tell the active one alone; without anybody, the first in line."""
-        active = self._active_of(line)
-        found = self.offered(line)
-        if found[0] >= found[1] or (active != ANYBODY and not line.watches.holds(active)):
+        active = self._active_of(queue)
+        found = self.offered(queue)
+        if found[0] >= found[1] or (active != ANYBODY and not queue.watches.holds(active)):
             return _NOTHING, ()
-        return found, (line.watches.pop(active),)
+        return found, (queue.watches.pop(active),)
 
     def _next(self, most: int) -> Run:
         """Return the first messages that may be granted now: none while one in front of them is
         held back, or with somebody else.
         """
-        state, cluster = self._ground.state, self._cluster
+        state, cluster = self._context.state, self._cluster
         first, done = state.log_start, state.voids
         if cluster is not None:
             first, done = cluster.cursor, cluster.done
@@ -106,26 +106,26 @@ class Ordered(Picking):
 
     def _due_from(self, first: int, behind: int) -> int:
         """Return where the first messages begin that are not due: the cluster waits for them."""
-        delays = self._ground.state.delays
-        row = delays.live(first, behind, self._ground.due_ms()) if len(delays) else None
+        delays = self._context.state.delays
+        row = delays.live(first, behind, self._context.due_ms()) if len(delays) else None
         return behind if row is None else max(row.first, first)
 
     # -- whose turn it is --------------------------------------------------------------------
 
-    def _active_of(self, line: Line) -> int:
-        if self._active != ANYBODY and not self._is_granting and self._is_over(line):
+    def _active_of(self, queue: PullQueue) -> int:
+        if self._active != ANYBODY and not self._is_granting and self._is_over(queue):
             self._active = ANYBODY
         if self._active == ANYBODY:
             holders = {consumer for consumer, *_ in self._held()} - {ANYBODY}
             self._active = next(iter(holders), ANYBODY)
         return self._active
 
-    def _is_over(self, line: Line) -> bool:
+    def _is_over(self, queue: PullQueue) -> bool:
         """Whether a grant of the active one has ended, or it does nothing: it may stand still."""
         if self._active in self._ended():
             return True
-        now_ms = self._ground.time.monotonic_ms()
-        if line.holds(self._active):
+        now_ms = self._context.time.monotonic_ms()
+        if queue.holds(self._active):
             self._until_ms = now_ms + self._lease_ms
         if now_ms < self._until_ms:
             return False
@@ -144,11 +144,11 @@ class Ordered(Picking):
         if cluster is not None:
             over = self._over(cluster)
             ended = {grant.consumer for grant in over.values()} - {ANYBODY}
-            is_kept = self._ground.leases.is_kept
+            is_pinned = self._context.leases.is_pinned
             for fence, grant in cluster.grants.items():
                 if fence not in over and grant.consumer not in ended:
                     yield grant.consumer, fence, grant
-                elif is_kept(self._name, fence):
+                elif is_pinned(self._name, fence):
                     yield ANYBODY, fence, grant
 
     def _shares(self) -> tuple[Ranges, Ranges]:
@@ -164,8 +164,8 @@ class Ordered(Picking):
         return mine, others
 
     def _over(self, cluster: ClusterState) -> dict[int, Grant]:
-        ground = self._ground
-        over = ground.leases.over(self._name, cluster, ground.time.monotonic_ms())
+        context = self._context
+        over = context.leases.over(self._name, cluster, context.time.monotonic_ms())
         return {
             fence: grant
             for fence, grant in cluster.grants.items()
@@ -184,7 +184,7 @@ class Ordered(Picking):
         self._active = session
         self._is_granting = True
         self._lease_ms = request.lease_ms
-        self._until_ms = self._ground.time.monotonic_ms() + request.lease_ms
+        self._until_ms = self._context.time.monotonic_ms() + request.lease_ms
 
     def granted(self, pick: Pick, grant: Grant | None) -> None:
         """It is with the active one now, unless it cannot be any more."""

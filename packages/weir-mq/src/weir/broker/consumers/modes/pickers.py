@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from weir.broker.consumers.modes.due_times import DueTimes
-from weir.broker.consumers.modes.keyed import Keyed
-from weir.broker.consumers.modes.ordered import Ordered
-from weir.broker.consumers.modes.picking import Ground, Picking
-from weir.broker.consumers.modes.shared import Shared
+from weir.broker.consumers.modes.keyed import KeyedPicker
+from weir.broker.consumers.modes.ordered import OrderedPicker
+from weir.broker.consumers.modes.picker import Picker, PickerContext
+from weir.broker.consumers.modes.shared import SharedPicker
 from weir.broker.records.control import MessagesAcked
 from weir.broker.records.entries import due_span
 from weir.broker.state.delays import is_past
@@ -27,30 +26,27 @@ _DAY_MS = 24 * 3600 * 1000
 class Pickers:
     """Makes a picker for each cluster that is pulled for, and tells it what concerns it."""
 
-    __slots__ = ("_crowded_until_ms", "_dues", "_ground", "_of", "_serve")
+    __slots__ = ("_context", "_crowded_until_ms", "_due_times", "_of")
 
-    def __init__(
-        self, ground: Ground, serve: Callable[[str], None], wake: Callable[[], None]
-    ) -> None:
-        """Begin with none; `serve` and `wake` go on with one cluster, or all."""
-        self._ground = ground
-        self._serve = serve
-        self._dues = DueTimes(ground, wake)
-        self._of: dict[str, Picking] = {}
+    def __init__(self, context: PickerContext) -> None:
+        """Begin with none."""
+        self._context = context
+        self._due_times = DueTimes(context)
+        self._of: dict[str, Picker] = {}
         #: Delayed batches are not counted again before who was refused should ask again.
         self._crowded_until_ms = 0
 
     def __contains__(self, name: str) -> bool:
         return name in self._of
 
-    def __getitem__(self, name: str) -> Picking:
+    def __getitem__(self, name: str) -> Picker:
         return self._of[name]
 
     def check_mode(self, name: str, mode: Mode) -> None:
         """Raise `BadRequest` for a pull in another mode than the cluster's, or in one that has no
         use for what is there.
         """
-        state = self._ground.state
+        state = self._context.state
         cluster, picker = state.clusters.get(name), self._of.get(name)
         known = cluster.mode if cluster is not None else None
         if known is None and picker is not None:
@@ -62,7 +58,7 @@ class Pickers:
             )
         if known is None and mode is not Mode.SHARED and len(state.delays):
             start = state.log_start if cluster is None else cluster.cursor
-            if state.delays.has_live(start, self._ground.due_ms()):
+            if state.delays.has_live(start, self._context.due_ms()):
                 raise BadRequest(
                     f"messages wait here until they are due, and a {mode.name.lower()} cluster "
                     "would wait for them: pull with mode='shared', or use another topic"
@@ -72,10 +68,10 @@ class Pickers:
         """Raise `StaleGrant` for grants that have ended, if order matters: what they hold may be on
         its way to others already, and none of it must be with two.
         """
-        cluster = self._ground.state.clusters[name]
+        cluster = self._context.state.clusters[name]
         if cluster.keeps_order:
-            now_ms = self._ground.time.monotonic_ms()
-            over = set(fences).intersection(self._ground.leases.over(name, cluster, now_ms))
+            now_ms = self._context.time.monotonic_ms()
+            over = set(fences).intersection(self._context.leases.over(name, cluster, now_ms))
             if over:
                 raise StaleGrant(f"{len(over)} of the grants, first {min(over)}, have ended")
 
@@ -94,21 +90,21 @@ class Pickers:
     def forget(self, name: str) -> None:
         """Forget a cluster of which nothing is to be known."""
         self._of.pop(name, None)
-        self._dues.leave(name)
+        self._due_times.leave(name)
 
-    def _make(self, name: str, mode: Mode) -> Picking:
+    def _make(self, name: str, mode: Mode) -> Picker:
         if mode is Mode.KEYED:
-            return Keyed(self._ground, name, partial(self._serve, name))
+            return KeyedPicker(self._context, name)
         if mode is Mode.ORDERED:
-            return Ordered(self._ground, name)
-        return Shared(self._ground, name, self._dues)
+            return OrderedPicker(self._context, name)
+        return SharedPicker(self._context, name, self._due_times)
 
     # -- what happens ------------------------------------------------------------------------
 
     def acking(self, record: MessagesAcked) -> None:
         """What an ack names of live grants will be done."""
         if self.keep_order(record.cluster):
-            grants = self._ground.state.clusters[record.cluster].grants
+            grants = self._context.state.clusters[record.cluster].grants
             for fence, first, behind in record.ranges:
                 if fence in grants:
                     self._of[record.cluster].done(grants[fence].left.within(first, behind))
@@ -150,14 +146,14 @@ class Pickers:
         span = due_span(batch) if batch.header.columns & _DUE else None
         if span is None:
             return
-        ground = self._ground
-        if span[1] > ground.due_ms():
+        context = self._context
+        if span[1] > context.due_ms():
             self._check_delay(span[1])
-        stamp_ms, mono_ms = milliseconds_of(ground.clock.last), ground.time.monotonic_ms()
+        stamp_ms, mono_ms = milliseconds_of(context.clock.last), context.time.monotonic_ms()
         if is_past(span[1], stamp_ms):
             return  # it takes no row
         if mono_ms >= self._crowded_until_ms:
-            if not ground.state.delays.is_full(DELAYED_BATCHES_MAX, stamp_ms):
+            if not context.state.delays.is_full(DELAYED_BATCHES_MAX, stamp_ms):
                 return
             self._crowded_until_ms = mono_ms + RETRY_AFTER_MS
         raise Overloaded(
@@ -166,11 +162,11 @@ class Pickers:
 
     def _check_delay(self, due_ms: int) -> None:
         # A client counts from the last stamp that it saw, which may be ahead of the time.
-        if due_ms > milliseconds_of(self._ground.clock.last) + DELAY_MS_MAX:
+        if due_ms > milliseconds_of(self._context.clock.last) + DELAY_MS_MAX:
             days = DELAY_MS_MAX // _DAY_MS
             raise BadRequest(f"a message is due in over {days} days: delay it by less")
         if any(map(self.keep_order, self._of)) or any(
-            one.keeps_order for one in self._ground.state.clusters.values()
+            one.keeps_order for one in self._context.state.clusters.values()
         ):
             raise BadRequest(
                 "a keyed or ordered cluster reads this partition, and would wait for a delayed "

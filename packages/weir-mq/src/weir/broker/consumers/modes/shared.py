@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from weir.broker.consumers.modes.due_times import DueTimes
-from weir.broker.consumers.modes.picking import Ground, Line, Pick, Picking, Run, share
+from weir.broker.consumers.modes.picker import Pick, Picker, PickerContext, PullQueue, Run, share
 from weir.broker.state.clusters import ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.model.clusters import Mode
@@ -25,52 +25,52 @@ _SPAN = 16
 _ANY = (WATCHED_MAX, 1)
 
 
-class Shared(Picking):
+class SharedPicker(Picker):
     """Picks ranges: what was freed, what is due, what ended, what is new."""
 
-    __slots__ = ("_dues", "_freed", "_holes", "_passed", "_reached")
+    __slots__ = ("_delayed", "_due_times", "_freed", "_holes", "_reached")
 
     mode: ClassVar[Mode] = Mode.SHARED
 
-    def __init__(self, ground: Ground, name: str, dues: DueTimes) -> None:
+    def __init__(self, context: PickerContext, name: str, due_times: DueTimes) -> None:
         """Begin where earlier leaders stopped; what they passed by is found out by and by."""
-        super().__init__(ground, name)
+        super().__init__(context, name)
         cluster = self._cluster
-        self._dues = dues
-        self._passed = dues.join(name)
+        self._due_times = due_times
+        self._delayed = due_times.join(name)
         #: Was granted and could not be read: it may be granted again before its lease ends.
         self._freed = Ranges()
         #: All from here on was neither granted nor passed by.
         self._reached = cluster.frontier if cluster is not None else 0
         self._holes = None if cluster is None else _Holes(cluster)
 
-    def pick(self, line: Line, request: Pull) -> Pick | None:
+    def pick(self, queue: PullQueue, request: Pull) -> Pick | None:
         """Return the first range to grant: what was granted before comes before what is new."""
         self.is_barred = False
-        return self._pick(line, request.max_messages, request.max_bytes, request.begun)
+        return self._pick(queue, request.max_messages, request.max_bytes, request.begun)
 
-    def offered(self, line: Line) -> Run:
+    def offered(self, queue: PullQueue) -> Run:
         """Return the first range that may be granted."""
-        pick = self._pick(line, *_ANY)
+        pick = self._pick(queue, *_ANY)
         return (0, 0) if pick is None else (pick.first, pick.behind)
 
     def _pick(
-        self, line: Line, most: int, max_bytes: int, begun: Sequence[Run] | None = None
+        self, queue: PullQueue, most: int, max_bytes: int, begun: Sequence[Run] | None = None
     ) -> Pick | None:
         if self._holes is not None:
             self._look_back(self._holes)
-        self._dues.ring()
+        self._due_times.fire()
         size = min(max(max_bytes, 1), FETCH_BYTES_MAX)
         barred = Ranges(begun or ())
-        for first, limit, among in self._candidates(line, most, barred):
+        for first, limit, among in self._candidates(queue, most, barred):
             there = limit - first if among is None else among.count
-            some = share(most, there, line)
+            some = share(most, there, queue)
             behind, room = min(first + some, limit), size
-            if self._ground.doubtful.covers(first, first + 1):
+            if self._context.doubtful.covers(first, first + 1):
                 among, room = None, 1  # this entry alone
             else:
-                _, behind = self._ground.doubtful.gap_from(first, behind)
-            reading = self._ground.read(first, behind, room)
+                _, behind = self._context.doubtful.gap_from(first, behind)
+            reading = self._context.read(first, behind, room)
             if reading is None:
                 continue
             behind = min(behind, reading.next_offset)
@@ -81,23 +81,23 @@ class Shared(Picking):
         return None
 
     def _candidates(
-        self, line: Line, most: int, barred: Ranges
+        self, queue: PullQueue, most: int, barred: Ranges
     ) -> Iterator[tuple[int, int, Ranges | None]]:
         """Yield ranges that may be granted, and what they are of, if that may go on behind them:
         freed ones, those that are due, those of ended leases but `barred` ones, new messages.
         """
-        ground, cluster = self._ground, self._cluster
+        context, cluster = self._context, self._cluster
         new = self._new(most)  # what is passed by may prove to be due
         for run in self._freed:
-            if not line.is_proposed(*run):
+            if not queue.is_proposed(*run):
                 yield *run, None
-        while (due := self._passed.due.first_run()) is not None:
-            yield *due, self._passed.due
-            self._passed.due.discard(*due)  # nothing can be read there: it is lost
+        while (due := self._delayed.due.first_run()) is not None:
+            yield *due, self._delayed.due
+            self._delayed.due.discard(*due)  # nothing can be read there: it is lost
         if cluster is not None:
-            for grant in ground.leases.ended(self._name, cluster, ground.time.monotonic_ms()):
+            for grant in context.leases.ended(self._name, cluster, context.time.monotonic_ms()):
                 for first, behind in self._outside(grant.left, barred):
-                    if not line.is_proposed(first, behind):
+                    if not queue.is_proposed(first, behind):
                         yield first, min(behind, first + self._portion(first, most)), None
         if new[0] < new[1]:
             yield *new, None
@@ -116,16 +116,16 @@ class Shared(Picking):
 
     def _new(self, most: int) -> Run:
         """Return the first messages that nobody had and that are due; pass by what is not."""
-        state, cluster = self._ground.state, self._cluster
+        state, cluster = self._context.state, self._cluster
         frontier = state.log_start if cluster is None else cluster.frontier
         first, limit = state.voids.gap_from(max(self._reached, frontier), state.decided_offset)
         if len(state.delays):
-            now_ms = self._ground.due_ms()
+            now_ms = self._context.due_ms()
             while (row := state.delays.live(first, first + most, now_ms)) is not None:
                 if row.first > first:
                     break
-                self._dues.wait(self._passed, row, first, row.next)
-                self._dues.ring()
+                self._due_times.wait(self._delayed, row, first, row.next)
+                self._due_times.fire()
                 first = row.next
             self._reached = first
             if row is not None:
@@ -134,16 +134,16 @@ class Shared(Picking):
 
     def _look_back(self, holes: _Holes) -> None:
         """Find some more of what earlier leaders passed by."""
-        state, now_ms = self._ground.state, self._ground.due_ms()
+        state, now_ms = self._context.state, self._context.due_ms()
         for first, behind in holes.some():
             while first < behind:
                 row = state.delays.live(first, behind, now_ms)
                 if row is None:
-                    self._passed.due.add(first, behind)
+                    self._delayed.due.add(first, behind)
                     break
-                self._passed.due.add(first, row.first)
+                self._delayed.due.add(first, row.first)
                 end = min(row.next, behind)
-                self._dues.wait(self._passed, row, max(first, row.first), end)
+                self._due_times.wait(self._delayed, row, max(first, row.first), end)
                 first = end
         if holes.over:
             self._holes = None
@@ -154,7 +154,7 @@ class Shared(Picking):
         """It is neither free any more, nor new, nor to be granted as due again."""
         for first, behind in pick.parts:
             self._freed.discard(first, behind)
-            self._passed.due.discard(first, behind)
+            self._delayed.due.discard(first, behind)
         self._reached = max(self._reached, pick.behind)
 
     def granted(self, pick: Pick, grant: Grant | None) -> None:
@@ -165,7 +165,7 @@ class Shared(Picking):
             return
         for first, behind in pick.parts:
             for run in _Holes(cluster, first, behind).some():
-                self._passed.due.add(*run)
+                self._delayed.due.add(*run)
 
     def unread(self, fence: int, first: int, behind: int) -> None:
         """Offsets of a grant could not be read from `first` on: let them be granted again now.
@@ -173,9 +173,9 @@ class Shared(Picking):
         The entry at `first` is to blame. What fails alone again rests until its lease ends, so
         that those behind it have their turn.
         """
-        doubtful, cluster = self._ground.doubtful, self._cluster
+        doubtful, cluster = self._context.doubtful, self._cluster
         grant = cluster.grants.get(fence) if cluster is not None else None
-        entry = self._ground.read(first, behind, 1)
+        entry = self._context.read(first, behind, 1)
         suspect = behind if entry is None else min(entry.next_offset, behind)
         known = doubtful.covers(first, suspect)
         doubtful.add(first, suspect)
@@ -186,17 +186,17 @@ class Shared(Picking):
     def start_moved(self, start: int) -> None:
         """Messages below `start` are gone: nobody is granted them again."""
         self._freed.discard(0, start)
-        self._passed.drop_below(start)
+        self._delayed.drop_below(start)
 
     @property
     def is_looking(self) -> bool:
         """Whether it is being found out what is due."""
-        return bool(self._passed.waiting) and self._dues.is_opening
+        return bool(self._delayed.waiting) and self._due_times.is_opening
 
     @property
     def delayed(self) -> int:
         """How many messages wait until they are due."""
-        return self._passed.waiting.count
+        return self._delayed.waiting.count
 
 
 class _Holes:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
-from weir.broker.consumers.leases import Begun, Leases, Tries
+from weir.broker.consumers.leases import BegunMessages, Leases, Tries
 from weir.broker.replica.group import Group
 from weir.broker.runtime.reads import Reads
 from weir.broker.runtime.waits import Wait, Waits
@@ -35,7 +35,7 @@ ANYBODY = 0
 
 
 @dataclass(slots=True)
-class Line:
+class PullQueue:
     """One cluster's pulls in line, and the ranges of its grants that are proposed.
 
     `watches` are pulls of no message: they are told when there is something that nobody pulls.
@@ -48,7 +48,7 @@ class Line:
     def __bool__(self) -> bool:
         return bool(self.pulls or self.watches or self.proposed)
 
-    def told(self, messages: int) -> list[Wait[Pull]]:
+    def pop_watches(self, messages: int) -> list[Wait[Pull]]:
         """Take out as many watches as there are messages that nobody pulls.
 
         One message does not wake a thousand consumers; if those who were told do not come for it,
@@ -56,7 +56,7 @@ class Line:
         """
         return [self.watches.pop() for _ in range(min(messages, len(self.watches)))]
 
-    def taken(self) -> Iterator[Wait[Pull]]:
+    def pop_all(self) -> Iterator[Wait[Pull]]:
         """Take out all who wait, one by one."""
         for waits in (self.pulls, self.watches):
             while waits:
@@ -97,10 +97,21 @@ class Pick:
         return self.runs or ((self.first, self.behind),)
 
 
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """What all pickers of a partition stand on, while this node leads it."""
+class Granter(Protocol):
+    """Whoever grants what pickers find: it is told where a read of theirs has ended later."""
 
+    def serve(self, name: str) -> None:
+        """Grant a cluster what it may be granted."""
+
+    def serve_all(self) -> None:
+        """Grant every cluster what it may be granted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PickerContext:
+    """What all pickers of a partition work with, while this node leads it."""
+
+    granter: Granter
     group: Group
     state: PartitionState
     leases: Leases
@@ -110,7 +121,7 @@ class Ground:
     #: Entries that could not be read: each is granted alone, so that it keeps back no other.
     doubtful: Ranges
     #: What consumers say that they work on.
-    begun: Begun
+    begun: BegunMessages
 
     def read(self, first: int, behind: int, size: int) -> Reading | None:
         """Plan to read the whole entries that hold [first, behind), those within `size` bytes."""
@@ -128,25 +139,25 @@ class Ground:
         return now_ms
 
 
-class Picking:
+class Picker:
     """How one cluster is shared out. Whoever is first in line has its turn, unless a mode says
     otherwise.
     """
 
-    __slots__ = ("_ground", "_name", "is_barred")
+    __slots__ = ("_context", "_name", "is_barred")
 
     mode: ClassVar[Mode]
 
-    def __init__(self, ground: Ground, name: str) -> None:
+    def __init__(self, context: PickerContext, name: str) -> None:
         """Pick for the cluster `name`."""
-        self._ground = ground
+        self._context = context
         self._name = name
         #: Whether the last `pick` passed by messages because their peer works on them already.
         self.is_barred = False
 
     @property
     def _cluster(self) -> ClusterState | None:
-        return self._ground.state.clusters.get(self._name)
+        return self._context.state.clusters.get(self._name)
 
     def _portion(self, first: int, most: int) -> int:
         """Return how many of `most` messages to grant from `first` on.
@@ -158,31 +169,31 @@ class Picking:
         cluster = self._cluster
         if cluster is None or first >= cluster.frontier:
             return most
-        tries = Tries(self._ground.begun, self._name, cluster)
+        tries = Tries(self._context.begun, self._name, cluster)
         attempts, end = tries.alike(first, first + most)
         return min(fewer(most, attempts), end - first)
 
     # -- what to grant -----------------------------------------------------------------------
 
-    def turn(self, line: Line) -> int | None:
+    def turn(self, queue: PullQueue) -> int | None:
         """Return the peer whose pull is next, or `ANYBODY`; None if nobody may have anything."""
         return ANYBODY
 
-    def pick(self, line: Line, request: Pull) -> Pick | None:
+    def pick(self, queue: PullQueue, request: Pull) -> Pick | None:
         """Return what to grant to the peer whose turn it is, which is done at once; or nothing.
 
         It is granted nothing that it works on (`Pull.begun`).
         """
         return None
 
-    def offered(self, line: Line) -> Run:
+    def offered(self, queue: PullQueue) -> Run:
         """Return a range of which something could be granted, empty if there is nothing."""
         return 0, 0
 
-    def told(self, line: Line) -> tuple[Run, Sequence[Wait[Pull]]]:
+    def pop_watches(self, queue: PullQueue) -> tuple[Run, Sequence[Wait[Pull]]]:
         """Take those watches out who are to be told that there is something, and say where."""
-        first, behind = self.offered(line)
-        return (first, behind), line.told(min(behind - first, WATCHED_MAX))
+        first, behind = self.offered(queue)
+        return (first, behind), queue.pop_watches(min(behind - first, WATCHED_MAX))
 
     # -- what became of it -------------------------------------------------------------------
 
@@ -228,13 +239,13 @@ class Picking:
         return 0
 
 
-def share(most: int, there: int, line: Line) -> int:
+def share(most: int, there: int, queue: PullQueue) -> int:
     """Return how many of `most` messages to grant to the first in line, of so many that are there.
 
     As many as all who wait may have, so that nobody takes what is left for the others; but no less
     than what it works off in a moment, for a client asks for what it works off in a second.
     """
-    waiting = line.pulls.peers
+    waiting = queue.pulls.peers
     if waiting < 2:
         return most
     return min(most, max(-(-there // waiting), most // _MOMENTS, 1))
