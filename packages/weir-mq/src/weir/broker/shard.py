@@ -256,7 +256,7 @@ class Shard:
         self._orders.tick()
         self._coordinator.check_deadlines()
         self._listing.tick()
-        self._devices.receivers.tick()
+        self._devices.receivers.retry_due()
         self._neighbours.tick()
         if self._stopping:
             self._set.hand_over_again()
@@ -283,7 +283,7 @@ class Shard:
             self._reads.advance()
         self._neighbours.advance()
         if self._outbox.kept:
-            self._devices.receivers.advance()
+            self._devices.receivers.take_replies()
         if self._groups.ending:
             self._groups.advance()
         if self._shared.reports.answers:

@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
-from weir.broker.devices.subscriptions import Receiver, Rest, Subscription
-from weir.broker.devices.watches import Asking, Watching, may_come_right
+from weir.broker.devices.subscriptions import (
+    GrantRemainder,
+    PendingExpiry,
+    PendingFetch,
+    PendingOpen,
+    PendingPull,
+    Receiver,
+    Subscription,
+)
+from weir.broker.devices.watches import PartitionRequests, Watches, is_retryable
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.reads import batches_in
 from weir.codec.fields import Buffer
@@ -104,45 +111,45 @@ def _too_large(taken: Taken, offset: int, size: int) -> Taken:
     return Taken([offset], [b""], size, taken.passed, taken.expired)
 
 
-class Pulling:
+class Pulls:
     """Answers pulls, one of a subscription at a time: `Subscription.pull` is the one under way."""
 
-    __slots__ = ("_asking", "_outbox", "_time", "_watching")
+    __slots__ = ("_outbox", "_requests", "_time", "_watches")
 
-    def __init__(self, asking: Asking, watching: Watching, outbox: Outbox, time: Time) -> None:
-        """Pull by `asking`; what was pulled is watched again."""
-        self._asking = asking
-        self._watching = watching
+    def __init__(
+        self, requests: PartitionRequests, watches: Watches, outbox: Outbox, time: Time
+    ) -> None:
+        """Pull by `requests`; what was pulled is watched again."""
+        self._requests = requests
+        self._watches = watches
         self._outbox = outbox
         self._time = time
 
     def pull(self, receiver: Receiver, subscription: Subscription) -> None:
         """Go on with the pull under way: what is left of a grant, what is ready, or nothing."""
-        wanted, request, rest = subscription.pull, subscription.request, subscription.rest
+        wanted, request, remainder = subscription.pull, subscription.request, subscription.remainder
         assert wanted is not None
         now_ms = self._time.monotonic_ms()
         most = self._most(subscription)
         if most <= 0:
             self._deliver(receiver, subscription, Delivery())
             return
-        if rest is not None and rest.until_ms > now_ms:
-            address = subscription.addresses[rest.partition]
-            fetch = m.Fetch(address, rest.next, _room(wanted))
-            self._asking.ask(receiver, fetch, partial(self._fetched, receiver, subscription))
+        if remainder is not None and remainder.until_ms > now_ms:
+            address = subscription.addresses[remainder.partition]
+            fetch = m.Fetch(address, remainder.next, _room(wanted))
+            self._requests.ask(receiver, fetch, PendingFetch(subscription))
             return
-        subscription.rest = None
+        subscription.remainder = None
         # What is not watched may have something: nobody says that it has not.
-        line = subscription.ready or subscription.quiet
-        if not line:
+        partitions = subscription.ready or subscription.unwatched
+        if not partitions:
             self._deliver(receiver, subscription, Delivery())
             return
         if not subscription.is_open:
-            again = partial(self.pull, receiver, subscription)
-            refuse = partial(self._refuse, receiver, subscription)
-            self._watching.open(receiver, subscription, again, refuse)
+            self._watches.open(receiver, PendingOpen(subscription, is_for_pull=True))
             return
-        partition = next(iter(line))
-        del line[partition]
+        partition = next(iter(partitions))
+        del partitions[partition]
         pull = m.Pull(
             subscription.addresses[partition], request.cluster, most,
             _room(wanted), 0, request.lease_ms,
@@ -150,17 +157,17 @@ class Pulling:
         # Counted from here, the lease ends before the leader says so. What one reply does not take
         # is handed out while half of it is left: a device needs time for what it pulled.
         until_ms = now_ms + request.lease_ms // 2
-        then = partial(self._granted, receiver, subscription, partition, until_ms)
-        self._asking.ask(receiver, pull, then)
+        self._requests.ask(receiver, pull, PendingPull(subscription, partition, until_ms))
 
     def extended(self, subscription: Subscription, request: DeviceExtend) -> None:
         """A grant goes on: what is left of it may be handed out for longer."""
-        rest, now_ms = subscription.rest, self._time.monotonic_ms()
+        remainder, now_ms = subscription.remainder, self._time.monotonic_ms()
         ends_ms = now_ms + request.lease_ms
         subscription.in_hand.extend(request.partition, request.fence, ends_ms)
-        if rest is not None and (rest.partition, rest.fence) == (request.partition, request.fence):
-            rest.until_ms = max(rest.until_ms, now_ms + request.lease_ms // 2)
-            rest.lease_ends_ms = max(rest.lease_ends_ms, ends_ms)
+        place = request.partition, request.fence
+        if remainder is not None and (remainder.partition, remainder.fence) == place:
+            remainder.until_ms = max(remainder.until_ms, now_ms + request.lease_ms // 2)
+            remainder.lease_ends_ms = max(remainder.lease_ends_ms, ends_ms)
 
     def _most(self, subscription: Subscription) -> int:
         """Return how many messages the reply to the pull under way may have."""
@@ -168,44 +175,36 @@ class Pulling:
         room = subscription.in_hand.room(self._time.monotonic_ms())
         return min(subscription.pull.max_messages, room)
 
-    def _granted(
-        self,
-        receiver: Receiver,
-        subscription: Subscription,
-        partition: int,
-        until_ms: int,
-        reply: m.Reply,
-    ) -> None:
-        if subscription.over:
-            return
+    def granted(self, receiver: Receiver, pending: PendingPull, reply: m.Reply) -> None:
+        """Hand out of a grant what one reply takes; go on where it holds nothing."""
+        subscription, partition = pending.subscription, pending.partition
         if isinstance(reply, m.Refusal):
             if reply.code == UnknownTopic.code:
-                self._watching.end(receiver, subscription, reply.code)
+                self._watches.end(receiver, subscription, reply.code)
                 return
-            self._watching.rest(receiver, subscription, partition)
-            self._refuse(receiver, subscription, reply.code)
+            self._watches.retry_later(receiver, subscription, partition)
+            self.refuse(receiver, subscription, reply.code)
             return
         assert isinstance(reply, m.Granted)
-        subscription.pause_ms = 0
+        subscription.backoff_ms = 0
         if reply.next_offset > reply.offset:
-            subscription.rest = Rest(
+            subscription.remainder = GrantRemainder(
                 partition, reply.fence, reply.attempts, reply.offset, reply.next_offset,
-                until_ms, reply.granted_ms, reply.runs,
+                pending.until_ms, reply.granted_ms, reply.runs,
                 self._time.monotonic_ms() + subscription.request.lease_ms,
             )  # fmt: skip
-            self._hand_out(receiver, subscription, subscription.rest, reply.batches)
+            self._hand_out(receiver, subscription, subscription.remainder, reply.batches)
         else:
             self.pull(receiver, subscription)
-        self._watching.watch(receiver, subscription, partition)
+        self._watches.watch(receiver, subscription, partition)
 
-    def _fetched(self, receiver: Receiver, subscription: Subscription, reply: m.Reply) -> None:
-        rest = subscription.rest
-        if subscription.over:
-            return
-        if isinstance(reply, m.Refusal) and may_come_right(reply.code):
-            self._refuse(receiver, subscription, reply.code)
-        elif rest is not None and isinstance(reply, m.Fetched) and reply.batches:
-            self._hand_out(receiver, subscription, rest, reply.batches)
+    def fetched(self, receiver: Receiver, subscription: Subscription, reply: m.Reply) -> None:
+        """Hand out messages of the remainder of a grant, or go on without it."""
+        remainder = subscription.remainder
+        if isinstance(reply, m.Refusal) and is_retryable(reply.code):
+            self.refuse(receiver, subscription, reply.code)
+        elif remainder is not None and isinstance(reply, m.Fetched) and reply.batches:
+            self._hand_out(receiver, subscription, remainder, reply.batches)
         else:
             nearest = 0
             if isinstance(reply, m.Refusal) and reply.code == OffsetOutOfRange.code:
@@ -218,69 +217,71 @@ class Pulling:
         """Go on with what is left of a grant from `offset` on, if that is within it; what is passed
         by comes again after the lease, unless it is gone.
         """
-        rest = subscription.rest
-        if rest is not None and rest.next < offset < rest.behind:
-            rest.next = offset
+        remainder = subscription.remainder
+        if remainder is not None and remainder.next < offset < remainder.behind:
+            remainder.next = offset
         else:
-            subscription.rest = None
+            subscription.remainder = None
 
     def _hand_out(
         self,
         receiver: Receiver,
         subscription: Subscription,
-        rest: Rest,
+        remainder: GrantRemainder,
         batches: tuple[Buffer, ...],
     ) -> None:
         wanted = subscription.pull
         assert wanted is not None
         try:
             room = _room(wanted) - PULL_BYTES_MIN
-            now_us = rest.granted_ms * 1000
-            taken = take(batches, *rest.run, self._most(subscription), room, now_us)
+            now_us = remainder.granted_ms * 1000
+            taken = take(batches, *remainder.run, self._most(subscription), room, now_us)
         except BadBatch:
             taken = Taken()
         if taken.expired:
-            self._ack(receiver, subscription, rest, taken.expired)
+            self._ack_expired(receiver, subscription, remainder, taken.expired)
         if not taken.offsets:
             self._pass_by(subscription, taken.passed)
             self.pull(receiver, subscription)
             return
+        partition, fence = remainder.partition, remainder.fence
         if taken.values:
-            counts = self._outbox.counts.partition(subscription.addresses[rest.partition].group)
+            counts = self._outbox.counts.partition(subscription.addresses[partition].group)
             counts.gave(len(taken.values), sum(map(len, taken.values)))
         if not taken.too_large:  # what has no value is not in the device's hand
-            subscription.in_hand.take(rest.partition, rest.fence, taken.offsets, rest.lease_ends_ms)
-        rest.next = max(taken.offsets[-1] + 1, taken.passed)
-        subscription.rest = rest if rest.next < rest.behind else None
+            lease_ends_ms = remainder.lease_ends_ms
+            subscription.in_hand.take(partition, fence, taken.offsets, lease_ends_ms)
+        remainder.next = max(taken.offsets[-1] + 1, taken.passed)
+        subscription.remainder = remainder if remainder.next < remainder.behind else None
         delivery = Delivery(
-            rest.partition, rest.fence, rest.attempts, taken.offsets, taken.values, taken.too_large
+            partition, fence, remainder.attempts, taken.offsets, taken.values, taken.too_large
         )
         self._deliver(receiver, subscription, delivery)
 
-    def _ack(
+    def _ack_expired(
         self,
         receiver: Receiver,
         subscription: Subscription,
-        rest: Rest,
+        remainder: GrantRemainder,
         runs: list[tuple[int, int]],
     ) -> None:
-        """Messages that have expired are done; if that is not heard, they come again and are so."""
-        ranges = [(rest.fence, first, behind) for first, behind in runs]
-        address, cluster = subscription.addresses[rest.partition], subscription.request.cluster
-        self._asking.ask(receiver, m.Ack(address, cluster, ranges), lambda reply: None)
+        """Messages that have expired are done."""
+        ranges = [(remainder.fence, first, behind) for first, behind in runs]
+        address, cluster = subscription.addresses[remainder.partition], subscription.request.cluster
+        self._requests.ask(receiver, m.Ack(address, cluster, ranges), PendingExpiry(subscription))
 
     def _deliver(self, receiver: Receiver, subscription: Subscription, delivery: Delivery) -> None:
-        subscription.pull, subscription.hushed = None, False
+        subscription.pull, subscription.is_muted = None, False
         reply = encode_delivery(subscription.request.sn, delivery)
         self._outbox.send_messages(receiver.session, reply)
-        self._watching.notify(receiver, subscription)
+        self._watches.notify(receiver, subscription)
 
-    def _refuse(self, receiver: Receiver, subscription: Subscription, code: int) -> None:
+    def refuse(self, receiver: Receiver, subscription: Subscription, code: int) -> None:
         """Answer a pull with a number; a notify follows after a pause, if it is worth one."""
-        subscription.pull, subscription.hushed = None, True
+        subscription.pull, subscription.is_muted = None, True
         sn = subscription.request.sn
         self._outbox.send(receiver.session, encode_code(DeviceOpcode.PULL, sn, code))
-        self._watching.rest(receiver, subscription)
+        self._watches.retry_later(receiver, subscription)
 
 
 def _room(wanted: DevicePull) -> int:

@@ -8,27 +8,41 @@ broker takes values out of batches.
 from __future__ import annotations
 
 from weir.broker.api.settings import Authorize
-from weir.broker.devices.pulls import Pulling
+from weir.broker.devices.pulls import Pulls
 from weir.broker.devices.subscriptions import (
-    WATCH_BYTES,
     InHand,
+    Pending,
+    PendingExpiry,
+    PendingFetch,
+    PendingOpen,
+    PendingPull,
+    PendingSettle,
+    PendingWatch,
     Receiver,
     Subscription,
+    SubscriptionMemory,
     partitions_of,
 )
-from weir.broker.devices.watches import Asking, Watching
+from weir.broker.devices.watches import PartitionRequests, Watches, is_retryable
 from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.partition.topics import Topics
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.session import Session
-from weir.errors import BadRequest, NoHello, NotSubscribed, Overloaded, Refused, StaleGrant
+from weir.errors import (
+    BadRequest,
+    NoHello,
+    NotSubscribed,
+    Overloaded,
+    Refused,
+    StaleGrant,
+    UnknownOpcode,
+)
 from weir.model.ids import Address, group_of
 from weir.model.limits import (
     DEVICE_IN_HAND_MAX,
     DEVICE_WATCHES_MAX,
     GRANT_MS_MAX,
-    RETRY_AFTER_MS,
 )
 from weir.model.topic import Topic, check_name
 from weir.order.clock import Time
@@ -45,15 +59,12 @@ from weir.protocol.device.deliveries import (
     DeviceSubscribe,
 )
 
-#: Of the budget, all subscriptions of a shard together: they are held for as long as they last.
-_SHARE = 4
-
 
 class Receivers:
     """All connections of devices that receive."""
 
-    __slots__ = ("_asking", "_authorize", "_budget", "_charged", "_in_hand", "_of", "_outbox",
-                 "_pulling", "_topics", "_watching")  # fmt: skip
+    __slots__ = ("_authorize", "_in_hand", "_memory", "_of", "_outbox", "_pulls", "_requests",
+                 "_topics", "_watches")  # fmt: skip
 
     def __init__(
         self,
@@ -72,12 +83,11 @@ class Receivers:
         self._topics = topics
         self._outbox = outbox
         self._authorize = authorize
-        self._budget = budget
-        self._charged = 0
-        self._asking = Asking(topics, outbox, passing)
+        self._memory = SubscriptionMemory(budget)
+        self._requests = PartitionRequests(topics, outbox, passing)
         self._of: dict[int, Receiver] = {}
-        self._watching = Watching(self._asking, outbox, time, self._release)
-        self._pulling = Pulling(self._asking, self._watching, outbox, time)
+        self._watches = Watches(self._requests, outbox, time, self._memory)
+        self._pulls = Pulls(self._requests, self._watches, outbox, time)
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -89,7 +99,7 @@ class Receivers:
             old = known.subscriptions.get(request.sn) if known else None
             if old is None:
                 fresh = self._joined(session, request, known)
-                self._charge(fresh)
+                self._memory.charge(fresh)
             elif old.request != request:
                 raise BadRequest(f"device {request.sn} is subscribed: connect again to change it")
         except Refused as error:
@@ -98,7 +108,8 @@ class Receivers:
         if fresh is not None:
             receiver = self._of.setdefault(session.id, Receiver(session.id))
             receiver.subscriptions[request.sn] = fresh
-            self._watching.watch(receiver, fresh, *fresh.addresses)
+            self._watches.watch(receiver, fresh, *fresh.addresses)
+            self.take_replies()  # what was refused at once is known to the pull that follows
 
     def _joined(
         self, session: Session, request: DeviceSubscribe, known: Receiver | None
@@ -119,15 +130,6 @@ class Receivers:
         addresses = {p: Address(0, 0, group_of(topic.id, p)) for p in partitions}
         return Subscription(request, addresses, InHand(request.in_hand or self._in_hand))
 
-    def _charge(self, subscription: Subscription) -> None:
-        size = subscription.memory
-        most = self._share
-        if self._charged + size > most:
-            text = f"the devices of this shard hold {self._charged:,} of {most:,} bytes"
-            raise Overloaded(f"{text}: connect to another, or raise memory.budget", RETRY_AFTER_MS)
-        self._budget.charge(size)
-        self._charged += size
-
     def grown(self, topic: Topic) -> None:
         """Watch the partitions that a topic got, for those who subscribed to all it has.
 
@@ -140,21 +142,12 @@ class Receivers:
                     continue
                 added = range(len(known), topic.partitions)
                 fits = receiver.watches + len(added) <= DEVICE_WATCHES_MAX
-                if not fits or self._charged + WATCH_BYTES * len(added) > self._share:
-                    self._watching.end(receiver, subscription, Overloaded.code)
+                if not fits or not self._memory.fits(len(added)):
+                    self._watches.end(receiver, subscription, Overloaded.code)
                     continue
                 known.update((p, Address(0, 0, group_of(topic.id, p))) for p in added)
-                self._budget.take(WATCH_BYTES * len(added))  # of its share: it is not refused
-                self._charged += WATCH_BYTES * len(added)
-                self._watching.watch(receiver, subscription, *added)
-
-    @property
-    def _share(self) -> int:
-        return self._budget.limit // _SHARE
-
-    def _release(self, subscription: Subscription) -> None:
-        self._charged -= subscription.memory
-        self._budget.release(subscription.memory)
+                self._memory.take(len(added))
+                self._watches.watch(receiver, subscription, *added)
 
     def pull(self, session: Session, request: DevicePull) -> None:
         """Hand out messages; nothing where there is nothing."""
@@ -168,20 +161,12 @@ class Receivers:
             code = encode_code(DeviceOpcode.PULL, request.sn, error.code)
             self._outbox.send(session.id, code)
             return
-        subscription.pull, subscription.told = request, False
-        self._pulling.pull(receiver, subscription)
+        subscription.pull, subscription.is_notified = request, False
+        self._pulls.pull(receiver, subscription)
+        self.take_replies()
 
     def settle(self, session: Session, request: DeviceSettle) -> None:
         """Ack messages, give them back, or keep them longer; confirmed once that is committed."""
-
-        def answer(reply: m.Reply) -> None:
-            code = reply.code if isinstance(reply, m.Refusal) else 0
-            if isinstance(reply, m.Acked) and reply.late:
-                code = StaleGrant.code
-            self._outbox.send(session.id, encode_settled(code, request))
-            if code in (0, StaleGrant.code):
-                self._settled(receiver, subscription, request, code)
-
         try:
             receiver, subscription = self._subscribed(session.id, request.sn)
             address = subscription.addresses.get(request.partition)
@@ -191,39 +176,85 @@ class Receivers:
             self._outbox.send(session.id, encode_settled(error.code, request))
             return
         asked = _asked(address, subscription.request.cluster, request)
-        self._asking.ask(receiver, asked, answer)
-
-    def _settled(
-        self, receiver: Receiver, subscription: Subscription, request: DeviceSettle, code: int
-    ) -> None:
-        """Count what a device still holds; after a `StaleGrant` it holds nothing it asked for."""
-        match request:
-            case DeviceExtend(_, partition, fence, _) if code:
-                subscription.in_hand.drop(partition, fence)
-            case DeviceExtend():
-                self._pulling.extended(subscription, request)
-            case DeviceAck() | DeviceNack():
-                subscription.in_hand.settle(
-                    request.partition, request.fence, request.first, request.next
-                )
-        self._watching.notify(receiver, subscription)
+        self._requests.ask(receiver, asked, PendingSettle(subscription, request))
+        self.take_replies()
 
     # -- time and replies --------------------------------------------------------------------
 
-    def advance(self) -> None:
+    def take_replies(self) -> None:
         """Go on with whatever was answered."""
-        self._asking.advance(self._of)
+        replies = self._outbox.kept
+        while replies:
+            caller, reply = replies.popleft()
+            receiver = self._of.get(caller.session)
+            if receiver is not None:
+                self._answered(receiver, receiver.pending.pop(caller.correlation), reply)
 
-    def tick(self) -> None:
-        """Try again what was refused, where its pause is over."""
-        self._watching.tick(self._of)
+    def _answered(self, receiver: Receiver, pending: Pending, reply: m.Reply) -> None:
+        if isinstance(pending, PendingSettle):  # a device hears of it, whatever has ended
+            self._settled(receiver, pending, reply)
+        if pending.subscription.is_over:
+            return
+        match pending:
+            case PendingWatch():
+                self._watches.watched(receiver, pending, reply)
+            case PendingOpen():
+                self._opened(receiver, pending, reply)
+            case PendingPull():
+                self._pulls.granted(receiver, pending, reply)
+            case PendingFetch(subscription):
+                self._pulls.fetched(receiver, subscription, reply)
+            case PendingExpiry() | PendingSettle():
+                return
+
+    def _opened(self, receiver: Receiver, pending: PendingOpen, reply: m.Reply) -> None:
+        """Go on with what waits for an open cluster; where it never can be, end a subscription."""
+        subscription = pending.subscription
+        # A node of an earlier release does not know the question.
+        if not isinstance(reply, m.Refusal) or reply.code == UnknownOpcode.code:
+            subscription.is_open = True
+            if pending.is_for_pull:
+                self._pulls.pull(receiver, subscription)
+            self._watches.watch(receiver, subscription, *pending.partitions)
+        elif not is_retryable(reply.code):
+            self._watches.end(receiver, subscription, reply.code)
+        elif pending.is_for_pull:
+            self._pulls.refuse(receiver, subscription, reply.code)
+        else:
+            self._watches.retry_later(receiver, subscription, *pending.partitions)
+
+    def _settled(self, receiver: Receiver, pending: PendingSettle, reply: m.Reply) -> None:
+        """Answer a device, and count what it still holds: after a `StaleGrant`, nothing of what it
+        asked for.
+        """
+        subscription, request = pending.subscription, pending.request
+        code = reply.code if isinstance(reply, m.Refusal) else 0
+        if isinstance(reply, m.Acked) and reply.late:
+            code = StaleGrant.code
+        self._outbox.send(receiver.session, encode_settled(code, request))
+        if code not in (0, StaleGrant.code):
+            return
+        match request:
+            case DeviceExtend(_, partition, fence, _) if code:
+                subscription.in_hand.end_lease(partition, fence)
+            case DeviceExtend():
+                self._pulls.extended(subscription, request)
+            case DeviceAck() | DeviceNack():
+                subscription.in_hand.discard(
+                    request.partition, request.fence, request.first, request.next
+                )
+        self._watches.notify(receiver, subscription)
+
+    def retry_due(self) -> None:
+        """Try again what was refused, where its backoff is over."""
+        self._watches.retry_due(self._of)
 
     def closed(self, session: int) -> None:
         """A connection is gone; what it was granted is released by the partitions."""
         receiver = self._of.pop(session, None)
         if receiver is not None:
             for subscription in receiver.subscriptions.values():
-                self._release(subscription)
+                self._memory.release(subscription)
 
     def _subscribed(self, session: int, sn: int) -> tuple[Receiver, Subscription]:
         receiver = self._of.get(session)

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from weir.errors import UnknownTopic
+from weir.broker.runtime.budget import Budget
+from weir.errors import Overloaded, UnknownTopic
 from weir.model.ids import Address, topic_of
 from weir.model.limits import KIB, RETRY_AFTER_MS, RETRY_AFTER_MS_MAX
 from weir.model.topic import Topic
-from weir.protocol.client import messages as m
-from weir.protocol.device.deliveries import ALL_PARTITIONS, BY_HUB, DevicePull, DeviceSubscribe
-
-Then = Callable[[m.Reply], None]
+from weir.protocol.device.deliveries import (
+    ALL_PARTITIONS,
+    BY_HUB,
+    DevicePull,
+    DeviceSettle,
+    DeviceSubscribe,
+)
 
 #: What a subscription takes in memory, about, each watch of it, and each message in hand but one.
 SUBSCRIPTION_BYTES = KIB // 2
 WATCH_BYTES = KIB + KIB // 2
 IN_HAND_BYTES = 128
+#: Of the budget, all subscriptions of a shard together: they are held for as long as they last.
+_SHARE = 4
 
 
 @dataclass(slots=True)
-class Rest:
+class GrantRemainder:
     """What is left of a grant that one reply did not take: the next pulls get it first, until
     monotonic time `until_ms`. Of [next, behind) the `runs` are granted, and what had not expired
     by `granted_ms` is handed out. The lease ends at `lease_ends_ms`, or just before.
@@ -48,7 +54,7 @@ class Rest:
 
 
 class InHand:
-    """The messages that a device holds: handed out, and neither settled nor past their lease.
+    """The messages that a device holds: not acked or given back, in a lease that runs.
 
     There are at most `limit` of them: a pull beyond it brings nothing.
     """
@@ -79,7 +85,7 @@ class InHand:
         held.update(offsets)
         self._grants[partition, fence] = held, max(known_ms, ends_ms)
 
-    def settle(self, partition: int, fence: int, first: int, behind: int) -> None:
+    def discard(self, partition: int, fence: int, first: int, behind: int) -> None:
         """Hold messages [first, behind) of a grant no more."""
         held, _ = self._grants.get((partition, fence), (set(), 0))
         if behind - first > len(held):
@@ -94,7 +100,7 @@ class InHand:
         if (partition, fence) in self._grants:
             self.take(partition, fence, (), ends_ms)
 
-    def drop(self, partition: int, fence: int) -> None:
+    def end_lease(self, partition: int, fence: int) -> None:
         """The lease of a grant is over."""
         self._grants.pop((partition, fence), None)
 
@@ -103,30 +109,33 @@ class InHand:
 class Subscription:
     """One device of a connection in one cluster.
 
-    A partition is watched (the broker will say when it has something), `ready` (it has), `quiet`
-    (it could not be watched: tried again after a pause), or `lost`: never to be watched again.
+    A partition is watched (the broker will say when it has something), `ready` (it has), or
+    `unwatched` (it could not be watched: tried again after a backoff). So many are `lost`: never to
+    be watched again.
     """
 
     request: DeviceSubscribe
     addresses: dict[int, Address]
     in_hand: InHand
     ready: dict[int, None] = field(default_factory=dict)
-    quiet: dict[int, None] = field(default_factory=dict)
+    unwatched: dict[int, None] = field(default_factory=dict)
     lost: int = 0
-    rest: Rest | None = None
+    remainder: GrantRemainder | None = None
+    #: The pull under way.
     pull: DevicePull | None = None
-    told: bool = False
-    #: Whether a pull was refused, so that no notify makes it come again before the pause is over.
-    hushed: bool = False
-    #: Whether it is among those that `Resting` knows.
-    rests: bool = False
-    pause_ms: int = 0
-    #: Whether it is among those that are told of messages when a lease ends.
-    full: bool = False
+    #: Whether a notify was sent that no pull has followed yet.
+    is_notified: bool = False
+    #: Whether a pull was refused, so that no notify makes it come again before the backoff is over.
+    is_muted: bool = False
+    #: Whether the `RetryQueue` holds it.
+    awaits_retry: bool = False
+    backoff_ms: int = 0
+    #: Whether it is among those that are notified of messages when a lease ends.
+    awaits_room: bool = False
     #: Whether partition 0 has said that its cluster is of the mode that devices have.
     is_open: bool = False
     #: Whether it is no subscription any more: replies may still come for it.
-    over: bool = False
+    is_over: bool = False
 
     @property
     def id(self) -> int:
@@ -140,13 +149,65 @@ class Subscription:
         return SUBSCRIPTION_BYTES + held + WATCH_BYTES * len(self.addresses)
 
 
+@dataclass(frozen=True, slots=True)
+class PendingWatch:
+    """A subscription waits until a partition has something."""
+
+    subscription: Subscription
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingOpen:
+    """A cluster is being opened: then `partitions` are watched, or the pull under way goes on."""
+
+    subscription: Subscription
+    partitions: tuple[int, ...] = ()
+    is_for_pull: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPull:
+    """The pull under way waits for a grant, of which a part may be handed out until `until_ms`."""
+
+    subscription: Subscription
+    partition: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingFetch:
+    """The pull under way waits for messages of the remainder of a grant."""
+
+    subscription: Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class PendingExpiry:
+    """Expired messages are acked; should that fail, they come again and are acked then."""
+
+    subscription: Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class PendingSettle:
+    """A device waits to hear that its ack, its nack or its extension is committed."""
+
+    subscription: Subscription
+    request: DeviceSettle
+
+
+#: What a reply of a partition is for.
+Pending = PendingWatch | PendingOpen | PendingPull | PendingFetch | PendingExpiry | PendingSettle
+
+
 @dataclass(slots=True)
 class Receiver:
-    """A connection with subscriptions, one for each `sn`, and what they wait for."""
+    """A connection with subscriptions, one for each `sn`, and by correlation what they wait for."""
 
     session: int
     subscriptions: dict[int, Subscription] = field(default_factory=dict)
-    asked: dict[int, Then] = field(default_factory=dict)
+    pending: dict[int, Pending] = field(default_factory=dict)
     correlation: int = 0
 
     @property
@@ -155,8 +216,46 @@ class Receiver:
         return sum(len(s.addresses) for s in self.subscriptions.values())
 
 
-class Resting:
-    """Subscriptions that were refused something: each has a pause, twice as long every time."""
+class SubscriptionMemory:
+    """What all subscriptions of a shard are charged to the budget: at most a share of it."""
+
+    __slots__ = ("_budget", "_charged")
+
+    def __init__(self, budget: Budget) -> None:
+        """Begin with nothing charged."""
+        self._budget = budget
+        self._charged = 0
+
+    @property
+    def _limit(self) -> int:
+        return self._budget.limit // _SHARE
+
+    def charge(self, subscription: Subscription) -> None:
+        """Charge a new subscription. Raises `Overloaded` beyond the share, or the budget."""
+        size, limit = subscription.memory, self._limit
+        if self._charged + size > limit:
+            text = f"the devices of this shard hold {self._charged:,} of {limit:,} bytes"
+            raise Overloaded(f"{text}: connect to another, or raise memory.budget", RETRY_AFTER_MS)
+        self._budget.charge(size)
+        self._charged += size
+
+    def fits(self, watches: int) -> bool:
+        """Return whether the share has room for so many watches more."""
+        return self._charged + WATCH_BYTES * watches <= self._limit
+
+    def take(self, watches: int) -> None:
+        """Charge so many watches more, whatever else the budget holds."""
+        self._budget.take(WATCH_BYTES * watches)
+        self._charged += WATCH_BYTES * watches
+
+    def release(self, subscription: Subscription) -> None:
+        """Give back what a subscription was charged, with all its watches."""
+        self._charged -= subscription.memory
+        self._budget.release(subscription.memory)
+
+
+class RetryQueue:
+    """Subscriptions that were refused something: each waits twice as long every time."""
 
     __slots__ = ("_due",)
 
@@ -165,16 +264,16 @@ class Resting:
         self._due: list[tuple[int, int, int]] = []
 
     def add(self, session: int, subscription: Subscription, now_ms: int) -> None:
-        """Let a subscription rest, unless it does."""
-        if not subscription.rests:
-            subscription.rests = True
-            longer = max(2 * subscription.pause_ms, RETRY_AFTER_MS)
-            subscription.pause_ms = min(longer, RETRY_AFTER_MS_MAX)
-            due_ms = now_ms + subscription.pause_ms
+        """Let a subscription wait, unless it does."""
+        if not subscription.awaits_retry:
+            subscription.awaits_retry = True
+            longer = max(2 * subscription.backoff_ms, RETRY_AFTER_MS)
+            subscription.backoff_ms = min(longer, RETRY_AFTER_MS_MAX)
+            due_ms = now_ms + subscription.backoff_ms
             heapq.heappush(self._due, (due_ms, session, subscription.request.sn))
 
-    def over(self, now_ms: int) -> list[tuple[int, int]]:
-        """Return session and `sn` of those whose pause is over."""
+    def pop_due(self, now_ms: int) -> list[tuple[int, int]]:
+        """Take out session and `sn` of those whose backoff is over."""
         found = []
         while self._due and self._due[0][0] <= now_ms:
             _, session, sn = heapq.heappop(self._due)

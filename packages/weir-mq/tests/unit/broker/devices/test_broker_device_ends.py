@@ -10,7 +10,7 @@ import pytest
 
 from weir.broker.api import events as ev
 from weir.broker.consumers import leases
-from weir.broker.devices import receivers
+from weir.broker.devices import subscriptions
 from weir.broker.partition.partition import Partition
 from weir.errors import (
     BadBatch,
@@ -245,7 +245,7 @@ def test_who_is_refused_is_told_again_at_a_pace(
 
 
 def test_subscriptions_have_a_share_of_the_budget(make_doors: Any) -> None:
-    doors = make_doors(budget_bytes=8 * KIB * receivers._SHARE)
+    doors = make_doors(budget_bytes=8 * KIB * subscriptions._SHARE)
     before = doors.rig.shard.budget.used
     doors.hub()
     frames = [d.subscribe(sn, "crew", "t") for sn in range(5)]

@@ -299,7 +299,10 @@ def test_a_subscription_that_cannot_have_new_partitions_ends(
     doors: Any, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     doors.subscribed(partition=ALL_PARTITIONS)
-    monkeypatch.setattr(receivers, what, 2 if what == "DEVICE_WATCHES_MAX" else 1 << 30)
+    if what == "_SHARE":
+        monkeypatch.setattr(subscriptions, what, 1 << 30)
+    else:
+        monkeypatch.setattr(receivers, what, 2)
     doors.rig.answer(1, a.AlterTopic("t", partitions=3))
     assert doors.replies() == [DeviceReply(Op.NOTIFY, 1, Overloaded.code)]
     assert doors.rig.shard.budget.used == 0
