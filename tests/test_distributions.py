@@ -27,8 +27,8 @@ def project(name: str) -> Mapping[str, object]:
 
 
 def version(name: str) -> str:
-    package = {"weir-mq": "weir"}.get(name, name.replace("-", "_"))
-    text = (ROOT / "packages" / name / "src" / package / "__init__.py").read_text(encoding="utf-8")
+    file = {"weir-mq": "weir/version.py"}.get(name, f"{name.replace('-', '_')}/__init__.py")
+    text = (ROOT / "packages" / name / "src" / file).read_text(encoding="utf-8")
     (found,) = re.findall(r'^__version__ = "(.*)"$', text, re.MULTILINE)
     return str(found)
 

@@ -26,6 +26,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from weir.version import __version__
+
 __all__ = [
     "App",
     "Backoff",
@@ -50,8 +52,6 @@ __all__ = [
     "sync",
     "testing",
 ]
-
-__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from weir import errors, testing

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import weir
 from weir.errors import MissingLibrary
 
 try:
@@ -71,9 +70,7 @@ def _prepare_environment() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Workers must import the weir that this process did, when it runs from a checkout too.
-    package = weir.__file__
-    assert package is not None  # weir is no namespace package
-    source = str(Path(package).parents[1])
+    source = str(Path(__file__).parents[2])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if source not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([source, *filter(None, paths)])

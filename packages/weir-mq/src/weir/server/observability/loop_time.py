@@ -15,7 +15,6 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-import weir
 import weir_raft
 from weir.broker.api.counts import Histogram
 
@@ -29,7 +28,7 @@ EVERY_SECONDS = 0.005
 #: would have come to its end by then, and would always be seen waiting.
 SWITCH_SECONDS = 2e-5
 
-_ROOT = str(Path(weir.__file__).parent) + "/"
+_ROOT = str(Path(__file__).parents[2]) + "/"
 _RAFT = str(Path(weir_raft.__file__).parent) + "/"
 #: What runs the loop: with nothing of weir's above it, the loop waits.
 _HOSTS = (

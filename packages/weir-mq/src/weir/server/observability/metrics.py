@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Protocol
 
-import weir
 from weir.broker.api.counts import Histogram, PartitionCounts
 from weir.broker.runtime.budget import Reservations
 from weir.broker.shard import Shard
@@ -21,6 +20,7 @@ from weir.broker.state.clusters import ClusterState
 from weir.errors import BY_CODE
 from weir.model.ids import partition_of, topic_of
 from weir.server.observability.exposition import Family, Labels, Sample, one
+from weir.version import __version__
 
 #: How many partitions, and how many clusters of them, get series of their own.
 PARTITIONS_SHOWN_MAX = 1_000
@@ -257,7 +257,7 @@ class Metrics:
     def _of_process(self) -> Iterator[Family]:
         about = "How late the event loop came to a timer."
         yield Family("weir_loop_lag_seconds", "histogram", about, one(self._loop_lag))
-        version: Labels = {"version": weir.__version__, "shard": str(self._shard.identity.shard)}
+        version: Labels = {"version": __version__, "shard": str(self._shard.identity.shard)}
         yield Family("weir_build_info", "gauge", "Release and shard; always 1.", [(version, 1)])
         disk = os.statvfs(self._folder)
         times = os.times()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
@@ -16,11 +16,9 @@ from weir.storage.format import checkpoint
 from weir.storage.segments.flush import Flush
 from weir.storage.segments.scrub import Scrubbed
 from weir.testing.simulator.disk import PowerCut, SimDisk
+from weir.testing.simulator.ports import RunningProcess
+from weir.testing.simulator.positions import Positions
 from weir.testing.simulator.world import MS, SECOND
-
-if TYPE_CHECKING:
-    from weir.testing.simulator.positions import Positions
-    from weir.testing.simulator.process import Process
 
 #: How work on a disk may fail and leave the process running.
 Failed = OSError | LogDamaged
@@ -59,7 +57,7 @@ class _Job:
 class Jobs:
     """All that is under way on the disks of one process."""
 
-    def __init__(self, process: Process, flush: tuple[int, int], faults: Faults) -> None:
+    def __init__(self, process: RunningProcess, flush: tuple[int, int], faults: Faults) -> None:
         """Work for `process`; a flush takes `flush` µs, least and most."""
         self._process = process
         self._world = process.world

@@ -8,15 +8,12 @@ from __future__ import annotations
 import errno
 import random
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from weir.errors import DiskFailed
 from weir.storage.format.durable_position import DurablePosition
 from weir.testing.simulator.disk import PowerCut, SimDisk
+from weir.testing.simulator.ports import RunningProcess
 from weir.testing.simulator.world import MS
-
-if TYPE_CHECKING:
-    from weir.testing.simulator.process import Process
 
 #: The latest that a save begins after the flush that it speaks of.
 _WITHIN = 20 * MS
@@ -28,7 +25,7 @@ _STEPS = 7
 class Positions:
     """Saves the newest position of one log while a process lives."""
 
-    def __init__(self, process: Process, disk: SimDisk, file: DurablePosition) -> None:
+    def __init__(self, process: RunningProcess, disk: SimDisk, file: DurablePosition) -> None:
         """Save to a file on a disk that the process has opened at its start."""
         self._process = process
         self._disk = disk

@@ -523,3 +523,16 @@ class _Notes:
 def _halted(effect: ef.ReplicaHalted) -> None:
     """No honest node writes what another cannot apply: it is a crash of the broker."""
     raise effect.error
+
+
+def join(asking: Process, serving: Process, trunks: dict[tuple[int, int], Link]) -> None:
+    """Let a process ask another of its node by a new trunk, in the place of an older one; note it
+    in `trunks`, by the numbers of both.
+    """
+    if asking.shard is None or serving.shard is None:
+        return
+    if asking.asleep(join, asking, serving, trunks):
+        return
+    link = trunks[asking.number, serving.number] = Link(asking.world, asking, serving)
+    serving.take(link, lambda end: serving.trunks.join(end, asking.number, asks=False))
+    asking.take(link, lambda end: asking.trunks.join(end, serving.number, asks=True), asks=True)

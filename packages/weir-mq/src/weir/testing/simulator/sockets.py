@@ -5,15 +5,13 @@ from __future__ import annotations
 import zlib
 from collections import deque
 from collections.abc import Callable, Container, Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from weir.codec.fields import Buffer
 from weir.host.connections import ClientConnection
 from weir.model.limits import KIB
 from weir.testing.simulator.network import Link
-
-if TYPE_CHECKING:
-    from weir.testing.simulator.process import Process
+from weir.testing.simulator.ports import RunningProcess
 
 #: Above this much unsent a client is full, until a quarter of it is left.
 _FULL_BYTES = 4 * KIB
@@ -38,11 +36,21 @@ class Told(Protocol):
         """The connection is over."""
 
 
+class Reading(RunningProcess, Protocol):
+    """A process that reads sockets when it has time for them."""
+
+    #: Those whose peer does not take what it is sent.
+    full: list[Socket]
+
+    def read_soon(self, socket: Socket) -> None:
+        """Read a socket in one of the next turns."""
+
+
 class Socket:
     """One end of a connection: of one that a process serves, or of one that it has dialled."""
 
     def __init__(
-        self, process: Process, link: Link, told: Told, site: str, asks: bool = False
+        self, process: Reading, link: Link, told: Told, site: str, asks: bool = False
     ) -> None:
         """Read nothing before `accept`. `site` is where the peer is. Who `asks` has dialled."""
         self.site = site

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from weir.host.connections import Transport
 from weir.host.links.greeting import Dialled
 from weir.host.shard_connections import Wire
 from weir.testing.simulator.network import End, Link, Way
+from weir.testing.simulator.ports import RunningProcess
 from weir.testing.simulator.sockets import Socket
 from weir.testing.simulator.world import MS
-
-if TYPE_CHECKING:
-    from weir.testing.simulator.process import Process
 
 #: From a dial to its connection, and from one that got lost on its way to the next.
 _CONNECTING = (500, 8 * MS)
@@ -31,6 +29,15 @@ class Listening(Protocol):
 Dial = Callable[[str, int], tuple[list[Listening], Way, Way]]
 #: Takes a transport that begins, and returns the wire that it is.
 Begin = Callable[[Transport], Wire]
+
+
+class Dialling(RunningProcess, Protocol):
+    """A process that asks others for connections."""
+
+    def take(self, link: Link, begin: Begin, asks: bool = False, far: bool = False) -> None:
+        """Take this end of a connection to another process, which is one of another node if it is
+        `far`.
+        """
 
 
 class Wired:
@@ -70,7 +77,7 @@ class Wired:
 class Dialer:
     """Makes connections from a process to those of other nodes."""
 
-    def __init__(self, process: Process, dial: Dial, found: set[str]) -> None:
+    def __init__(self, process: Dialling, dial: Dial, found: set[str]) -> None:
         """Add the names of other nodes to `found`."""
         self._process = process
         self._at = dial
@@ -97,19 +104,6 @@ class Dialer:
             process.take(link, dialled.connected, asks=True, far=True)
         else:
             process.behind(lambda: dialled.failed("Connection refused"))
-
-
-def join(asking: Process, serving: Process, trunks: dict[tuple[int, int], Link]) -> None:
-    """Let a process ask another of its node by a new trunk, in the place of an older one; note it
-    in `trunks`, by the numbers of both.
-    """
-    if asking.shard is None or serving.shard is None:
-        return
-    if asking.asleep(join, asking, serving, trunks):
-        return
-    link = trunks[asking.number, serving.number] = Link(asking.world, asking, serving)
-    serving.take(link, lambda end: serving.trunks.join(end, asking.number, asks=False))
-    asking.take(link, lambda end: asking.trunks.join(end, serving.number, asks=True), asks=True)
 
 
 def adopt(socket: Socket, begin: Begin) -> None:

@@ -7,14 +7,11 @@ may take long until a client is harmed; here they are seen at once.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import weir_raft as raft
 from weir.broker.records.snapshots import pack
 from weir.broker.replica.group import Group
-
-if TYPE_CHECKING:
-    from weir.testing.simulator.process import Process
+from weir.testing.simulator.ports import RunningProcess
 
 AGREED = "Agreed"
 _LEADER = raft.Role.LEADER
@@ -36,7 +33,7 @@ class Witness:
         self._looked: dict[tuple[int, int], int] = {}
         self.complaints: list[tuple[str, str]] = []
 
-    def look(self, process: Process) -> None:
+    def look(self, process: RunningProcess) -> None:
         """Note who leads on a process, and what it applied since the last time.
 
         A group has one leader a term, and one entry at each committed index.
@@ -57,7 +54,7 @@ class Witness:
             if group.has_others and group.damage is None:
                 self._follow(group, process)
 
-    def _follow(self, group: Group, process: Process) -> None:
+    def _follow(self, group: Group, process: RunningProcess) -> None:
         node, place = group.node, (process.run, group.id)
         first = max(self._looked.get(place, 0) + 1, node.first_index)
         through = min(node.applied_index, node.last_index)
@@ -75,7 +72,7 @@ class Witness:
                 self._complain(f"group {group.id}: node {process.node} {text}")
         self._looked[place] = max(through, first - 1)
 
-    def compare(self, processes: Iterable[Process]) -> None:
+    def compare(self, processes: Iterable[RunningProcess]) -> None:
         """Compare the states of all replicas that have applied as much as another."""
         states: dict[tuple[int, int], tuple[int, bytes]] = {}
         for process in processes:
@@ -94,12 +91,12 @@ class Witness:
             self.complaints.append((AGREED, text))
 
 
-def led_by(process: Process) -> list[int]:
+def led_by(process: RunningProcess) -> list[int]:
     """Return the groups that a process leads, or believes to lead."""
     return [group.id for group in groups_of(process) if group.node.role is _LEADER]
 
 
-def groups_of(process: Process) -> list[Group]:
+def groups_of(process: RunningProcess) -> list[Group]:
     """Return the groups of a process; none if it has ended."""
     shard = process.shard
     if shard is None:

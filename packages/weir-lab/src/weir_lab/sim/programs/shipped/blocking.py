@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from weir import sync
 from weir.client.client import Client
 from weir.client.core.durations import Backoff
 from weir.client.producer.receipts import BatchReceipt, Receipt
+from weir.client.sync import client as sync
 from weir.errors import Disconnected, OffsetOutOfRange, ValueLost, WeirError
 from weir.model.limits import MIB
 from weir.testing.simulator.clients.threads import current_thread, run_in_loop
