@@ -9,11 +9,11 @@ import pytest
 
 from weir.cli.main import main
 from weir_lab.bench.comparison.compare import Settings
-from weir_lab.bench.comparison.own import running_own
-from weir_lab.bench.comparison.peers.peers import peer, set_of
-from weir_lab.bench.comparison.side import topic_name
 from weir_lab.bench.flow import flow
 from weir_lab.bench.harness.loop import run
+from weir_lab.bench.sides.own import running_own
+from weir_lab.bench.sides.peers.peers import peer, set_of
+from weir_lab.bench.sides.side import topic_name
 
 
 def test_messages_flow_through_three_nodes_and_all_are_measured(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from dataclasses import replace
 
 import pytest
 
-from weir_lab.sim.checkers.parcels import Delivered, Parcel, Parcels
+from weir_lab.sim.checkers.parcels import Delivered
 from weir_lab.sim.history import History
+from weir_lab.sim.observations import Parcel, Parcels
 from weir_lab.sim.run import run_seed, run_seeds
 from weir_lab.sim.shape import EVEN_PARCELS, NODE_PARCELS, SET_PARCELS
 

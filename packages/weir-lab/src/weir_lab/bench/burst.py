@@ -11,15 +11,15 @@ import time
 
 import msgspec
 
-from weir_lab.bench.comparison.own import check_replicas
-from weir_lab.bench.comparison.side import Side
 from weir_lab.bench.flow import Cpu, bottleneck
-from weir_lab.bench.harness.devices import VALUE_BYTES, Burst, BurstPlan
 from weir_lab.bench.harness.open_files import allow_connections
 from weir_lab.bench.harness.payload import Checker
 from weir_lab.bench.harness.producers import Crew
 from weir_lab.bench.harness.resting import disk_at_rest
 from weir_lab.bench.harness.spread import percentiles
+from weir_lab.bench.sides.devices import VALUE_BYTES, Burst, BurstPlan
+from weir_lab.bench.sides.own import check_replicas
+from weir_lab.bench.sides.side import Side
 
 DEVICES_MAX = 18_000
 #: One process drives so many devices within a second without being what is slow.
@@ -94,7 +94,7 @@ async def measure(side: Side, settings: Settings, topic: str) -> tuple[Result, S
         last_ns = time.monotonic_ns()
 
     async with (
-        Crew("weir_lab.bench.harness.devices", _plans(side, settings, topic), Burst) as crew,
+        Crew("weir_lab.bench.sides.devices", _plans(side, settings, topic), Burst) as crew,
         side.consume(topic, VALUE_BYTES, take),
     ):
         await crew.ready()

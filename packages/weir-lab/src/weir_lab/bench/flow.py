@@ -15,9 +15,9 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from weir.errors import WeirError
-from weir_lab.bench.comparison.side import Side
 from weir_lab.bench.harness.payload import Checker
 from weir_lab.bench.harness.produce import Done
+from weir_lab.bench.sides.side import Side
 
 Shape = Literal["produce", "consume", "both"]
 

@@ -14,11 +14,11 @@ from array import array
 import msgspec
 
 from weir.errors import WeirError
-from weir_lab.bench.comparison.own import check_replicas
-from weir_lab.bench.comparison.side import Side, topic_name
 from weir_lab.bench.harness.payload import SIZE_MIN, Checker
 from weir_lab.bench.harness.resting import disk_at_rest
 from weir_lab.bench.harness.spread import percentiles
+from weir_lab.bench.sides.own import check_replicas
+from weir_lab.bench.sides.side import Side, topic_name
 from weir_lab.bench.storage.syncing import sync_ms
 
 _SYNCS = 200

@@ -18,14 +18,14 @@ from weir.client.client import connect
 from weir.client.reader.reader import Reader
 from weir.model.limits import BATCH_BYTES_MAX, MIB
 from weir_lab.bench.bounds import check_bounds
-from weir_lab.bench.comparison.own import PROCESSES_MAX, Own, check_replicas, chunk_of, window_of
-from weir_lab.bench.comparison.side import topic_name
 from weir_lab.bench.flow import Flow, FlowFailed, Shape, arrived, flow, shared_out
 from weir_lab.bench.harness.machine import filesystem_of
 from weir_lab.bench.harness.pace import Paced, PacePlan, Step
 from weir_lab.bench.harness.payload import SIZE_MIN, Checker
 from weir_lab.bench.harness.producers import Crew
 from weir_lab.bench.harness.spread import percentiles
+from weir_lab.bench.sides.own import PROCESSES_MAX, Own, check_replicas, chunk_of, window_of
+from weir_lab.bench.sides.side import topic_name
 
 PRODUCERS_MAX = 10_000
 #: Shares of the flat-out rate: the base step, and where the search ends.

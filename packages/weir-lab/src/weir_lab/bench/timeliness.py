@@ -19,19 +19,19 @@ from weir.errors import WeirError
 from weir.model.limits import BATCH_BYTES_MAX, MIB, PARTITIONS_PER_TOPIC_MAX
 from weir.testing.nodes.node import Serving
 from weir_lab.bench.bounds import check_bounds
-from weir_lab.bench.comparison.own import (
-    PROCESSES_MAX,
-    check_replicas,
-    chunk_of,
-    running_nodes,
-    window_of,
-)
 from weir_lab.bench.harness.led import Ready
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.machine import families_cpu_seconds, filesystem_of
 from weir_lab.bench.harness.payload import SIZE_MIN, Checker
 from weir_lab.bench.harness.produce import Done, Plan
 from weir_lab.bench.harness.producers import Producers
+from weir_lab.bench.sides.own import (
+    PROCESSES_MAX,
+    check_replicas,
+    chunk_of,
+    running_nodes,
+    window_of,
+)
 
 TOPIC = "timeliness"
 PRODUCERS_MAX = 10_000

@@ -39,10 +39,10 @@ def handlers(
     code 1 if a message was lost, handled twice, or changed.
     """
     with usage("handlers"):
-        from weir_lab.bench.comparison.own import running_own
         from weir_lab.bench.consumers.handlers import Settings, measure
         from weir_lab.bench.harness.loop import run
         from weir_lab.bench.harness.runs import record as keep
+        from weir_lab.bench.sides.own import running_own
 
         plan = Settings(messages, pulled, size, concurrency, seconds(deadline), folder, replicas)
         plan.check()

@@ -45,9 +45,9 @@ def throughput(
     at most twice the first step's. Shape consume drains a topic that was filled before.
     """
     with usage("throughput"):
-        from weir_lab.bench.comparison.own import running_own
         from weir_lab.bench.harness.loop import run
         from weir_lab.bench.harness.runs import record as keep
+        from weir_lab.bench.sides.own import running_own
         from weir_lab.bench.throughput import Settings, measure
 
         counts = several(producers, "producers")
@@ -97,11 +97,11 @@ def burst(
     """
     with usage("burst"):
         from weir_lab.bench.burst import Settings, measure
-        from weir_lab.bench.comparison.own import running_own
-        from weir_lab.bench.comparison.side import topic_name
         from weir_lab.bench.harness.loop import run
         from weir_lab.bench.harness.open_files import allow_connections
         from weir_lab.bench.harness.runs import record as keep
+        from weir_lab.bench.sides.own import running_own
+        from weir_lab.bench.sides.side import topic_name
 
         counts = several(devices, "devices")
         plans = [
@@ -140,10 +140,10 @@ def latency(
     This disk's own fdatasync of 4 KiB is timed in the same run, before and after the lone messages.
     """
     with usage("latency"):
-        from weir_lab.bench.comparison.own import running_own
         from weir_lab.bench.harness.loop import run
         from weir_lab.bench.harness.runs import record as keep
         from weir_lab.bench.latency import Settings, measure
+        from weir_lab.bench.sides.own import running_own
 
         plan = Settings(
             lone, rate, seconds(duration), size, seconds(deadline), folder, replicas, seconds(rest)

@@ -12,7 +12,7 @@ import numpy as np
 
 from weir_lab.demo.flights import ORIGINS, TOPIC
 from weir_lab.demo.ledger import NEVER, Columns, Numbers, Sent
-from weir_lab.demo.processes.tasks import APART, READERS
+from weir_lab.demo.tasks import APART, READERS
 
 #: A plane whose number is not known.
 NO_PLANE = -1

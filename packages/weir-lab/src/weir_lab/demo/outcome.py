@@ -19,7 +19,7 @@ from weir_lab.demo.ledger import (
     latency,
 )
 from weir_lab.demo.order import Orders
-from weir_lab.demo.processes.tasks import Counted, paced_count
+from weir_lab.demo.tasks import Counted, paced_count
 
 
 class Latencies(msgspec.Struct, frozen=True):

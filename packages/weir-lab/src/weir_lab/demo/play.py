@@ -21,7 +21,8 @@ from weir_lab.demo.flights import ORIGINS, TOPIC, planes
 from weir_lab.demo.ledger import Columns, Sent
 from weir_lab.demo.outcome import Outcome, by_origin, settle
 from weir_lab.demo.processes.child import Child, PartFailed
-from weir_lab.demo.processes.tasks import (
+from weir_lab.demo.recording import Recording
+from weir_lab.demo.tasks import (
     COUNTED,
     FULL_SPEED,
     READINGS,
@@ -31,7 +32,6 @@ from weir_lab.demo.processes.tasks import (
     OrderTask,
     PipelineTask,
 )
-from weir_lab.demo.recording import Recording
 
 #: With nothing at all moving for so long, what is missing is missing.
 STALL_SECONDS = 60.0

@@ -13,7 +13,7 @@ from weir_lab.demo.flights import DEVICE_ORIGIN
 from weir_lab.demo.ledger import Account, Latency
 from weir_lab.demo.order import Sameness
 from weir_lab.demo.outcome import Latencies, Outcome
-from weir_lab.demo.processes.tasks import PACED_PER_SECOND
+from weir_lab.demo.tasks import PACED_PER_SECOND
 from weir_lab.demo.worst import Delays
 
 _WORST = 5

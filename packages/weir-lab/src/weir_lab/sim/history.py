@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from weir.broker.state.ranges import Ranges
 from weir.model.batch import Batch
 from weir.model.clusters import Mode
-from weir_lab.sim.checkers.effects import Ledger
-from weir_lab.sim.checkers.errands import Errands
-from weir_lab.sim.checkers.parcels import Parcels
-from weir_lab.sim.checkers.printed import Printed
-
-if TYPE_CHECKING:
-    from weir_lab.sim.checkers.queries import Query
+from weir_lab.sim.observations import Errands, Ledger, Parcels, Printed, Query, Row
 
 #: A repeat's answer that names no offset: it was accepted, that much is sure.
 UNKNOWN = -1
-#: In the place of a large value that its reader did not load: no message has this one.
-UNREAD = b""
 
 
 @dataclass(slots=True)
@@ -164,20 +156,6 @@ class Seek:
     sent: int
     settled: int = -1
     done: bool = False
-
-
-class Row(NamedTuple):
-    """A message at its place in the one order of a topic."""
-
-    stamp: int
-    partition: int
-    offset: int
-    value: bytes
-
-    def is_like(self, other: Row | None) -> bool:
-        """Whether it is the other one, as far as it was read."""
-        same = other is not None and self[:3] == other[:3]
-        return same and other is not None and self.value in (UNREAD, other.value)
 
 
 @dataclass(slots=True)

@@ -10,9 +10,7 @@ from weir.broker.metadata.placement import REPLICAS_DEFAULT
 from weir.client.arguments.choices import ConsumerMode, Order
 from weir.model.clusters import Mode
 from weir.testing.simulator.world import MS
-from weir_lab.sim.checkers.errands import Errands
-from weir_lab.sim.checkers.parcels import Parcels
-from weir_lab.sim.checkers.printed import Printed
+from weir_lab.sim.observations import Errands, Parcels, Printed
 from weir_lab.sim.programs.operators.enders import Ender
 from weir_lab.sim.programs.operators.growers import Grower, Newcomer
 from weir_lab.sim.programs.operators.operators import Operator

@@ -14,11 +14,11 @@ import pytest
 from weir.testing.nodes.children import environment, python
 from weir_lab.bench import burst
 from weir_lab.bench.comparison.compare import Comparison, Settings, compare
-from weir_lab.bench.comparison.peers.peers import peer
-from weir_lab.bench.comparison.peers.server import NotInstalled, PeerFailed, running_peer
 from weir_lab.bench.comparison.plot import svg
 from weir_lab.bench.comparison.round import Round, Row
 from weir_lab.bench.harness.machine import family
+from weir_lab.bench.sides.peers.peers import peer
+from weir_lab.bench.sides.peers.server import NotInstalled, PeerFailed, running_peer
 
 
 def compared(**settings: object) -> tuple[Comparison, list[str]]:

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir_lab.bench.comparison.peers import amqp, natstext, rabbitstream, resp, stomp
-from weir_lab.bench.comparison.peers.dialect import (
+from weir_lab.bench.sides.peers import amqp, natstext, rabbitstream, resp, stomp
+from weir_lab.bench.sides.peers.dialect import (
     Consuming,
     Marker,
     PeerRefused,
     Publishing,
     Records,
 )
-from weir_lab.bench.comparison.peers.peers import PEERS, peer
-from weir_lab.bench.comparison.peers.rabbitmq import RabbitMq
+from weir_lab.bench.sides.peers.peers import PEERS, peer
+from weir_lab.bench.sides.peers.rabbitmq import RabbitMq
 
 SIZE = 16
 #: Values that look like every protocol's own words.

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from weir.cli.main import main
-from weir_lab.bench.comparison.own import Own, running_own
 from weir_lab.bench.consumers.handlers import Settings, _Run
 from weir_lab.bench.flow import FlowFailed, Sink
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.payload import Block, Checker
+from weir_lab.bench.sides.own import Own, running_own
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,13 @@ import pytest
 
 from weir.cli.main import main
 from weir.testing.nodes.node_set import HOST, free_ports
-from weir_lab.bench.comparison.own import Own, running_own
 from weir_lab.bench.harness.led import Ready
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.producers import Crew
 from weir_lab.bench.ordering import idle, sequencer
 from weir_lab.bench.ordering.measure import Result, Run, Settings, result_of
 from weir_lab.bench.ordering.report import report_of
+from weir_lab.bench.sides.own import Own, running_own
 
 _SVG = "http://www.w3.org/2000/svg"
 

@@ -14,8 +14,8 @@ from weir_lab.bench.consumers.dormitory.breakfast import held_back
 from weir_lab.bench.consumers.dormitory.consuming import Subscriber
 from weir_lab.bench.consumers.dormitory.ledger import number_of
 from weir_lab.bench.consumers.dormitory.serving import Door, Keeping
-from weir_lab.bench.harness.devices import VALUE_BYTES, maker
 from weir_lab.bench.harness.payload import Block
+from weir_lab.bench.sides.devices import VALUE_BYTES, maker
 
 
 class Ledger:

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from weir.errors import WeirError
-from weir_lab.bench.comparison.contender import Contender, Ran
 from weir_lab.bench.comparison.round import Rule, play
+from weir_lab.bench.sides.contender import Contender, Ran
 
 BY_TIME = Rule(lower_wins=True, another_go=True, turns=3)
 BY_RATE = Rule(lower_wins=False, another_go=True, turns=3)

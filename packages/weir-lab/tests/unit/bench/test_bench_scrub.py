@@ -11,8 +11,8 @@ import pytest
 
 from weir.testing.nodes.node import running_node
 from weir.testing.nodes.node_set import HOST, free_ports
-from weir_lab.bench.comparison.own import Own
-from weir_lab.bench.comparison.side import topic_name
+from weir_lab.bench.sides.own import Own
+from weir_lab.bench.sides.side import topic_name
 from weir_lab.bench.storage import scrub
 from weir_lab.bench.storage.scrub import ScrubFailed, measure
 

@@ -10,11 +10,11 @@ import pytest
 
 from weir.testing.nodes.node import Node, running_node
 from weir_lab.bench import timeliness
-from weir_lab.bench.comparison.own import chunk_of
 from weir_lab.bench.harness.led import Ready
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.produce import Plan
 from weir_lab.bench.harness.producers import Producers, ProducersFailed
+from weir_lab.bench.sides.own import chunk_of
 from weir_lab.bench.timeliness import BenchFailed, Settings, measure
 
 

@@ -8,7 +8,7 @@ import pytest
 from weir_lab.demo.flights import ORIGINS, TOPIC
 from weir_lab.demo.ledger import Columns, Sent
 from weir_lab.demo.order import Orders, Runs, settle
-from weir_lab.demo.processes.tasks import APART
+from weir_lab.demo.tasks import APART
 
 #: Of each airport two flights; "A" left from all of them, "B" and "C" from one.
 PLANES = ["A", "B", "C", "A", "A", None]

@@ -14,8 +14,8 @@ from weir_lab.demo.ledger import NEVER, Latency, Sent
 from weir_lab.demo.order import Example, Orders, Sameness
 from weir_lab.demo.outcome import Latencies, Outcome, Rates
 from weir_lab.demo.page import page
-from weir_lab.demo.processes.tasks import Counted
 from weir_lab.demo.recording import Recording, histories, latencies, rates
+from weir_lab.demo.tasks import Counted
 
 
 class Tags(HTMLParser):

@@ -21,8 +21,8 @@ from weir_lab.demo.bars import Bars, Step
 from weir_lab.demo.folders import check, keep, scratch_folder
 from weir_lab.demo.play import Play
 from weir_lab.demo.processes.crew import numbers_of
-from weir_lab.demo.processes.tasks import PACED_FLIGHTS, paced_count
 from weir_lab.demo.processes.worker import Status
+from weir_lab.demo.tasks import PACED_FLIGHTS, paced_count
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

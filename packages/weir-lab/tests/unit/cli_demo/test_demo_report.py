@@ -15,8 +15,8 @@ from weir_lab.demo.flights import ORIGINS
 from weir_lab.demo.ledger import Received, Sent
 from weir_lab.demo.order import Orders, Sameness
 from weir_lab.demo.outcome import Outcome, settle
-from weir_lab.demo.processes.tasks import Counted, paced_count
 from weir_lab.demo.report import results, tell
+from weir_lab.demo.tasks import Counted, paced_count
 from weir_lab.demo.worst import by_carrier
 
 COUNT = 120_000

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from weir_lab.sim.checkers.handled import HandledOnce, OneHolder
-from weir_lab.sim.history import Handled, History, Record, Row
+from weir_lab.sim.history import Handled, History, Record
+from weir_lab.sim.observations import Row
 
 VALUES = (b"a", b"b", b"c")
 

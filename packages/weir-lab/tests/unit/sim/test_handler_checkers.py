@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from weir.testing.simulator.world import MS
-from weir_lab.sim.checkers.effects import EffectOnce, Ledger
-from weir_lab.sim.checkers.parcels import Delivered, Parcel, Parcels
+from weir_lab.sim.checkers.effects import EffectOnce
+from weir_lab.sim.checkers.parcels import Delivered
 from weir_lab.sim.history import History, Record
+from weir_lab.sim.observations import Ledger, Parcel, Parcels
 
 VALUES = (b"a", b"b", b"c")
 

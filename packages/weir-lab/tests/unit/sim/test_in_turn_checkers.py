@@ -9,7 +9,8 @@ import pytest
 from weir.testing.simulator.world import MS
 from weir_lab.sim.checkers.in_turn import OneCursor
 from weir_lab.sim.checkers.judge import CHECKERS
-from weir_lab.sim.history import History, Move, Record, Row, SeekAll, TurnTaken, Work
+from weir_lab.sim.history import History, Move, Record, SeekAll, TurnTaken, Work
+from weir_lab.sim.observations import Row
 
 OURS = [one for one in CHECKERS if type(one).__module__ == OneCursor.__module__]
 ROWS = [Row(5, 0, 0, b"a"), Row(5, 0, 1, b"b"), Row(6, 1, 0, b"y"), Row(7, 0, 2, b"c")]

@@ -8,16 +8,8 @@ import pytest
 
 from weir_lab.sim.checkers.judge import CHECKERS, violations
 from weir_lab.sim.checkers.one_order import OneOrder
-from weir_lab.sim.history import (
-    Confirmed,
-    History,
-    Publish,
-    Reading,
-    Record,
-    Row,
-    Scattering,
-    Seen,
-)
+from weir_lab.sim.history import Confirmed, History, Publish, Reading, Record, Scattering, Seen
+from weir_lab.sim.observations import Row
 
 P = ("producer", 7, 0)
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from weir_lab.sim.checkers.errands import Errands, WorkDone
-from weir_lab.sim.checkers.printed import HandedOver, Printed, Taken
-from weir_lab.sim.checkers.queries import MicroBatch, Query, Streamed
-from weir_lab.sim.history import Confirmed, History, Publish, Record, Row
+from weir_lab.sim.checkers.errands import WorkDone
+from weir_lab.sim.checkers.printed import HandedOver
+from weir_lab.sim.checkers.queries import Streamed
+from weir_lab.sim.history import Confirmed, History, Publish, Record
+from weir_lab.sim.observations import Errands, MicroBatch, Printed, Query, Row, Taken
 
 ROWS = [Row(10 + offset, 0, offset, b"%d" % offset) for offset in range(4)]
 

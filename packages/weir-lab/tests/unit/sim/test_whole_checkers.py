@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from weir_lab.sim.checkers.whole import ReadWhole
-from weir_lab.sim.history import Confirmed, History, Publish, Reading, Record, Row
+from weir_lab.sim.history import Confirmed, History, Publish, Reading, Record
+from weir_lab.sim.observations import Row
 
 VALUES = (b"a", b"b", b"c")
 

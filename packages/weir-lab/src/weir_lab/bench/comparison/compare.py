@@ -25,18 +25,18 @@ from typing import Any, Literal
 import msgspec
 
 from weir_lab.bench import burst, latency
-from weir_lab.bench.comparison.contender import Contender, Ran
-from weir_lab.bench.comparison.own import Own, running_own
-from weir_lab.bench.comparison.peers.peers import ABSENT, peer, set_of
-from weir_lab.bench.comparison.peers.rival import running_rival
-from weir_lab.bench.comparison.peers.server import Peer
-from weir_lab.bench.comparison.peers.sets import NODES
 from weir_lab.bench.comparison.round import Round, Rule, Say, line, play
-from weir_lab.bench.comparison.side import Side, topic_name
 from weir_lab.bench.flow import FlowFailed, flow, shared_out
 from weir_lab.bench.flow import Shape as FlowShape
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.open_files import allow_connections
+from weir_lab.bench.sides.contender import Contender, Ran
+from weir_lab.bench.sides.own import Own, running_own
+from weir_lab.bench.sides.peers.peers import ABSENT, peer, set_of
+from weir_lab.bench.sides.peers.rival import running_rival
+from weir_lab.bench.sides.peers.server import Peer
+from weir_lab.bench.sides.peers.sets import NODES
+from weir_lab.bench.sides.side import Side, topic_name
 
 Shape = Literal["timeliness", "produce", "consume", "both", "burst", "latency", "dormitory"]
 #: What locks are compared with that report to weir.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from weir.errors import WeirError
-from weir_lab.bench.comparison.contender import Contender
+from weir_lab.bench.sides.contender import Contender
 
 #: What results call their failings.
 _FAILINGS = ("lost", "repeated", "reordered", "corrupt", "problems")

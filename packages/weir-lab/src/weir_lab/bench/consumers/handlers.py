@@ -18,11 +18,11 @@ from weir.client.consumer.acknowledgements import AckResult
 from weir.model.limits import BATCH_BYTES_MAX, MIB
 from weir.model.message import Message
 from weir_lab.bench.bounds import check_bounds
-from weir_lab.bench.comparison.own import Own, check_replicas
-from weir_lab.bench.comparison.side import topic_name
 from weir_lab.bench.flow import FlowFailed, Sink
 from weir_lab.bench.harness.machine import filesystem_of
 from weir_lab.bench.harness.payload import SIZE_MIN, Checker
+from weir_lab.bench.sides.own import Own, check_replicas
+from weir_lab.bench.sides.side import topic_name
 
 _PULL_MESSAGES = 1 << 20
 _PULL_BYTES = 4 * MIB

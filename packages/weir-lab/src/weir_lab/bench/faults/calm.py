@@ -23,10 +23,10 @@ import msgspec
 from weir.client.client import Client, connect
 from weir.protocol.client.admin import AskLeader, LeaderInfo
 from weir.testing.nodes.node_set import Berth, NodeSet, Patient
-from weir_lab.bench.comparison.own import Own
 from weir_lab.bench.faults.stalling import STALLS
 from weir_lab.bench.flow import Flow, flow
 from weir_lab.bench.harness.machine import Machine, this_machine
+from weir_lab.bench.sides.own import Own
 
 _NODES = 3
 _SIZE = 1_024

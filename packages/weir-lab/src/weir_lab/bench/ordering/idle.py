@@ -13,11 +13,11 @@ import msgspec
 from weir.client.client import Client, connect
 from weir.errors import WeirError
 from weir.model.topic import check_order
-from weir_lab.bench.comparison.own import Own
 from weir_lab.bench.harness.machine import families_cpu_seconds
 from weir_lab.bench.harness.payload import Block, Checker
 from weir_lab.bench.harness.spread import percentiles
 from weir_lab.bench.ordering.reading import Order, Reading
+from weir_lab.bench.sides.own import Own
 
 _TOPIC = "idle"
 #: Of DESIGN §7: how long after a commit all idle partitions have promised, at most.

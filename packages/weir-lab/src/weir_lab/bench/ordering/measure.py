@@ -16,7 +16,6 @@ from weir.client.client import Client, connect
 from weir.model.limits import BATCH_BYTES_MAX, MIB, PARTITIONS_PER_TOPIC_MAX
 from weir.testing.nodes.node_set import HOST, free_ports
 from weir_lab.bench.bounds import check_bounds
-from weir_lab.bench.comparison.own import PROCESSES_MAX, Own, check_replicas, chunk_of, window_of
 from weir_lab.bench.flow import FlowFailed, arrived
 from weir_lab.bench.harness.led import Ready
 from weir_lab.bench.harness.payload import SIZE_MIN, Checker
@@ -25,6 +24,7 @@ from weir_lab.bench.harness.spread import percentiles
 from weir_lab.bench.ordering import sequencer
 from weir_lab.bench.ordering.reading import Order, Reading
 from weir_lab.bench.ordering.sending import Begin, Lane, Plan, Push, Sent
+from weir_lab.bench.sides.own import PROCESSES_MAX, Own, check_replicas, chunk_of, window_of
 
 ORDERS: tuple[Order, ...] = ("partition", "total", "sequencer")
 PRODUCERS_MAX = 10_000

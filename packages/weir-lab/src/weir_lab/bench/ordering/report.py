@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 
 from weir.testing.nodes.node_set import READY, running_set
-from weir_lab.bench.comparison.own import running_own
 from weir_lab.bench.comparison.plot import CHART, stacked
 from weir_lab.bench.drawing import Axis, Curve, chart
 from weir_lab.bench.ordering import idle as idles
@@ -17,6 +16,7 @@ from weir_lab.bench.ordering import lag as lags
 from weir_lab.bench.ordering.idle import Idle
 from weir_lab.bench.ordering.lag import Lag
 from weir_lab.bench.ordering.measure import ORDERS, Result, Say, Settings, measure
+from weir_lab.bench.sides.own import running_own
 
 _NODES = 3
 #: Messages a second while a leader is in trouble.

@@ -21,13 +21,13 @@ from weir.client.client import connect
 from weir.errors import WeirError
 from weir.model.arrow import SCHEMA, record_batch
 from weir.model.limits import BATCH_BYTES_MAX, MIB
-from weir_lab.bench.comparison.own import Own, chunk_of, running_own
 from weir_lab.bench.flow import shared_out
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.machine import filesystem_of
 from weir_lab.bench.harness.payload import SIZE_MIN
 from weir_lab.bench.harness.produce import Plan
 from weir_lab.bench.harness.producers import Producers
+from weir_lab.bench.sides.own import Own, chunk_of, running_own
 from weir_lab.bench.spark.bare import NAME, BareSource
 
 TOPIC = "spark"

@@ -21,10 +21,10 @@ from weir.client.client import connect
 from weir.errors import WeirError
 from weir.storage.format.index_file import is_index
 from weir.testing.nodes.node import Node, start_node
-from weir_lab.bench.comparison.own import Own
-from weir_lab.bench.comparison.side import topic_name
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.machine import Machine, this_machine
+from weir_lab.bench.sides.own import Own
+from weir_lab.bench.sides.side import topic_name
 
 #: Of a message that fills the log, and of what a message takes beside its value.
 _SIZE = 1_000

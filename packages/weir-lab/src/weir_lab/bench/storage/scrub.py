@@ -29,11 +29,11 @@ from weir.errors import WeirError
 from weir.testing.nodes.children import environment, python
 from weir.testing.nodes.node import Node, running_node, start_node
 from weir.testing.nodes.node_set import HOST, free_ports
-from weir_lab.bench.comparison.own import Own
-from weir_lab.bench.comparison.side import topic_name
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.machine import Machine, this_machine
 from weir_lab.bench.harness.spread import percentiles
+from weir_lab.bench.sides.own import Own
+from weir_lab.bench.sides.side import topic_name
 
 _SIZE = 100
 _DEADLINE_S = 300.0

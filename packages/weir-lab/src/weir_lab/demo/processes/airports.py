@@ -19,8 +19,8 @@ from weir.device.client import Client as Device
 from weir_lab.demo import flights
 from weir_lab.demo.flights import DEVICE_ORIGIN, ORIGINS, TOPIC, Flights
 from weir_lab.demo.ledger import Sent
-from weir_lab.demo.processes.tasks import FULL_SPEED, PACED_PER_SECOND, AirportTask, paced_count
 from weir_lab.demo.processes.worker import Stage, now_us, work
+from weir_lab.demo.tasks import FULL_SPEED, PACED_PER_SECOND, AirportTask, paced_count
 
 CHUNK = 1_000
 #: The locks behind the hub that EWR is: each has its own sequence and its own few frames under way.

@@ -11,8 +11,8 @@ import numpy as np
 from weir.client.client import connect
 from weir_lab.demo.flights import ORIGINS, TOPIC
 from weir_lab.demo.ledger import NEVER, Received
-from weir_lab.demo.processes.tasks import CrewTask
 from weir_lab.demo.processes.worker import Stage, now_us, work
+from weir_lab.demo.tasks import CrewTask
 
 CLUSTER = "crew"
 CONSUMERS = 3

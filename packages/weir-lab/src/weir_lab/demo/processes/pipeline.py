@@ -13,8 +13,8 @@ import msgspec
 from weir.spark.jobs import delays
 from weir.spark.session import session
 from weir_lab.demo.flights import TOPIC
-from weir_lab.demo.processes.tasks import COUNTED, Counted, PipelineTask
 from weir_lab.demo.processes.worker import Stage, work
+from weir_lab.demo.tasks import COUNTED, Counted, PipelineTask
 
 #: Scratch files go where they are removed with the rest. A JVM that lives for a minute never earns
 #: back what a second compiler and a concurrent collector cost: without, it needs a third less CPU.

@@ -18,8 +18,8 @@ from weir.client.core.delivered_batches import Delivered
 from weir.model.limits import MIB
 from weir_lab.demo.flights import ORIGINS, TOPIC
 from weir_lab.demo.order import Runs
-from weir_lab.demo.processes.tasks import APART, READERS, OrderTask
 from weir_lab.demo.processes.worker import Stage, work
+from weir_lab.demo.tasks import APART, READERS, OrderTask
 
 #: What each of the live readers asks for at once: they need not agree about that either.
 _AT_ONCE = (4 * MIB, MIB // 4)

@@ -2,41 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from weir_lab.sim.history import History
-
-#: A message: its partition and offset.
-Place = tuple[int, int]
-
-
-@dataclass(slots=True)
-class Ledger:
-    """What the database of handlers holds, and what else is known of their messages."""
-
-    #: By message, how often its effect is in the database.
-    effects: Counter[Place] = field(default_factory=Counter)
-    #: By message, how often a handler of it began.
-    began: Counter[Place] = field(default_factory=Counter)
-    #: How often a handler of it raised, or was stopped.
-    failed: Counter[Place] = field(default_factory=Counter)
-    #: Messages that handlers reject each time.
-    hopeless: set[Place] = field(default_factory=set)
-    #: What lies in the dead-letter topic, and whether for this reason: it was delivered too often,
-    #: and no handler came to an end. Who is granted messages and is lost before it began with any
-    #: has tried one of them as far as brokers can know.
-    dead: dict[Place, bool] = field(default_factory=dict)
-    #: Of them, those that are not rejected were tried so often; 0: for ever.
-    attempts: int = 0
-    #: Whether their cluster had nothing left to do in the end.
-    drained: bool = False
-    #: How often a transaction was lost, and how often an answer to a commit was.
-    lost: int = 0
-    unanswered: int = 0
+from weir_lab.sim.history import History
+from weir_lab.sim.observations import Ledger, Place
 
 
 class EffectOnce:

@@ -2,28 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from weir_lab.sim.history import History
-
-
-@dataclass(slots=True)
-class Errands:
-    """Messages of a topic of their own, by value."""
-
-    sent: set[bytes] = field(default_factory=set)
-    confirmed: set[bytes] = field(default_factory=set)
-    #: How often a handler came to its end with one, and how often it rejected it.
-    done: Counter[bytes] = field(default_factory=Counter)
-    rejected: Counter[bytes] = field(default_factory=Counter)
-    #: Whether handlers reject nothing any more.
-    mended: bool = False
-    #: Whether nothing was left in the end, of dead letters neither.
-    drained: bool = False
+from weir_lab.sim.history import History
 
 
 class WorkDone:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from weir_lab.sim.history import UNKNOWN, UNREAD, History, Publish, Reading, Row, Scattering
+from weir_lab.sim.history import UNKNOWN, History, Publish, Reading, Scattering
+from weir_lab.sim.observations import UNREAD, Row
 
 #: By partition and offset: a message's stamp and value.
 Log = dict[int, dict[int, tuple[int, bytes]]]

@@ -3,43 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from weir.testing.simulator.world import MS
-
-if TYPE_CHECKING:
-    from weir_lab.sim.history import History
+from weir_lab.sim.history import History
 
 #: Clocks, and what is due, count in milliseconds.
 _ROUNDING = 2 * MS
-
-
-@dataclass(slots=True)
-class Parcel:
-    """A message that was published, and what became of it; times are virtual µs."""
-
-    name: str
-    value: bytes
-    #: Before this it is not to be delivered; the clocks of nodes must be right for that.
-    due: int
-    large: bool
-    #: Where its receipt says that it is, if one came.
-    place: tuple[int, int] | None = None
-    #: Where it was delivered from, and when that was first.
-    places: set[tuple[int, int]] = field(default_factory=set)
-    arrived: int = -1
-    #: A sentence on what was delivered in its place.
-    wrong: str = ""
-
-
-@dataclass(slots=True)
-class Parcels:
-    """All that were published, by name."""
-
-    all: dict[str, Parcel] = field(default_factory=dict)
-    #: Whether their cluster had nothing left to do in the end.
-    drained: bool = False
 
 
 class Delivered:

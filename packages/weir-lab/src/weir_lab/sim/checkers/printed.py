@@ -3,37 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from weir_lab.sim.history import History
-
-#: A message: its partition and offset.
-Place = tuple[int, int]
-
-
-@dataclass(slots=True)
-class Taken:
-    """What one run of `weir sub` printed that somebody could read."""
-
-    name: str
-    #: So many are to be printed, and then it ends; 0: until it is told to end.
-    count: int
-    places: list[Place] = field(default_factory=list)
-    #: Whether it came to its end by itself, and that is a success.
-    ended: bool = False
-    #: Whether that was once nothing befell anybody any more.
-    calm: bool = False
-
-
-@dataclass(slots=True)
-class Printed:
-    """The runs of `weir sub` for one cluster, in the order in which they began."""
-
-    runs: list[Taken] = field(default_factory=list)
-    #: Whether the cluster had nothing left to do in the end.
-    drained: bool = False
+from weir_lab.sim.history import History
+from weir_lab.sim.observations import Place
 
 
 class HandedOver:

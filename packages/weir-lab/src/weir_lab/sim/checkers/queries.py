@@ -3,41 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from weir_lab.sim.checkers.one_order import Log, log_of
 from weir_lab.sim.checkers.whole import left_out
-from weir_lab.sim.history import History, Reading, Row
-
-
-@dataclass(slots=True)
-class MicroBatch:
-    """One micro-batch: the positions of the cut that it ends at, and that cut's stamp, or 0.
-
-    Each run of it that came to its end has its rows in `runs`; the first that was committed too is
-    what the sink has.
-    """
-
-    positions: dict[int, int]
-    stamp: int
-    runs: list[list[Row]] = field(default_factory=list)
-    committed: bool = False
-
-
-@dataclass(slots=True)
-class Query:
-    """A query from an empty checkpoint on."""
-
-    name: str
-    #: Where it begins, by partition; partitions that joined later are read from their beginning.
-    begin: dict[int, int]
-    #: Whether it was to begin at the earliest message.
-    earliest: bool
-    batches: list[MicroBatch] = field(default_factory=list)
-    #: Whether it was told that messages are gone that it had not read: it goes on no more.
-    broken: bool = False
-    #: When it last began to look for more, and found none, in the end; -1 if it did not come there.
-    cut: int = -1
+from weir_lab.sim.history import History, Reading
+from weir_lab.sim.observations import Query, Row
 
 
 class Streamed:

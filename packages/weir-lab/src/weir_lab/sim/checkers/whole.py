@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weir_lab.sim.checkers.one_order import Log, log_of
-from weir_lab.sim.history import UNKNOWN, UNREAD, History, Reading, Row
+from weir_lab.sim.history import UNKNOWN, History, Reading
+from weir_lab.sim.observations import UNREAD, Row
 
 
 class ReadWhole:

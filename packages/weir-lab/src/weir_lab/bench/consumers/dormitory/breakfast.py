@@ -18,11 +18,11 @@ import msgspec
 from weir.errors import WeirError
 from weir_lab.bench.consumers.dormitory.ledger import TOPIC, Book
 from weir_lab.bench.consumers.postgres import Postgres
-from weir_lab.bench.harness.devices import Burst, BurstPlan
 from weir_lab.bench.harness.machine import family_cpu_seconds
 from weir_lab.bench.harness.open_files import allow_connections
 from weir_lab.bench.harness.producers import Crew
 from weir_lab.bench.harness.spread import percentiles
+from weir_lab.bench.sides.devices import Burst, BurstPlan
 
 #: As many locks report before the others, but no more than are measured: a broker on a fresh JVM
 #: is slow at what it does for the first time.
@@ -114,7 +114,7 @@ async def _warm_up(
     """Let locks with numbers above all others report."""
     count = min(devices, WARM_UP_MAX)
     plan = _plan(platform, devices, devices + count, deadline_s)
-    async with Crew("weir_lab.bench.harness.devices", [plan], Burst) as crew:
+    async with Crew("weir_lab.bench.sides.devices", [plan], Burst) as crew:
         await crew.ready()
         crew.go()
         (done,) = await crew.done()
@@ -141,7 +141,7 @@ async def _measured(
         }
 
     plan = _plan(platform, 0, devices, deadline_s)
-    async with Crew("weir_lab.bench.harness.devices", [plan], Burst) as crew:
+    async with Crew("weir_lab.bench.sides.devices", [plan], Burst) as crew:
         await crew.ready()
         known, before = book.rows(), used()
         crew.go()

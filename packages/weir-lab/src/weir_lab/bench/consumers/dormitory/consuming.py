@@ -8,11 +8,11 @@ import asyncio
 import re
 from typing import cast
 
-from weir_lab.bench.comparison.peers.dialect import Marker, Records, refused
 from weir_lab.bench.consumers.dormitory.ledger import AT_ONCE, TOPIC, Ledger
 from weir_lab.bench.consumers.dormitory.serving import BackEnd, Keeping, Kept
-from weir_lab.bench.harness.devices import VALUE_BYTES
 from weir_lab.bench.harness.led import Orders, Ready, be_led, report
+from weir_lab.bench.sides.devices import VALUE_BYTES
+from weir_lab.bench.sides.peers.dialect import Marker, Records, refused
 
 _CONNECT = b"CONNECT\naccept-version:1.1\nhost:localhost\n\n\0"
 #: Each message is acked by itself, so none has to wait for another one's insert.

@@ -13,8 +13,8 @@ from weir.app.inbox import Inbox
 from weir.app.inbox_tables import FLOORS, METADATA, ROWS
 from weir.errors import Reject
 from weir.model.message import Message
-from weir_lab.bench.harness.devices import VALUE_BYTES
 from weir_lab.bench.harness.payload import filler
+from weir_lab.bench.sides.devices import VALUE_BYTES
 
 CLUSTER = "ledger"
 TOPIC = "unlocks"

@@ -15,11 +15,6 @@ from functools import partial
 from pathlib import Path
 
 from weir.testing.nodes.children import environment, python
-from weir_lab.bench.comparison.contender import Contender, Ran
-from weir_lab.bench.comparison.own import running_own
-from weir_lab.bench.comparison.peers.activemq import ActiveMq
-from weir_lab.bench.comparison.peers.rival import running_rival
-from weir_lab.bench.comparison.peers.server import free_port
 from weir_lab.bench.consumers.dormitory.breakfast import WARM_UP_MAX, AtWork, Platform, measure
 from weir_lab.bench.consumers.dormitory.ledger import AT_ONCE, CLUSTER, DATABASE, PROCESSES, TOPIC
 from weir_lab.bench.consumers.dormitory.serving import BackEnd, Kept
@@ -28,6 +23,11 @@ from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.machine import families_cpu_seconds, family_cpu_seconds
 from weir_lab.bench.harness.open_files import allow_connections
 from weir_lab.bench.harness.producers import Crew, ProducersFailed
+from weir_lab.bench.sides.contender import Contender, Ran
+from weir_lab.bench.sides.own import running_own
+from weir_lab.bench.sides.peers.activemq import ActiveMq
+from weir_lab.bench.sides.peers.rival import running_rival
+from weir_lab.bench.sides.peers.server import free_port
 
 DIRECT = "direct"
 _STOP_SECONDS = 20.0
@@ -161,7 +161,7 @@ def _weir_work(url: str) -> Iterator[AtWork]:
     bounds = ("--min", "1", "--max", str(PROCESSES), "--json")
     with tempfile.NamedTemporaryFile(suffix=".jsonl") as said:
         process = subprocess.Popen(
-            python("weir_lab.bench.comparison.peers.guard", *python("weir.cli", *words, *bounds)),
+            python("weir_lab.bench.sides.peers.guard", *python("weir.cli", *words, *bounds)),
             stdin=subprocess.PIPE,
             stdout=said,
             env=environment(),

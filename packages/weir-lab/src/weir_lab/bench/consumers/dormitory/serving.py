@@ -16,8 +16,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from weir.errors import Reject
 from weir_lab.bench.consumers.dormitory.ledger import Ledger
-from weir_lab.bench.harness.devices import VALUE_BYTES
 from weir_lab.bench.harness.led import Orders, Ready, be_led, report
+from weir_lab.bench.sides.devices import VALUE_BYTES
 
 #: Connections that the kernel keeps until they are taken; asyncio's own 100 would turn locks away.
 _BACKLOG = 8_192

@@ -26,8 +26,8 @@ from weir.testing.simulator.clients.database import Database
 from weir.testing.simulator.clients.engine import engine_of
 from weir.testing.simulator.clients.loop import VirtualLoop
 from weir.testing.simulator.clients.threads import current_thread, run_in_loop
-from weir_lab.sim.checkers.effects import Ledger, Place
 from weir_lab.sim.history import Seen
+from weir_lab.sim.observations import Ledger, Place
 from weir_lab.sim.programs.program import TOPIC
 from weir_lab.sim.programs.scene import Scene
 from weir_lab.sim.programs.shipped.process import Shipped

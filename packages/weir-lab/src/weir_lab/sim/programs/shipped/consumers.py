@@ -14,8 +14,9 @@ from weir.client.consumer.consumer import Consumer
 from weir.client.core.grants import Grant
 from weir.errors import Disconnected, UnknownCluster, WeirError
 from weir.model.clusters import AckOutcome, Mode
-from weir_lab.sim.history import UNREAD, Ack, Handled, Return, Row, Seen
+from weir_lab.sim.history import Ack, Handled, Return, Seen
 from weir_lab.sim.history import Grant as GrantSeen
+from weir_lab.sim.observations import UNREAD, Row
 from weir_lab.sim.programs.program import TOPIC
 from weir_lab.sim.programs.scene import Scene
 from weir_lab.sim.programs.shipped.process import Shipped

@@ -22,7 +22,7 @@ from weir.errors import Disconnected, Reject, TopicExists, UnknownTopic, WeirErr
 from weir.model.message import Message
 from weir.testing.simulator.clients.loop import VirtualLoop
 from weir.testing.simulator.world import MS
-from weir_lab.sim.checkers.errands import Errands
+from weir_lab.sim.observations import Errands
 from weir_lab.sim.programs.scene import Scene
 from weir_lab.sim.programs.shipped.process import Shipped
 

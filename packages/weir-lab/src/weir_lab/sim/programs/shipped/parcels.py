@@ -13,7 +13,7 @@ from weir.client.producer.receipts import Receipt
 from weir.errors import Disconnected, TopicExists, ValueLost, WeirError
 from weir.model.message import Message
 from weir.testing.simulator.world import MS, SECOND
-from weir_lab.sim.checkers.parcels import Parcel, Parcels
+from weir_lab.sim.observations import Parcel, Parcels
 from weir_lab.sim.programs.scene import Scene
 from weir_lab.sim.programs.shipped.process import CHUNK_BYTES, Shipped
 

@@ -23,8 +23,8 @@ from weir.spark.planning import Cut
 from weir.spark.stream import Offset, Stream
 from weir.testing.simulator.clients.loop import VirtualLoop
 from weir.testing.simulator.world import SECOND
-from weir_lab.sim.checkers.queries import MicroBatch, Query
-from weir_lab.sim.history import UNREAD, Row, Seen
+from weir_lab.sim.history import Seen
+from weir_lab.sim.observations import UNREAD, MicroBatch, Query, Row
 from weir_lab.sim.programs.program import TOPIC
 from weir_lab.sim.programs.scene import Scene
 from weir_lab.sim.programs.shipped.blocking_sockets import dial, sleep

@@ -11,8 +11,9 @@ from weir.errors import Disconnected, OffsetOutOfRange, ValueLost, WeirError
 from weir.model.limits import MIB
 from weir.model.message import Message
 from weir.model.topic import Order
-from weir_lab.sim.history import UNREAD, Operation, Publish, Reading, Row, Seen
 from weir_lab.sim.history import Confirmed as ConfirmedAt
+from weir_lab.sim.history import Operation, Publish, Reading, Seen
+from weir_lab.sim.observations import UNREAD, Row
 from weir_lab.sim.programs.program import TOPIC
 from weir_lab.sim.programs.scene import Scene
 from weir_lab.sim.programs.shipped.process import Shipped

@@ -14,8 +14,8 @@ from weir.client.client import Client, connect
 from weir.commands.consume import Sub, Tail, for_ever
 from weir.commands.output import Form
 from weir.errors import Disconnected, OffsetOutOfRange, UnknownTopic, ValueLost, WeirError
-from weir_lab.sim.checkers.printed import Printed, Taken
-from weir_lab.sim.history import UNREAD, Reading, Row, Seen
+from weir_lab.sim.history import Reading, Seen
+from weir_lab.sim.observations import UNREAD, Printed, Row, Taken
 from weir_lab.sim.programs.program import TOPIC
 from weir_lab.sim.programs.scene import Scene
 from weir_lab.sim.programs.shipped.process import Shipped

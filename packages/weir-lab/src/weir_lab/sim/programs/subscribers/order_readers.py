@@ -10,7 +10,8 @@ from weir.order.roster import NO_BOUND, Roster
 from weir.protocol.client import messages as m
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.world import MS
-from weir_lab.sim.history import Reading, Row
+from weir_lab.sim.history import Reading
+from weir_lab.sim.observations import Row
 from weir_lab.sim.programs.program import TOPIC, Client
 from weir_lab.sim.programs.scene import Scene
 

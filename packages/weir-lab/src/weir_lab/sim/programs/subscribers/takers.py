@@ -8,7 +8,8 @@ from weir.errors import StaleGrant, refusal
 from weir.protocol.client import messages as m
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.world import MS
-from weir_lab.sim.history import Move, Row, SeekAll, TurnTaken, Work
+from weir_lab.sim.history import Move, SeekAll, TurnTaken, Work
+from weir_lab.sim.observations import Row
 from weir_lab.sim.programs.program import Client
 from weir_lab.sim.programs.scene import Scene
 from weir_lab.sim.programs.subscribers.order_readers import OrderReader

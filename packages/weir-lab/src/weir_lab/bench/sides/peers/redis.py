@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from weir_lab.bench.comparison.peers.resp import GROUP, Adding, Reading, command
-from weir_lab.bench.comparison.peers.server import Peer, ask, program
+from weir_lab.bench.sides.peers.resp import GROUP, Adding, Reading, command
+from weir_lab.bench.sides.peers.server import Peer, ask, program
 
 
 class Redis(Peer):

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from weir.testing.nodes.children import environment
-from weir_lab.bench.comparison.peers.dialect import PeerRefused
-from weir_lab.bench.comparison.peers.nats import Nats
-from weir_lab.bench.comparison.peers.natstext import asking, stream_requests
-from weir_lab.bench.comparison.peers.rabbitmq import RabbitMq
-from weir_lab.bench.comparison.peers.server import (
+from weir_lab.bench.sides.peers.dialect import PeerRefused
+from weir_lab.bench.sides.peers.nats import Nats
+from weir_lab.bench.sides.peers.natstext import asking, stream_requests
+from weir_lab.bench.sides.peers.rabbitmq import RabbitMq
+from weir_lab.bench.sides.peers.server import (
     START_SECONDS,
     PeerFailed,
     answers,

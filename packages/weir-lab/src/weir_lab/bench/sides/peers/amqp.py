@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from weir_lab.bench.comparison.peers.dialect import OneByOne, PeerRefused, Records, refused
+from weir_lab.bench.sides.peers.dialect import OneByOne, PeerRefused, Records, refused
 
 _PROTOCOL = b"AMQP\0\0\x09\x01"
 _FRAME = struct.Struct(">BHI")

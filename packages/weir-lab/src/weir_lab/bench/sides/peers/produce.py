@@ -1,4 +1,4 @@
-"""The producer process of a peer: `python -m weir_lab.bench.comparison.peers.produce`, led over its
+"""The producer process of a peer: `python -m weir_lab.bench.sides.peers.produce`, led over its
 pipes.
 
 It takes a `PeerPlan`, reports `Ready`, waits for the order to go, and reports `Done`.
@@ -11,11 +11,11 @@ import time
 
 import msgspec
 
-from weir_lab.bench.comparison.peers.load import Producer, connected
-from weir_lab.bench.comparison.peers.peers import peer
 from weir_lab.bench.harness.led import Orders, Ready, be_led, report
 from weir_lab.bench.harness.payload import Block
 from weir_lab.bench.harness.produce import Done, rehearse
+from weir_lab.bench.sides.peers.load import Producer, connected
+from weir_lab.bench.sides.peers.peers import peer
 
 #: Connecting many at once would only make them wait for each other.
 _OPENING_AT_ONCE = 64

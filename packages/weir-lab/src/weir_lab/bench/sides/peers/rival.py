@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from weir_lab.bench.comparison.own import PROCESSES_MAX, chunk_of
-from weir_lab.bench.comparison.peers.load import Consumer, Producer, connected
-from weir_lab.bench.comparison.peers.produce import PeerPlan
-from weir_lab.bench.comparison.peers.server import Peer, PeerFailed, running_peer
-from weir_lab.bench.comparison.side import Take
 from weir_lab.bench.harness.machine import family_cpu_seconds
 from weir_lab.bench.harness.payload import Block
 from weir_lab.bench.harness.produce import Done
 from weir_lab.bench.harness.producers import Crew
+from weir_lab.bench.sides.own import PROCESSES_MAX, chunk_of
+from weir_lab.bench.sides.peers.load import Consumer, Producer, connected
+from weir_lab.bench.sides.peers.produce import PeerPlan
+from weir_lab.bench.sides.peers.server import Peer, PeerFailed, running_peer
+from weir_lab.bench.sides.side import Take
 
 #: Messages under way from all producers together; with more of them no peer got faster.
 _UNDER_WAY = 6_400
@@ -76,7 +76,7 @@ class Rival:
             )
             for number in range(processes)
         ]
-        return Crew("weir_lab.bench.comparison.peers.produce", plans, Done)
+        return Crew("weir_lab.bench.sides.peers.produce", plans, Done)
 
     @asynccontextmanager
     async def consume(self, topic: str, size: int, take: Take) -> AsyncIterator[RivalConsuming]:

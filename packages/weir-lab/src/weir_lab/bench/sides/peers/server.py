@@ -16,8 +16,8 @@ from pathlib import Path
 
 from weir.errors import WeirError
 from weir.testing.nodes.children import environment, python
-from weir_lab.bench.comparison.peers.dialect import Consuming, Publishing, refused
 from weir_lab.bench.harness.machine import family
+from weir_lab.bench.sides.peers.dialect import Consuming, Publishing, refused
 
 START_SECONDS = 90.0
 _STOP_SECONDS = 20.0
@@ -99,7 +99,7 @@ class Peer(ABC):
         self._output = folder / "output"
         with self._output.open("ab") as log:
             self._process = subprocess.Popen(
-                python("weir_lab.bench.comparison.peers.guard", *command),
+                python("weir_lab.bench.sides.peers.guard", *command),
                 # It closes when this process ends, however it does, and the guard ends the peer.
                 stdin=subprocess.PIPE,
                 stdout=log,

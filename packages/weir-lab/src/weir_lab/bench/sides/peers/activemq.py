@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from weir_lab.bench.comparison.peers.server import NotInstalled, Peer, package_version, program
-from weir_lab.bench.comparison.peers.stomp import Sending, Subscribing
+from weir_lab.bench.sides.peers.server import NotInstalled, Peer, package_version, program
+from weir_lab.bench.sides.peers.stomp import Sending, Subscribing
 
 _HOME = Path("/usr/share/activemq")
 _CONFIG = """\

@@ -6,8 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
-from weir_lab.bench.comparison.peers.natstext import Publishing, Pulling, asking, stream_requests
-from weir_lab.bench.comparison.peers.server import PEERS_FOLDER, Peer, ask, program
+from weir_lab.bench.sides.peers.natstext import Publishing, Pulling, asking, stream_requests
+from weir_lab.bench.sides.peers.server import PEERS_FOLDER, Peer, ask, program
 
 
 class Nats(Peer):

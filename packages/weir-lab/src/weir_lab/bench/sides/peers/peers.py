@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from weir_lab.bench.comparison.peers.activemq import ActiveMq
-from weir_lab.bench.comparison.peers.nats import Nats
-from weir_lab.bench.comparison.peers.rabbitmq import RabbitMq
-from weir_lab.bench.comparison.peers.redis import Redis
-from weir_lab.bench.comparison.peers.server import Peer
-from weir_lab.bench.comparison.peers.sets import SET, NatsSet, RabbitMqSet
+from weir_lab.bench.sides.peers.activemq import ActiveMq
+from weir_lab.bench.sides.peers.nats import Nats
+from weir_lab.bench.sides.peers.rabbitmq import RabbitMq
+from weir_lab.bench.sides.peers.redis import Redis
+from weir_lab.bench.sides.peers.server import Peer
+from weir_lab.bench.sides.peers.sets import SET, NatsSet, RabbitMqSet
 
 PEERS: dict[str, type[Peer]] = {
     peer.name: peer for peer in (Redis, Nats, RabbitMq, ActiveMq, NatsSet, RabbitMqSet)

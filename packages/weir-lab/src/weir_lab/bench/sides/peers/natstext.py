@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from secrets import token_hex
 
-from weir_lab.bench.comparison.peers.dialect import Marker, OneByOne, Records, refused
+from weir_lab.bench.sides.peers.dialect import Marker, OneByOne, Records, refused
 
 DURABLE = "g"
 _CONNECT = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from weir_lab.bench.comparison.peers.dialect import Marker, OneByOne, refused
+from weir_lab.bench.sides.peers.dialect import Marker, OneByOne, refused
 
 GROUP = b"g"
 _COUNT = b"2000"

@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from weir_lab.bench.comparison.peers import amqp, rabbitstream
-from weir_lab.bench.comparison.peers.dialect import Consuming, Publishing
-from weir_lab.bench.comparison.peers.server import (
+from weir_lab.bench.sides.peers import amqp, rabbitstream
+from weir_lab.bench.sides.peers.dialect import Consuming, Publishing
+from weir_lab.bench.sides.peers.server import (
     Peer,
     PeerFailed,
     answers,

@@ -1,4 +1,4 @@
-"""Devices in a process: `python -m weir_lab.bench.harness.devices`, led over its pipes.
+"""Devices in a process: `python -m weir_lab.bench.sides.devices`, led over its pipes.
 
 Each connects at its moment of the burst, sends one message, and keeps its connection while it waits
 for the confirm. One thread and epoll: eight thousand devices must not cost what is measured.
@@ -22,10 +22,10 @@ import msgspec
 
 from weir.errors import WeirError
 from weir.protocol.device import codec as device
-from weir_lab.bench.comparison.peers.peers import peer
 from weir_lab.bench.harness.led import Orders, Ready, be_led, report
 from weir_lab.bench.harness.open_files import allow_connections
 from weir_lab.bench.harness.payload import Block
+from weir_lab.bench.sides.peers.peers import peer
 
 VALUE_BYTES = 24
 #: From one address to one port a machine has some 28,000 connections: spread over several.

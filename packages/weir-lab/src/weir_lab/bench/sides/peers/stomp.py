@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from weir_lab.bench.comparison.peers.dialect import Marker, OneByOne, Records, refused
+from weir_lab.bench.sides.peers.dialect import Marker, OneByOne, Records, refused
 
 _CONNECT = b"CONNECT\naccept-version:1.1\nhost:localhost\n\n\0"
 _PREFETCH = 2_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from weir_lab.bench.comparison.peers.dialect import refused
+from weir_lab.bench.sides.peers.dialect import refused
 
 _HEAD = struct.Struct(">IHH")
 _DECLARE, _PUBLISH, _CONFIRM, _ERROR = 0x0001, 0x0002, 0x0003, 0x0004

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import cast
 
 from weir.errors import Disconnected
-from weir_lab.bench.comparison.peers.dialect import Consuming, Publishing
 from weir_lab.bench.harness.payload import Block
+from weir_lab.bench.sides.peers.dialect import Consuming, Publishing
 
 CONNECT_SECONDS = 30.0
 

@@ -15,11 +15,11 @@ from weir.client.reader.reader import Reader
 from weir.model.limits import KIB, MIB
 from weir.testing.nodes.node import NodeFailed, Serving, running_node
 from weir.testing.nodes.node_set import running_set
-from weir_lab.bench.comparison.side import Take
 from weir_lab.bench.harness.machine import families_cpu_seconds
 from weir_lab.bench.harness.payload import Block
 from weir_lab.bench.harness.produce import Done, Plan
 from weir_lab.bench.harness.producers import Crew, Producers
+from weir_lab.bench.sides.side import Take
 
 PROCESSES_MAX = 2
 #: A batch of one producer, as far as that stays well under a MiB.

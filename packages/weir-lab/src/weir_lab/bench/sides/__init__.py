@@ -1,0 +1,1 @@
+"""Brokers that are measured: weir, its peers, and the devices that publish to them."""
