@@ -25,6 +25,16 @@ $(STAMP): $(wildcard packages/*/pyproject.toml) constraints.txt
 		-e packages/weir-raft -e 'packages/weir-mq[arrow,compress,fast,inbox,spark]' -e 'packages/weir-lab[dev]'
 	@touch $@
 
+SITE_STAMP := $(VENV)/.installed-site
+$(SITE_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
+		-e packages/weir-raft -e packages/weir-mq -e 'packages/weir-lab[docs]'
+	@touch $@
+
+.PHONY: site
+site: $(SITE_STAMP) ## Build the documentation as a site in build/site; a broken link fails
+	$(BIN)/python -m sphinx -q -W --keep-going -j auto -c tools/site . build/site
+
 .PHONY: demo
 demo: $(STAMP) ## Show weir at work, from publish to Spark
 	$(BIN)/weir demo

@@ -19,7 +19,7 @@ file and rolls no dice.
     weir.testing.world(seed=7, nodes=3).run(scenario)
 
 `world` plays your application, the client that ships, and whole nodes on disks, networks and clocks
-that fail, by a seed: docs/TESTING.md.
+that fail, by a seed: docs/how-to/simulate.md.
 
 The names load on first use (PEP 562): neither the simulator nor pytest is needed for a node.
 """

@@ -1,9 +1,8 @@
-"""Every Python example of docs/HANDLERS.md runs, and does what the page says."""
+"""Every program of examples/handlers runs, and does what docs/how-to/handlers.md says."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 import sqlite3
 import subprocess
 import sys
@@ -18,34 +17,33 @@ from weir.server.processes.interpreter import environment
 
 ROOT = Path(__file__).parents[5]
 URL = "weir://localhost:6800"
-_FENCE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
 def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The examples by their first lines; databases of theirs go to a folder of this test."""
+    """The programs by their names; databases of theirs go to a folder of this test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "example", None)  # so that it is put back afterwards
-    page = (ROOT / "docs" / "HANDLERS.md").read_text(encoding="utf-8")
-    return {code.splitlines()[0]: code for code in _FENCE.findall(page)}
+    folder = ROOT / "examples" / "handlers"
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))}
 
 
 def run(code: str, url: str) -> dict[str, Any]:
     """Run an example as a module, and return what it defines."""
     module = sys.modules["example"] = ModuleType("example")  # SQLAlchemy looks for it there
-    exec(compile(code.replace(URL, url), "docs/HANDLERS.md", "exec"), module.__dict__)
+    exec(compile(code.replace(URL, url), "example", "exec"), module.__dict__)
     return module.__dict__
 
 
 def test_there_are_so_many(examples: dict[str, str]) -> None:
-    assert [*examples] == ["# ledger.py", "import weir", "import asyncio", "# test_ledger.py"]
+    assert [*examples] == ["ledger.py", "options.py", "sessions.py", "test_ledger.py"]
 
 
 def test_the_quick_start_records_each_unlock(
     node: Any, examples: dict[str, str], all_done: Any
 ) -> None:
     async def test() -> None:
-        app = run(examples["# ledger.py"], node.url)["app"]
+        app = run(examples["ledger.py"], node.url)["app"]
         async with weir.connect(node.url) as w:
             await w.create_topic("unlocks", partitions=2)
             await w.publish("unlocks", {"door": "A17"})
@@ -64,7 +62,7 @@ def test_options_and_hooks(
     node: Any, examples: dict[str, str], capsys: pytest.CaptureFixture[str], all_done: Any
 ) -> None:
     async def test() -> None:
-        app = run(examples["import weir"], node.url)["app"]
+        app = run(examples["options.py"], node.url)["app"]
         async with weir.connect(node.url) as w:
             await w.create_topic("payments")
             await w.create_topic("bills")
@@ -79,7 +77,7 @@ def test_options_and_hooks(
 
 def test_effects_with_async_sessions(node: Any, examples: dict[str, str], all_done: Any) -> None:
     async def test() -> None:
-        names = run(examples["import asyncio"], node.url)
+        names = run(examples["sessions.py"], node.url)
         async with weir.connect(node.url) as w:
             await w.create_topic("unlocks")
             for door in "AB":
@@ -97,7 +95,7 @@ def test_effects_with_async_sessions(node: Any, examples: dict[str, str], all_do
 
 def test_the_tests_on_the_page_pass(tmp_path: Path, examples: dict[str, str]) -> None:
     for name in ("ledger.py", "test_ledger.py"):
-        (tmp_path / name).write_text(examples[f"# {name}"], encoding="utf-8")
+        (tmp_path / name).write_text(examples[name], encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_ledger.py"],
         cwd=tmp_path,

@@ -12,7 +12,8 @@ import pytest
 from weir.cli.main import whole_command
 
 ROOT = Path(__file__).parents[5]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")),
+         *sorted((ROOT / "docs/how-to").glob("*.md"))]  # fmt: skip
 COMMAND = whole_command()
 
 

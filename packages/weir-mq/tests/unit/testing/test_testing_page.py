@@ -14,15 +14,12 @@ import weir
 
 ROOT = Path(__file__).parents[5]
 SOURCE = Path(weir.__file__).parents[1]
-_FENCE = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    page = (ROOT / "docs/TESTING.md").read_text(encoding="utf-8")
-    found = _FENCE.findall(page)
-    assert [name for name, _ in found] == ["charging.py", "conftest.py", "test_charging.py"]
-    for name, code in found:
+    for name in ("charging.py", "conftest.py", "test_charging.py"):
+        code = (ROOT / "examples" / "worlds" / name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(code, encoding="utf-8")
     return tmp_path
 

@@ -1,0 +1,1 @@
+pytest_plugins = "weir.testing.pytest_worlds"
