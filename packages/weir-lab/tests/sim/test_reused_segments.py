@@ -8,7 +8,7 @@ import pytest
 
 from weir.broker.produce import appender
 from weir.storage.scan.segment_scan import Scan
-from weir.storage.segment_lifecycle import Upkeep
+from weir.storage.segment_lifecycle import SegmentLifecycle
 from weir.testing.simulator.world import MS
 from weir_lab.sim.run import run_seeds
 from weir_lab.sim.shape import Shape
@@ -22,9 +22,9 @@ def test_every_promise_is_kept_while_segments_are_used_again(
 ) -> None:
     freed: list[str] = []
     known: list[str] = []
-    saved, taken = Upkeep.saved, Scan.known
+    saved, taken = SegmentLifecycle.saved, Scan.known
 
-    def save(self: Upkeep) -> None:
+    def save(self: SegmentLifecycle) -> None:
         freed.extend(segment.name for segment in self._planned)
         saved(self)
 
@@ -34,7 +34,7 @@ def test_every_promise_is_kept_while_segments_are_used_again(
 
     # Small segments take small entries only.
     monkeypatch.setattr(appender, "ENTRY_BYTES_MAX", 5_000)
-    monkeypatch.setattr(Upkeep, "saved", save)
+    monkeypatch.setattr(SegmentLifecycle, "saved", save)
     monkeypatch.setattr(Scan, "known", take)
     broken = [one.report() for one in run_seeds(0, SEEDS, SHAPE) if one.violations]
     assert not broken, "\n\n".join(broken[:3])

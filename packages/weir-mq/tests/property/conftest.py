@@ -153,7 +153,7 @@ class Driver:
         rows = [
             stored
             for index in range(1, (has.last_index if has else 0) + 1)
-            if (stored := recovered.log.stored(group, index))
+            if (stored := recovered.log.reader.stored(group, index))
         ]
         assert {e.index: e.position for e in rows} == life.entries
         if not rows and has and self.needed[group] > 1:
@@ -162,7 +162,7 @@ class Driver:
             item = self.appended[stored.position]
             assert isinstance(item, tuple)
             assert (stored.term, stored.kind) == (item[0].term, item[0].kind)
-            assert recovered.log.load(stored) == item[1]
+            assert recovered.log.reader.load(stored) == item[1]
 
     def append(self) -> None:
         dice = self.dice
@@ -237,7 +237,9 @@ class Driver:
 
     def durable_index(self, group: int) -> int:
         index = self.last_index(group)
-        while (stored := self.log.stored(group, index)) and stored.position >= self.log.durable:
+        while (
+            stored := self.log.reader.stored(group, index)
+        ) and stored.position >= self.log.reader.durable:
             index -= 1
         return index
 
@@ -255,11 +257,11 @@ class Driver:
         self.disk.kill()
         self.saved += 1
         self.note(data.groups)
-        before = len(list(self.log._segments))
-        copies = len(self.log._upkeep.copies._naming)
+        before = len(list(self.log.segments))
+        copies = len(self.log.copies._naming)
         self.log.checkpoint_saved()
         self.copied += copies
-        self.reused += before - len(list(self.log._segments))
+        self.reused += before - len(list(self.log.segments))
         for group in GROUPS:
             if self.dice.random() < (0.05 if self.lasting and group == SLOW else 0.7):
                 index = self.applied[group] + 1 - self.dice.choice((0, 0, 1, 3))
@@ -282,9 +284,9 @@ class Driver:
 
     def copy(self) -> None:
         """Copy some of what outlived its segments, or begin to."""
-        self.log.set_class(SLOW, self.dice.randint(1, 5))
+        self.log.copies.set_class(SLOW, self.dice.randint(1, 5))
         for _ in range(self.dice.randrange(24)):
-            piece = self.log.next_copy()
+            piece = self.log.copies.next_piece()
             if piece is None:
                 continue
             if self.dice.random() < 0.1:
@@ -296,7 +298,7 @@ class Driver:
             except OSError:
                 found = None
             self.disk.kill()
-            self.log.copied(piece, found)
+            self.log.copies.copied(piece, found)
         if self.dice.random() < 0.7:
             self.checkpoint()
         self.look()
@@ -307,12 +309,12 @@ class Driver:
         """All that is durable and needed is there to be read, wherever it lies now."""
         for group in GROUPS:
             for index in range(self.needed[group], self.durable_index(group) + 1):
-                stored = self.log.stored(group, index)
+                stored = self.log.reader.stored(group, index)
                 assert stored is not None
                 item = self.appended[stored.position]
                 assert isinstance(item, tuple)
                 assert (item[0].group, item[0].index) == (group, index)
-                assert self.log.load(stored) == item[1]
+                assert self.log.reader.load(stored) == item[1]
 
     def flush(self) -> None:
         flush = self.log.next_flush()
@@ -329,7 +331,7 @@ class Driver:
         flush.run(self.disk)
         self.disk.kill()
         self.log.flushed(flush)
-        self.promised = self.log.durable
+        self.promised = self.log.reader.durable
         self.save_position()
 
     def save_position(self) -> None:
@@ -356,12 +358,12 @@ class Driver:
             elif roll < 0.75:
                 self.log.mark_idle()
                 self.flush()
-            elif roll < 0.8 and (spare := self.log.wants_spare()):
+            elif roll < 0.8 and (spare := self.log.spares.wants()):
                 if self.dice.random() < 0.2:
                     self.disk.cut_after(self.dice.randrange(4))
                 spare.run(self.disk)
                 self.disk.kill()
-                self.log.spare_ready(spare)
+                self.log.spares.made(spare)
             elif roll < 0.9:
                 self.checkpoint()
             elif roll < 0.96:

@@ -96,8 +96,8 @@ class Written:
             if group != LASTING:
                 self.log.drop_below(group, last - 9)
         for _ in range(20):
-            if (piece := self.log.next_copy()) is not None:
-                self.log.copied(piece, piece.run(self.disk))
+            if (piece := self.log.copies.next_piece()) is not None:
+                self.log.copies.copied(piece, piece.run(self.disk))
 
     def starts(self) -> dict[int, int]:
         return {group: self.log._groups[group].first for group in GROUPS}
@@ -117,10 +117,10 @@ def disk_with(files: dict[str, bytes]) -> SimDisk:
 
 def loaded(log: Log, group: int, index: int) -> bytes | None:
     """The bytes of an entry; None where they are refused for a reason that names a place."""
-    stored = log.stored(group, index)
+    stored = log.reader.stored(group, index)
     assert stored is not None, f"entry {index} of group {group} is missing, and nobody says so"
     try:
-        return log.load(stored)
+        return log.reader.load(stored)
     except LogDamaged as damaged:
         text = str(damaged)
         place = f"position {damaged.position:,} in segment-0"
@@ -149,8 +149,8 @@ def judge(recovered: Recovered, written: Written) -> int:
 def test_the_log_is_whole_before_anything_is_changed(written: Written) -> None:
     kinds = {name.rsplit("-", 1)[0] for name in written.files}
     assert {"segment", "index", "checkpoint"} <= kinds
-    assert min(one.base for one in written.log._segments) > 0, "files were used again"
-    copies = written.log._segments.copies
+    assert min(one.base for one in written.log.segments) > 0, "files were used again"
+    copies = written.log.segments.copies
     assert len(copies) > 1, "one is full and one is open"
     assert index_name(copies[0].name) in written.files
     recovered = recover(disk_with(written.files), SETTINGS)
@@ -189,7 +189,7 @@ def mend(recovered: Recovered, disk: SimDisk) -> None:
     """What a peer's snapshots begin anew is whole, for good, and no other vote is trusted."""
     log = recovered.log
     damaged = [group for group, found in recovered.groups.items() if found.damage]
-    damaged += [group for group in GROUPS if group not in damaged and log.lost_of(group)]
+    damaged += [group for group in GROUPS if group not in damaged and log.lifecycle.lost_of(group)]
     applied = {}
     for group in damaged[: len(damaged) // 2 + 1]:
         applied[group] = 1_000
@@ -207,7 +207,7 @@ def mend(recovered: Recovered, disk: SimDisk) -> None:
         for group in damaged:
             one = found.groups.get(group)
             assert bool(one and one.damage is None) == (group in applied)
-            assert one or found.log.lost_of(group)
+            assert one or found.log.lifecycle.lost_of(group)
         for group in applied:
             assert (found.groups[group].last_index, found.groups[group].unreadable) == (1_002, 0)
             assert loaded(found.log, group, 991) == U64.pack(991) * 9
@@ -241,16 +241,16 @@ def test_without_index_files_and_with_one_checkpoint_all_is_there(written: Writt
     assert judge(recovered, written) == 0
     while chore := recovered.log.next_chore():
         chore.run(disk)
-    row = list(written.log._segments)
+    row = list(written.log.segments)
     wanted = {"checkpoint", "checkpoint-copy", *(index_name(one.name) for one in row[:-1])}
     assert wanted <= set(disk.names())
 
 
 def test_a_lost_segment_costs_its_own_entries_and_no_more(written: Written) -> None:
     """Below the checkpoint, index file or not."""
-    place = written.log.stored(65536, written.starts()[65536] + 6)
+    place = written.log.reader.stored(65536, written.starts()[65536] + 6)
     assert place is not None
-    first = written.log._segments.find(place.position)
+    first = written.log.segments.find(place.position)
     known = [index_name(first.name)]
     for leave in (known, []):
         name = known[0].replace("index", "segment")
@@ -265,9 +265,9 @@ def test_a_lost_segment_costs_its_own_entries_and_no_more(written: Written) -> N
 
 @pytest.mark.parametrize("index", ["with", "without"])
 def test_a_lost_class_segment_costs_its_own_entries_for_good(written: Written, index: str) -> None:
-    lost = written.log._segments.copies[0].name
+    lost = written.log.segments.copies[0].name
     places = written.log._groups[LASTING]._places
-    lying = sum(written.log._segments.find(place).name == lost for place in places)
+    lying = sum(written.log.segments.find(place).name == lost for place in places)
     gone = {lost, *([index_name(lost)] if index == "without" else [])}
     disk = disk_with({n: d for n, d in written.files.items() if n not in gone})
     for _ in range(3):
@@ -287,9 +287,9 @@ def test_a_flip_in_each_frame_of_a_class_segment_costs_one_entry(
     """Wherever it is: in a payload, in a header, told of by an index file or read by a start."""
     groups = written.log._groups
     places = {
-        stored.place: written.log._segments.find(stored.place)
+        stored.place: written.log.segments.find(stored.place)
         for index in range(1, groups[LASTING].last + 1)
-        if (stored := written.log.stored(LASTING, index)) and stored.place != stored.position
+        if (stored := written.log.reader.stored(LASTING, index)) and stored.place != stored.position
     }
     assert len({segment.name for segment in places.values()}) > 1
     for place, segment in places.items():
@@ -312,15 +312,15 @@ def test_a_flip_in_each_frame_of_a_class_segment_costs_one_entry(
 
 
 def test_the_scrub_finds_what_rots_in_a_class_segment(written: Written) -> None:
-    for segment in written.log._segments.copies:
+    for segment in written.log.segments.copies:
         disk = disk_with(written.files)
-        held = written.log.hold_closed(segment.base)
+        held = written.log.reader.hold_closed(segment.base)
         assert held == segment
-        assert not scrubbed(disk, written.log.scrub(segment)), "it is sound up to its end"
+        assert not scrubbed(disk, written.log.reader.scrub(segment)), "it is sound up to its end"
         disk.flip(segment.name, 4096 + 70)
-        (bad,) = scrubbed(disk, written.log.scrub(segment))
+        (bad,) = scrubbed(disk, written.log.reader.scrub(segment))
         assert bad.segment == segment.name
-        written.log.let_go(segment)
+        written.log.reader.let_go(segment)
 
 
 def scrubbed(disk: SimDisk, piece: ScrubPiece | None) -> list[LogDamaged]:

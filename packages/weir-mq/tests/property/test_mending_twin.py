@@ -132,9 +132,9 @@ def test_what_was_filled_in_is_as_if_it_had_never_rotted(seed: int) -> None:
     for group, index in whole._groups.items():
         for at in range(index.first, index.last + 1):
             if dice.random() < share:
-                stored = whole.stored(group, at)
+                stored = whole.reader.stored(group, at)
                 assert stored is not None
-                segment = whole._segments.find(stored.place)
+                segment = whole.segments.find(stored.place)
                 place = stored.place - segment.base + HEADER_SIZE
                 disk.flip(segment.name, place + dice.randrange(stored.length))
     found = recover(disk, SETTINGS)
@@ -146,14 +146,14 @@ def test_what_was_filled_in_is_as_if_it_had_never_rotted(seed: int) -> None:
         )
         filled: dict[int, Filled] = {}
         for at in dice.sample(one.rotten, len(one.rotten)):
-            stored = whole.stored(group, at)
+            stored = whole.reader.stored(group, at)
             assert stored is not None
-            piece = found.log.mend(group, at, whole.load(stored))
+            piece = found.log.reader.mend(group, at, whole.reader.load(stored))
             assert piece is not None
             assert not piece.run(disk).bad
-            assert found.log.mended(piece)
+            assert found.log.reader.mended(piece)
             filled[at] = filled_by(piece)
-        found.log.fill(group, filled)
+        found.log.reader.fill(group, filled)
     assert rows(found.log) == rows(whole)
     again = recover(disk, SETTINGS)
     assert rows(again.log) == rows(whole)

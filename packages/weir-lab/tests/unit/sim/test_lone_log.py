@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.storage.segments.spare_files import Reserve
+from weir.storage.segments.spare_files import SpareFiles
 from weir_lab.sim.scenarios.lone_log import play_log
 from weir_lab.sim.shape import NODE
 
@@ -13,13 +13,13 @@ def test_a_log_keeps_what_was_durable_however_often_its_files_are_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     again: list[str] = []
-    honest = Reserve.recycle
+    honest = SpareFiles.recycle
 
-    def recycle(self: Reserve, names: list[str]) -> list[str]:
+    def recycle(self: SpareFiles, names: list[str]) -> list[str]:
         again.extend(names)
         return honest(self, names)
 
-    monkeypatch.setattr(Reserve, "recycle", recycle)
+    monkeypatch.setattr(SpareFiles, "recycle", recycle)
     outcomes = [play_log(seed, NODE) for seed in range(12)]
     assert not [one.report() for one in outcomes if one.violations]
     assert min(one.operations for one in outcomes) >= 200

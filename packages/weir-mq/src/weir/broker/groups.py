@@ -107,7 +107,7 @@ class Groups:
         """Restore a group of this shard's logs; it does nothing before it is told to `run`."""
         writer = self._writers[self._layout.log_of(id)]
         recovered, snapshot = writer.recovered.get(id), writer.snapshots.get(id)
-        if recovered is None and (lost := writer.log.lost_of(id)) is not None:
+        if recovered is None and (lost := writer.log.lifecycle.lost_of(id)) is not None:
             recovered = RecoveredGroup(None, 0, lost, hard_state_lost=True)
         storage = LogStorage(writer.log, id, recovered, snapshot)
         context = self._multi.context(id)
@@ -164,7 +164,7 @@ class Groups:
         for writer in self._writers.values():
             for id in {*writer.recovered, *writer.snapshots} - writer.groups.keys():
                 writer.forget(id)
-            writer.log.know_all()
+            writer.log.lifecycle.know_all()
 
     def open_topic(self, topic: Topic) -> None:
         """Take a topic that the registry made or changed."""
@@ -179,7 +179,7 @@ class Groups:
             writer = self._writers.get(self._layout.log_of(id))
             if writer is None:
                 continue
-            writer.log.set_class(id, class_of(topic.settings.retention_ms))
+            writer.log.copies.set_class(id, class_of(topic.settings.retention_ms))
             if id not in writer.groups:
                 self._open_partition(id, writer.snapshots.get(id))
             elif not self._lies_here(id) or self._comes_again(writer.groups[id]):
@@ -202,7 +202,7 @@ class Groups:
         group.is_placed_elsewhere = len(voters) > 1
         if group.is_read_as_it_lies:  # beyond what could be applied, too
             find_out(group, state)
-            state.next_offset = max(state.next_offset, writer.log.next_offset(id))
+            state.next_offset = max(state.next_offset, writer.log.reader.next_offset(id))
         topic = self._topics.catalog.by_id(topic_of(id))
         pauses = () if topic is None else topic.pauses
         partition = Partition(group, state, self._shared, writer, pauses)
@@ -259,7 +259,7 @@ def find_out(group: Group, state: PartitionState) -> None:
     """
     walk = _Walk(group, state)
     walk.run(group.past)
-    group.log.disbelieve(group.id, walk.undecided)
+    group.log.reader.disbelieve(group.id, walk.undecided)
     state.scatterings.batches.clear()
     state.scatterings.producers.clear()
 
@@ -276,7 +276,7 @@ class _Walk:
         self._open: dict[Attempt, tuple[int, int, int]] = {}
         for attempt, prepared in state.scatterings.batches.items():
             offset, last = prepared.answer.offset, group.past.last_index()
-            reading = group.log.read(group.id, offset, 1, last)
+            reading = group.log.reader.read(group.id, offset, 1, last)
             entries = reading.entries if reading is not None else ()
             self._open[attempt] = entries[0].index if entries else 0, offset, prepared.behind
 

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 
 from weir.codec.fields import Buffer, padding
 from weir.storage.background_jobs import Chore
-from weir.storage.compaction.copy_piece import CopyPiece
 from weir.storage.disk import Disk
 from weir.storage.entries.group_index import GroupIndex
-from weir.storage.errors import BadRecord, LogDamaged
+from weir.storage.entries.reads import Cache
+from weir.storage.errors import BadRecord
 from weir.storage.format.checkpoint import Body, Checkpoint
 from weir.storage.format.frame import Kind, frame_size, pack
 from weir.storage.format.index_file import IndexFile
@@ -25,19 +25,18 @@ from weir.storage.format.record import HardState, Record
 from weir.storage.format.rows import Rows, gone
 from weir.storage.format.segment import SMALL_FRAME, Segment, mark_frame, pack_header
 from weir.storage.format.snapshots import Base, records
-from weir.storage.log_lookups import Lookups
-from weir.storage.segment_lifecycle import Upkeep
+from weir.storage.log_reader import LogReader
+from weir.storage.segment_lifecycle import SegmentLifecycle
 from weir.storage.segments.flush import Flush, Staged
-from weir.storage.segments.scrub import Scrubbed
 from weir.storage.segments.segment_list import Segments
-from weir.storage.segments.spare_files import Reserve, Spare
+from weir.storage.segments.spare_files import SpareFiles
 from weir.storage.settings import Settings
 
 #: What each entry is compared with: looking them up in their class takes longer than that.
 _HARD_STATE, _BATCHES = Kind.HARD_STATE, Kind.BATCHES
 
 
-class Log(Lookups):
+class Log:
     """One numbered log: the frames of all its groups, in one row of segments."""
 
     def __init__(
@@ -45,20 +44,30 @@ class Log(Lookups):
         disk: Disk,
         settings: Settings,
         segments: Segments,
-        reserve: Reserve,
+        spares: SpareFiles,
         groups: dict[int, GroupIndex],
-        upkeep: Upkeep,
+        lifecycle: SegmentLifecycle,
         tail: int,
         bound: int,
     ) -> None:
         """Go on at position `tail`, below which all is durable, with the bound found there."""
-        super().__init__(disk, settings, segments, groups, tail)
-        self._reserve = reserve
-        self._upkeep = upkeep
-        self._tail = tail
+        self.settings = settings
+        self.segments = segments
+        #: The files kept ready for the segments to come.
+        self.spares = spares
+        #: What becomes of segments that are full, and the copies of what outlives them.
+        self.lifecycle = lifecycle
+        self.copies = lifecycle.copies
+        self._groups = groups
+        self._cache = Cache(settings.cache_bytes_max)
+        #: What lies in the log.
+        self.reader = LogReader(settings.log, disk, segments, groups, self._cache, tail)
+        #: The position of the next frame.
+        self.tail = tail
         self._limit = segments.last.limit if segments else tail
         self._generation = segments.last.generation if segments else 0
-        self._staged: Staged | None = None
+        #: What no flush has taken yet.
+        self.staged: Staged | None = None
         self._flight: Flush | None = None
         self._marked = -1
         #: How far promises may go: durable, on its way, and as it was found.
@@ -74,32 +83,17 @@ class Log(Lookups):
             self._touched = {group for group, index in groups.items() if index.uses(base, end)}
 
     @property
-    def tail(self) -> int:
-        """The position of the next frame."""
-        return self._tail
-
-    @property
     def filled(self) -> float:
         """Which part of the last segment is used, from 0 to 1; 1 if a flush waits for the next."""
-        if not self._segments or self._reserve.holds_back:
+        if not self.segments or self.spares.holds_back:
             return 1.0
-        last = self._segments.last
-        return (self._tail - last.base) / last.size
+        last = self.segments.last
+        return (self.tail - last.base) / last.size
 
     @property
     def room_bytes(self) -> int:
         """What can still be written without a new file: the last segment's rest and the spares."""
-        return self._limit - self._tail + self._reserve.ready_bytes
-
-    @property
-    def gone(self) -> int:
-        """How many times something was let go of that a checkpoint may free segments for."""
-        return self._upkeep.gone
-
-    @property
-    def waiting(self) -> bool:
-        """Whether something is staged that no flush has taken yet."""
-        return self._staged is not None
+        return self._limit - self.tail + self.spares.ready_bytes
 
     # -- writing -----------------------------------------------------------------------------
 
@@ -114,19 +108,19 @@ class Log(Lookups):
         record.check(self.settings.entry_bytes_max)
         if index is not None:
             index.check(record.index)
-        if index is None and self._upkeep.is_gone(record.group):
+        if index is None and self.lifecycle.is_gone(record.group):
             # So that a start knows it too, whatever the checkpoint that it finds says of the group.
             self.install(record.group, 0, 0, 0, 0, (b"",))
             index = self._groups[record.group]
         position = self._put(record, token)
         if kind is _HARD_STATE:
             state = HardState.unpack(b"".join(record.payload))
-            self._upkeep.hard_states[record.group] = state
+            self.lifecycle.hard_states[record.group] = state
         else:
             if index is None:
-                index = self._upkeep.begin(record.group, record.index)
+                index = self.lifecycle.begin(record.group, record.index)
             elif record.index <= index.last:
-                self._upkeep.supersede(position, index.position_of(record.index))
+                self.lifecycle.supersede(position, index.position_of(record.index))
             index.add(
                 record.index, record.term, kind, position, size,
                 record.first_offset, record.next_offset, record.stamp,
@@ -156,36 +150,36 @@ class Log(Lookups):
         if not 0 <= base_index <= index:
             raise BadRecord(f"a snapshot of entry {index} cannot stand on entry {base_index}")
         base = Base(base_index, base_term)
-        state = self._upkeep.hard_states.get(group, HardState(0, 0, 0))
+        state = self.lifecycle.hard_states.get(group, HardState(0, 0, 0))
         room = self.settings.entry_bytes_max
         # No flush is taken in between: it holds all parts, or none.
         parts = list(records(group, (index, term), base, state, data, room))
         places = [self._put(one, token if one is parts[-1] else None) for one in parts]
-        self._upkeep.install(group, places[0], index, base)
+        self.lifecycle.install(group, places[0], index, base)
         return places[0]
 
     def next_flush(self) -> Flush | None:
         """Take everything staged; None if nothing is, while a flush is in flight, or while a spare
         that it needs is being zeroed.
         """
-        if self._flight or not self._staged or self._reserve.holds_back:
+        if self._flight or not self.staged or self.spares.holds_back:
             return None
-        self._flight = self._staged.seal(self._tail)
-        self._staged = None
+        self._flight = self.staged.seal(self.tail)
+        self.staged = None
         return self._flight
 
     def flushed(self, flush: Flush) -> None:
         """Count a flush as durable, once its `run` has returned."""
         if flush is not self._flight:
             raise ValueError("this flush is not the one in flight: report each once, in order")
-        self._durable = flush.end
+        self.reader.durable = flush.end
         self.bound = max(self.bound, flush.bound)
         self._flight = None
 
     def extend_bound(self, bound: int) -> None:
         """Stage a higher promise bound; it is `bound` once the flush that takes it is durable."""
         self._next_bound = bound
-        staged = self._staged
+        staged = self.staged
         if staged is None:
             self._stage()
         else:
@@ -199,90 +193,43 @@ class Log(Lookups):
         Without it the last flush before a quiet time would stay above the durable mark, where
         rot looks like a torn tail (DESIGN §4 Damage).
         """
-        if not self._staged and self._marked != self._tail:
+        if not self.staged and self._marked != self.tail:
             self._stage()
-            self._marked = self._tail
+            self._marked = self.tail
 
-    def wants_spare(self) -> Spare | None:
-        """Return a file to make off the loop, then to be told to `spare_ready` or `spare_failed`;
-        None if enough.
-        """
-        return self._reserve.wants()
-
-    def spare_ready(self, spare: Spare) -> None:
-        """Take a made file into the reserve."""
-        self._reserve.made(spare)
-
-    def spare_failed(self, spare: Spare) -> None:
-        """There was no room for a file: `wants_spare` asks again."""
-        self._reserve.failed(spare)
-
-    # -- upkeep ------------------------------------------------------------------------------
+    # -- what is needed, and work on the disk -------------------------------------------------
 
     def drop_below(self, group: int, index: int) -> None:
         """Entries of a group below Raft index `index`, all in a durable checkpoint, are not needed:
         `read` finds none of them, and the next checkpoint frees the segments that hold no others.
         """
         self.drops += 1
-        self._upkeep.drop_below(group, index)
+        self.lifecycle.drop_below(group, index)
 
     def drop_group(self, group: int) -> None:
         """Nothing of a group is needed any more. What is appended to it again begins it anew."""
         self.drops += 1
-        self._upkeep.drop_group(group, self._tail)
-
-    def lost_of(self, group: int) -> LogDamaged | None:
-        """Return what may have cost a group all that it had, votes included, if this log does not
-        know it: a hole of which nobody can say whose frames it held. None if nothing did.
-        """
-        return self._upkeep.lost_of(group)
-
-    def know_all(self) -> None:
-        """All groups that may have been lost were asked for: others are new."""
-        self._upkeep.know_all()
+        self.lifecycle.drop_group(group, self.tail)
 
     def checkpoint(self, applied: Mapping[int, int], body: bytes | Body) -> Checkpoint:
         """Return the next checkpoint: `body` is the broker's, and holds the state of each group
         through the Raft index in `applied`. Tell `checkpoint_saved` when it is durable.
         """
-        return self._upkeep.checkpoint(applied, body, self._durable, self.bound)
+        return self.lifecycle.checkpoint(applied, body, self.reader.durable, self.bound)
 
     def freeable(self, needed: Mapping[int, int]) -> list[Segment]:
         """Return the segments that checkpoints may free, where entries of each group below the
         Raft index in `needed` go.
         """
-        return self._upkeep.freeable(needed, self._durable)
-
-    def trim(self) -> None:
-        """Keep fewer files in reserve where few were needed since the last call."""
-        self._upkeep.trim()
+        return self.lifecycle.freeable(needed, self.reader.durable)
 
     def checkpoint_saved(self) -> None:
         """The last checkpoint is durable, in both places."""
-        self._upkeep.saved()
+        self.lifecycle.saved()
 
     def next_chore(self) -> Chore | None:
         """Return work to be run off the loop, handed out once; None if there is none now."""
-        return self._upkeep.next_chore(self._durable)
-
-    def set_class(self, group: int, class_: int) -> None:
-        """Set the class of a group's copies (`weir.storage.compaction.retention_classes`)."""
-        self._upkeep.copies.set_class(group, class_)
-
-    def next_copy(self) -> CopyPiece | None:
-        """Return a piece of a copy, to be run off the loop, at the caller's pace, and told to
-        `copied`; None if there is none now.
-        """
-        return self._upkeep.copies.next_piece()
-
-    @property
-    def copies_wait(self) -> bool:
-        """Whether copies were made that count with the next checkpoint."""
-        return self._upkeep.copies.wait
-
-    def copied(self, piece: CopyPiece, found: Scrubbed | None) -> None:
-        """Take what the piece's `run` returned; None where it failed."""
-        self._upkeep.copies.copied(piece, found)
+        return self.lifecycle.next_chore(self.reader.durable)
 
     # -- staging -----------------------------------------------------------------------------
 
@@ -290,7 +237,7 @@ class Log(Lookups):
         """Stage a record's frame; return its position."""
         size = record.size
         self.frames += 1
-        staged = self._staged or self._stage()
+        staged = self.staged or self._stage()
         position = self._place(staged, frame_size(size))
         staged.buffers.append(
             pack(
@@ -311,10 +258,10 @@ class Log(Lookups):
         The mark's value is known already: one flush is in flight at most, so this one is written
         only when everything before it is durable.
         """
-        start = self._tail
-        staged = self._staged = Staged(start, self._next_bound)
+        start = self.tail
+        staged = self.staged = Staged(start, self._next_bound)
         if start + SMALL_FRAME <= self._limit:
-            segment = self._segments.last
+            segment = self.segments.last
             staged.open(segment.name, start - segment.base)
         position = self._place(staged, SMALL_FRAME)
         staged.buffers.extend(mark_frame(self._generation, position, start, staged.bound))
@@ -322,31 +269,31 @@ class Log(Lookups):
 
     def _place(self, staged: Staged, room: int) -> int:
         """Take `room` bytes at the tail, in a new segment if they do not fit in this one."""
-        if self._tail + room > self._limit:
+        if self.tail + room > self._limit:
             self._roll(staged)
-        position = self._tail
-        self._tail = position + room
+        position = self.tail
+        self.tail = position + room
         return position
 
     def _roll(self, staged: Staged) -> None:
-        if self._segments:
-            closing = self._segments.last
-            self._upkeep.closed(IndexFile(closing, self._rows(closing)))
-            if self._tail == staged.start:
-                staged.open(closing.name, self._tail - closing.base)
-            staged.buffers.extend(closing.end_frame(self._tail))
-        name, missing = self._reserve.take()
-        segment = self._segments.extend(name)
+        if self.segments:
+            closing = self.segments.last
+            self.lifecycle.closed(IndexFile(closing, self._rows(closing)))
+            if self.tail == staged.start:
+                staged.open(closing.name, self.tail - closing.base)
+            staged.buffers.extend(closing.end_frame(self.tail))
+        name, missing = self.spares.take()
+        segment = self.segments.extend(name)
         staged.open(segment.name, 0, missing)
         staged.buffers.append(pack_header(segment, self.settings.log, self.settings.system))
-        self._tail, self._limit = segment.first, segment.limit
+        self.tail, self._limit = segment.first, segment.limit
         self._generation = segment.generation
 
     def _rows(self, segment: Segment) -> list[tuple[int, Rows]]:
         """Return the entries in the segment that is being closed, by group."""
         touched, self._touched = sorted(self._touched), set()
         found = ((group, self._groups.get(group)) for group in touched)
-        floors, base, end = self._upkeep.floors, segment.base, segment.end
+        floors, base, end = self.lifecycle.floors, segment.base, segment.end
         return [
             (group, gone(floors.get(group, 0)) if index is None else index.rows(base, end))
             for group, index in found

@@ -44,9 +44,9 @@ from weir.storage.log import Log
 from weir.storage.scan.class_scan import FoundCopies
 from weir.storage.scan.group_scan import GroupScan
 from weir.storage.scan.segment_scan import Scan
-from weir.storage.segment_lifecycle import Upkeep
+from weir.storage.segment_lifecycle import SegmentLifecycle
 from weir.storage.segments.segment_list import Segments
-from weir.storage.segments.spare_files import Reserve
+from weir.storage.segments.spare_files import SpareFiles
 from weir.storage.settings import Settings
 
 _ZEROS = memoryview(bytes(1 << 20))
@@ -54,7 +54,7 @@ _ZEROS = memoryview(bytes(1 << 20))
 
 @dataclass(frozen=True, slots=True)
 class RecoveredGroup:
-    """One group as the log held it at start; where its entries lie, `Log.stored` knows.
+    """One group as the log held it at start; where its entries lie, `LogReader.stored` knows.
 
     `last_index` is that of its last entry, superseded ones left out; `base_index`, behind which its
     log begins, if it has none. It lies below the index of an installed state while entries are
@@ -141,16 +141,18 @@ def recover(disk: Disk, settings: Settings, durable: int = 0) -> Recovered:
     names = there.union(segment.name for segment in used)
     numbers = [number for n in names if (number := segment_number(n)) is not None]
     segments = Segments(scan.live, settings.segment_bytes)
-    reserve = Reserve(kept, numbers, settings.segment_bytes, settings.spares)
+    spares = SpareFiles(kept, numbers, settings.segment_bytes, settings.spares)
     if found is not None and found.lost_at and found.durable < scan.tail:
         # Else a later tail could lie below the place where frames were lost.
         found = _again(disk, replace(found, durable=scan.tail))
     short = {one.name for one in used if one.name in there and disk.size(one.name) < one.size}
-    upkeep = Upkeep(settings, segments, reserve, groups.index, found, copies.segments, short)
-    upkeep.begin_with(groups, scan.tail)
+    lifecycle = SegmentLifecycle(
+        settings, segments, spares, groups.index, found, copies.segments, short
+    )
+    lifecycle.begin_with(groups, scan.tail)
     for file in unwritten:
-        upkeep.closed(file)
-    log = Log(disk, settings, segments, reserve, groups.index, upkeep, scan.tail, scan.bound)
+        lifecycle.closed(file)
+    log = Log(disk, settings, segments, spares, groups.index, lifecycle, scan.tail, scan.bound)
     log.mark_idle()
     body = found.body if found else b""
     assert isinstance(body, bytes)  # it was read from a file

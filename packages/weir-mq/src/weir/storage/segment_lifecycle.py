@@ -23,18 +23,18 @@ from weir.storage.format.segment import Segment
 from weir.storage.format.snapshots import Base
 from weir.storage.scan.group_scan import GroupScan
 from weir.storage.segments.segment_list import Segments
-from weir.storage.segments.spare_files import Reserve
+from weir.storage.segments.spare_files import SpareFiles
 from weir.storage.settings import Settings
 
 
-class Upkeep:
+class SegmentLifecycle:
     """The afterlife of one log's segments. Only the chores that it gives touch the disk."""
 
     def __init__(
         self,
         settings: Settings,
         segments: Segments,
-        reserve: Reserve,
+        spares: SpareFiles,
         groups: dict[int, GroupIndex],
         found: Checkpoint | None = None,
         kept: Iterable[ClassSegment] = (),
@@ -46,10 +46,10 @@ class Upkeep:
         """
         self._settings = settings
         self._segments = segments
-        self._reserve = reserve
+        self._spares = spares
         self._groups = groups
         self._serial = found.serial if found else 0
-        self.copies = Copies(settings, segments, reserve, groups, kept, self._serial)
+        self.copies = Copies(settings, segments, spares, groups, kept, self._serial)
         #: By group: frames below this log position do not count. Those of groups that are gone, or
         #: of which a snapshot was installed there.
         self.floors: dict[int, int] = {}
@@ -209,7 +209,7 @@ class Upkeep:
 
     def trim(self) -> None:
         """Remove files in reserve that a log with so little to write does not need."""
-        self._surplus += self._reserve.trim()
+        self._surplus += self._spares.trim()
 
     def saved(self) -> None:
         """The last checkpoint is durable: what it does not need may be used again."""
@@ -279,4 +279,4 @@ class Upkeep:
         fit = [one.name for one in free if one.size == size and one.name not in short]
         self._surplus += [one.name for one in free if one.name not in fit]
         if fit:
-            self._surplus += self._reserve.recycle(fit)
+            self._surplus += self._spares.recycle(fit)

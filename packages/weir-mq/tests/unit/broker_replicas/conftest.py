@@ -182,7 +182,7 @@ class Node:
         partition = self.shard.topics.partition(id)[1]
         state, found, offset = partition.state, [], partition.state.log_start
         while offset < state.next_offset:
-            reading = partition.group.log.read(
+            reading = partition.group.log.reader.read(
                 id, offset, 1 << 20, partition.group.node.commit_index
             )
             assert reading is not None

@@ -44,11 +44,11 @@ def test_a_follower_that_was_away_is_sent_the_entries_that_it_misses(
     # Far more than the leader's cache holds: it has to read what is missing.
     missed = publish(trio, produce, info, grant, 3, 150)
     checkpoint(trio)
-    base = trio.leader(group).group(group).log.base(group)
+    base = trio.leader(group).group(group).log.reader.base(group)
     assert base[0] <= 1, "nothing that is kept is gone with a checkpoint"
     away.boot()
     assert trio.same_everywhere(group) == before + missed
-    assert away.group(group).log.base(group) == (0, 0), "its own log is what it was"
+    assert away.group(group).log.reader.base(group) == (0, 0), "its own log is what it was"
 
 
 def test_a_snapshot_takes_the_place_of_what_is_gone_and_the_rest_is_filled_in(
@@ -66,12 +66,12 @@ def test_a_snapshot_takes_the_place_of_what_is_gone_and_the_rest_is_filled_in(
     checkpoint(trio)
     publish(trio, produce, info, grant, 103, 5)
     leader = trio.leader(group).group(group)
-    assert leader.log.base(group)[0] > 50
+    assert leader.log.reader.base(group)[0] > 50
     away.boot()
     kept = trio.same_everywhere(group)
     assert 18 <= len(kept) < 40
     here = away.group(group)
-    assert here.log.base(group)[0] > 50
+    assert here.log.reader.base(group)[0] > 50
     # It holds all that the leader keeps, and may lead.
     for node in trio.live():
         if node is not away:
@@ -124,7 +124,7 @@ def test_the_registry_comes_as_a_snapshot(trio: Any, produce: Any) -> None:
     away.kill()
     more = [trio.topic(name) for name in ("u", "v", "w")]
     checkpoint(trio)
-    assert trio.leader().group(REGISTRY_GROUP).log.base(REGISTRY_GROUP)[0] > 0
+    assert trio.leader().group(REGISTRY_GROUP).log.reader.base(REGISTRY_GROUP)[0] > 0
     away.boot()
     trio.until(lambda: all(away.group(one.addresses[0].group) for one in more))
     grant = trio.producer()
@@ -158,7 +158,7 @@ def test_what_a_leader_alone_has_is_taken_back_and_stays_so_after_a_restart(
     for sequence in range(2, 6):
         old.ask(produce(info, grant, sequence, b"never%d" % sequence))
     trio.settle()
-    assert old.group(group).log.stored(group, old.group(group).node.last_index)
+    assert old.group(group).log.reader.stored(group, old.group(group).node.last_index)
     old.kill()
     values += publish(trio, produce, info, grant, 2, 3)
     trio.heal()

@@ -278,8 +278,8 @@ def fill(trio: Any, produce: Any, info: Any, grant: Any, first: int, count: int)
 def rot(node: Any, group: int, index: int) -> None:
     """Spoil the payload of an entry where it lies on a node's disk."""
     log = node.shard.writers[0].log
-    stored = log.stored(group, index)
-    segment = log._segments.find(stored.place)
+    stored = log.reader.stored(group, index)
+    segment = log.segments.find(stored.place)
     at = stored.place - segment.base + ENTRY_HEADER_SIZE
     node.disk.flip(segment.name, at + stored.length // 2)
 
@@ -287,7 +287,7 @@ def rot(node: Any, group: int, index: int) -> None:
 def rot_is_found(node: Any, group: int, index: int) -> None:
     """Spoil an entry, and let the scrub tell of it."""
     rot(node, group, index)
-    place = node.shard.writers[0].log.stored(group, index).place
+    place = node.shard.writers[0].log.reader.stored(group, index).place
     node.shard._refill.rotted(group, index, place)
 
 

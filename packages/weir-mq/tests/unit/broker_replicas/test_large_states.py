@@ -37,7 +37,7 @@ def lagging(trio: Any, produce: Any) -> tuple[Any, Any, int]:
     for node in trio.live():
         node.shard.writers[0].checkpoint()
     trio.run(300)
-    assert trio.leader(group).group(group).log.base(group)[0] > 50
+    assert trio.leader(group).group(group).log.reader.base(group)[0] > 50
     return info, grant, away
 
 

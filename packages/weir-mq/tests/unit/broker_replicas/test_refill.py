@@ -21,9 +21,9 @@ from weir_raft import Change
 def rot(node: Any, group: int, index: int) -> None:
     """Spoil the payload of an entry where it lies on a node's disk; its header stays whole."""
     log = node.shard.writers[0].log
-    if (stored := log.stored(group, index)) is None:
+    if (stored := log.reader.stored(group, index)) is None:
         return  # it is not needed any more
-    segment = log._segments.find(stored.place)
+    segment = log.segments.find(stored.place)
     at = stored.place - segment.base + HEADER_SIZE
     node.disk.flip(segment.name, at + stored.length // 2)
 
@@ -31,8 +31,8 @@ def rot(node: Any, group: int, index: int) -> None:
 def rot_header(node: Any, group: int, index: int) -> None:
     """Spoil the header of an entry, so that nothing says what lay there."""
     log = node.shard.writers[0].log
-    stored = log.stored(group, index)
-    segment = log._segments.find(stored.place)
+    stored = log.reader.stored(group, index)
+    segment = log.segments.find(stored.place)
     node.disk.flip(segment.name, stored.place - segment.base + 12)
 
 
@@ -174,7 +174,7 @@ def test_who_belongs_to_a_group_may_be_what_rotted(trio: Any, produce: Any) -> N
     log = trio[2].shard.writers[0].log
     for node in trio.live():
         node.kill()
-    changes = log.of_kind(group, Kind.CONFIGURATION, 1)
+    changes = log.reader.of_kind(group, Kind.CONFIGURATION, 1)
     assert changes
     for index in changes:
         rot(trio[2], group, index)
@@ -209,16 +209,16 @@ def test_wrong_bytes_are_not_taken_for_an_entry(trio: Any, produce: Any) -> None
     trio.same_everywhere(group)
     victim = next(node for node in trio.live() if node is not trio.leader(group))
     log = victim.shard.writers[0].log
-    assert log.stored(group, 20).kind is Kind.BATCHES
+    assert log.reader.stored(group, 20).kind is Kind.BATCHES
     victim.kill()
     rot(victim, group, 20)
     victim.boot()
     trio.until(lambda: victim.group(group) is not None, "it is not opened")
     log = victim.shard.writers[0].log
-    for payload in (b"x" * log.stored(group, 20).length, b"short"):
-        piece = log.mend(group, 20, payload)
+    for payload in (b"x" * log.reader.stored(group, 20).length, b"short"):
+        piece = log.reader.mend(group, 20, payload)
         found = piece.run(victim.disk)
-        log.mended(piece)
+        log.reader.mended(piece)
         assert found.bad
     mended(trio, group)
 
@@ -279,7 +279,9 @@ def test_what_a_reader_finds_rotten_comes_from_the_others(trio: Any, produce: An
     trio.run(300)
     victim = trio.leader(address.group)
     offset = 20
-    index = victim.shard.writers[0].log.read(address.group, offset, 1, 1 << 40).entries[0].index
+    index = (
+        victim.shard.writers[0].log.reader.read(address.group, offset, 1, 1 << 40).entries[0].index
+    )
     rot(victim, address.group, index)
     first = trio.answer(victim, m.Fetch(address, offset, 1))
     assert isinstance(first, m.Refusal)
@@ -299,7 +301,7 @@ def test_what_has_no_header_to_be_put_behind_is_read_elsewhere(trio: Any, produc
         node.shard.writers[0].checkpoint()
     trio.run(300)
     victim = trio.leader(address.group)
-    index = victim.shard.writers[0].log.read(address.group, 20, 1, 1 << 40).entries[0].index
+    index = victim.shard.writers[0].log.reader.read(address.group, 20, 1, 1 << 40).entries[0].index
     rot_header(victim, address.group, index)
     first = trio.answer(victim, m.Fetch(address, 20, 1))
     assert first.code == Unavailable.code

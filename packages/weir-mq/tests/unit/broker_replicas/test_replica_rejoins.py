@@ -124,7 +124,7 @@ def test_what_may_have_been_superseded_is_not_believed_where_others_know(
         victim.boot()
         trio.until(lambda: victim.group(group) is not None, "it was never opened")
     assert victim.group(group).is_incomplete
-    assert victim.group(group).log.term_of(group, 5) == 0
+    assert victim.group(group).log.reader.term_of(group, 5) == 0
     comes_again(trio, victim, group)
     assert trio.same_everywhere(group) == values
 
@@ -182,7 +182,7 @@ def test_whose_header_rots_below_a_checkpoint_is_mended_by_the_others(
     for node in trio.live():
         node.shard.writers[0].checkpoint()
     trio.run(300)
-    stored = victim.shard.writers[0].log.stored(group, 30)
+    stored = victim.shard.writers[0].log.reader.stored(group, 30)
     victim.kill()
     victim.disk.flip(segments(victim)[0], stored.place + 30)  # its header
     victim.boot()
@@ -202,7 +202,7 @@ def test_who_lacks_old_messages_leads_no_longer_than_it_must(trio: Any, produce:
     for node in trio.live():
         node.shard.writers[0].checkpoint()
     trio.run(300)
-    stored = first.shard.writers[0].log.stored(group, 30)
+    stored = first.shard.writers[0].log.reader.stored(group, 30)
     others = [node for node in trio.live() if node is not first]
     for node in trio.live():
         node.kill()

@@ -52,9 +52,9 @@ class Node:
             self.upkeep()
 
     def upkeep(self) -> None:
-        while spare := self.log.wants_spare():
+        while spare := self.log.spares.wants():
             spare.run(self.disk)
-            self.log.spare_ready(spare)
+            self.log.spares.made(spare)
         while chore := self.log.next_chore():
             chore.run(self.disk)
 
@@ -69,10 +69,10 @@ class Node:
     def copy(self) -> int:
         """Copy all that is worth it; return how many pieces there were."""
         before = len(self.pieces)
-        for _ in range(len(self.log._segments) + 20):
-            if (piece := self.log.next_copy()) is not None:
+        for _ in range(len(self.log.segments) + 20):
+            if (piece := self.log.copies.next_piece()) is not None:
                 self.pieces.append(piece)
-                self.log.copied(piece, piece.run(self.disk))
+                self.log.copies.copied(piece, piece.run(self.disk))
         return len(self.pieces) - before
 
     def round(self, segments: int, *slow: int) -> None:
@@ -88,9 +88,9 @@ class Node:
         self.log = recover(self.disk, self.settings).log
 
     def payload(self, group: int, index: int) -> bytes:
-        stored = self.log.stored(group, index)
+        stored = self.log.reader.stored(group, index)
         assert stored is not None
-        return self.log.load(stored)
+        return self.log.reader.load(stored)
 
     def whole(self, group: int, first: int = 1) -> None:
         """Check that all of a group is there, as it was appended."""
@@ -99,7 +99,7 @@ class Node:
             assert self.payload(group, index) == b"".join(record.payload)
 
     def classes(self) -> list[int]:
-        return [segment.class_ for segment in self.log._segments.copies]
+        return [segment.class_ for segment in self.log.segments.copies]
 
 
 @pytest.fixture

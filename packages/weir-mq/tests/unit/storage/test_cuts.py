@@ -91,16 +91,24 @@ def test_a_log_finds_offsets_by_stamp_also_after_a_restart(
     settle(log)
     log.append(batches(4, 5))
     for one in (log, recover(disk, small).log):
-        assert [one.offset_at(GROUP, stamp) for stamp in (0, 1, 2, 3, 4)] == [0, 0, 3, 3, None]
-        assert one.cut_by_stamp(GROUP, 2) == (3, 3)
-        assert one.cut_by_size(GROUP, 1, lambda _: 0) == (3, 3)
-        assert one.cut_by_size(GROUP, 1 << 30, lambda _: 0) == (1, 0)
-        assert one.offset_at(9, 0) is None
-        assert one.cut_by_size(9, 1, lambda _: 0) is None
-        assert one.group_bytes(9) == 0
+        assert [one.reader.offset_at(GROUP, stamp) for stamp in (0, 1, 2, 3, 4)] == [
+            0,
+            0,
+            3,
+            3,
+            None,
+        ]
+        assert one.reader.cut_by_stamp(GROUP, 2) == (3, 3)
+        assert one.reader.cut_by_size(GROUP, 1, lambda _: 0) == (3, 3)
+        assert one.reader.cut_by_size(GROUP, 1 << 30, lambda _: 0) == (1, 0)
+        assert one.reader.offset_at(9, 0) is None
+        assert one.reader.cut_by_size(9, 1, lambda _: 0) is None
+        assert one.reader.group_bytes(9) == 0
     settle(log)
-    assert log.offset_at(GROUP, 4) == 5
-    assert log.group_bytes(GROUP) == sum(log.stored(GROUP, i).length for i in (1, 3, 4))  # type: ignore[union-attr]
+    assert log.reader.offset_at(GROUP, 4) == 5
+    assert log.reader.group_bytes(GROUP) == sum(
+        log.reader.stored(GROUP, i).length for i in (1, 3, 4)
+    )  # type: ignore[union-attr]
 
 
 def test_below_the_first_message_stored_nothing_is_read() -> None:

@@ -26,7 +26,7 @@ STATE = b"state" * 1000
 
 
 def indexes(log: Log, group: int = GROUP) -> list[int]:
-    return [index for index in range(100) if log.stored(group, index)]
+    return [index for index in range(100) if log.reader.stored(group, index)]
 
 
 def checkpoint(log: Log, disk: SimDisk, applied: dict[int, int]) -> None:
@@ -117,10 +117,10 @@ def test_a_segment_stays_while_no_checkpoint_holds_its_snapshot(
     found = recover(disk, small)
     assert found.groups[GROUP].snapshot == Installed(40, 5, STATE)
     log = found.log
-    before = len(list(log._segments))
+    before = len(list(log.segments))
     for _ in range(2):
         checkpoint(log, disk, {GROUP: 40, other: 29})
-    assert len(list(log._segments)) < before
+    assert len(list(log.segments)) < before
     disk.crash()
     assert recover(disk, small).groups[GROUP].snapshot is None
 
@@ -214,7 +214,7 @@ def test_a_group_that_was_dropped_may_come_back(
 def test_a_state_that_stands_on_later_entries_is_refused(log: Log) -> None:
     with pytest.raises(BadRecord, match="cannot stand"):
         log.install(GROUP, 7, 3, 8, 3, (b"state",))
-    assert log.stored(GROUP, 7) is None
+    assert log.reader.stored(GROUP, 7) is None
 
 
 def test_copies_of_what_a_group_held_do_not_come_back(
@@ -233,14 +233,14 @@ def test_copies_of_what_a_group_held_do_not_come_back(
     node.round(4)
     for _ in range(2):
         node.restart()
-        assert [i for i in range(count + 10) if node.log.stored(slow, i)] == [count - 4]
+        assert [i for i in range(count + 10) if node.log.reader.stored(slow, i)] == [count - 4]
 
 
 def test_a_snapshot_is_scrubbed_as_any_frame(log: Log, disk: SimDisk, settle: Settle) -> None:
     log.install(GROUP, 7, 3, 7, 3, (STATE,))
     log.install(GROUP, 8, 3, 8, 3, (STATE,))
     settle(log)
-    found = ScrubPiece(1, next(iter(log._segments))).run(disk)
+    found = ScrubPiece(1, next(iter(log.segments))).run(disk)
     assert not found.bad
 
 
@@ -251,14 +251,14 @@ def test_a_peer_that_lags_is_served_from_memory_and_from_the_disk(
     for record in made:
         log.append(record)
     raw = [Raw(one.index, one.term, one.kind, one.payload, one.size) for one in made]
-    assert log.cached(GROUP, 2, 5, 1 << 20) == raw[1:]
-    assert log.cached(GROUP, 1, 5, 1) == raw[:1]
-    assert log.cached(GROUP, 5, 6, 1 << 20) is None
-    assert log.read_raw(GROUP, 1, 5, 1 << 20) is None, "nothing is durable yet"
+    assert log.reader.cached(GROUP, 2, 5, 1 << 20) == raw[1:]
+    assert log.reader.cached(GROUP, 1, 5, 1) == raw[:1]
+    assert log.reader.cached(GROUP, 5, 6, 1 << 20) is None
+    assert log.reader.read_raw(GROUP, 1, 5, 1 << 20) is None, "nothing is durable yet"
     settle(log)
     log = recover(disk, small).log
-    assert log.cached(GROUP, 1, 5, 1 << 20) is None
-    reading = log.read_raw(GROUP, 2, 5, 1 << 20)
+    assert log.reader.cached(GROUP, 1, 5, 1 << 20) is None
+    reading = log.reader.read_raw(GROUP, 2, 5, 1 << 20)
     assert reading is not None
     assert [(one.index, one.kind) for one in reading.entries] == [
         (2, Kind.CONTROL),
@@ -271,13 +271,13 @@ def test_a_peer_that_lags_is_served_from_memory_and_from_the_disk(
 def test_the_term_before_the_first_entry_is_known_after_a_restart(
     log: Log, disk: SimDisk, small: Settings, control: Make, settle: Settle
 ) -> None:
-    assert log.base(GROUP) == (0, 0)
+    assert log.reader.base(GROUP) == (0, 0)
     for index in range(1, 30):
         log.append(control(index, bytes(700), term=index // 3))
         settle(log)
     checkpoint(log, disk, {GROUP: 20})
     log.drop_below(GROUP, 14)
-    assert log.base(GROUP) == (13, 4)
+    assert log.reader.base(GROUP) == (13, 4)
     checkpoint(log, disk, {GROUP: 20})
     disk.crash()
-    assert recover(disk, small).log.base(GROUP) == (13, 4)
+    assert recover(disk, small).log.reader.base(GROUP) == (13, 4)

@@ -32,7 +32,7 @@ def test_one_flush_is_in_flight(log: Log, disk: SimDisk, control: Make) -> None:
     log.flushed(first)
     second = log.next_flush()
     assert second is not None
-    assert second.start == first.end == log.durable
+    assert second.start == first.end == log.reader.durable
 
 
 def test_a_flush_is_reported_once(log: Log, disk: SimDisk, control: Make, settle: Settle) -> None:
@@ -74,7 +74,7 @@ def test_positions_rise_and_a_full_segment_ends_with_an_end_frame(
     assert positions[0] == BLOCK + SMALL_FRAME
     assert len(disk.names()) == 3
     assert positions[3] == small.segment_bytes + BLOCK
-    found = [recover(disk, small).log.stored(65536, index) for index in range(1, 9)]
+    found = [recover(disk, small).log.reader.stored(65536, index) for index in range(1, 9)]
     assert [stored.position for stored in found if stored] == positions
 
 
@@ -92,22 +92,22 @@ def test_a_spare_is_used_before_a_new_file(
     log: Log, disk: SimDisk, control: Make, settle: Settle
 ) -> None:
     settle(log)
-    spare = log.wants_spare()
+    spare = log.spares.wants()
     assert spare is not None
-    other = log.wants_spare()
+    other = log.spares.wants()
     assert other is not None
     assert other.name != spare.name
-    assert log.wants_spare() is None
+    assert log.spares.wants() is None
     spare.run(disk)
-    log.spare_ready(spare)
-    assert log.wants_spare() is None
+    log.spares.made(spare)
+    assert log.spares.wants() is None
     for index in range(1, 6):
         log.append(control(index, b"c" * 1000))
     flush = log.next_flush()
     assert flush is not None
     assert [run.name for run in flush.runs][-1] == spare.name
     assert all(run.missing is None for run in flush.runs)
-    assert log.wants_spare() is not None
+    assert log.spares.wants() is not None
 
 
 def test_a_full_disk_leaves_the_flush_to_be_run_again(
@@ -135,7 +135,7 @@ def test_a_failed_sync_ends_it(log: Log, disk: SimDisk, control: Make) -> None:
     disk.fail_next("sync", errno.EIO)
     with pytest.raises(DiskFailed):
         flush.run(disk)
-    assert log.durable == 0
+    assert log.reader.durable == 0
 
 
 def test_the_idle_mark_makes_the_mark_current_once(
@@ -143,7 +143,7 @@ def test_the_idle_mark_makes_the_mark_current_once(
 ) -> None:
     log.append(control(1))
     settle(log)
-    durable = log.durable
+    durable = log.reader.durable
     assert recover(disk, small).mark < durable
     log.mark_idle()
     settle(log)
@@ -186,12 +186,12 @@ def test_a_gap_is_refused_and_a_lower_index_supersedes(log: Log, control: Make) 
     with pytest.raises(BadRecord, match="entry 9 cannot follow entry 7"):
         log.append(control(9))
     position = log.append(control(6, term=2))
-    stored = log.stored(65536, 6)
+    stored = log.reader.stored(65536, 6)
     assert stored is not None
     assert (stored.term, stored.position) == (2, position)
-    assert log.stored(65536, 7) is None
-    assert log.stored(65536, 4) is None
-    assert log.stored(1, 1) is None
+    assert log.reader.stored(65536, 7) is None
+    assert log.reader.stored(65536, 4) is None
+    assert log.reader.stored(1, 1) is None
 
 
 def test_a_hard_state_is_no_entry(log: Log, disk: SimDisk, small: Settings, settle: Settle) -> None:

@@ -42,7 +42,7 @@ def test_a_bound_joins_the_flush_that_is_staged(
     log.extend_bound(HIGH)
     log.append(control(2))
     settle(log)
-    assert not log.waiting
+    assert not log.staged is not None
     found = recover(disk, small)
     assert found.log.bound == HIGH
     assert found.groups[65536].last_index == 2
@@ -86,10 +86,10 @@ def test_it_outlives_the_segments_that_it_was_written_to(
     node = make_node(small)
     node.log.extend_bound(HIGH)
     node.write(1, 5)
-    first = node.log._segments.last.generation
+    first = node.log.segments.last.generation
     for _ in range(4):
         node.round(3, 5)
-    assert node.log._segments.last.generation > first + 2
+    assert node.log.segments.last.generation > first + 2
     found = load(node.disk)
     assert found is not None
     assert found.bound == HIGH

@@ -47,10 +47,10 @@ class Keeper:
             self.upkeep()
 
     def upkeep(self) -> None:
-        while spare := self.log.wants_spare():
+        while spare := self.log.spares.wants():
             self.zeroed += 1
             spare.run(self.disk)
-            self.log.spare_ready(spare)
+            self.log.spares.made(spare)
         while chore := self.log.next_chore():
             if isinstance(chore, Removal):
                 self.removed += chore.names
@@ -66,7 +66,7 @@ class Keeper:
         self.log.drop_below(group, self.last[group] + 1 - keep)
 
     def names(self) -> list[str]:
-        return [segment.name for segment in self.log._segments]
+        return [segment.name for segment in self.log.segments]
 
     def restart(self) -> None:
         self.disk.crash()
@@ -81,7 +81,7 @@ def keeper(disk: SimDisk, small: Settings, control: Make, settle: Settle) -> Kee
 def test_a_segment_that_nobody_needs_is_used_again_as_it_lies(keeper: Keeper) -> None:
     keeper.fill(4)
     keeper.checkpoint()
-    generations = {one.generation for one in keeper.log._segments}
+    generations = {one.generation for one in keeper.log.segments}
     for round in range(8):
         if round == 3:
             zeroed, files = keeper.zeroed, set(keeper.disk.names())
@@ -90,9 +90,9 @@ def test_a_segment_that_nobody_needs_is_used_again_as_it_lies(keeper: Keeper) ->
         keeper.fill(2)
     assert keeper.zeroed == zeroed, "no file was zeroed any more"
     assert {n for n in keeper.disk.names() if n.startswith("segment")} <= files
-    assert min(one.generation for one in keeper.log._segments) > max(generations)
+    assert min(one.generation for one in keeper.log.segments) > max(generations)
     keeper.restart()
-    assert keeper.log.stored(GROUP, keeper.last[GROUP]) is not None
+    assert keeper.log.reader.stored(GROUP, keeper.last[GROUP]) is not None
 
 
 def test_nothing_is_given_up_before_the_checkpoint_is_durable(keeper: Keeper) -> None:
@@ -112,7 +112,7 @@ def test_an_entry_that_is_not_applied_keeps_its_segment(keeper: Keeper) -> None:
     keeper.drop()
     keeper.last[GROUP] = 1
     keeper.checkpoint()
-    position = keeper.log.stored(GROUP, 12)
+    position = keeper.log.reader.stored(GROUP, 12)
     assert position is not None
     found = load(keeper.disk)
     assert found is not None
@@ -132,9 +132,9 @@ def test_another_group_keeps_a_segment_alone(keeper: Keeper) -> None:
     assert keeper.names()[0] == kept
     assert len(keeper.names()) <= 3
     keeper.restart()
-    stored = keeper.log.stored(7, 1)
+    stored = keeper.log.reader.stored(7, 1)
     assert stored is not None
-    assert keeper.log.load(stored) == b"control!"
+    assert keeper.log.reader.load(stored) == b"control!"
 
 
 def test_a_hard_state_outlives_its_segment(keeper: Keeper, small: Settings) -> None:
@@ -160,7 +160,7 @@ def test_a_segment_that_is_read_is_not_used_again(
     settle(keeper.log)
     keeper.last[9] = 1
     keeper.fill(4)
-    reading = keeper.log.read(9, 0, 1, 1)
+    reading = keeper.log.reader.read(9, 0, 1, 1)
     assert reading is not None
     reading.pin()
     keeper.drop()
@@ -237,11 +237,11 @@ def test_a_start_is_kept_when_nothing_is_left(keeper: Keeper, batches: Make) -> 
     keeper.fill(3, group=9)
     keeper.checkpoint()
     keeper.restart()
-    assert keeper.log.next_offset(GROUP) == 40
-    assert keeper.log.stored(GROUP, 3) is None
+    assert keeper.log.reader.next_offset(GROUP) == 40
+    assert keeper.log.reader.stored(GROUP, 3) is None
     keeper.log.append(batches(4, 40))
     keeper.settle(keeper.log)
-    assert keeper.log.cut_by_stamp(GROUP, 0) == (4, 40)
+    assert keeper.log.reader.cut_by_stamp(GROUP, 0) == (4, 40)
 
 
 def test_a_restart_reads_index_files_and_only_the_last_segments(
@@ -250,7 +250,7 @@ def test_a_restart_reads_index_files_and_only_the_last_segments(
     keeper.fill(8)
     keeper.checkpoint()
     keeper.fill(1)
-    places = [keeper.log.stored(GROUP, index) for index in range(1, 28)]
+    places = [keeper.log.reader.stored(GROUP, index) for index in range(1, 28)]
     keeper.disk.crash()
     read: dict[str, int] = {}
     honest = SimDisk.read
@@ -262,7 +262,7 @@ def test_a_restart_reads_index_files_and_only_the_last_segments(
 
     monkeypatch.setattr(SimDisk, "read", count)
     log = recover(keeper.disk, keeper.settings).log
-    assert [log.stored(GROUP, index) for index in range(1, 28)] == places
+    assert [log.reader.stored(GROUP, index) for index in range(1, 28)] == places
     whole = [name for name, size in read.items() if name.startswith("seg") and size > 4096]
     assert len(whole) <= 4, "the last two, and two spares"
 
@@ -271,7 +271,7 @@ def test_a_restart_reads_index_files_and_only_the_last_segments(
 def test_an_index_file_that_is_not_to_be_believed_is_made_again(keeper: Keeper, spoil: str) -> None:
     keeper.fill(6)
     keeper.checkpoint()
-    first = next(iter(keeper.log._segments))
+    first = next(iter(keeper.log.segments))
     name = index_name(first.name)
     right = keeper.disk.read(name, 0, 1 << 20)
     if spoil == "missing":
@@ -283,9 +283,9 @@ def test_an_index_file_that_is_not_to_be_believed_is_made_again(keeper: Keeper, 
         keeper.disk.replace(name, IndexFile(other, []).pack())
     with pytest.raises(BadIndexFile):
         read_index(keeper.disk, first)
-    places = [keeper.log.stored(GROUP, index) for index in range(1, 18)]
+    places = [keeper.log.reader.stored(GROUP, index) for index in range(1, 18)]
     keeper.restart()
-    assert [keeper.log.stored(GROUP, index) for index in range(1, 18)] == places
+    assert [keeper.log.reader.stored(GROUP, index) for index in range(1, 18)] == places
     keeper.upkeep()
     assert keeper.disk.read(name, 0, 1 << 20) == right
 
@@ -348,8 +348,8 @@ def test_two_damaged_checkpoints_are_no_loss_while_the_log_is_whole(keeper: Keep
     for name in (CHECKPOINT, COPY):
         keeper.disk.flip(name, 30)
     keeper.restart()
-    assert keeper.log.stored(GROUP, 1) is not None
-    assert keeper.log.stored(GROUP, 12) is not None
+    assert keeper.log.reader.stored(GROUP, 1) is not None
+    assert keeper.log.reader.stored(GROUP, 12) is not None
     keeper.settle(keeper.log)
     keeper.drop()
     keeper.checkpoint()
@@ -379,12 +379,12 @@ def test_what_was_superseded_does_not_come_back_when_what_superseded_it_is_gone(
     keeper.log.drop_below(GROUP, 4)
     for _ in range(2):
         keeper.checkpoint()
-    held = {segment.base for segment in keeper.log._segments}
+    held = {segment.base for segment in keeper.log.segments}
     assert 0 in held, "the other group keeps what was superseded"
     assert 8192 not in held, "what superseded it is gone"
     for name in ("with", "without"):
         if name == "without":
             keeper.disk.remove(index_name("segment-00000001"))
         keeper.restart()
-        assert keeper.log.stored(GROUP, 4) is None
-        assert keeper.log.stored(7, 1) is not None
+        assert keeper.log.reader.stored(GROUP, 4) is None
+        assert keeper.log.reader.stored(7, 1) is not None

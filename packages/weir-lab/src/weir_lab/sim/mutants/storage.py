@@ -17,7 +17,7 @@ from weir.storage.entries.group_index import GroupIndex
 from weir.storage.format import durable_position, index_file
 from weir.storage.format.frame import HEADER_SIZE, BadFrame, BadPayload, Frame, Kind, place, verify
 from weir.storage.format.segment import Segment
-from weir.storage.log import Log
+from weir.storage.log_reader import LogReader
 from weir.storage.scan import segment_scan
 from weir.storage.segments.flush import Flush
 from weir_lab.sim.mutants.planting import Patch, mutant
@@ -144,13 +144,13 @@ def old_generation_believed(patch: Patch) -> None:
 @mutant(seed=6, breaks={"Retained"})
 def retention_takes_all(patch: Patch) -> None:
     """What is too much goes, and what is not goes with it (DESIGN §4 Log)."""
-    honest = Log.cut_by_size
+    honest = LogReader.cut_by_size
 
-    def cut(self: Log, group: int, size: int, *beside: Any) -> tuple[int, int] | None:
+    def cut(self: LogReader, group: int, size: int, *beside: Any) -> tuple[int, int] | None:
         found = honest(self, group, size, *beside)
         return (found[0] + 1, 1 << 40) if found is not None else None
 
-    patch.setattr(Log, "cut_by_size", cut)
+    patch.setattr(LogReader, "cut_by_size", cut)
 
 
 @mutant(seed=7, breaks={"Durable", "Live"})

@@ -61,9 +61,9 @@ class _Life:
         index, data = self.durable + 1, U64.pack(self.serial) + self._fill
         self.written[index] = data
         self.log.append(Record(_GROUP, 1, index, Kind.CONTROL, (data,), len(data)))
-        while (spare := self.log.wants_spare()) is not None:
+        while (spare := self.log.spares.wants()) is not None:
             spare.run(self.disk)
-            self.log.spare_ready(spare)
+            self.log.spares.made(spare)
         flush = self.log.next_flush()
         assert flush is not None  # nothing else is under way
         flush.run(self.disk)
@@ -85,17 +85,17 @@ class _Life:
         else:
             self.disk.kill()
         self.log = recover(self.disk, _SETTINGS).log
-        last = self.log.stored(_GROUP, self.durable)
-        if last is None or self.log.stored(_GROUP, self.durable + 1) is not None:
+        last = self.log.reader.stored(_GROUP, self.durable)
+        if last is None or self.log.reader.stored(_GROUP, self.durable + 1) is not None:
             self.found.append(("Durable", f"entry {self.durable} is not the last one any more"))
             return
         for index in range(self.first, self.durable + 1):
             self._compare(self.log, index)
 
     def _compare(self, log: Log, index: int) -> None:
-        stored = log.stored(_GROUP, index)
+        stored = log.reader.stored(_GROUP, index)
         try:
-            data = log.load(stored) if stored is not None else None
+            data = log.reader.load(stored) if stored is not None else None
         except LogDamaged as damaged:
             self.found.append(("Durable", f"entry {index} cannot be read: {damaged}"))
             return

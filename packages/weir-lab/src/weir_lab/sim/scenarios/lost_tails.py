@@ -66,9 +66,9 @@ class Life:
         data = U64.pack(self.index) + bytes(_BYTES)
         self.log.append(Record(_GROUP, 1, self.index, Kind.CONTROL, (data,), len(data)))
         try:
-            while (spare := self.log.wants_spare()) is not None:
+            while (spare := self.log.spares.wants()) is not None:
                 spare.run(self.disk)
-                self.log.spare_ready(spare)
+                self.log.spares.made(spare)
             flush = self.log.next_flush()
             assert flush is not None  # nothing else is under way
             self.before_flush(flush.end)
@@ -140,7 +140,7 @@ class Life:
             return
         group = found.groups.get(_GROUP)
         last = group.last_index if group else 0
-        damage = group.damage if group else found.log.lost_of(_GROUP)
+        damage = group.damage if group else found.log.lifecycle.lost_of(_GROUP)
         if damage is not None:
             if not vanished:
                 self.found.append(("Live", f"nothing vanished: {damage}"))

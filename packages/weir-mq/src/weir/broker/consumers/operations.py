@@ -226,7 +226,7 @@ class ClusterOperations:
             cluster.paused = True
         oldest_ms = -1
         if cluster.cursor < state.next_offset:
-            stamp = self._group.log.stamp_of(self._group.id, cluster.cursor)
+            stamp = self._group.log.reader.stamp_of(self._group.id, cluster.cursor)
             if stamp is not None:
                 oldest_ms = max(self._time.wall_ms() - milliseconds_of(stamp), 0)
         return ClusterInfo(

@@ -140,7 +140,7 @@ class Fetches:
         self._parked.closed(session)
 
     def _serve(self, caller: Caller, request: Fetch) -> None:
-        reading = self._group.log.read(
+        reading = self._group.log.reader.read(
             self._group.id,
             request.offset,
             min(max(request.max_bytes, 1), FETCH_BYTES_MAX),
@@ -236,7 +236,7 @@ class ChunkReads:
         """Answer with at least one entry. Raises `BadRequest`, and `ValueLost` where none lies."""
         if request.index < 1 or request.count < 1:
             raise BadRequest("chunks lie in entries from 1 on: ask for one or more")
-        reading = self._group.log.read_entries(
+        reading = self._group.log.reader.read_entries(
             self._group.id,
             request.index,
             min(request.count, CHUNKS_PER_FETCH_MAX),

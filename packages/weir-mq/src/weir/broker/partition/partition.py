@@ -60,7 +60,7 @@ def order_of(
 
 def info_of(group: Group, state: PartitionState) -> PartitionInfo:
     """Return what it holds, and who else does."""
-    stored = group.log.group_bytes(group.id) + state.values.stored
+    stored = group.log.reader.group_bytes(group.id) + state.values.stored
     return PartitionInfo(
         state.log_start, state.decided_offset, stored, sorted(state.clusters),
         holders(group), behind(group),

@@ -83,7 +83,7 @@ def new_start(
 
 def first_needed(group: Group, state: PartitionState) -> int:
     """Return the Raft index of the first entry that holds messages to keep, or is to hold some."""
-    stored, index = group.log.cut_by_stamp(group.id, 0), group.node.last_index + 1
+    stored, index = group.log.reader.cut_by_stamp(group.id, 0), group.node.last_index + 1
     if stored is not None and state.log_start < state.next_offset:
         index = max(stored[0], state.first_index)
     return state.values.first_needed_index(index, state.log_start)
@@ -100,13 +100,13 @@ def _cut(
     everything = (group.node.applied_index + 1, state.next_offset)
     if settings.retention_ms != FOREVER:
         oldest = stamp_at(max(wall_ms - settings.retention_ms, 0))
-        cuts.append(log.cut_by_stamp(group.id, oldest) or everything)
+        cuts.append(log.reader.cut_by_stamp(group.id, oldest) or everything)
     if settings.retention_bytes != FOREVER:
-        cut = log.cut_by_size(group.id, settings.retention_bytes, state.values.stored_from)
+        cut = log.reader.cut_by_size(group.id, settings.retention_bytes, state.values.stored_from)
         if cut is not None:
             cuts.append(cut)
     if done:
-        cuts.append(log.cut_by_offset(group.id, done) or everything)
+        cuts.append(log.reader.cut_by_offset(group.id, done) or everything)
     index, offset = max(cuts, key=lambda cut: cut[1], default=(0, 0))
     if offset > state.next_offset:
         index, offset = everything

@@ -24,7 +24,7 @@ def positions_of(group: Group, state: PartitionState, stamp: int) -> PositionsRe
     begin, end = state.log_start, state.decided_offset
     if not stamp:
         return PositionsReply(begin, end, begin)
-    at = group.log.offset_at(group.id, stamp)
+    at = group.log.reader.offset_at(group.id, stamp)
     return PositionsReply(begin, end, end if at is None else min(max(at, begin), end))
 
 

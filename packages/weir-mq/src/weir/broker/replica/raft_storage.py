@@ -82,7 +82,7 @@ class LogStorage:
     @property
     def base(self) -> tuple[int, int]:
         """Index and term of the last entry that is gone from the log."""
-        return self._log.base(self._group)
+        return self._log.reader.base(self._group)
 
     def rotted(self, count: int) -> None:
         """So many more were found to be lost that could be filled in."""
@@ -92,7 +92,7 @@ class LogStorage:
     def doubt(self) -> None:
         """Count as lost what others may have superseded in a group that has other voters."""
         if self._recovered is not None and (doubtful := self._recovered.doubtful):
-            self._log.disbelieve(self._group, doubtful)
+            self._log.reader.disbelieve(self._group, doubtful)
             self.unreadable += len(doubtful)
             self._recovered = replace(self._recovered, doubtful=())
 
@@ -129,11 +129,11 @@ class LogStorage:
         """Return index and data of the CONFIGURATION entries above the snapshot, in order."""
         first = self._snapshot.index + 1 if self._snapshot else 1
         found = []
-        for index in self._log.of_kind(self._group, Kind.CONFIGURATION, first):
-            stored = self._log.stored(self._group, index)
+        for index in self._log.reader.of_kind(self._group, Kind.CONFIGURATION, first):
+            stored = self._log.reader.stored(self._group, index)
             assert stored is not None  # it was found in this very index
             try:
-                found.append((index, self._log.load(stored)))
+                found.append((index, self._log.reader.load(stored)))
             except LogDamaged:
                 if self.damage is None:
                     raise
@@ -157,7 +157,7 @@ class LogStorage:
             return before
         if index < base:
             raise raft.Compacted(f"entry {index} of group {self._group} is gone")
-        term = self._log.term_of(self._group, index)
+        term = self._log.reader.term_of(self._group, index)
         if term is None:
             raise raft.Unavailable(f"group {self._group} has no entry {index}")
         return term
@@ -167,7 +167,7 @@ class LogStorage:
         placed: list[Stored] = []
         size = 0
         for index in range(lo, hi):
-            stored = self._log.stored(self._group, index)
+            stored = self._log.reader.stored(self._group, index)
             if stored is None:
                 raise raft.Unavailable(f"group {self._group} has no entry {index}")
             size += stored.length
@@ -176,12 +176,12 @@ class LogStorage:
             placed.append(stored)
         return [
             entry_of(stored.index, stored.term, read_back(stored.kind, payload))
-            for stored, payload in zip(placed, self._log.load_all(placed), strict=True)
+            for stored, payload in zip(placed, self._log.reader.load_all(placed), strict=True)
         ]
 
     def cached(self, lo: int, hi: int, max_bytes: int) -> list[raft.Entry] | None:
         """Return entries [lo, hi) as far as they lie in memory and fit; None if none does."""
-        found = self._log.cached(self._group, lo, hi, max_bytes)
+        found = self._log.reader.cached(self._group, lo, hi, max_bytes)
         if found is None:
             return None
         return [
@@ -190,7 +190,7 @@ class LogStorage:
 
     def reading(self, load: raft.Load) -> Reading | None:
         """Plan to read entries for a member that is behind; None if they are not there any more."""
-        return self._log.read_raw(self._group, load.lo, load.hi, load.max_bytes)
+        return self._log.reader.read_raw(self._group, load.lo, load.hi, load.max_bytes)
 
 
 def installed(groups: Mapping[int, RecoveredGroup]) -> dict[int, raft.Snapshot]:

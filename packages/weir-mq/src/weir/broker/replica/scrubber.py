@@ -57,15 +57,15 @@ class Scrubber:
             for bad in found.bad[: max(_PLACES_MAX - len(self.damage), 0)]:
                 self.damage[bad.position] = bad
         if self._piece is None and self._segment is not None:
-            self._log.let_go(self._segment)
+            self._log.reader.let_go(self._segment)
 
     def mended(self, place: int) -> None:
         """What lies at a place is sound again."""
         self.damage.pop(place, None)
 
     def _first_of_next(self) -> ScrubPiece | None:
-        self._segment = self._log.hold_closed(self._segment.end if self._segment else 0)
+        self._segment = self._log.reader.hold_closed(self._segment.end if self._segment else 0)
         if self._segment is None:
             self.rounds += 1
             return None
-        return self._log.scrub(self._segment)
+        return self._log.reader.scrub(self._segment)

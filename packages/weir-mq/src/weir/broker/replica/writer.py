@@ -120,7 +120,7 @@ class Writer:
         self._saved_tail = self._tried_tail = self.log.tail
         self._tried_frames = self.log.frames
         #: How much was let go of, as of the last checkpoint; on a full disk one is saved for it.
-        self._saved_gone = self._tried_gone = self.log.gone
+        self._saved_gone = self._tried_gone = self.log.lifecycle.gone
         self._frees_after = self._quiet_since
         #: What the log held when it was last asked which segments a checkpoint would free, the
         #: base of the first of those, and how many checkpoints were saved for it in vain.
@@ -140,7 +140,7 @@ class Writer:
     def idle(self) -> bool:
         """Whether nothing waits, nothing is in flight and nothing is being saved or tidied up."""
         busy = self._in_flight or self._saving or self._at_chore
-        return not (busy or self._dirty or self.log.waiting)
+        return not (busy or self._dirty or self.log.staged is not None)
 
     @property
     def hangs(self) -> bool:
@@ -230,7 +230,7 @@ class Writer:
             self._outbox.put(StartFlush(self.number, flush, rest_ms))
 
     def _ask_for_spare(self) -> None:
-        spare = self.log.wants_spare()
+        spare = self.log.spares.wants()
         if spare is not None:
             self._asks_after = self._time.monotonic_ms() + SPARE_RETRY_MS
             self._outbox.put(MakeSpare(self.number, spare))
@@ -271,9 +271,9 @@ class Writer:
         """Take a made segment file into the reserve, or learn that there is no room for one."""
         self._full, self._tends = not event.made, True
         if event.made:
-            self.log.spare_ready(event.spare)
+            self.log.spares.made(event.spare)
         else:
-            self.log.spare_failed(event.spare)
+            self.log.spares.failed(event.spare)
             self._asks_after = self._time.monotonic_ms() + SPARE_RETRY_MS
 
     def extend_bound(self) -> None:
@@ -302,13 +302,13 @@ class Writer:
             for rotten in event.found.rotten if event.found is not None else ():
                 self._findings.append(RottenEntry(*rotten))
         elif isinstance(event.chore, CopyPiece):
-            self.log.copied(event.chore, event.found)
+            self.log.copies.copied(event.chore, event.found)
         elif isinstance(event.chore, MendPiece):
             piece = self._mends.popleft()
             is_sound = event.found is not None and not event.found.bad
             if is_sound:
                 self.scrubber.mended(piece.stored.place)
-            self._findings.append(MendDone(piece, self.log.mended(piece) and is_sound))
+            self._findings.append(MendDone(piece, self.log.reader.mended(piece) and is_sound))
 
     def tick(self) -> None:
         """Write an idle mark after a quiet moment, and a checkpoint after much or long, or where it
@@ -320,14 +320,14 @@ class Writer:
         self._start_chore(lambda: self.scrubber.next_piece(idle))
         if now >= self._copies_after:
             self._copies_after = now + COPY_EVERY_MS
-            self._start_chore(self.log.next_copy)
+            self._start_chore(self.log.copies.next_piece)
         if idle and now - self._quiet_since >= IDLE_MS:
             self.log.mark_idle()
         if self._full and now >= self._asks_after:
             self._ask_for_spare()
         if now >= self._trim_after and not self._full:
             self._trim_after = now + TRIM_EVERY_MS
-            self.log.trim()
+            self.log.lifecycle.trim()
         if self._saves(now):
             self.checkpoint()
 
@@ -336,9 +336,9 @@ class Writer:
         segments that it frees.
         """
         grown = self.log.tail - self._saved_tail
-        if now >= self._save_after and (grown or self.log.copies_wait):
+        if now >= self._save_after and (grown or self.log.copies.wait):
             return True
-        if self._full and self.log.gone != self._saved_gone and now >= self._frees_after:
+        if self._full and self.log.lifecycle.gone != self._saved_gone and now >= self._frees_after:
             return True
         if self._saving or self._tried_tail != self._saved_tail:
             return False  # the last one failed: time decides when the next is tried
@@ -381,7 +381,7 @@ class Writer:
         self._saving = True
         self._tried_tail = self.log.tail
         self._tried_frames = self.log.frames
-        self._tried_gone = self.log.gone
+        self._tried_gone = self.log.lifecycle.gone
         self._frees_after = self._time.monotonic_ms() + CHECKPOINT_RETRY_MS
         self._covered = covered(self.groups.values())
         body = States(self.groups.values())

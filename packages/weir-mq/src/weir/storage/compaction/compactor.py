@@ -24,7 +24,7 @@ from weir.storage.format.index_file import IndexFile
 from weir.storage.format.segment import BLOCK, CLASS_SPACE, COPY_GENERATION, Segment
 from weir.storage.segments.scrub import Scrubbed
 from weir.storage.segments.segment_list import Segments
-from weir.storage.segments.spare_files import Reserve
+from weir.storage.segments.spare_files import SpareFiles
 from weir.storage.settings import Settings
 
 #: A segment of which more than one in so many bytes is alive stays as it is.
@@ -64,7 +64,7 @@ class Copies:
         self,
         settings: Settings,
         segments: Segments,
-        reserve: Reserve,
+        spares: SpareFiles,
         groups: dict[int, GroupIndex],
         found: Iterable[ClassSegment] = (),
         serial: int = 0,
@@ -74,7 +74,7 @@ class Copies:
         """
         self._settings = settings
         self._segments = segments
-        self._reserve = reserve
+        self._spares = spares
         self._groups = groups
         self._held = list(found)
         for one in self._held:
@@ -329,7 +329,7 @@ class Copies:
         held = self._open.get(class_)
         if held is not None and held.tail + room <= held.segment.size:
             return held
-        name, missing = self._reserve.lend()
+        name, missing = self._spares.lend()
         generation = COPY_GENERATION | (self._serial + 1) % COPY_GENERATION
         size = self._settings.segment_bytes
         segment = Segment(name, generation, self._base, size, class_)

@@ -1,8 +1,8 @@
 """Filling in payloads that rotted under sound headers, where they lie (docs/adr 0017).
 
-piece = log.mend(group, index, payload)      # what another replica has under the same name
-found = piece.run(disk)                      # off the loop
-log.mended(piece)                            # once nothing is `bad`
+piece = log.reader.mend(group, index, payload)   # what another replica has under the same name
+found = piece.run(disk)                          # off the loop
+log.reader.mended(piece)                         # once nothing is `bad`
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Spare:
             disk.create(self.name, self.size, pace)
 
 
-class Reserve:
+class SpareFiles:
     """The spares of one log: ready ones, and those that are still to be made or zeroed."""
 
     __slots__ = (

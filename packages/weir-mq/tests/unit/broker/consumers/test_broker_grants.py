@@ -339,7 +339,7 @@ def test_acked_grants_leave_the_leases(crew: Crew) -> None:
 def test_what_is_to_be_granted_stays_where_it_lies_until_it_is_read(make_rig: Any) -> None:
     # Its segment was given up, for its entries had been copied, while the grant was proposed.
     crew = Crew(make_rig(cache=0))
-    pins = crew.rig.shard.writers[0].log._segments.pins
+    pins = crew.rig.shard.writers[0].log.segments.pins
     number = crew.rig.ask(1, crew.pull())
     assert crew.reply(1, number) is None
     assert pins.total() > 0

@@ -124,7 +124,7 @@ def test_a_deleted_topic_is_gone_for_good(
         assert "deleted" in refused.message
         assert rig.answer(1, m.Fetch(info.addresses[0], 0, 1)).code == UnknownTopic.code
         assert stored_groups(rig) == {0, kept.addresses[0].group}
-        assert rig.shard.writers[0].log.group_bytes(info.addresses[0].group) == 0
+        assert rig.shard.writers[0].log.reader.group_bytes(info.addresses[0].group) == 0
         assert rig.answer(1, m.Positions(kept.addresses[0])).end == 1
         # Asked again, because the first answer was lost.
         assert rig.answer(1, a.DeleteTopic("t", info.id)) == a.Deleted(info.id)

@@ -29,14 +29,14 @@ class Rotten:
             rig.answer(1, rig.batch(info, grant, n, b"v%d" % n))
         self.address = info.addresses[0]
         self.log = rig.shard.writers[0].log
-        found = (self.log.stored(self.address.group, i) for i in range(1, 50))
+        found = (self.log.reader.stored(self.address.group, i) for i in range(1, 50))
         self.entries = [stored for stored in found if stored and stored.kind is Kind.BATCHES]
         for n in damaged:
             self.flip(n)
 
     def flip(self, n: int) -> None:
         """Damage entry `n`, or mend it again."""
-        segment = self.log._segments.find(self.entries[n].position)
+        segment = self.log.segments.find(self.entries[n].position)
         self.rig.disk.flip(segment.name, self.entries[n].position - segment.base + 56 + 100)
 
     def answer(self, request: m.Request, session: int = 1) -> Any:
@@ -74,7 +74,7 @@ def test_what_is_committed_and_not_in_the_log_is_refused_and_no_end(
     rotten: Callable[..., Rotten], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = rotten(2)
-    monkeypatch.setattr(type(node.log), "read", lambda *_: None)
+    monkeypatch.setattr(type(node.log.reader), "read", lambda *_: None)
     for offset in (0, 1):
         assert node.answer(m.Fetch(node.address, offset, 1 << 20)).code == DamagedRange.code
     assert node.answer(m.Fetch(node.address, 2, 1 << 20)).next_offset == 2
@@ -227,9 +227,9 @@ def test_damage_below_the_checkpoint_costs_its_own_messages_alone(
 
 def test_a_damaged_registry_keeps_the_node_from_starting(make_rig: Callable[..., Any]) -> None:
     node = Restarted(make_rig(cache=0), 1)
-    found = (node.log.stored(0, index) for index in range(1, 20))
+    found = (node.log.reader.stored(0, index) for index in range(1, 20))
     created = next(stored for stored in found if stored and stored.kind is Kind.CONTROL)
-    segment = node.log._segments.find(created.position)
+    segment = node.log.segments.find(created.position)
     node.rig.disk.flip(segment.name, created.position - segment.base + 56)
     with pytest.raises(LogDamaged, match="restore it from a backup"):
         node.restart()

@@ -212,9 +212,10 @@ def test_a_stopping_node_moves_no_start(make: Any) -> None:
 
 
 class _Log:
-    """A log whose cuts are given."""
+    """A log whose cuts are given, and its reader."""
 
     def __init__(self, by_stamp: Any, by_size: Any) -> None:
+        self.reader = self
         self.by_stamp, self.by_size = by_stamp, by_size
 
     def cut_by_stamp(self, group: int, stamp: int) -> Any:

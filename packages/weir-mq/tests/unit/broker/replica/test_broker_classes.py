@@ -67,7 +67,7 @@ class Topics:
         assert values == [b"%06d" % n for n in range(self.sent)]
 
     def classes(self) -> list[int]:
-        return [one.class_ for one in self.rig.shard.writers[0].log._segments.copies]
+        return [one.class_ for one in self.rig.shard.writers[0].log.segments.copies]
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def topics(make_rig: Callable[..., Any]) -> Topics:
 
 def test_what_is_kept_for_long_gives_its_segments_back(topics: Topics) -> None:
     topics.publish(12)
-    row = topics.rig.shard.writers[0].log._segments
+    row = topics.rig.shard.writers[0].log.segments
     before = len(row)
     topics.pass_an_hour()
     assert topics.classes() == [4]

@@ -100,11 +100,11 @@ def test_an_idle_log_keeps_one_spare_and_a_busy_one_two(founded: Any) -> None:
     rig, info = founded, limited(founded, SEGMENT)
     log = rig.shard.writers[0].log
     publish(rig, info, 6 * SEGMENT)
-    assert log._reserve.ready_bytes == 2 * SEGMENT
+    assert log.spares.ready_bytes == 2 * SEGMENT
     wait(rig, MINUTE_MS)
-    assert log._reserve.ready_bytes == SEGMENT
+    assert log.spares.ready_bytes == SEGMENT
     publish(rig, info, 3 * SEGMENT)
-    assert log._reserve.ready_bytes >= 2 * SEGMENT
+    assert log.spares.ready_bytes >= 2 * SEGMENT
 
 
 def test_a_checkpoint_that_frees_nothing_is_not_repeated(

@@ -161,7 +161,7 @@ def test_a_stop_waits_for_what_waits_for_a_spare(time: Any) -> None:
     assert flush is not None
     flush.run(disk)
     log.flushed(flush)
-    spare = log.wants_spare()
+    spare = log.spares.wants()
     assert spare is not None
     spare.run(disk)
     found = recover(disk, settings)

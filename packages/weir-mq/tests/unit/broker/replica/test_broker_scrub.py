@@ -36,7 +36,7 @@ def test_the_first_round_begins_after_a_while_and_ends_with_the_last_closed_segm
     full.tick(FIRST_MS - 1_000)
     assert not scrubs(full)
     full.settle()
-    row = list(full.shard.writers[0].log._segments)
+    row = list(full.shard.writers[0].log.segments)
     seen: list[str] = []
     full.tick(1_000)
     for _ in range(20):
@@ -51,7 +51,7 @@ def test_the_first_round_begins_after_a_while_and_ends_with_the_last_closed_segm
     assert scrubber.rounds == 1
     assert scrubber.size > 100_000
     assert not scrubber.damage
-    assert not full.shard.writers[0].log._segments.pins.total(), "nothing is held any more"
+    assert not full.shard.writers[0].log.segments.pins.total(), "nothing is held any more"
     full.tick(ROUND_EVERY_MS)
     full.settle()
     full.tick(PIECE_EVERY_MS)
@@ -60,12 +60,12 @@ def test_the_first_round_begins_after_a_while_and_ends_with_the_last_closed_segm
 
 def test_what_rots_is_found_and_does_not_stop_the_round(full: Any) -> None:
     log = full.shard.writers[0].log
-    first = next(iter(log._segments))
+    first = next(iter(log.segments))
     place = next(
         stored
         for group in log._groups
         for index in range(1, 30)
-        if (stored := log.stored(group, index)) and stored.length > 9_000
+        if (stored := log.reader.stored(group, index)) and stored.length > 9_000
     )
     full.disk.flip(first.name, place.position - first.base + 56 + 500)
     full.tick(FIRST_MS)

@@ -51,9 +51,10 @@ def found(*entries: Lies, state: PartitionState | None = None) -> tuple[list[Any
         snapshot=lambda: None, base=(0, 0), last_index=lambda: len(entries), entries=load
     )
     reading = SimpleNamespace(entries=(SimpleNamespace(index=1),))
-    log = SimpleNamespace(
+    reader = SimpleNamespace(
         disbelieve=lambda group, which: lost.extend(which), read=lambda *which: reading
     )
+    log = SimpleNamespace(reader=reader)
     find_out(cast(Group, SimpleNamespace(id=1, past=past, log=log)), state)
     assert state.decided_offset == state.next_offset, "what is lost keeps back nothing behind it"
     return list(state.voids), lost

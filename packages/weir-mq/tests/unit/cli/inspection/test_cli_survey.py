@@ -62,7 +62,7 @@ def written(folder: Path, batches: int = 10) -> Path:
         for index in range(1, batches + 1):
             log.append(batch(index, index - 1, 1, term=1 if index < 4 else 2))
             flush(disk, log)
-        spare = log.wants_spare()
+        spare = log.spares.wants()
         assert spare is not None
         spare.run(disk)
     return folder
@@ -300,17 +300,17 @@ def copied(folder: Path) -> Segment:
                 log.append(Record(other, 1, index // 4 + 1, Kind.CONTROL, (b"kept", b"long"), 8))
             log.append(batch(index, index - 1, 1))
             flush(disk, log)
-            while (spare := log.wants_spare()) is not None:
+            while (spare := log.spares.wants()) is not None:
                 spare.run(disk)
-                log.spare_ready(spare)
+                log.spares.made(spare)
         log.drop_below(GROUP, 24)
         for _ in range(2):
             save(disk, log.checkpoint({GROUP: 24, other: 6}, b""))
             log.checkpoint_saved()
             for _ in range(20):
-                if (piece := log.next_copy()) is not None:
-                    log.copied(piece, piece.run(disk))
-        (segment,) = log._segments.copies
+                if (piece := log.copies.next_piece()) is not None:
+                    log.copies.copied(piece, piece.run(disk))
+        (segment,) = log.segments.copies
     return segment
 
 

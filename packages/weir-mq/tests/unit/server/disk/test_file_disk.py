@@ -236,6 +236,6 @@ def test_a_log_lives_on_it(disk: FileDisk, tmp_path: Path) -> None:
     again = FileDisk(tmp_path / "log")
     recovered = recover(again, settings)
     assert recovered.groups[7].last_index == 20
-    stored = [recovered.log.stored(7, index) for index in range(1, 21)]
-    assert [recovered.log.load(one) for one in stored if one] == [payload] * 20
+    stored = [recovered.log.reader.stored(7, index) for index in range(1, 21)]
+    assert [recovered.log.reader.load(one) for one in stored if one] == [payload] * 20
     again.close()

@@ -38,16 +38,16 @@ def test_classes_follow_from_retention() -> None:
 
 
 def test_survivors_move_and_their_segments_are_used_again(node: Any) -> None:
-    node.log.set_class(SLOW, class_of(30 * 24 * HOUR))
+    node.log.copies.set_class(SLOW, class_of(30 * 24 * HOUR))
     node.round(8, SLOW)
-    assert len(node.log._segments) <= 3
+    assert len(node.log.segments) <= 3
     assert node.classes() == [4]
-    stored = node.log.stored(SLOW, 1)
+    stored = node.log.reader.stored(SLOW, 1)
     assert stored is not None
     assert stored.position < CLASS_SPACE <= stored.place
     node.whole(SLOW)
     node.restart()
-    assert node.log.stored(SLOW, 1) == stored
+    assert node.log.reader.stored(SLOW, 1) == stored
     node.whole(SLOW)
     node.write(6, SLOW)
     node.restart()
@@ -64,13 +64,13 @@ def test_cuts_and_offsets_are_the_same_after_a_start(node: Any) -> None:
         groups = (SLOW, OTHER)
         return [
             [
-                log.cut_by_size(group, size, lambda _: 0)
+                log.reader.cut_by_size(group, size, lambda _: 0)
                 for group in groups
                 for size in range(0, 4000, 150)
             ],
-            [log.cut_by_stamp(group, at) for group in groups for at in range(last + 2)],
-            [log.stamp_of(group, at) for group in groups for at in range(last + 2)],
-            [(log.group_bytes(group), log.next_offset(group)) for group in groups],
+            [log.reader.cut_by_stamp(group, at) for group in groups for at in range(last + 2)],
+            [log.reader.stamp_of(group, at) for group in groups for at in range(last + 2)],
+            [(log.reader.group_bytes(group), log.reader.next_offset(group)) for group in groups],
         ]
 
     node.checkpoint()
@@ -81,22 +81,22 @@ def test_cuts_and_offsets_are_the_same_after_a_start(node: Any) -> None:
 
 def test_the_file_says_class_and_original_positions(node: Any) -> None:
     node.round(8, SLOW)
-    (segment,) = node.log._segments.copies
+    (segment,) = node.log.segments.copies
     found, _, _ = unpack_header(segment.name, node.disk.read(segment.name, 0, 4096))
     assert found == segment
     assert found.class_ == LONGEST, "no class was set"
-    assert found.generation > max(one.generation for one in node.log._segments)
+    assert found.generation > max(one.generation for one in node.log.segments)
 
 
 def test_each_class_has_segments_of_its_own(node: Any) -> None:
-    node.log.set_class(SLOW, 2)
-    node.log.set_class(OTHER, 3)
+    node.log.copies.set_class(SLOW, 2)
+    node.log.copies.set_class(OTHER, 3)
     node.round(8, SLOW, OTHER)
     assert sorted(node.classes()) == [2, 3]
     for group, class_ in ((SLOW, 2), (OTHER, 3)):
-        stored = node.log.stored(group, 1)
+        stored = node.log.reader.stored(group, 1)
         assert stored is not None
-        assert node.log._segments.find(stored.place).class_ == class_
+        assert node.log.segments.find(stored.place).class_ == class_
         node.whole(group)
     assert {piece.target.class_ for piece in node.pieces} == {2, 3}
 
@@ -105,16 +105,16 @@ def test_nothing_moves_before_the_checkpoint_is_durable(node: Any) -> None:
     node.write(8, SLOW)
     node.let_go()
     node.checkpoint()
-    names = [one.name for one in node.log._segments]
+    names = [one.name for one in node.log.segments]
     assert node.copy()
     data = node.log.checkpoint(node.last, b"")
-    stored = node.log.stored(SLOW, 1)
+    stored = node.log.reader.stored(SLOW, 1)
     assert stored is not None
     assert stored.place == stored.position
-    assert [one.name for one in node.log._segments] == names
+    assert [one.name for one in node.log.segments] == names
     save(node.disk, data)
     node.log.checkpoint_saved()
-    assert len(node.log._segments) < len(names)
+    assert len(node.log.segments) < len(names)
     node.whole(SLOW)
 
 
@@ -150,14 +150,14 @@ def test_what_is_more_than_a_quarter_alive_or_young_or_to_be_replayed_stays(node
     node.last[SLOW] = applied
     node.checkpoint()
     node.copy()
-    young = {one.base for one in list(node.log._segments)[-2:]}
+    young = {one.base for one in list(node.log.segments)[-2:]}
     assert not young & {piece.source.base for piece in node.pieces}
 
 
 def test_a_reader_of_the_old_place_goes_on(node: Any) -> None:
     node.write(8, SLOW)
     node.let_go()
-    reading = node.log.read(SLOW, 0, 1, node.last[SLOW])
+    reading = node.log.reader.read(SLOW, 0, 1, node.last[SLOW])
     assert reading is not None
     reading.pin()
     node.checkpoint()
@@ -165,7 +165,7 @@ def test_a_reader_of_the_old_place_goes_on(node: Any) -> None:
     for _ in range(4):
         node.round(4, SLOW)
         assert reading.run(node.disk), "the old bytes are still there"
-    later = node.log.read(SLOW, 0, 1 << 20, node.last[SLOW])
+    later = node.log.reader.read(SLOW, 0, 1 << 20, node.last[SLOW])
     assert later is not None
     assert {span.segment.class_ for span in later.spans} == {0, LONGEST}
     assert later.run(node.disk)[0] == reading.run(node.disk)[0]
@@ -182,11 +182,11 @@ def test_a_class_segment_with_an_index_file_is_not_read_at_start(
 ) -> None:
     for _ in range(6):
         node.round(8, SLOW)
-    full, last = node.log._segments.copies[0], node.log._segments.copies[-1]
+    full, last = node.log.segments.copies[0], node.log.segments.copies[-1]
     assert full is not last
-    assert read_index(node.disk, full).end == node.log._segments.ends[full.name]
+    assert read_index(node.disk, full).end == node.log.segments.ends[full.name]
     node.disk.remove(index_name(last.name))
-    places = [node.log.stored(SLOW, index) for index in range(1, node.last[SLOW] + 1)]
+    places = [node.log.reader.stored(SLOW, index) for index in range(1, node.last[SLOW] + 1)]
     sizes: dict[str, int] = {}
     honest = SimDisk.read
 
@@ -197,13 +197,17 @@ def test_a_class_segment_with_an_index_file_is_not_read_at_start(
     node.disk.crash()
     monkeypatch.setattr(SimDisk, "read", count)
     node.log = recover(node.disk, node.settings).log
-    assert [node.log.stored(SLOW, index) for index in range(1, node.last[SLOW] + 1)] == places
+    assert [
+        node.log.reader.stored(SLOW, index) for index in range(1, node.last[SLOW] + 1)
+    ] == places
     assert sizes[full.name] == 4096
     assert sizes[last.name] > 4096
     node.whole(SLOW)
     node.disk.remove(index_name(full.name))
     node.restart()
-    assert [node.log.stored(SLOW, index) for index in range(1, node.last[SLOW] + 1)] == places
+    assert [
+        node.log.reader.stored(SLOW, index) for index in range(1, node.last[SLOW] + 1)
+    ] == places
     node.upkeep()
     assert read_index(node.disk, full).sections, "it is made again"
 
@@ -213,8 +217,8 @@ def test_nothing_is_added_to_a_file_that_was_cut_short(node: Any, cut: int) -> N
     """An index file tells of all that lay there, and the next copies went behind its end."""
     node.round(8, SLOW)
     node.upkeep()
-    (segment,) = node.log._segments.copies
-    (held,) = node.log._upkeep.copies._held
+    (segment,) = node.log.segments.copies
+    (held,) = node.log.copies._held
     assert held.indexed == held.saved < segment.size - abs(cut)
     node.disk.truncate(segment.name, held.saved + cut)
     node.restart()
@@ -229,8 +233,8 @@ def test_a_file_that_was_cut_short_is_not_used_again(node: Any, copies: bool) ->
     """It was a segment again once all in it was gone, and the log went on behind its end."""
     node.round(8, SLOW)
     node.upkeep()
-    segment = node.log._segments.copies[0] if copies else next(iter(node.log._segments))
-    end = node.log._upkeep.copies._held[0].saved if copies else segment.size - 500
+    segment = node.log.segments.copies[0] if copies else next(iter(node.log.segments))
+    end = node.log.copies._held[0].saved if copies else segment.size - 500
     node.disk.truncate(segment.name, end + 100)
     node.restart()
     for _ in range(3):
@@ -248,7 +252,7 @@ def test_class_segments_are_used_again_when_all_in_them_is_gone(node: Any) -> No
         node.let_go(SLOW, keep=60)
     assert len([n for n in node.disk.names() if n.startswith("segment")]) < 20
     node.checkpoint()
-    assert 1 < len(node.log._segments.copies) < 8
+    assert 1 < len(node.log.segments.copies) < 8
     node.restart()
     node.whole(SLOW, first=node.last[SLOW] - 59)
 
@@ -257,13 +261,13 @@ def test_what_cannot_be_read_is_not_copied(node: Any) -> None:
     node.write(8, SLOW)
     node.let_go()
     node.checkpoint()
-    stored = node.log.stored(SLOW, 3)
+    stored = node.log.reader.stored(SLOW, 3)
     assert stored is not None
-    segment = node.log._segments.find(stored.place)
+    segment = node.log.segments.find(stored.place)
     node.disk.flip(segment.name, stored.position - segment.base + 70)
     node.copy()
     node.checkpoint()
-    assert segment in node.log._segments
+    assert segment in node.log.segments
     tried = [piece.source for piece in node.pieces].count(segment)
     node.round(4, SLOW)
     assert [piece.source for piece in node.pieces].count(segment) == tried == 1
@@ -278,15 +282,15 @@ def test_without_room_a_copy_is_tried_again_later(node: Any) -> None:
     node.checkpoint()
     piece = None
     while piece is None:
-        piece = node.log.next_copy()
-    assert node.log.next_copy() is None, "one at a time"
+        piece = node.log.copies.next_piece()
+    assert node.log.copies.next_piece() is None, "one at a time"
     assert piece.missing is not None, "nothing of the reserve is taken"
     node.disk.fail_next("create", 28)
     with pytest.raises(OSError, match="No space"):
         piece.run(node.disk)
-    node.log.copied(piece, None)
+    node.log.copies.copied(piece, None)
     with pytest.raises(ValueError, match="under way"):
-        node.log.copied(piece, None)
+        node.log.copies.copied(piece, None)
     node.checkpoint()
     node.copy()
     node.checkpoint()
@@ -324,7 +328,7 @@ def test_a_group_that_is_gone_does_not_come_back_from_its_copies(node: Any) -> N
         assert found is not None
         assert found.groups[OTHER].start == GONE, "its copies lie beside others"
         node.restart()
-        assert node.log.stored(OTHER, 1) is None
+        assert node.log.reader.stored(OTHER, 1) is None
         node.log.mark_idle()
     node.whole(SLOW)
 
@@ -334,8 +338,8 @@ def test_what_is_let_go_of_while_it_is_copied_is_no_harm(node: Any) -> None:
     node.let_go()
     node.checkpoint()
     for step in range(200):
-        if (piece := node.log.next_copy()) is not None:
-            node.log.copied(piece, piece.run(node.disk))
+        if (piece := node.log.copies.next_piece()) is not None:
+            node.log.copies.copied(piece, piece.run(node.disk))
         if step == 6:
             node.let_go(SLOW, keep=2)
             node.log.drop_group(OTHER)
@@ -364,13 +368,13 @@ def test_what_is_kept_a_month_costs_one_copy_beside_what_is_kept_an_hour(
     node = make_node(settings, fast=15, size=3800)
     written = 0
     for _ in range(180):
-        before = node.log.group_bytes(SLOW)
+        before = node.log.reader.group_bytes(SLOW)
         node.round(4, SLOW)
-        written += node.log.group_bytes(SLOW) - before
-        assert len(node.log._segments) <= 8
-    copies = node.log._upkeep.copies
+        written += node.log.reader.group_bytes(SLOW) - before
+        assert len(node.log.segments) <= 8
+    copies = node.log.copies
     assert 0.9 < copies.copied_bytes / written <= 1, "each byte was copied, and none twice"
-    kept = len(node.log._segments.copies) * settings.segment_bytes
+    kept = len(node.log.segments.copies) * settings.segment_bytes
     assert kept < 2 * written + 2 * settings.segment_bytes
     assert node.log.tail > 60 * written
     node.restart()

@@ -51,19 +51,19 @@ def test_a_read_begins_at_the_entry_that_holds_the_offset(
     log: Log, records: dict[int, Record]
 ) -> None:
     for offset, index in ((0, 1), (2, 1), (3, 2), (8, 3), (9, 5), (26, 11)):
-        reading = log.read(GROUP, offset, 1, ALL)
+        reading = log.reader.read(GROUP, offset, 1, ALL)
         assert reading is not None
         assert reading.cached == records[index].payload
         assert reading.next_offset == records[index].next_offset
         assert reading.size == records[index].size
-    assert log.read(GROUP, 27, ALL, ALL) is None
-    assert log.read(12345, 0, ALL, ALL) is None
+    assert log.reader.read(GROUP, 27, ALL, ALL) is None
+    assert log.reader.read(12345, 0, ALL, ALL) is None
 
 
 def test_a_read_takes_whole_entries_within_its_bytes(log: Log, records: dict[int, Record]) -> None:
     size = records[1].size
     for allowed, indexes in ((2 * size, (1, 2)), (3 * size - 1, (1, 2)), (4 * size, (1, 2, 3, 5))):
-        reading = log.read(GROUP, 0, allowed, ALL)
+        reading = log.reader.read(GROUP, 0, allowed, ALL)
         assert reading is not None
         assert reading.cached is not None
         assert list(reading.cached) == payloads(records, *indexes)
@@ -71,26 +71,26 @@ def test_a_read_takes_whole_entries_within_its_bytes(log: Log, records: dict[int
 
 
 def test_a_read_ends_at_the_last_index(log: Log, records: dict[int, Record]) -> None:
-    reading = log.read(GROUP, 0, ALL, 5)
+    reading = log.reader.read(GROUP, 0, ALL, 5)
     assert reading is not None
     assert reading.next_offset == records[5].next_offset
-    assert log.read(GROUP, 9, ALL, 4) is None
+    assert log.reader.read(GROUP, 9, ALL, 4) is None
 
 
 def test_what_is_not_durable_is_not_read(
     log: Log, records: dict[int, Record], batches: Make, settle: Settle
 ) -> None:
     log.append(batches(13, 27))
-    assert log.read(GROUP, 27, ALL, ALL) is None
+    assert log.reader.read(GROUP, 27, ALL, ALL) is None
     settle(log)
-    assert log.read(GROUP, 27, ALL, ALL) is not None
+    assert log.reader.read(GROUP, 27, ALL, ALL) is not None
 
 
 def test_the_disk_gives_what_the_cache_forgot(
     disk: SimDisk, small: Settings, records: dict[int, Record]
 ) -> None:
     log = recover(disk, small).log
-    reading = log.read(GROUP, 4, ALL, ALL)
+    reading = log.reader.read(GROUP, 4, ALL, ALL)
     assert reading is not None
     assert reading.cached is None
     assert reading.run(disk) == payloads(records, 2, 3, 5, 6, 7, 9, 10, 11)
@@ -106,11 +106,11 @@ def test_a_cached_beginning_is_taken_alone(
     for record in made.values():
         log.append(record)
     settle(log)
-    cold = log.read(GROUP, 0, ALL, ALL)
+    cold = log.reader.read(GROUP, 0, ALL, ALL)
     assert cold is not None
     assert cold.cached is None
     assert cold.run(disk) == payloads(made, 1, 2, 3, 4)
-    warm = log.read(GROUP, 2, ALL, ALL)
+    warm = log.reader.read(GROUP, 2, ALL, ALL)
     assert warm is not None
     assert list(warm.cached or ()) == payloads(made, 3, 4)
 
@@ -119,26 +119,26 @@ def test_rot_is_found_by_the_read(
     disk: SimDisk, small: Settings, records: dict[int, Record]
 ) -> None:
     log = recover(disk, small).log
-    stored = log.stored(GROUP, 2)
+    stored = log.reader.stored(GROUP, 2)
     assert stored is not None
-    assert log.load(stored) == payloads(records, 2)[0]
+    assert log.reader.load(stored) == payloads(records, 2)[0]
     name = min(disk.names())
     disk.flip(name, stored.position + 56 + 100)
-    reading = log.read(GROUP, 3, 1, ALL)
+    reading = log.reader.read(GROUP, 3, 1, ALL)
     assert reading is not None
     with pytest.raises(Damaged, match=f"position {stored.position:,} in {name}"):
         reading.run(disk)
     with pytest.raises(Damaged):
-        log.load(stored)
+        log.reader.load(stored)
 
 
 def test_another_frame_than_the_index_says_is_found(
     disk: SimDisk, log: Log, records: dict[int, Record]
 ) -> None:
-    stored = log.stored(GROUP, 2)
+    stored = log.reader.stored(GROUP, 2)
     assert stored is not None
     with pytest.raises(Damaged, match="another frame"):
-        log.load(msgspec.structs.replace(stored, term=99))
+        log.reader.load(msgspec.structs.replace(stored, term=99))
 
 
 def test_the_cache_keeps_the_latest_within_its_bytes() -> None:
@@ -165,9 +165,9 @@ def test_a_reading_ends_before_the_first_entry_that_is_damaged(
     disk: SimDisk, small: Settings, records: dict[int, Record]
 ) -> None:
     log = recover(disk, small).log
-    stored = log.stored(GROUP, 6)
+    stored = log.reader.stored(GROUP, 6)
     assert stored is not None
-    reading = log.read(GROUP, 4, ALL, ALL)
+    reading = log.reader.read(GROUP, 4, ALL, ALL)
     assert reading is not None
     whole = reading.run(disk)
     assert reading.reached(whole) == reading.next_offset == 27
@@ -192,7 +192,7 @@ def test_a_disk_that_fails_later_takes_nothing_back(
             return disk.read(name, at, size)
 
     log = recover(disk, small).log
-    reading = log.read(GROUP, 0, ALL, ALL)
+    reading = log.reader.read(GROUP, 0, ALL, ALL)
     assert reading is not None
     first, *rest = reading.spans
     assert rest

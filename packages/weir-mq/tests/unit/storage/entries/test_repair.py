@@ -40,7 +40,7 @@ def made() -> tuple[SimDisk, Log]:
 
 
 def place(log: Log, index: int) -> int:
-    stored = log.stored(GROUP, index)
+    stored = log.reader.stored(GROUP, index)
     assert stored is not None
     return stored.place
 
@@ -54,12 +54,12 @@ def test_a_payload_that_rotted_is_named_and_filled_in() -> None:
     log, group = opened(disk)
     assert (group.rotten, group.unreadable, group.hard_state_lost) == ((3,), 1, False)
     assert group.damage is not None
-    piece = log.mend(GROUP, 3, b"c" * 90)
+    piece = log.reader.mend(GROUP, 3, b"c" * 90)
     assert piece is not None
-    assert log._segments.pins[NAME] == 1
+    assert log.segments.pins[NAME] == 1
     assert not piece.run(disk).bad
-    assert log.mended(piece)
-    assert log._segments.pins[NAME] == 0
+    assert log.reader.mended(piece)
+    assert log.segments.pins[NAME] == 0
     disk.crash()  # it was synced
     log, group = opened(disk)
     assert (group.damage, group.unreadable, group.rotten) == (None, 0, ())
@@ -121,9 +121,9 @@ def test_what_is_not_needed_any_more_is_not_mended() -> None:
         log.append(control(index))
     settle(log, disk)
     log.drop_below(GROUP, 4)
-    assert log.mend(GROUP, 3, b"c" * 90) is None
-    piece = log.mend(GROUP, 5, b"c" * 90)
+    assert log.reader.mend(GROUP, 3, b"c" * 90) is None
+    piece = log.reader.mend(GROUP, 5, b"c" * 90)
     assert piece is not None
     log.drop_below(GROUP, 6)
-    assert not log.mended(piece)
+    assert not log.reader.mended(piece)
     assert not piece.run(disk).bad, "it is sound as it lies there"

@@ -155,7 +155,7 @@ def write(settings: Settings, batches: Callable[..., Record], saves: int, flushe
     for index in range(1, flushes + 1):
         log.append(batches(index, index - 1, size=300))
         flush_all(disk, log)
-        made.ends.append((log.durable, index))
+        made.ends.append((log.reader.durable, index))
         if index == saves:
             save(disk, log.checkpoint({GROUP: index}, b""))
             log.checkpoint_saved()
@@ -167,9 +167,9 @@ def write(settings: Settings, batches: Callable[..., Record], saves: int, flushe
 
 
 def flush_all(disk: SimDisk, log: Log) -> None:
-    while spare := log.wants_spare():
+    while spare := log.spares.wants():
         spare.run(disk)
-        log.spare_ready(spare)
+        log.spares.made(spare)
     flush = log.next_flush()
     assert flush is not None
     flush.run(disk)
@@ -252,10 +252,10 @@ def test_a_log_that_lost_its_tail_goes_on_behind_it_and_is_told_so_again(
     assert found.tail == durable, "no position is used twice"
     flush_all(disk, found.log)
     disk.crash()
-    for position in (durable, 0, found.log.durable):
+    for position in (durable, 0, found.log.reader.durable):
         again = recover(copy.deepcopy(disk), small, position)
         assert again.groups[GROUP].damage is not None
-        assert again.tail == found.log.durable
+        assert again.tail == found.log.reader.durable
 
 
 def test_a_log_that_reaches_the_position_is_judged_by_its_marks_alone(

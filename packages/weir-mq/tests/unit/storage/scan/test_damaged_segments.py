@@ -27,7 +27,7 @@ GROUP = 65536
 def indexes(recovered: Recovered, group: int = GROUP) -> list[int]:
     found = recovered.groups.get(group)
     rows = range(1, found.last_index + 1) if found else ()
-    return [index for index in rows if recovered.log.stored(group, index)]
+    return [index for index in rows if recovered.log.reader.stored(group, index)]
 
 
 def only(disk: SimDisk, kind: str = "") -> str:
@@ -55,13 +55,13 @@ def test_a_missing_segment_below_the_mark_is_damage(
     assert indexes(found) == list(range(1, 12))
     assert found.groups[65536].hard_state_lost
     for index in range(1, 12):
-        stored = found.log.stored(65536, index)
+        stored = found.log.reader.stored(65536, index)
         assert stored is not None
         if 4 <= index <= 6:
             with pytest.raises(LogDamaged):
-                found.log.load(stored)
+                found.log.reader.load(stored)
         else:
-            assert found.log.load(stored) == b"c" * 1000
+            assert found.log.reader.load(stored) == b"c" * 1000
 
 
 @pytest.mark.parametrize("name", ["segment-00000001", "segment-00000002", "segment-00000003"])
@@ -120,9 +120,9 @@ def test_what_a_closed_segment_is_tells_its_index_file_too(
         assert found.holes == ()
         assert found.groups[GROUP].damage is None
         for index in range(1, 9):
-            stored = found.log.stored(GROUP, index)
+            stored = found.log.reader.stored(GROUP, index)
             assert stored is not None
-            assert found.log.load(stored) == b"c" * 1000
+            assert found.log.reader.load(stored) == b"c" * 1000
         disk.crash()
 
 
@@ -133,9 +133,9 @@ def test_an_index_file_of_an_earlier_use_tells_nothing(
     node = make_node(small)
     node.round(8)
     listed = load(node.disk).segments
-    while index_name(node.log._segments.last.name) not in node.disk.names():
+    while index_name(node.log.segments.last.name) not in node.disk.names():
         node.write(1)
-    last = node.log._segments.last
+    last = node.log.segments.last
     assert last not in listed, "or the checkpoint says what it is"
     node.log.mark_idle()
     flush = node.log.next_flush()
@@ -180,10 +180,10 @@ def test_rot_of_a_closed_segment_is_no_torn_tail_though_no_mark_covers_it(
     for index in range(4, 10):  # one flush, over the end of a segment
         log.append(control(index, b"c" * 1000))
     settle(log)
-    stored = log.stored(GROUP, 4)
+    stored = log.reader.stored(GROUP, 4)
     assert stored is not None
-    first = log._segments.find(stored.place)
-    assert first is not log._segments.last
+    first = log.segments.find(stored.place)
+    assert first is not log.segments.last
     disk.flip(first.name, stored.place - first.base + 100)
     assert indexes(recover(copy.deepcopy(disk), small)) == [1, 2, 3], "torn, for all that is known"
     while chore := log.next_chore():
@@ -193,9 +193,9 @@ def test_rot_of_a_closed_segment_is_no_torn_tail_though_no_mark_covers_it(
     assert indexes(found) == [*range(1, 10)]
     assert found.groups[GROUP].damage is not None
     for index in (1, 2, 3, 5, 6, 7, 8, 9):
-        kept = found.log.stored(GROUP, index)
+        kept = found.log.reader.stored(GROUP, index)
         assert kept is not None
-        assert found.log.load(kept) == b"c" * 1000
+        assert found.log.reader.load(kept) == b"c" * 1000
 
 
 def test_a_last_segment_with_a_rotten_header_is_named(
@@ -240,13 +240,13 @@ def test_each_segment_that_is_missing_is_told(
     told = [(hole.segment, hole.position) for hole in found.holes]
     assert told == [("segment-00000003", 8192), ("segment-00000005", 3 * 8192)]
     for index in range(1, 16):
-        stored = found.log.stored(GROUP, index)
+        stored = found.log.reader.stored(GROUP, index)
         assert stored is not None
         if index in (4, 5, 6, 10, 11, 12):
             with pytest.raises(LogDamaged, match="missing"):
-                found.log.load(stored)
+                found.log.reader.load(stored)
         else:
-            assert found.log.load(stored) == b"c" * 1000
+            assert found.log.reader.load(stored) == b"c" * 1000
 
 
 def test_what_lay_in_the_first_segment_is_refused_when_that_is_missing(
@@ -259,10 +259,10 @@ def test_what_lay_in_the_first_segment_is_refused_when_that_is_missing(
     disk.remove("segment-00000001")
     found = recover(disk, small)
     assert [hole.segment for hole in found.holes] == ["segment-00000001"]
-    stored = found.log.stored(GROUP, 1)
+    stored = found.log.reader.stored(GROUP, 1)
     assert stored is not None
     with pytest.raises(LogDamaged, match=r"position 0 in segment-00000002: .* before"):
-        found.log.load(stored)
+        found.log.reader.load(stored)
 
 
 def test_a_sector_of_zeros_below_the_mark_is_damage(
@@ -329,7 +329,7 @@ def test_a_cut_below_a_checkpoint_of_all_that_was_durable_reaches_behind_it(
     log.mark_idle()
     settle(log)
     checkpoint = log.checkpoint({GROUP: 1}, b"state")
-    assert checkpoint.replay == checkpoint.durable == log.durable
+    assert checkpoint.replay == checkpoint.durable == log.reader.durable
     save(disk, checkpoint)
     log.checkpoint_saved()
     log.append(control(2))

@@ -109,15 +109,17 @@ def test_a_start_doubts_what_a_header_that_rotted_may_have_superseded(
         found = recover(disk, small)
         group = found.groups[GROUP]
         assert (group.damage, group.unreadable, group.doubtful) == (None, 0, (2,))
-        there = found.log.stored(GROUP, 2)
+        there = found.log.reader.stored(GROUP, 2)
         assert there is not None
-        assert found.log.load(there), "whoever is alone with it knows that nothing superseded it"
-        found.log.disbelieve(GROUP, group.doubtful)
-        gone = found.log.stored(GROUP, 2)
+        assert found.log.reader.load(there), (
+            "whoever is alone with it knows that nothing superseded it"
+        )
+        found.log.reader.disbelieve(GROUP, group.doubtful)
+        gone = found.log.reader.stored(GROUP, 2)
         assert gone is not None
         with pytest.raises(LogDamaged, match=name):
-            found.log.load(gone)
-        assert [found.log.term_of(GROUP, index) for index in (1, 2, 3, 4)] == [1, 0, 2, 2]
+            found.log.reader.load(gone)
+        assert [found.log.reader.term_of(GROUP, index) for index in (1, 2, 3, 4)] == [1, 0, 2, 2]
 
 
 def test_a_group_that_begins_anew_is_in_no_doubt(

@@ -104,18 +104,18 @@ def test_a_log_goes_on_behind_a_last_segment_of_which_nothing_is_left(
     disk.write(name, BLOCK, [b"\xff" * (log.tail - BLOCK)])
     found = recover(disk, small)
     assert [hole.segment for hole in found.holes] == [name]
-    assert found.tail == log.durable
+    assert found.tail == log.reader.durable
     found.log.append(batches(3, 2))
     settle(found.log)
     again = recover(disk, small).log
     for index in (1, 2):
-        lost = again.stored(65536, index)
+        lost = again.reader.stored(65536, index)
         assert lost is not None
         with pytest.raises(LogDamaged, match=name):
-            again.load(lost)
-    there = again.stored(65536, 3)
+            again.reader.load(lost)
+    there = again.reader.stored(65536, 3)
     assert there is not None
-    assert again.load(there)
+    assert again.reader.load(there)
 
 
 def test_a_short_file_without_a_header_was_no_unfinished_one(
@@ -144,21 +144,21 @@ def test_a_lost_copy_held_the_messages_and_not_a_control_entry_behind_it(
     node.log.append(batches(3, 5, count=3, group=slow))
     node.last[slow] = 3
     node.round(16, 3 << 16)
-    stored = node.log.stored(slow, 1)
-    (segment,) = node.log._segments.copies
+    stored = node.log.reader.stored(slow, 1)
+    (segment,) = node.log.segments.copies
     assert segment.base <= stored.place < segment.end
     node.disk.flip(segment.name, stored.place - segment.base + 70)
     for name in filter(is_index, node.disk.names()):
         node.disk.remove(name)
     node.restart()
-    assert node.log.stored(slow, 1).place == stored.place
+    assert node.log.reader.stored(slow, 1).place == stored.place
     for offset in range(5):
-        reading = node.log.read(slow, offset, 1, 3)
+        reading = node.log.reader.read(slow, offset, 1, 3)
         assert reading.next_offset == 5
         with pytest.raises(LogDamaged, match=segment.name):
             reading.run(node.disk)
-    assert node.log.stamp_of(slow, 0) == node.log.stamp_of(slow, 5) is not None
-    reading = node.log.read(slow, 5, 1, 3)
+    assert node.log.reader.stamp_of(slow, 0) == node.log.reader.stamp_of(slow, 5) is not None
+    reading = node.log.reader.read(slow, 5, 1, 3)
     assert reading.next_offset == 8
     assert len(reading.run(node.disk)) == 1
 
@@ -233,12 +233,12 @@ def test_the_first_messages_of_a_group_may_be_the_lost_ones(
     found = recover(disk, small)
     assert found.groups[group].damage is not None
     for offset in (0, 5, 11):
-        reading = found.log.read(group, offset, 1, 9)
+        reading = found.log.reader.read(group, offset, 1, 9)
         assert reading is not None
         assert reading.next_offset == 12
         with pytest.raises(LogDamaged, match=name):
             reading.run(disk)
-    reading = found.log.read(group, 12, 1, 9)
+    reading = found.log.reader.read(group, 12, 1, 9)
     assert reading is not None
     assert reading.next_offset == 15
     assert len(reading.run(disk)) == 1

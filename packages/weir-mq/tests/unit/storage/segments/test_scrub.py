@@ -30,7 +30,7 @@ def closed(
     log.append(control(6, b"c" * 2000))
     log.append(control(7, b"c" * 2000))
     settle(log)
-    first = next(iter(log._segments))
+    first = next(iter(log.segments))
     return first, [place for place in places if place < first.end]
 
 

@@ -24,9 +24,9 @@ Settle = Callable[[Log], tuple[object, ...]]
 
 def make_spares(log: Log, disk: SimDisk) -> list[Spare]:
     made = []
-    while spare := log.wants_spare():
+    while spare := log.spares.wants():
         spare.run(disk)
-        log.spare_ready(spare)
+        log.spares.made(spare)
         made.append(spare)
     return made
 
@@ -68,7 +68,7 @@ def test_a_kept_spares_folder_entry_is_synced_before_it_is_used(
         flush = next_flush(log)
         flush.run(disk)
         log.flushed(flush)
-        spare = log.wants_spare()
+        spare = log.spares.wants()
         assert spare is not None
         disk.cut_after(4)  # names, create, write, sync: the folder's sync does not come
         with pytest.raises(Exception, match="sync folder"):
@@ -95,7 +95,7 @@ def test_no_more_files_are_kept_than_are_wanted_and_none_that_is_unfinished(
     assert sorted(disk.names()) == ["segment-00000001", spares[0].name]
     new = recover(disk, replace(small, spares=0)).log
     assert disk.names() == ["segment-00000001"]
-    assert new.wants_spare() is None
+    assert new.spares.wants() is None
 
 
 def test_a_roll_takes_a_kept_spare_and_its_flush_waits_until_that_is_zeroed(
@@ -109,16 +109,16 @@ def test_a_roll_takes_a_kept_spare_and_its_flush_waits_until_that_is_zeroed(
     for index in range(1, 5):
         log.append(control(index, b"c" * 1000))
     assert log.next_flush() is None
-    asked = log.wants_spare()
+    asked = log.spares.wants()
     assert asked == first
-    log.spare_failed(asked)
-    assert log.wants_spare() == first, "asked for again"
-    assert log.wants_spare() == second
+    log.spares.failed(asked)
+    assert log.spares.wants() == first, "asked for again"
+    assert log.spares.wants() == second
     second.run(disk)
-    log.spare_ready(second)
+    log.spares.made(second)
     assert log.next_flush() is None
     first.run(disk)
-    log.spare_ready(first)
+    log.spares.made(first)
     flush = next_flush(log)
     assert [run.name for run in flush.runs][-1] == first.name
     flush.run(disk)
@@ -132,13 +132,13 @@ def test_a_roll_waits_for_a_spare_that_is_being_made(
 ) -> None:
     """Another file beside it might be one too many for the disk, and its flush waits for ever."""
     settle(log)
-    spare = log.wants_spare()
+    spare = log.spares.wants()
     assert spare is not None
     for index in range(1, 5):
         log.append(control(index, b"c" * 1000))
     assert log.next_flush() is None
     spare.run(disk)
-    log.spare_ready(spare)
+    log.spares.made(spare)
     flush = next_flush(log)
     assert [run.name for run in flush.runs][-1] == spare.name
     assert all(run.missing is None for run in flush.runs)
@@ -148,12 +148,12 @@ def test_a_spare_that_could_not_be_made_is_wanted_again_under_another_name(
     disk: SimDisk, log: Log, settle: Settle
 ) -> None:
     settle(log)
-    spare = log.wants_spare()
+    spare = log.spares.wants()
     assert spare is not None
     disk.fail_next("create", errno.ENOSPC)
     with pytest.raises(OSError, match="space"):
         spare.run(disk)
-    log.spare_failed(spare)
+    log.spares.failed(spare)
     made = make_spares(log, disk)
     assert len(made) == 2
     assert spare not in made

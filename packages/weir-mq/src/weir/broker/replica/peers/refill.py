@@ -98,7 +98,7 @@ class Refill:
     def lack(self, group: int, indices: Iterable[int]) -> None:
         """Ask for entries of a group until it has them, or is gone."""
         log = self._log(group)
-        found = {i: at for i in indices if log and (at := log.stored(group, i)) is not None}
+        found = {i: at for i in indices if log and (at := log.reader.stored(group, i)) is not None}
         if not found:
             return
         lack = self._lacks.setdefault(group, _Lack({}))
@@ -110,7 +110,7 @@ class Refill:
     def rotted(self, number: int, index: int, place: int) -> None:
         """The scrub found an entry of a group to be rotten at a place."""
         writer = self._writers[self._layout.log_of(number)]
-        group, stored = writer.groups.get(number), writer.log.stored(number, index)
+        group, stored = writer.groups.get(number), writer.log.reader.stored(number, index)
         known = self._lacks.get(number, _Lack({}))
         if group is None or group.damage is not None or index in known.wanted:
             return
@@ -158,7 +158,7 @@ class Refill:
         lack.asked_ms = now = self._time.monotonic_ms()
         lack.gained_ms = now if lack.gained_ms is None else lack.gained_ms
         for index, stored in list(lack.wanted.items()):
-            if log.stored(group, index) != stored:
+            if log.reader.stored(group, index) != stored:
                 del lack.wanted[index]  # retention let it go, or it was copied
                 lack.unfillable.discard(index)
         passed = lack.mending | lack.unfillable
@@ -192,7 +192,7 @@ class Refill:
         if (at.term, at.kind, at.length) != (term, payload.kind, payload.size):
             return
         writer = self._writers[self._layout.log_of(group)]
-        piece = writer.log.mend(group, index, b"".join(payload.buffers))
+        piece = writer.log.reader.mend(group, index, b"".join(payload.buffers))
         if piece is not None and piece.stored == at:
             lack.mending.add(index)
             writer.mend(piece)
@@ -220,7 +220,7 @@ class Refill:
             return
         del self._lacks[group]
         if (log := self._log(group)) is not None:
-            log.fill(group, lack.filled)
+            log.reader.fill(group, lack.filled)
         self._findings.append(GroupComplete(group))
 
     # -- what others ask for -----------------------------------------------------------------
@@ -236,9 +236,11 @@ class Refill:
         log = self._log(group)
         if log is None or place in self._giving:
             return
-        there = [log.stored(group, index) for index, _ in names[:_TOGETHER]]
+        there = [log.reader.stored(group, index) for index, _ in names[:_TOGETHER]]
         same = [at for at, name in zip(there, names, strict=False) if at and at.term == name[1]]
-        readings = [(at, log.read_raw(group, at.index, at.index + 1, 0)) for at in _as_many(same)]
+        readings = [
+            (at, log.reader.read_raw(group, at.index, at.index + 1, 0)) for at in _as_many(same)
+        ]
         found = [(at, reading) for at, reading in readings if reading is not None]
         gift = self._giving[place] = _Gift(len(found))
         for at, reading in found:

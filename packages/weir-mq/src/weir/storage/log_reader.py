@@ -1,4 +1,4 @@
-"""What a log is asked: where entries lie, what they hold, where a stamp or a size cuts them."""
+"""What lies in a log: where entries are, what they hold, where a stamp or a size cuts them."""
 
 from __future__ import annotations
 
@@ -15,32 +15,30 @@ from weir.storage.format.record import Raw
 from weir.storage.format.segment import Segment
 from weir.storage.segments.scrub import ScrubPiece
 from weir.storage.segments.segment_list import Segments
-from weir.storage.settings import Settings
 
 
-class Lookups:
-    """The reading side of a log; `weir.storage.log.Log` is the whole."""
+class LogReader:
+    """Finds and reads what lies in a log; scrubs and mends it, too."""
+
+    __slots__ = ("_cache", "_disk", "_groups", "_log", "_segments", "durable")
 
     def __init__(
         self,
+        log: int,
         disk: Disk,
-        settings: Settings,
         segments: Segments,
         groups: dict[int, GroupIndex],
+        cache: Cache,
         durable: int,
     ) -> None:
-        """Look into `groups`, of whose frames those below position `durable` are durable."""
-        self.settings = settings
+        """Read log number `log`, of whose frames those below position `durable` are durable."""
+        self._log = log
         self._disk = disk
         self._segments = segments
         self._groups = groups
-        self._cache = Cache(settings.cache_bytes_max)
-        self._durable = durable
-
-    @property
-    def durable(self) -> int:
-        """All frames below this position are durable."""
-        return self._durable
+        self._cache = cache
+        #: All frames below this position are durable, as the log says after each flush.
+        self.durable = durable
 
     def read(
         self,
@@ -62,7 +60,7 @@ class Lookups:
         placed: list[tuple[Segment, Stored]] = []
         cached: list[Buffer] = []
         size, next_offset = 0, -1
-        for stored, behind in index.holding(offset, last_index, self._durable):
+        for stored, behind in index.holding(offset, last_index, self.durable):
             payload = self._cache.get(stored.position)
             if behind_offset is not None and next_offset >= behind_offset:
                 break
@@ -76,7 +74,7 @@ class Lookups:
             next_offset = behind
         if not placed:
             return None
-        log = self.settings.log
+        log = self._log
         if cached:
             return Reading(log, group, next_offset, size, tuple(cached))
         spans = spans_of(placed)
@@ -126,14 +124,14 @@ class Lookups:
             stored = self.stored(group, at)
             if stored is None or (batches and stored.kind is not Kind.BATCHES):
                 break
-            if stored.position >= self._durable or (placed and size + stored.length > max_bytes):
+            if stored.position >= self.durable or (placed and size + stored.length > max_bytes):
                 break
             size += stored.length
             placed.append((self._segments.find(stored.place), stored))
         if not placed:
             return None
         spans = spans_of(placed)
-        return Reading(self.settings.log, group, -1, size, None, spans, self._segments.pins)
+        return Reading(self._log, group, -1, size, None, spans, self._segments.pins)
 
     def offset_at(self, group: int, stamp: int) -> int | None:
         """Return the first offset of the first durable entry that holds a message stamped `stamp`
@@ -145,14 +143,14 @@ class Lookups:
     def cut_by_stamp(self, group: int, stamp: int) -> tuple[int, int] | None:
         """Return Raft index and first offset of that entry: all below are older than `stamp`."""
         index = self._groups.get(group)
-        return index.at_stamp(stamp, self._durable) if index else None
+        return index.at_stamp(stamp, self.durable) if index else None
 
     def cut_by_offset(self, group: int, offset: int) -> tuple[int, int] | None:
         """Return Raft index and first offset of the durable entry that holds a message's offset;
         None if that is not stored.
         """
         index = self._groups.get(group)
-        return index.at_offset(offset, self._durable) if index else None
+        return index.at_offset(offset, self.durable) if index else None
 
     def cut_by_size(
         self, group: int, size: int, beside: Callable[[int], int]
@@ -162,7 +160,7 @@ class Lookups:
         says what messages from an offset on take elsewhere: the chunks of their values.
         """
         index = self._groups.get(group)
-        return index.at_size(size, self._durable, beside) if index else None
+        return index.at_size(size, self.durable, beside) if index else None
 
     def stamp_of(self, group: int, offset: int) -> int | None:
         """Return the stamp of the last message of the entry that holds `offset`; None if none."""
@@ -209,7 +207,7 @@ class Lookups:
             if segment.class_:
                 durable = segment.name in self._segments.ends
             else:
-                durable = segment.end <= self._durable
+                durable = segment.end <= self.durable
             if durable and segment.base >= position:
                 self._segments.pins[segment.name] += 1
                 return segment
@@ -217,7 +215,7 @@ class Lookups:
 
     def scrub(self, segment: Segment) -> ScrubPiece:
         """Return the first piece of a scrub of a segment that is held."""
-        return ScrubPiece(self.settings.log, segment, end=self._segments.ends.get(segment.name, 0))
+        return ScrubPiece(self._log, segment, end=self._segments.ends.get(segment.name, 0))
 
     def let_go(self, segment: Segment) -> None:
         """Let a segment's file be used again, once for each `hold_closed`."""
@@ -232,7 +230,7 @@ class Lookups:
 
     def load_all(self, entries: Sequence[Stored]) -> list[bytes]:
         """Return what `load` does of each of a group's entries, in as few reads as are cheap."""
-        find, log = self._segments.find, self.settings.log
+        find, log = self._segments.find, self._log
         spans = spans_of([(find(stored.place), stored) for stored in entries])
         return [payload for span in spans for payload in span.payloads(self._disk, log, None)]
 
@@ -247,7 +245,7 @@ class Lookups:
             return None
         segment = self._segments.find(stored.place)
         self._segments.pins[segment.name] += 1
-        return MendPiece(self.settings.log, segment, group, stored, payload)
+        return MendPiece(self._log, segment, group, stored, payload)
 
     def mended(self, piece: MendPiece) -> bool:
         """A piece is done, whatever came of it: let go of its file. Whether its entry still lies
