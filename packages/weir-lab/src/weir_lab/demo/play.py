@@ -54,7 +54,9 @@ def play(
         asyncio.run(_create_topic(node.url))
 
         def start(name: str, module: str, task: msgspec.Struct) -> Child:
-            return running.enter_context(Child(name, f"weir_lab.demo.processes.{module}", task, scratch))
+            return running.enter_context(
+                Child(name, f"weir_lab.demo.processes.{module}", task, scratch)
+            )
 
         # First what takes longest to start.
         spark = start(
