@@ -11,18 +11,17 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from weir.client.core.delivered_batches import Delivered, LargeDelivered, deliver
+from weir.client.core.delivered_batches import Assembly, Delivered, LargeDelivered, deliver
 from weir.errors import NotLeader, OffsetOutOfRange, UnknownTopic
 from weir.model.arrow import record_batch
 from weir.model.ids import Address
 from weir.model.limits import MIB
-from weir.protocol.client.messages import TopicInfo
+from weir.protocol.client import messages as m
 from weir.spark import planning
 from weir.spark.blocking_client import BlockingClient
 from weir.spark.connections import ask
 from weir.spark.errors import RangeLost
-from weir.spark.large_values import LARGE_VALUES, LargeValues, load
-from weir.spark.options import EVERYTHING, Hosts, Options
+from weir.spark.options import EVERYTHING, LARGE_VALUES, Hosts, LargeValues, Options
 from weir.spark.planning import Cut, Range
 from weir.spark.selection import Selection
 
@@ -32,6 +31,8 @@ COMBINED_ROWS_MIN = 16_384
 COMBINED_BYTES_MIN = 4 * MIB
 #: Asked for at first, to learn how large messages are, and beyond what is then expected.
 _SPARE_BYTES = 1 * MIB
+#: Of one reply with chunks of a value; a single chunk may be larger.
+_CHUNKS_BYTES = 4 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Portion:
     range: Range
 
 
-def portions(options: Options, info: TopicInfo, begin: Cut, behind: Cut) -> list[Portion]:
+def portions(options: Options, info: m.TopicInfo, begin: Cut, behind: Cut) -> list[Portion]:
     """Return what reads [begin, behind), in the portions that the options ask for."""
     parts = planning.ranges(begin, behind, options.partitions_min, options.partition_rows_max)
     hosts, topic, large = options.hosts, options.topic, options.large
@@ -208,3 +209,17 @@ def _past(voids: Sequence[tuple[int, int]], offset: int) -> int:
         if first <= offset < behind:
             offset = behind
     return offset
+
+
+def load(client: BlockingClient, address: Address, part: LargeDelivered) -> bytes:
+    """Return a value, fetched and checked chunk by chunk. Raises what the client does."""
+    assembly = Assembly(part.references, address.group)
+    whole = bytearray()
+    while (wanted := assembly.wanted()) is not None:
+        reply = client.request(m.FetchChunks(address, *wanted, _CHUNKS_BYTES))
+        assert isinstance(reply, m.FetchedChunks)  # decoded by the opcode of the request
+        pieces = assembly.opened(reply.batches)
+        assembly.took(pieces)
+        for piece in pieces:
+            whole += piece
+    return bytes(whole)

@@ -5,7 +5,7 @@ compares them as JSON text, and replays the range between two of them after a cr
 another process: so a cut holds nothing that moves by itself, and its keys have one order.
 
 A vector of committed positions may be shortened to any offset (`advance`). A cut at a barrier,
-which has a stamp, may not: see `weir.spark.barrier_cuts`.
+which has a stamp, may not: see `weir.spark.cuts`.
 """
 
 from __future__ import annotations

@@ -28,12 +28,10 @@ from pyspark.sql.types import StructType
 
 from weir.model.arrow import SCHEMA
 from weir.spark import planning
-from weir.spark.barrier_cuts import Complete
-from weir.spark.bounds import Latest
-from weir.spark.cuts import Cuts
+from weir.spark.cuts import BarrierCuts, Cuts
 from weir.spark.errors import BadOption
 from weir.spark.fetcher import Portion, portions, record_batches
-from weir.spark.options import Options
+from weir.spark.options import Latest, Options
 from weir.spark.stream import Offset, Stream
 
 
@@ -59,9 +57,9 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. Raises `BadOption` for bounds that are not there."""
         options, cuts = self._options, Cuts(self._options)
-        complete = Complete(cuts)
-        begin = complete.resolve("startingOffsets", options.starting)
-        behind = complete.resolve("endingOffsets", options.ending or Latest())
+        barriers = BarrierCuts(cuts)
+        begin = barriers.resolve("startingOffsets", options.starting)
+        behind = barriers.resolve("endingOffsets", options.ending or Latest())
         planning.check_order(options.topic, begin, behind)
         return tasks(portions(options, cuts.describe(), begin, behind))
 

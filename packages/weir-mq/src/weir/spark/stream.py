@@ -10,12 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from weir.spark import planning
-from weir.spark.barrier_cuts import Complete
-from weir.spark.bounds import Latest, Offsets, Stamped
-from weir.spark.cuts import Cuts
+from weir.spark.cuts import BarrierCuts, Cuts
 from weir.spark.errors import CheckpointMismatch
 from weir.spark.fetcher import Portion, portions
-from weir.spark.options import Options
+from weir.spark.options import Latest, Offsets, Options, Stamped
 from weir.spark.planning import Cut
 
 #: As Spark stores it in a checkpoint.
@@ -31,7 +29,7 @@ class Stream:
         """Keep the options; no socket, since this is pickled."""
         self._options = options
         self._cuts = Cuts(options)
-        self._complete = Complete(self._cuts)
+        self._barriers = BarrierCuts(self._cuts)
         self._initial: Cut | None = None
         self._target: Cut | None = None
 
@@ -53,7 +51,7 @@ class Stream:
         """
         begin = self._heard(start)
         self._cuts.expect(begin.positions)
-        if self._target is None and self._complete.wanted and not self._complete.moved(begin):
+        if self._target is None and self._barriers.wanted and not self._barriers.moved(begin):
             return start
         end = self._target or self._end()
         if self._target is None:
@@ -62,7 +60,7 @@ class Stream:
             # The same text: Spark takes any other for new data and runs an empty batch.
             return start
         if end.stamp:
-            cut = self._complete.within(begin, end, rows_max)
+            cut = self._barriers.within(begin, end, rows_max)
         else:
             cut = planning.advance(begin, end, rows_max)
         if self._initial is not None and start == self._told(self._initial.bare):
@@ -105,7 +103,7 @@ class Stream:
         # A pinned end counts as the latest, lest a query begin behind where it must end.
         if isinstance(self._options.starting, Latest):
             return self._target or self._end()
-        begin = self._complete.resolve("startingOffsets", self._options.starting)
+        begin = self._barriers.resolve("startingOffsets", self._options.starting)
         end = self._end()
         planning.check_order(self._options.topic, begin, end)
         return begin
@@ -114,12 +112,12 @@ class Stream:
         """Return the end as of now: a barrier in total order, else the committed end; or where the
         options say that the stream ends if it is less.
         """
-        if not self._complete.wanted:
+        if not self._barriers.wanted:
             return self._committed()
-        end = self._complete.end()
+        end = self._barriers.end()
         match self._options.ending:
             case Stamped(stamp) if stamp <= end.stamp:
-                return self._complete.at(stamp - 1, Cut(end.epoch, {}), end)
+                return self._barriers.at(stamp - 1, Cut(end.epoch, {}), end)
             case Offsets(by_partition):
                 least = {p: min(at, by_partition.get(p, at)) for p, at in end.positions.items()}
                 return Cut(end.epoch, least, end.begins, end.stamp)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from weir.model.stamp import stamp_at
-from weir.spark.bounds import (
+from weir.spark.errors import BadOption
+from weir.spark.options import (
     Bound,
     Earliest,
     Latest,
@@ -14,7 +15,6 @@ from weir.spark.bounds import (
     parse_ending,
     parse_starting,
 )
-from weir.spark.errors import BadOption
 
 NOON = 1_769_860_800_000
 

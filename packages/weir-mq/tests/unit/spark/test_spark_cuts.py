@@ -14,10 +14,9 @@ from weir.model.header import HEADER_SIZE, stamped
 from weir.model.ids import Address, group_of
 from weir.protocol.client.messages import Fetched, PositionsReply, TopicInfo
 from weir.spark import connections
-from weir.spark.bounds import Earliest, Latest, Offsets, Stamped
 from weir.spark.cuts import Cuts
 from weir.spark.errors import BadOption
-from weir.spark.options import Options
+from weir.spark.options import Earliest, Latest, Offsets, Options, Stamped
 from weir.spark.planning import Range
 from weir.spark.source import BatchReader, Task
 

@@ -16,9 +16,8 @@ from weir.model.ids import Address, group_of
 from weir.protocol.client import messages as m
 from weir.spark import fetcher
 from weir.spark.errors import BadOption, ValueTooLarge
-from weir.spark.fetcher import Portion, Source, record_batches
-from weir.spark.large_values import LargeValues, load
-from weir.spark.options import Options
+from weir.spark.fetcher import Portion, Source, load, record_batches
+from weir.spark.options import LargeValues, Options
 from weir.spark.planning import Range
 from weir.spark.selection import Selection
 

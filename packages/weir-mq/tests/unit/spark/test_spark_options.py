@@ -7,9 +7,8 @@ import pickle
 import pytest
 
 from weir.model.limits import FETCH_BYTES_MAX
-from weir.spark.bounds import Offsets
 from weir.spark.errors import BadOption
-from weir.spark.options import NAMES, Options
+from weir.spark.options import NAMES, Offsets, Options
 from weir.spark.selection import Selection
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from weir_lab.sim.mutants.planting import Patch, bug
 
-_COMPLETE = "weir.spark.barrier_cuts"
 _CONSUME = "weir.commands.consume"
 _CREW = "weir.app.supervision.process_pool"
 _CUTS = "weir.spark.cuts"
@@ -33,7 +32,7 @@ def a_task_reads_past_its_end(patch: Patch) -> None:
 @bug(breaks={"Streamed"})
 def a_shorter_cut_keeps_the_stamp_of_the_longer(patch: Patch) -> None:
     """A cut at an earlier barrier has the stamp of that one."""
-    patch.source(_COMPLETE, "cut, None), stamp=cut.stamp)", "cut, None), stamp=end.stamp)")
+    patch.source(_CUTS, "cut, None), stamp=cut.stamp)", "cut, None), stamp=end.stamp)")
 
 
 @bug(breaks={"Streamed"})
