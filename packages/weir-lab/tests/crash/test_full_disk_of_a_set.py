@@ -21,7 +21,6 @@ import pytest
 
 import weir
 from weir.client.client import Client
-from weir.client.nodes import Nodes
 from weir.errors import WeirError
 from weir.testing.nodes.node_set import READY, NodeSet, Patient
 from weir_lab.bench.faults.chaos.ledger import Verdict, judge
@@ -90,16 +89,16 @@ class Ballast:
 
 
 async def settled(client: Client) -> None:
-    while not (await Nodes(client).status()).settled:
+    while not (await client.nodes.status()).settled:
         await asyncio.sleep(0.05)
 
 
 async def lags(client: Client, node: int) -> None:
     """Return when one node is behind, and no other."""
-    status = await Nodes(client).status()
+    status = await client.nodes.status()
     while [one.id for one in status.nodes if one.lagging] != [node]:
         await asyncio.sleep(0.05)
-        status = await Nodes(client).status()
+        status = await client.nodes.status()
 
 
 async def leader(client: Client, topic: str) -> int:

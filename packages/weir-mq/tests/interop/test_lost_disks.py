@@ -13,7 +13,6 @@ import pytest
 import weir
 from weir.cli.interrupts import Signals
 from weir.client.client import Client
-from weir.client.nodes import Nodes
 from weir.errors import Disconnected
 from weir.server.disk.node_folder import NodeFolder, Part
 from weir.spark.blocking_client import BlockingClient
@@ -50,7 +49,7 @@ async def fill(client: Client) -> None:
 
 
 async def settled(client: Client) -> None:
-    while not (await Nodes(client).status()).settled:
+    while not (await client.nodes.status()).settled:
         await asyncio.sleep(0.1)
 
 
@@ -104,7 +103,7 @@ def test_a_folder_founded_anew_under_a_number_that_was_taken_does_not_serve(
         while "another data folder" not in dev.node(3).last_words():
             await asyncio.sleep(0.1)
         # The link of the killed one may not have been missed yet.
-        while [one.up for one in (await Nodes(client).status()).nodes] != [True, True, False]:
+        while [one.up for one in (await client.nodes.status()).nodes] != [True, True, False]:
             await asyncio.sleep(0.1)
 
     run(dev.url, refused)

@@ -17,8 +17,8 @@ import pytest
 import weir
 from weir.cli.interrupts import Signals
 from weir.cli.main import main
+from weir.client.admin.nodes import SetStatus
 from weir.client.client import Client
-from weir.client.nodes import Nodes, SetStatus
 from weir.errors import BadRequest
 from weir.testing.nodes.children import environment, python
 from weir.testing.nodes.node import Node
@@ -42,7 +42,7 @@ async def until(client: Client, holds: Callable[[SetStatus], bool]) -> SetStatus
     """Return the status once `holds`, asked again and again for as long as a test may take."""
     async with asyncio.timeout(_WAIT):
         while True:
-            status = await Nodes(client).status()
+            status = await client.nodes.status()
             if holds(status):
                 return status
             await asyncio.sleep(0.1)
@@ -291,7 +291,7 @@ def test_the_command_tells_programs_what_happens(tmp_path: Path) -> None:
         try:
             up = json.loads(process.stdout.readline())
             assert (up["event"], up["schema"], len(up["nodes"])) == ("up", "weir.set/1", 3)
-            assert run(up["url"], lambda client: Nodes(client).list()).system == int(
+            assert run(up["url"], lambda client: client.nodes.list()).system == int(
                 up["system"], 16
             )
             os.kill(up["nodes"][1]["pid"], signal.SIGKILL)

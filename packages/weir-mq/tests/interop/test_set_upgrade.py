@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import weir
+from weir.client.admin.nodes import SetStatus
 from weir.client.client import Client
-from weir.client.nodes import Nodes, SetStatus
 from weir.errors import LevelTooHigh
 from weir.model.limits import FORMAT_LEVEL
 from weir.testing.nodes.node import NodeFailed
@@ -46,7 +46,7 @@ def brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeSet
 async def until(client: Client, holds: Callable[[SetStatus], bool]) -> SetStatus:
     async with asyncio.timeout(_WAIT):
         while True:
-            status = await Nodes(client).status()
+            status = await client.nodes.status()
             if holds(status):
                 return status
             await asyncio.sleep(0.1)
@@ -91,12 +91,12 @@ def test_a_release_and_then_a_level_under_load(brokers: NodeSet) -> None:
             for number in (1, 2, 3):
                 had = len(confirmed)
                 with pytest.raises(LevelTooHigh, match=f"supports format level {FORMAT_LEVEL}"):
-                    await Nodes(client).raise_level(NEW)
+                    await client.nodes.raise_level(NEW)
                 await upgraded(brokers, client, number)
                 assert len(confirmed) > had
             # Old and new release were together so far: nothing of the new level is written yet.
-            assert (await Nodes(client).status()).level == FORMAT_LEVEL
-            await Nodes(client).raise_level()
+            assert (await client.nodes.status()).level == FORMAT_LEVEL
+            await client.nodes.raise_level()
             status = await until(client, lambda status: status.level == NEW)
             assert levels(status) == [NEW] * 3
             had = len(confirmed)

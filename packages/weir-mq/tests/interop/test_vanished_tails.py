@@ -15,7 +15,6 @@ import weir
 from weir.cli.inspection.survey import survey
 from weir.cli.interrupts import Signals
 from weir.cli.main import main
-from weir.client.nodes import Nodes
 from weir.errors import WeirError
 from weir.storage.format.durable_position import NAME
 from weir.testing.nodes.node import NodeFailed, start_node
@@ -171,7 +170,7 @@ def test_a_node_that_lost_its_tail_does_not_elect_one_that_lacks_it_too(
     async def topic() -> None:
         async with weir.connect(dev.url, request_timeout=20.0) as client:
             await client.create_topic("doors")
-            while not (await Nodes(client).status()).settled:
+            while not (await client.nodes.status()).settled:
                 await asyncio.sleep(0.1)
 
     asyncio.run(topic())
@@ -199,7 +198,7 @@ def test_a_node_that_lost_its_tail_does_not_elect_one_that_lacks_it_too(
 
     async def settled() -> None:
         async with asyncio.timeout(60), weir.connect(dev.url, request_timeout=20.0) as client:
-            while not (await Nodes(client).status()).settled:
+            while not (await client.nodes.status()).settled:
                 await asyncio.sleep(0.1)
 
     asyncio.run(settled())

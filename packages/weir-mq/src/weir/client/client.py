@@ -18,6 +18,7 @@ from weir.client.admin.administration import (
     forget_hub,
 )
 from weir.client.admin.clusters import Cluster
+from weir.client.admin.nodes import Nodes
 from weir.client.arguments.choices import (
     AckLevel,
     CompressionName,
@@ -72,6 +73,11 @@ class Client:
     def is_connected(self) -> bool:
         """Whether a node is reached just now."""
         return self._link.is_up
+
+    @property
+    def nodes(self) -> Nodes:
+        """The nodes of the set that it is connected to, for operators."""
+        return Nodes(self._link)
 
     def wait_without_end(self) -> None:
         """Let requests from now on wait for the broker for as long as it is away."""

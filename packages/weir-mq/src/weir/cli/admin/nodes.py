@@ -9,8 +9,8 @@ import typer
 from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
+    from weir.client.admin.nodes import SetStatus
     from weir.client.client import Client
-    from weir.client.nodes import SetStatus
     from weir.protocol.client.nodes import NodeList, Transferred
 
 app = typer.Typer(name="node", help="The nodes of a set: see, add, drain, remove them.")
@@ -35,10 +35,9 @@ def status(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     from dataclasses import asdict
 
     from weir.cli.output import print_json, print_table
-    from weir.client.nodes import Nodes
 
     async def work(client: Client) -> SetStatus:
-        return await Nodes(client).status()
+        return await client.nodes.status()
 
     found = connected(url, work)
     if as_json:
@@ -99,10 +98,8 @@ def add(
     except ValueError as error:
         raise typer.BadParameter(f"the address {error}", param_hint="HOST:PORT") from None
 
-    from weir.client.nodes import Nodes
-
     async def work(client: Client) -> NodeList:
-        return await Nodes(client).add(host, port, number)
+        return await client.nodes.add(host, port, number)
 
     listed = connected(url, work)
     new = next(one for one in listed.nodes if (one.host, one.port) == (host, port))
@@ -129,14 +126,13 @@ def drain(
     """Move leaders, then replicas, from a node to others. It goes on serving meanwhile."""
     from weir.cli.output import hint
     from weir.cli.retention import duration
-    from weir.client.nodes import Nodes
 
     most = duration("--wait", wait)
 
     async def work(client: Client) -> None:
-        await Nodes(client).drain(number)
+        await client.nodes.drain(number)
         if most:
-            await Nodes(client).drained(number, most)
+            await client.nodes.drained(number, most)
 
     connected(url, work)
     if most:
@@ -150,10 +146,8 @@ def drain(
 def activate(number: Node, url: Url = DEFAULT_URL) -> None:
     """Let a node that was drained be given groups again."""
 
-    from weir.client.nodes import Nodes
-
     async def work(client: Client) -> NodeList:
-        return await Nodes(client).activate(number)
+        return await client.nodes.activate(number)
 
     connected(url, work)
     print(f"node {number} is active")
@@ -166,10 +160,9 @@ def remove(number: Node, url: Url = DEFAULT_URL) -> None:
     Its process can be stopped then, and its folder deleted. Its number is never used again.
     """
     from weir.cli.output import hint
-    from weir.client.nodes import Nodes
 
     async def work(client: Client) -> NodeList:
-        return await Nodes(client).remove(number)
+        return await client.nodes.remove(number)
 
     left = connected(url, work).nodes
     print(f"node {number} is no part of the set any more: end its process, delete its folder")
@@ -196,10 +189,8 @@ def transfer_leader(
 ) -> None:
     """Let another node lead a partition. It goes back to the node that it is meant for, in time."""
 
-    from weir.client.nodes import Nodes
-
     async def work(client: Client) -> Transferred:
-        return await Nodes(client).transfer(topic, partition, to)
+        return await client.nodes.transfer(topic, partition, to)
 
     print(f"node {connected(url, work).node} leads partition {partition} of {topic} now")
 
@@ -218,10 +209,8 @@ def raise_level(
 ) -> None:
     """Let all nodes write a newer format, once each runs a release that reads it. For good."""
 
-    from weir.client.nodes import Nodes
-
     async def work(client: Client) -> NodeList:
-        return await Nodes(client).raise_level(level)
+        return await client.nodes.raise_level(level)
 
     print(f"format level {connected(url, work).level} is written")
 

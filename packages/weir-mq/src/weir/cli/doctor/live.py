@@ -17,8 +17,8 @@ from weir.cli.doctor.bottleneck import Figures, Machine, Shard, Watch
 from weir.errors import WeirError
 
 if TYPE_CHECKING:
+    from weir.client.admin.nodes import SetStatus
     from weir.client.client import Client
-    from weir.client.nodes import SetStatus
 
 _PAGE_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
@@ -127,10 +127,9 @@ def _budget(figures: Figures) -> float:
 def _status(url: str) -> SetStatus:
     """Return how the nodes are, and how many replicas of each those who lead them find behind."""
     from weir.cli.connection import connected
-    from weir.client.nodes import Nodes
 
     async def ask(client: Client) -> SetStatus:
-        return await Nodes(client).status()
+        return await client.nodes.status()
 
     return connected(url, ask)
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from weir.client.core.delivered_batches import Delivered
-from weir.client.core.filters import Picked
+from weir.client.core.delivered_batches import Delivered, Picked
 from weir.errors import BadBatch
 from weir.model.header import Columns
 from weir.model.limits import ACK_RANGES_MAX

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -23,10 +22,8 @@ from weir.client.connection.broker_clock import BrokerClock
 from weir.client.connection.link import Link
 from weir.client.core.batcher import (
     MESSAGE_OVERHEAD,
-    Gathered,
     Whole,
     cuts,
-    picked,
     rows_by_partition,
     size_of,
 )
@@ -38,9 +35,10 @@ from weir.client.producer.receipts import (
     Receipt,
     Unconfirmed,
 )
+from weir.client.producer.rows import ArrowBatch, ColumnRows, arrow_rows
 from weir.client.producer.sender import ProducerOptions, TopicSender
 from weir.codec.fields import Buffer
-from weir.errors import MissingLibrary, Overloaded, PartitionEnded, Refused, UnknownTopic, WeirError
+from weir.errors import Overloaded, PartitionEnded, Refused, UnknownTopic, WeirError
 from weir.model.chunks import is_large
 from weir.model.limits import BATCH_BYTES_MAX, VALUE_CHUNK_BYTES
 
@@ -301,7 +299,7 @@ class Producer:
         if partition is not None:
             await self._sender.look_for(partition)
         moments = _moments(when, await self._clock.ask() if when else 0)
-        rows = _Rows(values, keys, tags, times, *moments)
+        rows = ColumnRows(values, keys, tags, times, *moments)
         if partition is None:
             partition = self._options.partition
         if keys is None or partition is not None or len(self._sender.senders) == 1:
@@ -321,17 +319,14 @@ class Producer:
         each partition in turn. No Python object is made for a row. Raises `BadRequest`, `TooLarge`,
         and `MissingLibrary` without the extra `arrow`.
         """
-        try:
-            from weir.client.producer.arrow_rows import ArrowBatch, rows_of
-        except ImportError:
-            raise MissingLibrary("pyarrow is not here: pip install 'weir-mq[arrow]'") from None
+        found = arrow_rows(data)
         if partition is None:
             partition = self._options.partition
         else:
             await self._sender.look_for(partition)
         pending = []
         chooser = self._sender.partitioner
-        for whole in rows_of(data):
+        for whole in found:
             partitions, turn, closed = len(chooser.senders), chooser.turn, chooser.closed
             spread = partition is None and whole.keys is not None and partitions > 1
             parts = whole.by_partition(partitions, turn, closed) if spread else [(partition, whole)]
@@ -347,7 +342,9 @@ class Producer:
                     )
         return [await self._unconfirmed.confirmed(batch) for batch in pending]
 
-    async def _pack(self, rows: _Rows, partition: int | None, pinned: bool) -> list[PendingBatch]:
+    async def _pack(
+        self, rows: ColumnRows, partition: int | None, pinned: bool
+    ) -> list[PendingBatch]:
         pending = []
         found = cuts(
             rows.values,
@@ -372,45 +369,6 @@ class Producer:
     ) -> PendingBatch:
         sender = self._sender.choose(None, partition)
         return await self._sender.put(sender, size, count, whole, pinned)
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Many messages, column by column; `due` and `expires` are those of all of them."""
-
-    values: Sequence[bytes]
-    keys: Sequence[bytes | None] | None
-    tags: Sequence[str | None] | None
-    times: Sequence[int] | None
-    due: int | None
-    expires: int | None
-
-    def taken(self, rows: Sequence[int]) -> _Rows:
-        """Return some of them."""
-        return replace(
-            self,
-            values=[self.values[row] for row in rows],
-            keys=picked(self.keys, rows),
-            tags=picked(self.tags, rows),
-            times=picked(self.times, rows),
-        )
-
-    def gathered(
-        self, owner: PendingBatch, *, first: int, last: int, now: int, size: int
-    ) -> Gathered[PendingBatch]:
-        """Return the batch of messages [first, last)."""
-        # A slice is also a copy: what the caller does to his list changes nothing here.
-        return Gathered(
-            owner,
-            now,
-            self.values[first:last],
-            None if self.keys is None else self.keys[first:last],
-            None if self.tags is None else self.tags[first:last],
-            None if self.times is None else self.times[first:last],
-            dues=None if self.due is None else [self.due] * (last - first),
-            expires=None if self.expires is None else [self.expires] * (last - first),
-            size=size,
-        )
 
 
 def _moments(when: Timing | None, now: int) -> tuple[int | None, int | None]:

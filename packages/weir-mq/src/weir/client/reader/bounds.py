@@ -15,8 +15,7 @@ from operator import itemgetter
 from weir.client.arguments.positions import Begin, End
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
-from weir.client.core.delivered_batches import Delivered, deliver
-from weir.client.core.filters import Pick, Picked
+from weir.client.core.delivered_batches import Delivered, Pick, Picked, deliver
 from weir.errors import OffsetOutOfRange, Unavailable
 from weir.model.ids import Address
 from weir.model.limits import MIB

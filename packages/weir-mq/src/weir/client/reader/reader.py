@@ -15,8 +15,7 @@ from weir.client.arguments.positions import Begin, End, Start, Until, begin_of, 
 from weir.client.arguments.values import key_bytes
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places, watch
-from weir.client.core.delivered_batches import Delivered
-from weir.client.core.filters import Pick
+from weir.client.core.delivered_batches import Delivered, Pick
 from weir.client.reader.bounds import Barriers, Span
 from weir.client.reader.fetcher import EMPTY_PAUSE, Feed, Handful, Portions, Replicas, loaded
 from weir.client.reader.total_order import Merging, room_for

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.client.core.delivered_batches import Delivered
-from weir.client.core.filters import Pick, tags_listed
+from weir.client.core.delivered_batches import Delivered, Pick, tags_listed
 from weir.model.batch import Batch, encode
 from weir.model.header import HEADER_SIZE, stamped
 from weir.model.message import Message

@@ -7,8 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.client.core.delivered_batches import Delivered
-from weir.client.core.filters import Picked
+from weir.client.core.delivered_batches import Delivered, Picked
 from weir.client.core.grants import Grant, Run, covers, joined, merged, sorted_out, within, without
 from weir.model.batch import Batch, encode
 from weir.model.header import HEADER_SIZE, stamped

@@ -27,7 +27,7 @@ PAIRS: list[tuple[type, type]] = [
 #: What other parts of weir call: no part of what users call.
 INSIDE = {
     # The command line's verbs that run until Ctrl-C, which wait in an event loop.
-    client.Client: {"is_connected", "wait_without_end"},
+    client.Client: {"is_connected", "wait_without_end", "nodes"},
     receipts.PendingBatch: {
         "moved",
         "part_of",

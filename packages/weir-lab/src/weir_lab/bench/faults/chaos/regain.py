@@ -16,7 +16,6 @@ import msgspec
 
 from weir.client.client import Client, connect
 from weir.client.connection.connection import Connection, Senders
-from weir.client.nodes import Nodes
 from weir.errors import WeirError
 from weir.model.ids import Address
 from weir.protocol.client import admin as a
@@ -151,7 +150,7 @@ async def _settled(client: Client) -> None:
     until = time.monotonic() + _SETTLED_WITHIN_S
     while time.monotonic() < until:
         with suppress(WeirError, TimeoutError):
-            if (await Nodes(client).status()).settled:
+            if (await client.nodes.status()).settled:
                 return
         await asyncio.sleep(_LOOK_S)
     raise WeirError(f"the set is not settled after {_SETTLED_WITHIN_S:g} s")

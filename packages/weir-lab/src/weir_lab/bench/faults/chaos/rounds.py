@@ -11,7 +11,6 @@ from typing import NamedTuple
 import msgspec
 
 from weir.client.client import Client, connect
-from weir.client.nodes import Nodes
 from weir.errors import WeirError
 from weir_lab.bench.faults.chaos.faults import Fault
 from weir_lab.bench.faults.chaos.ledger import Read, Verdict, judge
@@ -165,7 +164,7 @@ class _Stage:
             try:
                 async with asyncio.timeout_at(asyncio.get_running_loop().time() + PATIENCE_S):
                     if self._fault.settles:
-                        status = await Nodes(self._client).status()
+                        status = await self._client.nodes.status()
                     if status is None or status.settled:
                         (address, *_) = (await self._client.describe(self._where.topic)).addresses
                         return address.node

@@ -1,11 +1,11 @@
-"""Looking after the nodes of a set: for operators, and so no part of `Client` itself."""
+"""Looking after the nodes of a set, for operators."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
 
-from weir.client.client import Client
+from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
 from weir.errors import BadRequest, NodeInUse, NotLeader, Refused, Unavailable, WeirError
 from weir.model.ids import place_of
@@ -68,9 +68,9 @@ class Nodes:
 
     __slots__ = ("_link",)
 
-    def __init__(self, client: Client) -> None:
-        """Ask over the connections of a client."""
-        self._link = client._link
+    def __init__(self, link: Link) -> None:
+        """Ask over the connections of a client, whose `nodes` this is."""
+        self._link = link
 
     async def list(self) -> n.NodeList:
         """Return the nodes as the registry has them."""
