@@ -25,7 +25,7 @@ from weir.host.accept_queue import ConnectionLimits
 from weir.model.limits import MIB
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
-from weir.protocol.client.messages import Opcode
+from weir.protocol.client.declaration import opcode_of
 from weir.protocol.device import codec as device
 from weir.protocol.frame import CLIENT_HEADER
 from weir.server.config import sections
@@ -40,7 +40,7 @@ from weir.server.processes.assembly import serve
 
 BUDGET_MIB = 66
 #: A peer that speaks of a frame of 8 MiB and sends half of it.
-HALF_FRAME = CLIENT_HEADER.pack(2, 0, Opcode.PRODUCE, 8 * MIB, 1) + bytes(4 * MIB)
+HALF_FRAME = CLIENT_HEADER.pack(2, 0, opcode_of(m.Produce), 8 * MIB, 1) + bytes(4 * MIB)
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,8 @@ from weir.host.event_queue import Feed
 from weir.host.logger import Log
 from weir.model.limits import KIB, MIB, RETRY_AFTER_MS
 from weir.protocol.client.codec import encode_reply
-from weir.protocol.client.messages import Opcode, Refusal
+from weir.protocol.client.declaration import opcode_of
+from weir.protocol.client.messages import Fetch, FetchChunks, Hello, Pull, Refusal
 from weir.protocol.connection import Connection
 from weir.protocol.device.codec import DeviceHello, DevicePublishes, DeviceRequest
 from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame
@@ -44,7 +45,8 @@ _LAST_WORD_SECONDS = 1.0
 #: How often all connections are looked at.
 SWEEP_SECONDS = 5.0
 
-_ASK_FOR_MESSAGES = frozenset({Opcode.FETCH, Opcode.FETCH_CHUNKS, Opcode.PULL})
+_HELLO = opcode_of(Hello)
+_ASK_FOR_MESSAGES = frozenset({opcode_of(Fetch), opcode_of(FetchChunks), opcode_of(Pull)})
 _LINK = bytes([LINK_VERSION])
 
 Frames = Sequence[ClientFrame | DeviceRequest]
@@ -685,5 +687,5 @@ class Connections(Generic[T]):
 
 def _is_hello(frame: ClientFrame | DeviceRequest) -> bool:
     if isinstance(frame, ClientFrame):
-        return frame.opcode == Opcode.HELLO
+        return frame.opcode == _HELLO
     return isinstance(frame, DeviceHello)

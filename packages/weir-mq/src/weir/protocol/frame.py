@@ -14,14 +14,10 @@ import msgspec
 
 from weir.codec.fields import Buffer, compact
 from weir.errors import RemoteProtocolError
-from weir.model.limits import CLIENT_FRAME_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
 
 #: version u8 = 2, flags u8, opcode u16, length u32 of the body, correlation u64.
 CLIENT_HEADER = struct.Struct("<BBHIQ")
 CLIENT_VERSION = 2
-#: Opcodes from here on may carry batches, but for those that look after grants, clusters and nodes.
-FIRST_DATA_OPCODE = 16
-_CONTROL_OPCODES = frozenset((*range(20, 32), *range(35, 38), *range(44, 48), *range(51, 58)))
 
 
 class Flags(IntFlag):
@@ -40,12 +36,6 @@ class ClientFrame(msgspec.Struct, frozen=True):
     body: memoryview
 
 
-def body_bytes_max(opcode: int) -> int:
-    """Return how long the body of a client frame may be."""
-    data = opcode >= FIRST_DATA_OPCODE and opcode not in _CONTROL_OPCODES
-    return CLIENT_FRAME_BYTES_MAX if data else CONTROL_FRAME_BYTES_MAX
-
-
 def check_no_http(view: Buffer, at: int) -> None:
     """Raise `RemoteProtocolError` if the bytes at `at` begin an answer over HTTP."""
     if bytes(memoryview(view)[at : at + 5]) == b"HTTP/":
@@ -53,18 +43,6 @@ def check_no_http(view: Buffer, at: int) -> None:
             "this port answers over HTTP, so it is not a broker's port but perhaps that of its "
             "metrics: give the port that `weir serve` says it listens on (6800 unless it is set)"
         )
-
-
-def client_frame_size(view: memoryview, at: int) -> int:
-    """Return the size of the client frame that begins at `at`, header included."""
-    version, _, opcode, length, _ = CLIENT_HEADER.unpack_from(view, at)
-    if version != CLIENT_VERSION:
-        check_no_http(view, at)
-        raise RemoteProtocolError(f"a client frame begins with version 2, not {version}")
-    limit = body_bytes_max(opcode)
-    if length > limit:
-        raise RemoteProtocolError(f"a frame of {length:,} bytes; opcode {opcode} allows {limit:,}")
-    return int(CLIENT_HEADER.size + length)
 
 
 def take_client_frame(view: memoryview) -> ClientFrame:

@@ -19,6 +19,7 @@ import msgspec
 from weir.codec.fields import Buffer, total
 from weir.errors import RemoteProtocolError
 from weir.model.limits import TRUNK_FRAME_BYTES_MAX
+from weir.protocol.client.codec import client_frame_size
 from weir.protocol.device.codec import (
     HEADER,
     REPLY,
@@ -34,7 +35,6 @@ from weir.protocol.frame import (
     CLIENT_VERSION,
     ClientFrame,
     Reassembler,
-    client_frame_size,
     take_client_frame,
 )
 

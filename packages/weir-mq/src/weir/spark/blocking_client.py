@@ -12,8 +12,8 @@ from weir.errors import Disconnected, RemoteProtocolError, Unavailable, UnknownT
 from weir.model.ids import PARTITIONS_MAX, Address, group_of
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.protocol.client.codec import decode_reply, encode_request
-from weir.protocol.frame import CLIENT_HEADER, ClientFrame, Flags, client_frame_size
+from weir.protocol.client.codec import client_frame_size, decode_reply, encode_request
+from weir.protocol.frame import CLIENT_HEADER, ClientFrame, Flags
 
 #: How many seconds pass before it is asked again which partitions a topic has.
 _LOOK_AGAIN = 0.05

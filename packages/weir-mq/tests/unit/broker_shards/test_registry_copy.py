@@ -250,12 +250,12 @@ def test_a_shard_that_was_refused_its_producer_asks_again(node: Any) -> None:
     node.boot(2)
     one = node.all[2]
     back = node.back[2, 0]
-    while not (granted := [data for data in back if m.Opcode.OPEN_PRODUCER in opcodes(data)]):
+    while not (granted := [data for data in back if m.opcode_of(m.OpenProducer) in opcodes(data)]):
         assert any(node._carry(p) for p in node.wires) | any(o.work() for o in node.all)
     back.remove(*granted)
     node.settle()
     refusal = m.Refusal(Unavailable.code, "not now")
-    own = b"".join(encode_reply(refusal, m.Opcode.OPEN_PRODUCER, 0))
+    own = b"".join(encode_reply(refusal, m.opcode_of(m.OpenProducer), 0))
     back.append(b"".join(trunk.encode(trunk.Kind.REPLIES, trunk.OWN_SESSION, own)))
     node.settle()
     assert not one.shard.ready

@@ -22,7 +22,7 @@ from weir.host.flush_schedule import FlushSchedule
 from weir.model.limits import KIB, MIB
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
-from weir.protocol.client.messages import Opcode
+from weir.protocol.client.declaration import opcode_of
 from weir.protocol.device import codec as device
 from weir.protocol.frame import CLIENT_HEADER
 
@@ -190,7 +190,7 @@ def test_a_frame_has_its_whole_time_however_long_the_peer_was_silent(scene: Scen
 
 def claim(size: int, brings: int, correlation: int = 1) -> bytes:
     """Return the beginning of a publish of `size` bytes."""
-    return CLIENT_HEADER.pack(2, 0, Opcode.PRODUCE, size, correlation) + bytes(brings)
+    return CLIENT_HEADER.pack(2, 0, opcode_of(m.Produce), size, correlation) + bytes(brings)
 
 
 @pytest.mark.parametrize("cuts", [(1,), (15,), (16,), (1, 15, 16, 700)], ids=str)

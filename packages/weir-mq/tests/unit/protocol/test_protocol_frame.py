@@ -6,13 +6,11 @@ import pytest
 
 from weir.errors import RemoteProtocolError
 from weir.model.limits import CLIENT_FRAME_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
+from weir.protocol.client.codec import body_bytes_max, client_frame_size
 from weir.protocol.frame import (
     CLIENT_HEADER,
-    FIRST_DATA_OPCODE,
     ClientFrame,
     Reassembler,
-    body_bytes_max,
-    client_frame_size,
     take_client_frame,
 )
 
@@ -68,9 +66,9 @@ def test_a_frame_without_a_body_is_a_frame() -> None:
     assert take_client_frame(found) == ClientFrame(0, 16, 7, memoryview(b""))
 
 
-@pytest.mark.parametrize("opcode", [1, FIRST_DATA_OPCODE - 1, FIRST_DATA_OPCODE, 65_535])
+@pytest.mark.parametrize("opcode", [1, 16 - 1, 16, 65_535])
 def test_the_limit_itself_is_allowed_and_one_more_is_not(opcode: int) -> None:
-    data = opcode >= FIRST_DATA_OPCODE
+    data = opcode >= 16
     limit = CLIENT_FRAME_BYTES_MAX if data else CONTROL_FRAME_BYTES_MAX
     assert body_bytes_max(opcode) == limit
     stream = reassembler()

@@ -25,7 +25,7 @@ from weir.client.client import Client, connect
 from weir.model.limits import KIB, MIB
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import encode_request
-from weir.protocol.client.messages import Opcode
+from weir.protocol.client.declaration import opcode_of
 from weir.protocol.device import codec as device
 from weir.protocol.frame import CLIENT_HEADER
 from weir.testing.nodes.node import running_node
@@ -109,7 +109,7 @@ def _p99(taken: Sequence[float]) -> float:
 def _claim(port: int) -> socket.socket:
     sock = socket.create_connection(("127.0.0.1", port), timeout=_PATIENCE_SECONDS)
     hello = b"".join(encode_request(m.Hello("stranger"), 1))
-    sock.sendall(hello + CLIENT_HEADER.pack(2, 0, Opcode.PRODUCE, 8 * MIB, 2) + bytes(KIB))
+    sock.sendall(hello + CLIENT_HEADER.pack(2, 0, opcode_of(m.Produce), 8 * MIB, 2) + bytes(KIB))
     return sock
 
 

@@ -44,7 +44,7 @@ from weir.order.barrier import Bound
 from weir.order.clock import Highest, Time
 from weir.protocol.client.barriers import AskBarriers, Barriers, ReportEnded, ReportJoined
 from weir.protocol.client.codec import decode_reply
-from weir.protocol.client.messages import Opcode
+from weir.protocol.client.declaration import opcode_of
 from weir.protocol.frame import ClientFrame
 
 #: How long others wait at most before they tell what they know: who leads may change meanwhile.
@@ -249,7 +249,7 @@ class Domains:
         self.askers = BarrierWaiters()
         self._questions = BarrierQueries(passing, time)
         self._domains: dict[tuple[int, Scope], Domain] = {}
-        passing.listen(self._answered, Opcode.ASK_BARRIERS)
+        passing.listen(self._answered, opcode_of(AskBarriers))
 
     def ask(self, session: Session, caller: Caller, request: AskBarriers) -> None:
         """Answer now or later. Raises `UnknownTopic`, `Unauthorized`, or `Overloaded`."""

@@ -26,8 +26,8 @@ from weir.model.ids import place_node, place_shard
 from weir.model.limits import KIB, RETRY_AFTER_MS
 from weir.protocol import trunk
 from weir.protocol.client import messages as m
-from weir.protocol.client.codec import OPCODES, decode_reply, encode_request
-from weir.protocol.client.messages import Opcode
+from weir.protocol.client.codec import decode_reply, encode_request
+from weir.protocol.client.declaration import opcode_of
 from weir.protocol.device.codec import DevicePublishes, DeviceRequest
 from weir.protocol.frame import CLIENT_VERSION, ClientFrame
 from weir.protocol.trunk import (
@@ -47,8 +47,9 @@ NO_REPLY = 1 << 62
 _ANY = -1
 #: Devices that come at once go on by themselves where they are larger than this together.
 _CROWD_BYTES_MAX = 256 * KIB
+_FOLLOW, _PULL = opcode_of(m.Follow), opcode_of(m.Pull)
 #: What may be asked again if there is no room for the answer: nothing changes by it.
-_READS = frozenset({Opcode.FETCH, Opcode.FETCH_CHUNKS})
+_READS = frozenset({opcode_of(m.Fetch), opcode_of(m.FetchChunks)})
 
 
 def called(place: int) -> str:
@@ -228,7 +229,7 @@ class Forwarder:
         Raises `Unavailable`.
         """
         session = self._sessions[caller.session]
-        opcode = OPCODES[type(request)]
+        opcode = request.declaration.opcode
         self._introduce(session.id, session.principal, shard).asks(caller, opcode)
         header, *rest = encode_request(request, caller.correlation)
         self._put(shard, trunk.encode(Kind.CLIENT, session.id, header, *rest))
@@ -285,7 +286,7 @@ class Forwarder:
 
     def _to_own(self, shard: int, body: memoryview) -> None:
         frame = one_client_frame(body)
-        if frame.opcode == Opcode.FOLLOW and place_node(shard):
+        if frame.opcode == _FOLLOW and place_node(shard):
             raise RemoteProtocolError("another node sends the registry, which nobody asked it for")
         own = self._own.get(frame.opcode) or self._own[_ANY]
         own(frame)
@@ -320,10 +321,10 @@ class Forwarder:
         """Return whether a reply is handed on though there is no room for it; if not, that is said
         to the peer. What it does not read must not pile up here.
         """
-        if size <= SMALL or not (caller.opcode in _READS or caller.opcode == Opcode.PULL):
+        if size <= SMALL or not (caller.opcode in _READS or caller.opcode == _PULL):
             return True
         error = f"no room for {size:,} bytes from another shard: try again shortly"
-        if caller.opcode == Opcode.PULL:  # what it was granted goes back as it goes
+        if caller.opcode == _PULL:  # what it was granted goes back as it goes
             self._outbox.answered(caller.session)
             self._outbox.put(Hangup(caller.session, error))
         else:

@@ -24,7 +24,8 @@ from weir.broker.replica.group import Machine
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.errors import NotLeader, Refused, Unavailable
 from weir.order.clock import Time
-from weir.protocol.client.messages import Opcode, Reply
+from weir.protocol.client.declaration import opcode_of
+from weir.protocol.client.messages import Follow, Reply
 from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, Flags
 
 #: Longer than it takes to find that a shard stands still, and to start it again.
@@ -227,6 +228,6 @@ class Feed:
     def _send(self, follower: _Follower, body: bytes) -> None:
         # No reply of the client dialect: it may be longer than those, and comes again and again.
         header = CLIENT_HEADER.pack(
-            CLIENT_VERSION, int(Flags.RESPONSE), int(Opcode.FOLLOW), len(body), 0
+            CLIENT_VERSION, int(Flags.RESPONSE), opcode_of(Follow), len(body), 0
         )
         self._outbox.send(follower.session, header, body)

@@ -27,7 +27,7 @@ from weir.errors import Refused
 from weir.order.clock import Time
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import decode_reply
-from weir.protocol.client.messages import Opcode
+from weir.protocol.client.declaration import opcode_of
 from weir.protocol.frame import ClientFrame
 from weir.storage.format.frame import Kind
 
@@ -40,6 +40,7 @@ _AGAIN_AFTER_MS = 1_000
 
 #: Told True once the replica is current, and False if that cannot be known now.
 Then = Callable[[bool], None]
+_FOLLOW, _REACH = opcode_of(m.Follow), opcode_of(m.ReachRegistry)
 _unpack = msgspec.msgpack.Decoder().decode
 
 
@@ -340,7 +341,7 @@ class Following:
             self._go_on()
 
     def _received(self, frame: ClientFrame) -> None:
-        if frame.opcode == Opcode.FOLLOW:
+        if frame.opcode == _FOLLOW:
             self._learn(*_unpack(frame.body))
             return
         match decode_reply(frame):
@@ -350,7 +351,7 @@ class Following:
             case m.ProducerGrant(producer):
                 self._has_producer = True
                 self._granted(producer)
-            case m.Refusal() if frame.opcode == Opcode.REACH_REGISTRY:
+            case m.Refusal() if frame.opcode == _REACH:
                 self._late = True
                 self._answered(frame)
             case m.Refusal():  # of the producer

@@ -18,11 +18,11 @@ from weir.broker.runtime.session import Session
 from weir.errors import Overloaded, Refused
 from weir.model.limits import KIB, RETRY_AFTER_MS, WAIT_MS_MAX
 from weir.protocol.client.codec import decode_reply
+from weir.protocol.client.declaration import opcode_of
 from weir.protocol.client.messages import (
     ListOffsets,
     ListTopics,
     OffsetList,
-    Opcode,
     TopicInfo,
     TopicList,
 )
@@ -78,7 +78,7 @@ class Listing:
         #: By the number that its questions have.
         self._gatherings: dict[int, _Gathering] = {}
         self._count = 0
-        neighbours.passing.listen(self._answered, Opcode.LIST_OFFSETS)
+        neighbours.passing.listen(self._answered, opcode_of(ListOffsets))
 
     def handlers(self) -> dict[type[Any], Callable[..., None]]:
         """Return what answers each request for a list."""

@@ -27,7 +27,8 @@ from weir.model.scattering import Attempt, is_acks, part_group
 from weir.model.stamp import stamp_at
 from weir.order.clock import Highest, HybridClock, Time
 from weir.protocol.client.codec import decode_reply
-from weir.protocol.client.messages import Opcode, Refusal
+from weir.protocol.client.declaration import opcode_of
+from weir.protocol.client.messages import Refusal
 from weir.protocol.client.scattering import (
     Part,
     PartState,
@@ -440,7 +441,7 @@ class Coordinator:
         self._shared = Shared(self._rounds, highest, time, outbox)
         self._running: list[Scattering] = []
         self._recovering: set[Attempt] = set()
-        forwarder.listen(self.answered, Opcode.PREPARE, Opcode.DECIDE)
+        forwarder.listen(self.answered, opcode_of(Prepare), opcode_of(Decide))
 
     def scatter(self, caller: Caller, request: Scatter, parts: Mapping[int, Part]) -> None:
         """Coordinate a scattering; its caller is told what became of it.

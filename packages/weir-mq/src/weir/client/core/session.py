@@ -14,7 +14,7 @@ from weir.codec.fields import Buffer
 from weir.errors import Overloaded, RemoteProtocolError
 from weir.model.limits import REQUESTS_PENDING_MAX
 from weir.protocol.client import messages as m
-from weir.protocol.client.codec import OPCODES, ClientStream, decode_reply, encode_request
+from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
 from weir.protocol.frame import Flags
 
 H = TypeVar("H")
@@ -65,7 +65,7 @@ class Session(Generic[H]):
         correlation = self._last + 1
         buffers = encode_request(request, correlation)
         self._last = correlation
-        self.pending[correlation] = (OPCODES[type(request)], handle, request)
+        self.pending[correlation] = (request.declaration.opcode, handle, request)
         return correlation, buffers
 
     def receive(self, data: bytes) -> list[Answered[H]]:

@@ -10,57 +10,221 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
+from weir.errors import (
+    BadName,
+    ClusterInUse,
+    OffsetOutOfRange,
+    TopicExists,
+    UnknownCluster,
+    UnknownTopic,
+)
 from weir.model.ids import Address, Natural
-from weir.model.topic import SettingsChange
-from weir.protocol.client.control import Control
+from weir.model.topic import DEFAULT_NAMESPACE, SettingsChange, TopicSettings
+from weir.protocol.client.declaration import (
+    Control,
+    ControlReply,
+    ControlRequest,
+    Declaration,
+    Request,
+    Resource,
+    Retry,
+    Right,
+    Scope,
+)
 
 #: The number of a hub: all 64 bits of it, which is as large as the encoding lets a number be.
 Hub = Annotated[int, Meta(ge=0)]
 
 
-class AlterTopic(Control, frozen=True, array_like=True):
+class TopicInfo(ControlReply, frozen=True, array_like=True):
+    """A topic and where each of its partitions is served, in partition order. Nothing is published
+    any more to those of `ends`: (partition, stamp), 0 while it is about to end, then what all of it
+    is stamped below.
+    """
+
+    id: int
+    namespace: str
+    name: str
+    order: str
+    addresses: list[Address]
+    settings: TopicSettings = TopicSettings()
+    ends: tuple[tuple[Natural, Natural], ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """The name that all calls take: `namespace/topic`, or `topic` in the default one."""
+        is_default = self.namespace == DEFAULT_NAMESPACE
+        return self.name if is_default else f"{self.namespace}/{self.name}"
+
+    @property
+    def closed(self) -> frozenset[int]:
+        """The partitions to which nothing is published any more."""
+        return frozenset(partition for partition, _ in self.ends)
+
+
+class DescribeTopic(ControlRequest, frozen=True, array_like=True):
+    """Ask for one topic by `topic` or `namespace/topic`."""
+
+    declaration = Declaration(
+        3,
+        Scope.HERE,
+        TopicInfo,
+        Retry.READ,
+        rights=(Right("describe", Resource.TOPIC),),
+        refusals=(UnknownTopic, BadName),
+        methods=("Client.describe",),
+    )
+
+    name: str
+
+
+class TopicList(ControlReply, frozen=True, array_like=True):
+    """Topics asked for, by name; if there are `more`, ask again after the last."""
+
+    topics: list[TopicInfo]
+    more: bool = False
+
+
+class ListTopics(ControlRequest, frozen=True, array_like=True):
+    """Ask for the topics of a namespace, or of all (""), by name; `after` this full name."""
+
+    declaration = Declaration(
+        4,
+        Scope.HERE,
+        TopicList,
+        Retry.READ,
+        rights=(Right("list", Resource.NAMESPACE),),
+        methods=("Client.topics",),
+    )
+
+    namespace: str = ""
+    after: str = ""
+
+
+class OffsetList(ControlReply, frozen=True, array_like=True):
+    """Topics by name, and (group, first offset, offset behind the last committed message) of each
+    partition whose leader answered; if there are `more` topics, ask again after the last.
+    """
+
+    topics: list[TopicInfo]
+    offsets: list[tuple[Natural, Natural, Natural]]
+    more: bool = False
+
+
+class ListOffsets(ControlRequest, frozen=True, array_like=True):
+    """Ask for topics as `ListTopics` does, and for the offsets of all their partitions.
+
+    The answer comes once all of them are known, or after `wait_ms` with those that are. Any shard
+    of any node gathers them. Shards ask each other with `groups`: for these partitions alone.
+    """
+
+    declaration = Declaration(
+        11,
+        Scope.HERE,
+        OffsetList,
+        Retry.READ,
+        rights=(Right("list", Resource.NAMESPACE),),
+        methods=("Client.held",),
+    )
+
+    namespace: str = ""
+    after: str = ""
+    wait_ms: Natural = 0
+    groups: list[Natural] = field(default_factory=list)
+
+
+class CreateTopic(ControlRequest, frozen=True, array_like=True):
+    """Create a topic; one that exists with the same settings is fine if `if_absent`.
+
+    `settings` that are not given are at their defaults in a new topic, and anything in an old one.
+    A new one gets so many `replicas` (0: three, as far as there are nodes).
+    """
+
+    declaration = Declaration(
+        5,
+        Scope.REGISTRY,
+        TopicInfo,
+        Retry.SAME,
+        rights=(Right("create", Resource.NAMESPACE),),
+        refusals=(TopicExists, BadName),
+        methods=("Client.create_topic",),
+    )
+
+    name: str
+    partitions: Natural = 1
+    order: str = "partition"
+    if_absent: bool = True
+    settings: SettingsChange = SettingsChange()
+    replicas: Natural = 0
+
+
+class AlterTopic(ControlRequest, frozen=True, array_like=True):
     """Change a topic's settings, or give it more `partitions` (0: as many as it has).
 
     More partitions change which one a key falls into from then on. Answered by `TopicInfo`.
     """
+
+    declaration = Declaration(
+        12,
+        Scope.REGISTRY,
+        TopicInfo,
+        Retry.SAME,
+        rights=(Right("alter", Resource.TOPIC),),
+        refusals=(UnknownTopic, BadName),
+        methods=("Client.alter_topic",),
+    )
 
     name: str
     settings: SettingsChange = SettingsChange()
     partitions: Natural = 0
 
 
-class EndPartition(Control, frozen=True, array_like=True):
+class EndPartition(ControlRequest, frozen=True, array_like=True):
     """End a partition: nothing is published to it any more, and what it holds is read on. Answered
     by `TopicInfo` once it has ended; one that has ended before is answered the same.
     """
+
+    declaration = Declaration(
+        15,
+        Scope.REGISTRY,
+        TopicInfo,
+        Retry.SAME,
+        rights=(Right("alter", Resource.TOPIC),),
+        refusals=(UnknownTopic, BadName),
+        methods=("Client.end_partition",),
+    )
 
     name: str
     partition: Natural
 
 
-class DeleteTopic(Control, frozen=True, array_like=True):
-    """Delete a topic and all of its messages, for good. Its `id` is never given again.
-
-    An `id` of 0 deletes whichever topic has the name.
-    """
-
-    name: str
-    id: Natural = 0
-
-
-class Deleted(Control, frozen=True, array_like=True):
+class Deleted(ControlReply, frozen=True, array_like=True):
     """The topic of this id is gone."""
 
     id: int
 
 
-class DescribePartition(Control, frozen=True, array_like=True):
-    """Ask what a partition holds."""
+class DeleteTopic(ControlRequest, frozen=True, array_like=True):
+    """Delete a topic and all of its messages, for good. Its `id` is never given again.
 
-    address: Address
+    An `id` of 0 deletes whichever topic has the name.
+    """
+
+    declaration = Declaration(
+        13,
+        Scope.REGISTRY,
+        Deleted,
+        Retry.SAME,
+        rights=(Right("delete", Resource.TOPIC),),
+        refusals=(UnknownTopic, BadName),
+        methods=("Client.delete_topic",),
+    )
+
+    name: str
+    id: Natural = 0
 
 
-class PartitionInfo(Control, frozen=True, array_like=True):
+class PartitionInfo(ControlReply, frozen=True, array_like=True):
     """First offset kept, the offset behind the last committed, and the stored bytes of messages;
     the nodes that hold it, and those of them that are not up to date.
     """
@@ -73,15 +237,22 @@ class PartitionInfo(Control, frozen=True, array_like=True):
     behind: list[int] = field(default_factory=list)
 
 
-class AskLeader(Control, frozen=True, array_like=True):
-    """Ask any node who leads a partition. It answers at once with what it knows itself: it asks no
-    other node, so a leader that stands still delays nobody.
-    """
+class DescribePartition(ControlRequest, frozen=True, array_like=True):
+    """Ask what a partition holds."""
+
+    declaration = Declaration(
+        14,
+        Scope.PARTITION,
+        PartitionInfo,
+        Retry.READ,
+        rights=(Right("describe", Resource.TOPIC),),
+        methods=("Client.parts",),
+    )
 
     address: Address
 
 
-class LeaderInfo(Control, frozen=True, array_like=True):
+class LeaderInfo(ControlReply, frozen=True, array_like=True):
     """The node that leads a partition in Raft term `term`, and the nodes that are to hold it.
 
     `node` is 0 if no leader is known. `term` is 0 if the node that answers holds no replica.
@@ -92,8 +263,48 @@ class LeaderInfo(Control, frozen=True, array_like=True):
     nodes: tuple[Natural, ...] = ()
 
 
-class ListClusters(Control, frozen=True, array_like=True):
+class AskLeader(ControlRequest, frozen=True, array_like=True):
+    """Ask any node who leads a partition. It answers at once with what it knows itself: it asks no
+    other node, so a leader that stands still delays nobody.
+    """
+
+    declaration = Declaration(
+        31,
+        Scope.HOLDER,
+        LeaderInfo,
+        Retry.READ,
+        rights=(Right("describe", Resource.TOPIC),),
+        refusals=(UnknownTopic,),
+    )
+
+    address: Address
+
+
+class ClusterList(ControlReply, frozen=True, array_like=True):
+    """The clusters of a partition, by name, and the offsets it holds: from `start`, below `end`.
+
+    Offsets in `voids` hold no message, for their scatterings were aborted. Of many runs the last
+    ones are told; the field is left out if there are none.
+    """
+
+    start: int
+    end: int
+    clusters: list[ClusterInfo]
+    voids: tuple[tuple[int, int], ...] = ()
+
+
+class ListClusters(ControlRequest, frozen=True, array_like=True):
     """Ask how far the clusters of a partition are, or one of them."""
+
+    declaration = Declaration(
+        24,
+        Scope.PARTITION,
+        ClusterList,
+        Retry.READ,
+        rights=(Right("describe", Resource.TOPIC),),
+        refusals=(UnknownCluster,),
+        methods=("Client.clusters",),
+    )
 
     address: Address
     cluster: str = ""
@@ -126,65 +337,72 @@ class ClusterInfo(Control, frozen=True, array_like=True):
     offsets: tuple[int, ...] = ()
 
 
-class ClusterList(Control, frozen=True, array_like=True):
-    """The clusters of a partition, by name, and the offsets it holds: from `start`, below `end`.
+class ClusterChanged(ControlReply, frozen=True, array_like=True):
+    """A change of a cluster is durable on a majority; `cursor` is where it is now."""
 
-    Offsets in `voids` hold no message, for their scatterings were aborted. Of many runs the last
-    ones are told; the field is left out if there are none.
-    """
-
-    start: int
-    end: int
-    clusters: list[ClusterInfo]
-    voids: tuple[tuple[int, int], ...] = ()
+    cursor: int
 
 
-class SeekCluster(Control, frozen=True, array_like=True):
+class SeekCluster(ControlRequest, frozen=True, array_like=True):
     """Let a cluster go on at `offset`, ending all grants under way; one that is not there begins.
 
     Answered by `ClusterChanged`.
     """
+
+    declaration = Declaration(
+        25,
+        Scope.PARTITION,
+        ClusterChanged,
+        Retry.SAME,
+        rights=(Right("steer", Resource.TOPIC),),
+        refusals=(OffsetOutOfRange,),
+        methods=("Client.seek_cluster",),
+    )
 
     address: Address
     cluster: str
     offset: Natural
 
 
-class PauseCluster(Control, frozen=True, array_like=True):
+class PauseCluster(ControlRequest, frozen=True, array_like=True):
     """Grant a cluster nothing from now on; or, with `paused` False, go on. Consumers wait.
 
     Any address of the topic stands for all of its partitions, also for those to come.
     """
+
+    declaration = Declaration(
+        26,
+        Scope.REGISTRY,
+        ClusterChanged,
+        Retry.SAME,
+        rights=(Right("steer", Resource.TOPIC),),
+        refusals=(UnknownTopic,),
+        methods=("Client.pause_cluster", "Client.resume_cluster"),
+    )
 
     address: Address
     cluster: str
     paused: bool = True
 
 
-class DeleteCluster(Control, frozen=True, array_like=True):
+class DeleteCluster(ControlRequest, frozen=True, array_like=True):
     """Forget a cluster; refused while it has consumers."""
+
+    declaration = Declaration(
+        27,
+        Scope.PARTITION,
+        ClusterChanged,
+        Retry.SAME,
+        rights=(Right("steer", Resource.TOPIC),),
+        refusals=(UnknownCluster, ClusterInUse),
+        methods=("Client.delete_cluster",),
+    )
 
     address: Address
     cluster: str
 
 
-class ClusterChanged(Control, frozen=True, array_like=True):
-    """A change of a cluster is durable on a majority; `cursor` is where it is now."""
-
-    cursor: int
-
-
-class ListHubs(Control, frozen=True, array_like=True):
-    """Ask where the devices stand that published with a sequence to a partition: those of `hub`, or
-    some of all, from `part` on.
-    """
-
-    address: Address
-    hub: Hub | None = None
-    part: Natural = 0
-
-
-class HubList(Control, frozen=True, array_like=True):
+class HubList(ControlReply, frozen=True, array_like=True):
     """Devices (hub, sn, boot, next sequence, last offset), in no order, and the part to ask for
     next; 0: there is none.
     """
@@ -193,30 +411,62 @@ class HubList(Control, frozen=True, array_like=True):
     next_part: int = 0
 
 
-class ForgetHub(Control, frozen=True, array_like=True):
-    """Forget where the devices of a hub stand in a partition: they begin anew, with any boot."""
+class ListHubs(ControlRequest, frozen=True, array_like=True):
+    """Ask where the devices stand that published with a sequence to a partition: those of `hub`, or
+    some of all, from `part` on.
+    """
+
+    declaration = Declaration(
+        36,
+        Scope.PARTITION,
+        HubList,
+        Retry.READ,
+        rights=(Right("describe", Resource.TOPIC),),
+        methods=("Client.hubs",),
+    )
 
     address: Address
-    hub: Hub
+    hub: Hub | None = None
+    part: Natural = 0
 
 
-class HubForgotten(Control, frozen=True, array_like=True):
+class HubForgotten(ControlReply, frozen=True, array_like=True):
     """It is durable on a majority that so many devices of a hub are forgotten."""
 
     devices: int
 
 
-Request = (
-    AlterTopic
-    | EndPartition
-    | DeleteTopic
-    | DescribePartition
-    | AskLeader
-    | ListClusters
-    | SeekCluster
-    | PauseCluster
-    | DeleteCluster
-    | ListHubs
-    | ForgetHub
+class ForgetHub(ControlRequest, frozen=True, array_like=True):
+    """Forget where the devices of a hub stand in a partition: they begin anew, with any boot."""
+
+    declaration = Declaration(
+        37,
+        Scope.PARTITION,
+        HubForgotten,
+        Retry.SAME,
+        rights=(Right("steer", Resource.TOPIC),),
+        methods=("Client.forget_hub",),
+    )
+
+    address: Address
+    hub: Hub
+
+
+#: All requests of this page.
+REQUESTS: tuple[type[Request], ...] = (
+    DescribeTopic,
+    ListTopics,
+    ListOffsets,
+    CreateTopic,
+    AlterTopic,
+    EndPartition,
+    DeleteTopic,
+    DescribePartition,
+    AskLeader,
+    ListClusters,
+    SeekCluster,
+    PauseCluster,
+    DeleteCluster,
+    ListHubs,
+    ForgetHub,
 )
-Reply = Deleted | PartitionInfo | LeaderInfo | ClusterList | ClusterChanged | HubList | HubForgotten

@@ -4,58 +4,22 @@
 
 from __future__ import annotations
 
+from weir.errors import UnknownTopic
 from weir.model.ids import Address, Natural
-from weir.protocol.client.control import Control
+from weir.protocol.client.declaration import (
+    Asker,
+    ControlReply,
+    ControlRequest,
+    Declaration,
+    Request,
+    Resource,
+    Retry,
+    Right,
+    Scope,
+)
 
 
-class AskBarriers(Control, frozen=True, array_like=True):
-    """Ask for the barriers of all partitions of a topic, by its id.
-
-    The answer comes once all of them are at `stamp` or above, or after `wait_ms` with what is known
-    by then. Leaders promise what they have to for it. With `anew`, or stamp 0, each of them is
-    asked after this question came: then all that was confirmed to anybody before that is stamped at
-    or below their barriers. Any shard of any node takes it; it tells another shard of what is led
-    here.
-    """
-
-    topic: Natural
-    stamp: Natural = 0
-    wait_ms: Natural = 0
-    anew: bool = False
-
-
-class ReportJoined(Control, frozen=True, array_like=True):
-    """Only a shard sends this, to who leads the registry: a partition that is new in a topic has
-    joined its order above stamp `floor`, by an entry of partition 0.
-    """
-
-    topic: Natural
-    partition: Natural
-    floor: Natural
-
-
-class ReportEnded(Control, frozen=True, array_like=True):
-    """Only a shard sends this, to who leads the registry: a partition that is to end is sealed at
-    `stamp`, and all of it lies below `offset`; partition 0 has that in an entry if it is `done`.
-    """
-
-    topic: Natural
-    partition: Natural
-    stamp: Natural
-    offset: Natural
-    done: bool = False
-
-
-class ReportDone(Control, frozen=True, array_like=True):
-    """Only a shard sends this, from who leads partition 0 of a topic to who leads another one: the
-    offset of that partition below which each cluster is done that reads in total order.
-    """
-
-    address: Address
-    done: tuple[tuple[str, Natural], ...]
-
-
-class Barriers(Control, frozen=True, array_like=True):
+class Barriers(ControlReply, frozen=True, array_like=True):
     """The barriers of partitions, (partition, stamp, through) each: all that is ever stamped at or
     below `stamp` lies below offset `through`, and is committed; 0 is one of which nothing is known.
 
@@ -71,3 +35,88 @@ class Barriers(Control, frozen=True, array_like=True):
     roster: tuple[tuple[Natural, Natural], ...] = ()
     reached: bool = False
     ends: tuple[tuple[Natural, Natural, Natural], ...] = ()
+
+
+class AskBarriers(ControlRequest, frozen=True, array_like=True):
+    """Ask for the barriers of all partitions of a topic, by its id.
+
+    The answer comes once all of them are at `stamp` or above, or after `wait_ms` with what is known
+    by then. Leaders promise what they have to for it. With `anew`, or stamp 0, each of them is
+    asked after this question came: then all that was confirmed to anybody before that is stamped at
+    or below their barriers. Any shard of any node takes it; it tells another shard of what is led
+    here.
+    """
+
+    declaration = Declaration(
+        10,
+        Scope.HERE,
+        Barriers,
+        Retry.READ,
+        rights=(Right("read", Resource.TOPIC),),
+        refusals=(UnknownTopic,),
+        methods=("Client.reader",),
+    )
+
+    topic: Natural
+    stamp: Natural = 0
+    wait_ms: Natural = 0
+    anew: bool = False
+
+
+class ReportJoined(ControlRequest, frozen=True, array_like=True):
+    """Only a shard sends this, to who leads the registry: a partition that is new in a topic has
+    joined its order above stamp `floor`, by an entry of partition 0.
+    """
+
+    declaration = Declaration(
+        55,
+        Scope.REGISTRY,
+        None,
+        Retry.SAME,
+        asker=Asker.SHARD,
+    )
+
+    topic: Natural
+    partition: Natural
+    floor: Natural
+
+
+class ReportEnded(ControlRequest, frozen=True, array_like=True):
+    """Only a shard sends this, to who leads the registry: a partition that is to end is sealed at
+    `stamp`, and all of it lies below `offset`; partition 0 has that in an entry if it is `done`.
+    """
+
+    declaration = Declaration(
+        56,
+        Scope.REGISTRY,
+        None,
+        Retry.SAME,
+        asker=Asker.SHARD,
+    )
+
+    topic: Natural
+    partition: Natural
+    stamp: Natural
+    offset: Natural
+    done: bool = False
+
+
+class ReportDone(ControlRequest, frozen=True, array_like=True):
+    """Only a shard sends this, from who leads partition 0 of a topic to who leads another one: the
+    offset of that partition below which each cluster is done that reads in total order.
+    """
+
+    declaration = Declaration(
+        57,
+        Scope.PARTITION,
+        None,
+        Retry.SAME,
+        asker=Asker.SHARD,
+    )
+
+    address: Address
+    done: tuple[tuple[str, Natural], ...]
+
+
+#: All requests of this page.
+REQUESTS: tuple[type[Request], ...] = (AskBarriers, ReportJoined, ReportEnded, ReportDone)

@@ -16,15 +16,14 @@ from weir.model.limits import CLIENT_FRAME_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, G
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n
-from weir.protocol.client.messages import Opcode
+from weir.protocol.client.declaration import opcode_of
 from weir.protocol.frame import (
     CLIENT_HEADER,
     CLIENT_VERSION,
     ClientFrame,
     Flags,
     Reassembler,
-    body_bytes_max,
-    client_frame_size,
+    check_no_http,
     take_client_frame,
 )
 
@@ -48,112 +47,49 @@ _U32_MAX = 0xFFFFFFFF
 _LEVELS = frozenset(m.Level)
 #: Plain numbers: flag arithmetic costs more than all else in a small frame.
 _RESPONSE, _ERROR = int(Flags.RESPONSE), int(Flags.ERROR)
-#: Opcodes as plain numbers: looking one up in its class takes as long as decoding a confirm.
-_OP_PRODUCE, _OP_FETCH = int(Opcode.PRODUCE), int(Opcode.FETCH)
-_OP_PULL, _OP_FETCH_CHUNKS = int(Opcode.PULL), int(Opcode.FETCH_CHUNKS)
+#: Opcodes at hand: looking one up in its class takes as long as decoding a confirm.
+_OP_PRODUCE, _OP_FETCH = opcode_of(m.Produce), opcode_of(m.Fetch)
+_OP_PULL, _OP_FETCH_CHUNKS = opcode_of(m.Pull), opcode_of(m.FetchChunks)
 _REPLY_FLAGS = (_RESPONSE, _RESPONSE | _ERROR)
 
 _pack = msgspec.msgpack.Encoder().encode
 
-_REQUESTS: dict[int, type[Any]] = {
-    Opcode.HELLO: m.Hello,
-    Opcode.PING: m.Ping,
-    Opcode.DESCRIBE_TOPIC: m.DescribeTopic,
-    Opcode.LIST_TOPICS: m.ListTopics,
-    Opcode.LIST_OFFSETS: m.ListOffsets,
-    Opcode.CREATE_TOPIC: m.CreateTopic,
-    Opcode.OPEN_PRODUCER: m.OpenProducer,
-    Opcode.POSITIONS: m.Positions,
-    Opcode.ASK_BARRIERS: m.AskBarriers,
-    Opcode.FOLLOW: m.Follow,
-    Opcode.REACH_REGISTRY: m.ReachRegistry,
-    Opcode.FETCH: m.Fetch,
-    Opcode.PULL: m.Pull,
-    Opcode.ACK: m.Ack,
-    Opcode.NACK: m.Nack,
-    Opcode.EXTEND: m.Extend,
-    Opcode.WITHDRAW: m.Withdraw,
-    Opcode.OPEN_CLUSTER: m.OpenCluster,
-    Opcode.TAKE_TURN: m.TakeTurn,
-    Opcode.MOVE_CURSOR: m.MoveCursor,
-    Opcode.SEEK_CURSOR: m.SeekCursor,
-    Opcode.FETCH_CHUNKS: m.FetchChunks,
-    Opcode.SCATTER: m.Scatter,
-    Opcode.PREPARE: m.Prepare,
-    Opcode.DECIDE: m.Decide,
-    Opcode.ALTER_TOPIC: a.AlterTopic,
-    Opcode.DELETE_TOPIC: a.DeleteTopic,
-    Opcode.END_PARTITION: a.EndPartition,
-    Opcode.DESCRIBE_PARTITION: a.DescribePartition,
-    Opcode.ASK_LEADER: a.AskLeader,
-    Opcode.LIST_CLUSTERS: a.ListClusters,
-    Opcode.SEEK_CLUSTER: a.SeekCluster,
-    Opcode.PAUSE_CLUSTER: a.PauseCluster,
-    Opcode.DELETE_CLUSTER: a.DeleteCluster,
-    Opcode.LIST_HUBS: a.ListHubs,
-    Opcode.FORGET_HUB: a.ForgetHub,
-    Opcode.LIST_NODES: n.ListNodes,
-    Opcode.DESCRIBE_SHARD: n.DescribeShard,
-    Opcode.CHANGE_NODE: n.ChangeNode,
-    Opcode.RAISE_LEVEL: n.RaiseLevel,
-    Opcode.TRANSFER_LEADER: n.TransferLeader,
-    Opcode.REPORT_NODE: n.ReportNode,
-    Opcode.REPORT_SETTLED: n.ReportSettled,
-    Opcode.REPORT_LOST: n.ReportLost,
-    Opcode.REPORT_JOINED: m.ReportJoined,
-    Opcode.REPORT_ENDED: m.ReportEnded,
-    Opcode.REPORT_DONE: m.ReportDone,
+#: By opcode.
+_REQUESTS: dict[int, type[m.Request]] = {opcode_of(kind): kind for kind in m.REQUESTS}
+_REPLIES: dict[int, type[m.ControlReply]] = {
+    opcode_of(kind): answer
+    for kind in m.REQUESTS
+    if (answer := kind.declaration.answer) is not None and issubclass(answer, m.ControlReply)
 }
-_REPLIES: dict[int, type[Any]] = {
-    Opcode.HELLO: m.Welcome,
-    Opcode.PING: m.Pong,
-    Opcode.DESCRIBE_TOPIC: m.TopicInfo,
-    Opcode.LIST_TOPICS: m.TopicList,
-    Opcode.LIST_OFFSETS: m.OffsetList,
-    Opcode.CREATE_TOPIC: m.TopicInfo,
-    Opcode.OPEN_PRODUCER: m.ProducerGrant,
-    Opcode.REACH_REGISTRY: m.RegistryReached,
-    Opcode.POSITIONS: m.PositionsReply,
-    Opcode.ASK_BARRIERS: m.Barriers,
-    Opcode.PRODUCE: m.Confirm,
-    Opcode.ACK: m.Acked,
-    Opcode.NACK: m.Nacked,
-    Opcode.EXTEND: m.Extended,
-    Opcode.WITHDRAW: m.Withdrawn,
-    Opcode.OPEN_CLUSTER: m.ClusterIsOpen,
-    Opcode.TAKE_TURN: m.Turn,
-    Opcode.MOVE_CURSOR: m.Moved,
-    Opcode.SEEK_CURSOR: m.Moved,
-    Opcode.SCATTER: m.ScatterConfirm,
-    Opcode.PREPARE: m.PartState,
-    Opcode.DECIDE: m.PartState,
-    Opcode.ALTER_TOPIC: m.TopicInfo,
-    Opcode.DELETE_TOPIC: a.Deleted,
-    Opcode.END_PARTITION: m.TopicInfo,
-    Opcode.DESCRIBE_PARTITION: a.PartitionInfo,
-    Opcode.ASK_LEADER: a.LeaderInfo,
-    Opcode.LIST_CLUSTERS: a.ClusterList,
-    Opcode.SEEK_CLUSTER: a.ClusterChanged,
-    Opcode.PAUSE_CLUSTER: a.ClusterChanged,
-    Opcode.DELETE_CLUSTER: a.ClusterChanged,
-    Opcode.LIST_HUBS: a.HubList,
-    Opcode.FORGET_HUB: a.HubForgotten,
-    Opcode.LIST_NODES: n.NodeList,
-    Opcode.DESCRIBE_SHARD: n.ShardInfo,
-    Opcode.CHANGE_NODE: n.NodeList,
-    Opcode.RAISE_LEVEL: n.NodeList,
-    Opcode.TRANSFER_LEADER: n.Transferred,
+_REQUEST_DECODERS = {
+    op: msgspec.msgpack.Decoder(kind) for op, kind in _REQUESTS.items() if kind is not m.Produce
 }
-_REQUEST_DECODERS = {op: msgspec.msgpack.Decoder(kind) for op, kind in _REQUESTS.items()}
 _REPLY_DECODERS = {op: msgspec.msgpack.Decoder(kind) for op, kind in _REPLIES.items()}
 _REFUSAL = msgspec.msgpack.Decoder(m.Refusal)
-#: By kind of request its opcode, which its reply has as well.
-OPCODES: dict[type[Any], int] = {kind: int(op) for op, kind in _REQUESTS.items()}
-OPCODES[m.Produce] = _OP_PRODUCE
+#: Frames that may be as long as batches are: those of large requests, and of what a later release
+#: knows.
+_SHORT = frozenset(op for op, kind in _REQUESTS.items() if not kind.declaration.is_large)
 
 
 #: What a body that is not what it should be makes the decoder raise; the last is deep nesting.
 _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def body_bytes_max(opcode: int) -> int:
+    """Return how long the body of a frame may be, of a request as of its reply."""
+    return CONTROL_FRAME_BYTES_MAX if opcode in _SHORT or not opcode else CLIENT_FRAME_BYTES_MAX
+
+
+def client_frame_size(view: memoryview, at: int) -> int:
+    """Return the size of the client frame that begins at `at`, header included."""
+    version, _, opcode, length, _ = CLIENT_HEADER.unpack_from(view, at)
+    if version != CLIENT_VERSION:
+        check_no_http(view, at)
+        raise RemoteProtocolError(f"a client frame begins with version 2, not {version}")
+    limit = body_bytes_max(opcode)
+    if length > limit:
+        raise RemoteProtocolError(f"a frame of {length:,} bytes; opcode {opcode} allows {limit:,}")
+    return int(CLIENT_HEADER.size + length)
 
 
 def _framed(flags: int, opcode: int, correlation: int, *body: Buffer) -> tuple[Buffer, ...]:
@@ -184,7 +120,7 @@ def encode_request(request: m.Request, correlation: int) -> tuple[Buffer, ...]:
             shard, log, node, group, request.seen, request.level,
         )  # fmt: skip
         return head, batch
-    opcode = OPCODES[type(request)]
+    opcode = request.declaration.opcode
     if isinstance(request, n.ReportSettled) and not request.learning:
         return _framed(0, opcode, correlation, _pack((request.rows,)))  # as most are
     return _framed(0, opcode, correlation, _pack(request))

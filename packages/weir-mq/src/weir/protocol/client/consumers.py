@@ -10,11 +10,21 @@ from typing import Annotated
 import msgspec
 
 from weir.codec.fields import Buffer, Unsigned8
+from weir.errors import DamagedRange, StaleGrant, UnknownCluster
 from weir.model.clusters import Mode
 from weir.model.ids import Address, Natural
 from weir.model.limits import ACK_RANGES_MAX, PARTITIONS_PER_TOPIC_MAX
 from weir.model.stamp import milliseconds_of
-from weir.protocol.client.control import Control
+from weir.protocol.client.declaration import (
+    ControlReply,
+    ControlRequest,
+    Declaration,
+    Request,
+    Resource,
+    Retry,
+    Right,
+    Scope,
+)
 
 #: Runs [first, next) of messages.
 Runs = Annotated[list[tuple[Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)]
@@ -22,44 +32,29 @@ Runs = Annotated[list[tuple[Natural, Natural]], msgspec.Meta(max_length=ACK_RANG
 Offsets = Annotated[tuple[Natural, ...], msgspec.Meta(max_length=PARTITIONS_PER_TOPIC_MAX)]
 
 
-class OpenCluster(Control, frozen=True, array_like=True):
+class ClusterIsOpen(ControlReply, frozen=True, array_like=True):
+    """A majority knows that the cluster has the mode that was asked for."""
+
+
+class OpenCluster(ControlRequest, frozen=True, array_like=True):
     """Ask that a cluster has this `mode` in all partitions of its topic; it goes to partition 0.
 
     A cluster that has no mode yet becomes of this one, and begins. Answered by `ClusterIsOpen`;
     `BadRequest` refuses any mode but the cluster's. Consumers ask it before they pull.
     """
 
+    declaration = Declaration(
+        23,
+        Scope.FIRST_PARTITION,
+        ClusterIsOpen,
+        Retry.SAME,
+        rights=(Right("consume", Resource.TOPIC),),
+        methods=("Client.consumer",),
+    )
+
     address: Address
     cluster: str
     mode: Mode
-
-
-class ClusterIsOpen(Control, frozen=True, array_like=True):
-    """A majority knows that the cluster has the mode that was asked for."""
-
-
-class Pull(Control, frozen=True, array_like=True):
-    """Ask for a grant of messages of one partition for a consumer of `cluster`.
-
-    With `max_messages` 0 nothing is granted: the reply says which offsets a pull would get, once
-    there are some. A cluster that has no mode becomes of this `mode` (a `Mode`) here; one of
-    another mode refuses it. `OpenCluster` gives it one in the whole topic.
-
-    `begun` are runs [first, next) of messages that the client works on, whatever became of their
-    leases: this pull is granted none of them, and they had an attempt should it lose them. Once a
-    lease of the client has ended that ran when the pull came, the pull is answered with nothing,
-    for the client may have begun more since. None: the client does not say, as those of earlier
-    releases.
-    """
-
-    address: Address
-    cluster: str
-    max_messages: Natural
-    max_bytes: Natural
-    wait_ms: Natural = 0
-    lease_ms: Natural = 30_000
-    mode: Mode = Mode.SHARED
-    begun: Runs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,35 +86,63 @@ class Granted:
         return milliseconds_of(self.stamp) - self.ahead_ms
 
 
-class Withdraw(Control, frozen=True, array_like=True):
+class Pull(ControlRequest, frozen=True, array_like=True):
+    """Ask for a grant of messages of one partition for a consumer of `cluster`.
+
+    With `max_messages` 0 nothing is granted: the reply says which offsets a pull would get, once
+    there are some. A cluster that has no mode becomes of this `mode` (a `Mode`) here; one of
+    another mode refuses it. `OpenCluster` gives it one in the whole topic.
+
+    `begun` are runs [first, next) of messages that the client works on, whatever became of their
+    leases: this pull is granted none of them, and they had an attempt should it lose them. Once a
+    lease of the client has ended that ran when the pull came, the pull is answered with nothing,
+    for the client may have begun more since. None: the client does not say, as those of earlier
+    releases.
+    """
+
+    declaration = Declaration(
+        18,
+        Scope.PARTITION,
+        Granted,
+        Retry.ANEW,
+        rights=(Right("consume", Resource.TOPIC),),
+        is_large=True,
+        refusals=(DamagedRange,),
+        methods=("Client.consumer",),
+    )
+
+    address: Address
+    cluster: str
+    max_messages: Natural
+    max_bytes: Natural
+    wait_ms: Natural = 0
+    lease_ms: Natural = 30_000
+    mode: Mode = Mode.SHARED
+    begun: Runs | None = None
+
+
+class Withdrawn(ControlReply, frozen=True, array_like=True):
+    """Nothing of the peer waits there."""
+
+
+class Withdraw(ControlRequest, frozen=True, array_like=True):
     """Answer the peer's pulls of one partition, and its turns, that wait in `cluster`: with
     nothing. What is being granted comes; so the answers may be behind this one's.
     """
 
-    address: Address
-    cluster: str
-
-
-class Withdrawn(Control, frozen=True, array_like=True):
-    """Nothing of the peer waits there."""
-
-
-class Ack(Control, frozen=True, array_like=True):
-    """Done with ranges [first, next) of grants: (fence, first, next) each.
-
-    If `exact`, the answer is always `Acked`, and its `late` holds what these grants did not do.
-    Without it, `StaleGrant` refuses ranges that are not done, as earlier releases expect.
-    """
+    declaration = Declaration(
+        22,
+        Scope.PARTITION,
+        Withdrawn,
+        Retry.SAME,
+        rights=(Right("consume", Resource.TOPIC),),
+    )
 
     address: Address
     cluster: str
-    ranges: Annotated[
-        list[tuple[Natural, Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)
-    ]
-    exact: bool = False
 
 
-class Acked(Control, frozen=True, array_like=True):
+class Acked(ControlReply, frozen=True, array_like=True):
     """The acks are durable on a majority. `done` is the cluster's cursor: all below it is done.
 
     To an `exact` ack, `late` has rows (fence, first, next, outcome) of the messages that were acked
@@ -130,10 +153,52 @@ class Acked(Control, frozen=True, array_like=True):
     late: tuple[tuple[Natural, Natural, Natural, Unsigned8], ...] = ()
 
 
-class Nack(Control, frozen=True, array_like=True):
+class Ack(ControlRequest, frozen=True, array_like=True):
+    """Done with ranges [first, next) of grants: (fence, first, next) each.
+
+    If `exact`, the answer is always `Acked`, and its `late` holds what these grants did not do.
+    Without it, `StaleGrant` refuses ranges that are not done, as earlier releases expect.
+    """
+
+    declaration = Declaration(
+        19,
+        Scope.PARTITION,
+        Acked,
+        Retry.SAME,
+        rights=(Right("consume", Resource.TOPIC),),
+        is_large=True,
+        refusals=(UnknownCluster, StaleGrant),
+        methods=("Consumer.ack",),
+    )
+
+    address: Address
+    cluster: str
+    ranges: Annotated[
+        list[tuple[Natural, Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)
+    ]
+    exact: bool = False
+
+
+class Nacked(ControlReply, frozen=True, array_like=True):
+    """What was given back is nobody's until `deadline`, a stamp (0: anybody's at once)."""
+
+    deadline: Natural
+
+
+class Nack(ControlRequest, frozen=True, array_like=True):
     """Give ranges [first, next) of grant `fence` back, to be granted again no sooner than in
     `delay_ms`. What is `untried` was handed to nobody: this grant does not count as an attempt.
     """
+
+    declaration = Declaration(
+        20,
+        Scope.PARTITION,
+        Nacked,
+        Retry.SAME,
+        rights=(Right("consume", Resource.TOPIC),),
+        refusals=(UnknownCluster, StaleGrant),
+        methods=("Consumer.nack",),
+    )
 
     address: Address
     cluster: str
@@ -143,14 +208,24 @@ class Nack(Control, frozen=True, array_like=True):
     untried: bool = False
 
 
-class Nacked(Control, frozen=True, array_like=True):
-    """What was given back is nobody's until `deadline`, a stamp (0: anybody's at once)."""
+class Extended(ControlReply, frozen=True, array_like=True):
+    """The grants last until `deadline`, a stamp, or longer if they did before."""
 
     deadline: Natural
 
 
-class Extend(Control, frozen=True, array_like=True):
+class Extend(ControlRequest, frozen=True, array_like=True):
     """Let grants end no sooner than in `lease_ms`; `begun` as in `Pull`."""
+
+    declaration = Declaration(
+        21,
+        Scope.PARTITION,
+        Extended,
+        Retry.SAME,
+        rights=(Right("consume", Resource.TOPIC),),
+        refusals=(UnknownCluster, StaleGrant),
+        methods=("Consumer.extend",),
+    )
 
     address: Address
     cluster: str
@@ -159,26 +234,7 @@ class Extend(Control, frozen=True, array_like=True):
     begun: Runs | None = None
 
 
-class Extended(Control, frozen=True, array_like=True):
-    """The grants last until `deadline`, a stamp, or longer if they did before."""
-
-    deadline: Natural
-
-
-class TakeTurn(Control, frozen=True, array_like=True):
-    """Ask for the turn of `cluster`, and wait for it for `wait_ms` at most.
-
-    A cluster that was never here begins at `offsets`.
-    """
-
-    address: Address
-    cluster: str
-    offsets: Offsets
-    lease_ms: Natural = 30_000
-    wait_ms: Natural = 0
-
-
-class Turn(Control, frozen=True, array_like=True):
+class Turn(ControlReply, frozen=True, array_like=True):
     """The turn, until `deadline`, a stamp by the leader's wall clock: all below `offsets` is done.
 
     `attempts` counts the turns that began here, this one included. `fence` 0: time ran out, and it
@@ -191,12 +247,50 @@ class Turn(Control, frozen=True, array_like=True):
     attempts: Natural = 0
 
 
-class MoveCursor(Control, frozen=True, array_like=True):
+class TakeTurn(ControlRequest, frozen=True, array_like=True):
+    """Ask for the turn of `cluster`, and wait for it for `wait_ms` at most.
+
+    A cluster that was never here begins at `offsets`.
+    """
+
+    declaration = Declaration(
+        28,
+        Scope.FIRST_PARTITION,
+        Turn,
+        Retry.ANEW,
+        rights=(Right("consume", Resource.TOPIC),),
+        methods=("Client.consumer",),
+    )
+
+    address: Address
+    cluster: str
+    offsets: Offsets
+    lease_ms: Natural = 30_000
+    wait_ms: Natural = 0
+
+
+class Moved(ControlReply, frozen=True, array_like=True):
+    """The cursor is durable on a majority, and the turn lasts until `deadline`, as of `Turn`."""
+
+    deadline: Natural
+
+
+class MoveCursor(ControlRequest, frozen=True, array_like=True):
     """Say that all below `offsets` is done, and keep the turn for `lease_ms` more.
 
     If it `ends` the turn is given back: others may take it in `lease_ms`. It does not count as an
     attempt if it is `untried`: whoever has the turn did not begin what lies at the cursor.
     """
+
+    declaration = Declaration(
+        29,
+        Scope.FIRST_PARTITION,
+        Moved,
+        Retry.SAME,
+        rights=(Right("consume", Resource.TOPIC),),
+        refusals=(UnknownCluster, StaleGrant),
+        methods=("Consumer.ack",),
+    )
 
     address: Address
     cluster: str
@@ -207,15 +301,33 @@ class MoveCursor(Control, frozen=True, array_like=True):
     untried: bool = False
 
 
-class Moved(Control, frozen=True, array_like=True):
-    """The cursor is durable on a majority, and the turn lasts until `deadline`, as of `Turn`."""
-
-    deadline: Natural
-
-
-class SeekCursor(Control, frozen=True, array_like=True):
+class SeekCursor(ControlRequest, frozen=True, array_like=True):
     """Let a cluster go on at `offsets`; whoever has its turn has it no more."""
+
+    declaration = Declaration(
+        30,
+        Scope.FIRST_PARTITION,
+        Moved,
+        Retry.SAME,
+        rights=(Right("steer", Resource.TOPIC),),
+        refusals=(UnknownCluster,),
+        methods=("Client.seek_cluster",),
+    )
 
     address: Address
     cluster: str
     offsets: Offsets
+
+
+#: All requests of this page.
+REQUESTS: tuple[type[Request], ...] = (
+    OpenCluster,
+    Pull,
+    Withdraw,
+    Ack,
+    Nack,
+    Extend,
+    TakeTurn,
+    MoveCursor,
+    SeekCursor,
+)

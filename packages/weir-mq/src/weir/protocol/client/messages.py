@@ -8,16 +8,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from weir.codec.fields import Buffer, Unsigned16, Unsigned32
+from weir.errors import (
+    BadChecksum,
+    DamagedRange,
+    Fenced,
+    OffsetOutOfRange,
+    PartitionEnded,
+    ProducerExpired,
+    SequenceGap,
+    SequenceReused,
+    StampTooFar,
+    TooLarge,
+    UnknownProducer,
+    ValueLost,
+    WrongSystem,
+)
 from weir.model.ids import Address, Natural
 from weir.model.limits import PINGED_PARTITIONS_MAX
-from weir.model.topic import DEFAULT_NAMESPACE, SettingsChange, TopicSettings
 from weir.protocol.client import admin as a
+from weir.protocol.client import barriers, consumers, scattering
 from weir.protocol.client import nodes as n
+from weir.protocol.client.admin import CreateTopic as CreateTopic
+from weir.protocol.client.admin import DescribeTopic as DescribeTopic
+from weir.protocol.client.admin import ListOffsets as ListOffsets
+from weir.protocol.client.admin import ListTopics as ListTopics
+from weir.protocol.client.admin import OffsetList as OffsetList
+from weir.protocol.client.admin import TopicInfo as TopicInfo
+from weir.protocol.client.admin import TopicList as TopicList
 from weir.protocol.client.barriers import AskBarriers as AskBarriers
 from weir.protocol.client.barriers import Barriers as Barriers
 from weir.protocol.client.barriers import ReportDone as ReportDone
@@ -41,7 +63,19 @@ from weir.protocol.client.consumers import TakeTurn as TakeTurn
 from weir.protocol.client.consumers import Turn as Turn
 from weir.protocol.client.consumers import Withdraw as Withdraw
 from weir.protocol.client.consumers import Withdrawn as Withdrawn
-from weir.protocol.client.control import Control
+from weir.protocol.client.declaration import (
+    Asker,
+    ControlRequest,
+    Declaration,
+    Resource,
+    Retry,
+    Right,
+    Scope,
+)
+from weir.protocol.client.declaration import Control as Control
+from weir.protocol.client.declaration import ControlReply as ControlReply
+from weir.protocol.client.declaration import Request as Request
+from weir.protocol.client.declaration import opcode_of as opcode_of
 from weir.protocol.client.scattering import Decide as Decide
 from weir.protocol.client.scattering import PartState as PartState
 from weir.protocol.client.scattering import Prepare as Prepare
@@ -54,68 +88,7 @@ PROTOCOL = 1
 Int64 = Annotated[int, msgspec.Meta(le=(1 << 63) - 1)]
 
 
-class Opcode(IntEnum):
-    """What a client frame asks; a reply has its request's opcode and the RESPONSE flag."""
-
-    HELLO = 1
-    PING = 2
-    DESCRIBE_TOPIC = 3
-    LIST_TOPICS = 4
-    CREATE_TOPIC = 5
-    OPEN_PRODUCER = 6
-    POSITIONS = 7
-    FOLLOW = 8
-    REACH_REGISTRY = 9
-    ASK_BARRIERS = 10
-    LIST_OFFSETS = 11
-    ALTER_TOPIC = 12
-    DELETE_TOPIC = 13
-    DESCRIBE_PARTITION = 14
-    END_PARTITION = 15
-    PRODUCE = 16
-    FETCH = 17
-    PULL = 18
-    ACK = 19
-    NACK = 20
-    EXTEND = 21
-    WITHDRAW = 22
-    OPEN_CLUSTER = 23
-    LIST_CLUSTERS = 24
-    SEEK_CLUSTER = 25
-    PAUSE_CLUSTER = 26
-    DELETE_CLUSTER = 27
-    TAKE_TURN = 28
-    MOVE_CURSOR = 29
-    SEEK_CURSOR = 30
-    ASK_LEADER = 31
-    FETCH_CHUNKS = 32
-    SCATTER = 33
-    PREPARE = 34
-    DECIDE = 35
-    LIST_HUBS = 36
-    FORGET_HUB = 37
-    LIST_NODES = 44
-    DESCRIBE_SHARD = 45
-    CHANGE_NODE = 46
-    RAISE_LEVEL = 47
-    TRANSFER_LEADER = 51
-    REPORT_NODE = 52
-    REPORT_SETTLED = 53
-    REPORT_LOST = 54
-    REPORT_JOINED = 55
-    REPORT_ENDED = 56
-    REPORT_DONE = 57
-
-
-class Hello(Control, frozen=True, array_like=True):
-    """First frame of a connection. `system` 0 means "whichever answers"."""
-
-    client: str
-    system: int = 0
-    protocol: int = PROTOCOL
-
-
-class Welcome(Control, frozen=True, array_like=True):
+class Welcome(ControlReply, frozen=True, array_like=True):
     """Who answered: system, BrokerSet, node and shard ids, and the limits to keep to.
 
     `ports` are the shards' own ports, by number, on the host that answers: what is asked of a
@@ -136,126 +109,88 @@ class Welcome(Control, frozen=True, array_like=True):
     met: bool = True
 
 
-class Ping(Control, frozen=True, array_like=True):
+class Hello(ControlRequest, frozen=True, array_like=True):
+    """First frame of a connection. `system` 0 means "whichever answers"."""
+
+    declaration = Declaration(
+        1,
+        Scope.HERE,
+        Welcome,
+        Retry.SAME,
+        asker=Asker.STRANGER,
+        refusals=(WrongSystem,),
+        methods=("connect",),
+    )
+
+    client: str
+    system: int = 0
+    protocol: int = PROTOCOL
+
+
+class Pong(ControlReply, frozen=True, array_like=True):
+    """The answer to `Ping`, with the clock of who gives it, in milliseconds since 1970."""
+
+    wall_ms: Natural = 0
+
+
+class Ping(ControlRequest, frozen=True, array_like=True):
     """Answered by `Pong`, whatever else is under way.
 
     `begun` has what a consumer works on, as in `Pull`: (address, cluster, runs) of partitions.
     """
+
+    declaration = Declaration(
+        2,
+        Scope.HERE,
+        Pong,
+        Retry.READ,
+        methods=("Client.ping",),
+    )
 
     begun: Annotated[
         tuple[tuple[Address, str, Runs], ...], msgspec.Meta(max_length=PINGED_PARTITIONS_MAX)
     ] = ()
 
 
-class Pong(Control, frozen=True, array_like=True):
-    """The answer to `Ping`, with the clock of who gives it, in milliseconds since 1970."""
+class ProducerGrant(ControlReply, frozen=True, array_like=True):
+    """A producer id, which is the stamp of its grant, and its epoch."""
 
-    wall_ms: Natural = 0
-
-
-class DescribeTopic(Control, frozen=True, array_like=True):
-    """Ask for one topic by `topic` or `namespace/topic`."""
-
-    name: str
+    producer: Natural
+    epoch: Unsigned32
 
 
-class ListTopics(Control, frozen=True, array_like=True):
-    """Ask for the topics of a namespace, or of all (""), by name; `after` this full name."""
-
-    namespace: str = ""
-    after: str = ""
-
-
-class CreateTopic(Control, frozen=True, array_like=True):
-    """Create a topic; one that exists with the same settings is fine if `if_absent`.
-
-    `settings` that are not given are at their defaults in a new topic, and anything in an old one.
-    A new one gets so many `replicas` (0: three, as far as there are nodes).
-    """
-
-    name: str
-    partitions: Natural = 1
-    order: str = "partition"
-    if_absent: bool = True
-    settings: SettingsChange = SettingsChange()
-    replicas: Natural = 0
-
-
-class TopicInfo(Control, frozen=True, array_like=True):
-    """A topic and where each of its partitions is served, in partition order. Nothing is published
-    any more to those of `ends`: (partition, stamp), 0 while it is about to end, then what all of it
-    is stamped below.
-    """
-
-    id: int
-    namespace: str
-    name: str
-    order: str
-    addresses: list[Address]
-    settings: TopicSettings = TopicSettings()
-    ends: tuple[tuple[Natural, Natural], ...] = ()
-
-    @property
-    def full_name(self) -> str:
-        """The name that all calls take: `namespace/topic`, or `topic` in the default one."""
-        is_default = self.namespace == DEFAULT_NAMESPACE
-        return self.name if is_default else f"{self.namespace}/{self.name}"
-
-    @property
-    def closed(self) -> frozenset[int]:
-        """The partitions to which nothing is published any more."""
-        return frozenset(partition for partition, _ in self.ends)
-
-
-class TopicList(Control, frozen=True, array_like=True):
-    """Topics asked for, by name; if there are `more`, ask again after the last."""
-
-    topics: list[TopicInfo]
-    more: bool = False
-
-
-class ListOffsets(Control, frozen=True, array_like=True):
-    """Ask for topics as `ListTopics` does, and for the offsets of all their partitions.
-
-    The answer comes once all of them are known, or after `wait_ms` with those that are. Any shard
-    of any node gathers them. Shards ask each other with `groups`: for these partitions alone.
-    """
-
-    namespace: str = ""
-    after: str = ""
-    wait_ms: Natural = 0
-    groups: list[Natural] = msgspec.field(default_factory=list)
-
-
-class OffsetList(Control, frozen=True, array_like=True):
-    """Topics by name, and (group, first offset, offset behind the last committed message) of each
-    partition whose leader answered; if there are `more` topics, ask again after the last.
-    """
-
-    topics: list[TopicInfo]
-    offsets: list[tuple[Natural, Natural, Natural]]
-    more: bool = False
-
-
-class OpenProducer(Control, frozen=True, array_like=True):
+class OpenProducer(ControlRequest, frozen=True, array_like=True):
     """Get a new producer id (0), or the next epoch of one that is held, fencing the last."""
+
+    declaration = Declaration(
+        6,
+        Scope.REGISTRY,
+        ProducerGrant,
+        Retry.ANEW,
+        refusals=(UnknownProducer, ProducerExpired),
+        methods=("Client.producer",),
+    )
 
     producer: Natural = 0
 
 
-class Follow(Control, frozen=True, array_like=True):
+class Follow(ControlRequest, frozen=True, array_like=True):
     """Only shards of one node ask this of each other: give me the registry, then all that happens
     in it. Later ones say that all up to `index` is applied.
     """
 
+    declaration = Declaration(
+        8,
+        Scope.HERE,
+        None,
+        Retry.SAME,
+        asker=Asker.SHARD,
+    )
+
     index: Natural
 
 
-class ReachRegistry(Control, frozen=True, array_like=True):
-    """Only shards ask this of each other: how far is the registry at least, as of now?"""
-
-
-class RegistryReached(Control, frozen=True, array_like=True):
+class RegistryReached(ControlReply, frozen=True, array_like=True):
     """All that anybody was told of the registry before the question lies at or below `index`.
 
     To a shard of its own node a shard says so once it has sent it all of that.
@@ -264,25 +199,19 @@ class RegistryReached(Control, frozen=True, array_like=True):
     index: Natural
 
 
-class ProducerGrant(Control, frozen=True, array_like=True):
-    """A producer id, which is the stamp of its grant, and its epoch."""
+class ReachRegistry(ControlRequest, frozen=True, array_like=True):
+    """Only shards ask this of each other: how far is the registry at least, as of now?"""
 
-    producer: Natural
-    epoch: Unsigned32
-
-
-class Positions(Control, frozen=True, array_like=True):
-    """Ask where a partition begins and ends, and where what is stamped from `stamp` on begins.
-
-    Unless `stamp` lies over a second ahead of the leader's clock, the answer comes once all that
-    is stamped below it is committed, and nothing will be stamped below it any more.
-    """
-
-    address: Address
-    stamp: Natural = 0
+    declaration = Declaration(
+        9,
+        Scope.HERE,
+        RegistryReached,
+        Retry.READ,
+        asker=Asker.SHARD,
+    )
 
 
-class PositionsReply(Control, frozen=True, array_like=True):
+class PositionsReply(ControlReply, frozen=True, array_like=True):
     """First offset, the offset behind the last one that readers get, which stop before what is
     undecided, and the first one stamped from the asked `stamp` on; `end` if there is none yet.
     """
@@ -290,6 +219,26 @@ class PositionsReply(Control, frozen=True, array_like=True):
     start: Natural
     end: Natural
     at: Natural
+
+
+class Positions(ControlRequest, frozen=True, array_like=True):
+    """Ask where a partition begins and ends, and where what is stamped from `stamp` on begins.
+
+    Unless `stamp` lies over a second ahead of the leader's clock, the answer comes once all that
+    is stamped below it is committed, and nothing will be stamped below it any more.
+    """
+
+    declaration = Declaration(
+        7,
+        Scope.PARTITION,
+        PositionsReply,
+        Retry.READ,
+        rights=(Right("read", Resource.TOPIC),),
+        methods=("Client.positions",),
+    )
+
+    address: Address
+    stamp: Natural = 0
 
 
 class Level(IntEnum):
@@ -304,19 +253,7 @@ class Level(IntEnum):
     VISIBLE = 2
 
 
-class Produce(msgspec.Struct, frozen=True):
-    """One batch for one partition. `seen`: the highest stamp the client has seen (Causal).
-
-    `level` is a `Level`.
-    """
-
-    address: Address
-    seen: int
-    batch: memoryview
-    level: int = Level.REPLICATED
-
-
-class Confirm(Control, frozen=True, array_like=True):
+class Confirm(ControlReply, frozen=True, array_like=True):
     """A batch is durable on a majority: offset of its first message, and its stamp.
 
     A chunk has offset -1 and the Raft `index` of its entry, for references; else that is 0. At
@@ -329,17 +266,37 @@ class Confirm(Control, frozen=True, array_like=True):
     index: Natural = 0
 
 
-class Fetch(Control, frozen=True, array_like=True):
-    """Read from `offset` on; wait up to `wait_ms` for the first message there.
+class Produce(Request, frozen=True):
+    """One batch for one partition. `seen`: the highest stamp the client has seen (Causal).
 
-    With `replica`, any replica answers, with what it has applied; it may lag behind.
+    `level` is a `Level`.
     """
 
+    declaration = Declaration(
+        16,
+        Scope.PARTITION,
+        Confirm,
+        Retry.NUMBERED,
+        rights=(Right("publish", Resource.TOPIC),),
+        is_large=True,
+        refusals=(
+            TooLarge,
+            BadChecksum,
+            SequenceGap,
+            SequenceReused,
+            Fenced,
+            ProducerExpired,
+            UnknownProducer,
+            StampTooFar,
+            PartitionEnded,
+        ),
+        methods=("Client.publish", "Producer.publish", "Producer.send", "Producer.send_many"),
+    )
+
     address: Address
-    offset: Natural
-    max_bytes: Natural
-    wait_ms: Natural = 0
-    replica: bool = False
+    seen: int
+    batch: memoryview
+    level: int = Level.REPLICATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,16 +319,28 @@ class Fetched:
     voids: tuple[tuple[int, int], ...] = ()
 
 
-class FetchChunks(Control, frozen=True, array_like=True):
-    """Read up to `count` chunks of large values: the entries from Raft `index` on, one chunk each.
+class Fetch(ControlRequest, frozen=True, array_like=True):
+    """Read from `offset` on; wait up to `wait_ms` for the first message there.
 
-    References name them (`weir.model.chunks`); what is not committed is not there.
+    With `replica`, any replica answers, with what it has applied; it may lag behind.
     """
 
+    declaration = Declaration(
+        17,
+        Scope.REPLICA,
+        Fetched,
+        Retry.READ,
+        rights=(Right("read", Resource.TOPIC),),
+        is_large=True,
+        refusals=(OffsetOutOfRange, DamagedRange),
+        methods=("Client.reader",),
+    )
+
     address: Address
-    index: Natural
-    count: Natural
+    offset: Natural
     max_bytes: Natural
+    wait_ms: Natural = 0
+    replica: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,7 +352,30 @@ class FetchedChunks:
     batches: tuple[Buffer, ...] = ()
 
 
-class Refusal(Control, frozen=True, array_like=True):
+class FetchChunks(ControlRequest, frozen=True, array_like=True):
+    """Read up to `count` chunks of large values: the entries from Raft `index` on, one chunk each.
+
+    References name them (`weir.model.chunks`); what is not committed is not there.
+    """
+
+    declaration = Declaration(
+        32,
+        Scope.PARTITION,
+        FetchedChunks,
+        Retry.READ,
+        rights=(Right("read", Resource.TOPIC), Right("consume", Resource.TOPIC)),
+        is_large=True,
+        refusals=(ValueLost, DamagedRange),
+        methods=("Client.reader", "Client.consumer"),
+    )
+
+    address: Address
+    index: Natural
+    count: Natural
+    max_bytes: Natural
+
+
+class Refusal(ControlReply, frozen=True, array_like=True):
     """A numbered refusal: see `weir.errors` for codes and what `detail` holds."""
 
     code: Unsigned16
@@ -391,61 +383,25 @@ class Refusal(Control, frozen=True, array_like=True):
     detail: int = 0
 
 
-ControlRequest = (
-    Hello
-    | Ping
-    | DescribeTopic
-    | ListTopics
-    | ListOffsets
-    | CreateTopic
-    | OpenProducer
-    | Follow
-    | ReachRegistry
-    | Positions
-    | AskBarriers
-    | ReportJoined
-    | ReportEnded
-    | ReportDone
-    | Fetch
-    | Pull
-    | Ack
-    | Nack
-    | Extend
-    | Withdraw
-    | OpenCluster
-    | TakeTurn
-    | MoveCursor
-    | SeekCursor
-    | FetchChunks
-    | Scatter
-    | Prepare
-    | Decide
-    | a.Request
-    | n.Request
-)
-Request = ControlRequest | Produce
-ControlReply = (
-    Welcome
-    | Pong
-    | TopicInfo
-    | TopicList
-    | OffsetList
-    | ProducerGrant
-    | RegistryReached
-    | PositionsReply
-    | Barriers
-    | Confirm
-    | Acked
-    | Nacked
-    | Extended
-    | Withdrawn
-    | ClusterIsOpen
-    | Turn
-    | Moved
-    | ScatterConfirm
-    | PartState
-    | Refusal
-    | a.Reply
-    | n.Reply
+#: All requests there are.
+REQUESTS: tuple[type[Request], ...] = (
+    Hello,
+    Ping,
+    OpenProducer,
+    Follow,
+    ReachRegistry,
+    Positions,
+    Produce,
+    Fetch,
+    FetchChunks,
+    *a.REQUESTS,
+    *barriers.REQUESTS,
+    *consumers.REQUESTS,
+    *n.REQUESTS,
+    *scattering.REQUESTS,
 )
 Reply = ControlReply | Fetched | FetchedChunks | Granted
+#: All replies there are.
+REPLIES: frozenset[type[Any]] = frozenset(
+    {Refusal, *(kind.declaration.answer for kind in REQUESTS if kind.declaration.answer)}
+)

@@ -10,8 +10,20 @@ from typing import Annotated
 
 import msgspec
 
+from weir.errors import LevelTooHigh, NodeInUse, UnknownNode
 from weir.model.ids import NODE_MAX, Address, Natural
-from weir.protocol.client.control import Control
+from weir.protocol.client.declaration import (
+    Asker,
+    Control,
+    ControlReply,
+    ControlRequest,
+    Declaration,
+    Request,
+    Resource,
+    Retry,
+    Right,
+    Scope,
+)
 
 #: Groups that one report speaks of.
 SETTLED_MAX = 1_024
@@ -19,8 +31,28 @@ NodeId = Annotated[int, msgspec.Meta(ge=1, le=NODE_MAX)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
 
-class ListNodes(Control, frozen=True, array_like=True):
+class NodeList(ControlReply, frozen=True, array_like=True):
+    """The nodes by id, the format level that is written, the system and node of who answers, and
+    how many logs every node of the system has.
+    """
+
+    nodes: list[NodeRow]
+    level: int
+    system: int
+    node: int
+    logs: int
+
+
+class ListNodes(ControlRequest, frozen=True, array_like=True):
     """Ask for the nodes of the set."""
+
+    declaration = Declaration(
+        44,
+        Scope.HERE,
+        NodeList,
+        Retry.READ,
+        rights=(Right("list", Resource.NODES),),
+    )
 
 
 class NodeRow(Control, frozen=True, array_like=True):
@@ -40,25 +72,7 @@ class NodeRow(Control, frozen=True, array_like=True):
     leaving: int
 
 
-class NodeList(Control, frozen=True, array_like=True):
-    """The nodes by id, the format level that is written, the system and node of who answers, and
-    how many logs every node of the system has.
-    """
-
-    nodes: list[NodeRow]
-    level: int
-    system: int
-    node: int
-    logs: int
-
-
-class DescribeShard(Control, frozen=True, array_like=True):
-    """Ask one shard for what it leads and holds: `place` 0 is whichever the frame comes to."""
-
-    place: Natural = 0
-
-
-class ShardInfo(Control, frozen=True, array_like=True):
+class ShardInfo(ControlReply, frozen=True, array_like=True):
     """What a shard leads and holds at this moment.
 
     `led` and `held` count groups. Of those led here, `moving` are not yet where the registry wants
@@ -76,11 +90,34 @@ class ShardInfo(Control, frozen=True, array_like=True):
     linked: list[int]
 
 
-class ChangeNode(Control, frozen=True, array_like=True):
+class DescribeShard(ControlRequest, frozen=True, array_like=True):
+    """Ask one shard for what it leads and holds: `place` 0 is whichever the frame comes to."""
+
+    declaration = Declaration(
+        45,
+        Scope.SHARD,
+        ShardInfo,
+        Retry.READ,
+        rights=(Right("list", Resource.NODES),),
+    )
+
+    place: Natural = 0
+
+
+class ChangeNode(ControlRequest, frozen=True, array_like=True):
     """Add a node at `host` and `port`, let it be `active` again, `drain` or `remove` it.
 
     Answered by `NodeList`. Node 0 to add is the next free id.
     """
+
+    declaration = Declaration(
+        46,
+        Scope.REGISTRY,
+        NodeList,
+        Retry.SAME,
+        rights=(Right("change", Resource.NODES),),
+        refusals=(UnknownNode, NodeInUse),
+    )
 
     verb: str
     node: Annotated[int, msgspec.Meta(ge=0, le=NODE_MAX)]
@@ -88,32 +125,58 @@ class ChangeNode(Control, frozen=True, array_like=True):
     port: Port = 0
 
 
-class RaiseLevel(Control, frozen=True, array_like=True):
+class RaiseLevel(ControlRequest, frozen=True, array_like=True):
     """Let every node write format level `level` (0: the highest that all support).
 
     Answered by `NodeList`.
     """
 
+    declaration = Declaration(
+        47,
+        Scope.REGISTRY,
+        NodeList,
+        Retry.SAME,
+        rights=(Right("change", Resource.NODES),),
+        refusals=(LevelTooHigh,),
+    )
+
     level: Natural = 0
 
 
-class TransferLeader(Control, frozen=True, array_like=True):
-    """Let `node` lead a partition (0: its preferred leader). Its leader answers once it begins."""
-
-    address: Address
-    node: Annotated[int, msgspec.Meta(ge=0, le=NODE_MAX)] = 0
-
-
-class Transferred(Control, frozen=True, array_like=True):
+class Transferred(ControlReply, frozen=True, array_like=True):
     """The leader hands over to `node`, which leads as soon as it has won; or leads already."""
 
     node: int
 
 
-class ReportNode(Control, frozen=True, array_like=True):
+class TransferLeader(ControlRequest, frozen=True, array_like=True):
+    """Let `node` lead a partition (0: its preferred leader). Its leader answers once it begins."""
+
+    declaration = Declaration(
+        51,
+        Scope.PARTITION,
+        Transferred,
+        Retry.SAME,
+        rights=(Right("change", Resource.NODES),),
+        refusals=(UnknownNode,),
+    )
+
+    address: Address
+    node: Annotated[int, msgspec.Meta(ge=0, le=NODE_MAX)] = 0
+
+
+class ReportNode(ControlRequest, frozen=True, array_like=True):
     """Only a shard of a set's node sends this: how many shards its node runs, which format level
     it supports, and what tells its folder from one that was founded anew under the same number.
     """
+
+    declaration = Declaration(
+        52,
+        Scope.REGISTRY,
+        None,
+        Retry.SAME,
+        asker=Asker.SHARD,
+    )
 
     node: NodeId
     shards: Natural
@@ -121,10 +184,18 @@ class ReportNode(Control, frozen=True, array_like=True):
     birth: Natural = 0
 
 
-class ReportSettled(Control, frozen=True, array_like=True):
+class ReportSettled(ControlRequest, frozen=True, array_like=True):
     """Only a shard of a set's node sends this: groups that it leads, and who votes in them now;
     and who is `learning`, before voting or without, in those to which somebody comes back.
     """
+
+    declaration = Declaration(
+        53,
+        Scope.REGISTRY,
+        None,
+        Retry.SAME,
+        asker=Asker.SHARD,
+    )
 
     rows: Annotated[list[tuple[Natural, list[Natural]]], msgspec.Meta(max_length=SETTLED_MAX)]
     learning: Annotated[
@@ -132,15 +203,32 @@ class ReportSettled(Control, frozen=True, array_like=True):
     ] = msgspec.field(default_factory=list)
 
 
-class ReportLost(Control, frozen=True, array_like=True):
+class ReportLost(ControlRequest, frozen=True, array_like=True):
     """Only a shard of a set's node sends this: what `voter` had of a group is damaged, and perhaps
     how it voted is lost. It comes back with nothing, as another voter.
     """
+
+    declaration = Declaration(
+        54,
+        Scope.REGISTRY,
+        None,
+        Retry.SAME,
+        asker=Asker.SHARD,
+    )
 
     group: Natural
     voter: Natural
 
 
 Report = ReportNode | ReportSettled | ReportLost
-Request = ListNodes | DescribeShard | ChangeNode | RaiseLevel | TransferLeader | Report
-Reply = NodeList | ShardInfo | Transferred
+#: All requests of this page.
+REQUESTS: tuple[type[Request], ...] = (
+    ListNodes,
+    DescribeShard,
+    ChangeNode,
+    RaiseLevel,
+    TransferLeader,
+    ReportNode,
+    ReportSettled,
+    ReportLost,
+)

@@ -10,9 +10,31 @@ from typing import Annotated
 import msgspec
 
 from weir.codec.fields import Unsigned32
+from weir.errors import (
+    Fenced,
+    NotTogether,
+    PartitionEnded,
+    SequenceGap,
+    SequenceReused,
+    StaleGrant,
+    TooLarge,
+    UnknownProducer,
+    UnknownTopic,
+)
 from weir.model.ids import Address, Natural
 from weir.model.limits import ACK_RANGES_MAX, SCATTER_PARTS_MAX
-from weir.protocol.client.control import Control
+from weir.protocol.client.declaration import (
+    Asker,
+    Control,
+    ControlReply,
+    ControlRequest,
+    Declaration,
+    Request,
+    Resource,
+    Retry,
+    Right,
+    Scope,
+)
 
 Ranges = Annotated[list[tuple[Natural, Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)]
 #: By cluster the ranges (fence, first, next) of its grants that are done.
@@ -28,21 +50,7 @@ class Part(Control, frozen=True, array_like=True):
     acks: Acks = msgspec.field(default_factory=list)
 
 
-class Scatter(Control, frozen=True, array_like=True):
-    """Publish all of these batches and ack all of these messages at one stamp, or nothing of it.
-
-    `number` counts the scatterings of a producer. Whoever asks again with the same bytes, anywhere,
-    learns what became of it. `seen` is what it is for `Produce`.
-    """
-
-    producer: Natural
-    epoch: Unsigned32
-    number: Natural
-    seen: Natural
-    parts: Annotated[list[Part], msgspec.Meta(min_length=1, max_length=SCATTER_PARTS_MAX)]
-
-
-class ScatterConfirm(Control, frozen=True, array_like=True):
+class ScatterConfirm(ControlReply, frozen=True, array_like=True):
     """All of it is durable and will be seen: its stamp, and the first offset of each batch, as
     (group, offset).
     """
@@ -52,8 +60,60 @@ class ScatterConfirm(Control, frozen=True, array_like=True):
     duplicate: bool = False
 
 
-class Prepare(Control, frozen=True, array_like=True):
+class Scatter(ControlRequest, frozen=True, array_like=True):
+    """Publish all of these batches and ack all of these messages at one stamp, or nothing of it.
+
+    `number` counts the scatterings of a producer. Whoever asks again with the same bytes, anywhere,
+    learns what became of it. `seen` is what it is for `Produce`.
+    """
+
+    declaration = Declaration(
+        33,
+        Scope.HERE,
+        ScatterConfirm,
+        Retry.NUMBERED,
+        rights=(Right("publish", Resource.PARTS), Right("consume", Resource.PARTS)),
+        is_large=True,
+        refusals=(
+            UnknownTopic,
+            TooLarge,
+            NotTogether,
+            Fenced,
+            UnknownProducer,
+            SequenceGap,
+            SequenceReused,
+            StaleGrant,
+            PartitionEnded,
+        ),
+        methods=("Client.scatter",),
+    )
+
+    producer: Natural
+    epoch: Unsigned32
+    number: Natural
+    seen: Natural
+    parts: Annotated[list[Part], msgspec.Meta(min_length=1, max_length=SCATTER_PARTS_MAX)]
+
+
+class PartState(ControlReply, frozen=True, array_like=True):
+    """How it is with a part; `offset` is that of its batch where it is known."""
+
+    standing: Standing
+    stamp: Natural
+    offset: Natural = 0
+
+
+class Prepare(ControlRequest, frozen=True, array_like=True):
     """Only shards ask this of each other: prepare a part, to be stamped exactly `stamp`."""
+
+    declaration = Declaration(
+        34,
+        Scope.PARTITION,
+        PartState,
+        Retry.SAME,
+        asker=Asker.SHARD,
+        is_large=True,
+    )
 
     address: Address
     producer: Natural
@@ -76,8 +136,16 @@ class Step(IntEnum):
     CLOSE = 3
 
 
-class Decide(Control, frozen=True, array_like=True):
+class Decide(ControlRequest, frozen=True, array_like=True):
     """Only shards ask this of each other: do `step` with a part of the attempt at `stamp`."""
+
+    declaration = Declaration(
+        35,
+        Scope.PARTITION,
+        PartState,
+        Retry.SAME,
+        asker=Asker.SHARD,
+    )
 
     address: Address
     producer: Natural
@@ -103,9 +171,5 @@ class Standing(IntEnum):
     OTHER = 4
 
 
-class PartState(Control, frozen=True, array_like=True):
-    """How it is with a part; `offset` is that of its batch where it is known."""
-
-    standing: Standing
-    stamp: Natural
-    offset: Natural = 0
+#: All requests of this page.
+REQUESTS: tuple[type[Request], ...] = (Scatter, Prepare, Decide)

@@ -10,7 +10,7 @@ from weir.model.ids import Address
 from weir.model.limits import REQUESTS_PENDING_MAX
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_request, encode_reply
-from weir.protocol.client.messages import Opcode
+from weir.protocol.client.declaration import opcode_of
 
 
 def reply_bytes(reply: m.Reply, opcode: int, correlation: int) -> bytes:
@@ -22,8 +22,8 @@ def test_replies_find_their_requests_in_any_order() -> None:
     first, _ = session.ask(m.Ping(), "ping")
     second, _ = session.ask(m.DescribeTopic("t"), "describe")
     info = m.TopicInfo(1, "default", "t", "partition", [Address(0, 0, 65_536)])
-    data = reply_bytes(info, Opcode.DESCRIBE_TOPIC, second)
-    data += reply_bytes(m.Pong(), Opcode.PING, first)
+    data = reply_bytes(info, opcode_of(m.DescribeTopic), second)
+    data += reply_bytes(m.Pong(), opcode_of(m.Ping), first)
     answered = session.receive(data[:20]) + session.receive(data[20:])
     assert [(a.handle, a.correlation, a.reply) for a in answered] == [
         ("describe", second, info),
@@ -46,14 +46,14 @@ def test_a_refusal_is_a_reply() -> None:
     session: Session[str] = Session()
     number, _ = session.ask(m.Ping(), "ping")
     refusal = m.Refusal(15, "busy", 3)
-    (answered,) = session.receive(reply_bytes(refusal, Opcode.PING, number))
+    (answered,) = session.receive(reply_bytes(refusal, opcode_of(m.Ping), number))
     assert answered.reply == refusal
 
 
 def test_the_end_gives_back_what_has_no_answer() -> None:
     session: Session[str] = Session()
     numbers = [session.ask(m.Ping(), name)[0] for name in "abc"]
-    session.receive(reply_bytes(m.Pong(), Opcode.PING, numbers[1]))
+    session.receive(reply_bytes(m.Pong(), opcode_of(m.Ping), numbers[1]))
     assert session.end() == [("a", numbers[0]), ("c", numbers[2])]
     assert session.end() == []
 
@@ -61,9 +61,9 @@ def test_the_end_gives_back_what_has_no_answer() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        reply_bytes(m.Pong(), Opcode.PING, 99),  # a number nobody used
-        reply_bytes(m.Pong(), Opcode.HELLO, 1),  # another opcode than was asked
-        b"\x02\x00" + reply_bytes(m.Pong(), Opcode.PING, 1)[2:],  # no response flag
+        reply_bytes(m.Pong(), opcode_of(m.Ping), 99),  # a number nobody used
+        reply_bytes(m.Pong(), opcode_of(m.Hello), 1),  # another opcode than was asked
+        b"\x02\x00" + reply_bytes(m.Pong(), opcode_of(m.Ping), 1)[2:],  # no response flag
         b"\x01" + bytes(40),  # another dialect
     ],
 )

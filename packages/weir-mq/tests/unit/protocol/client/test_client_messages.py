@@ -9,8 +9,8 @@ from weir.model.ids import Address
 from weir.model.limits import CLIENT_FRAME_BYTES_MAX
 from weir.model.topic import SettingsChange, TopicSettings
 from weir.protocol.client import messages as m
-from weir.protocol.client.messages import Opcode
-from weir.protocol.frame import body_bytes_max
+from weir.protocol.client.codec import body_bytes_max
+from weir.protocol.client.declaration import opcode_of
 
 ADDRESS = [1, 2, 3]
 
@@ -36,9 +36,19 @@ def test_fields_with_defaults_may_be_left_out(
 
 
 def test_only_opcodes_with_batches_have_large_bodies() -> None:
-    data = {Opcode.PRODUCE, Opcode.FETCH, Opcode.PULL, Opcode.ACK, Opcode.FETCH_CHUNKS}
-    data |= {Opcode.SCATTER, Opcode.PREPARE}
-    large = {opcode for opcode in Opcode if body_bytes_max(opcode) == CLIENT_FRAME_BYTES_MAX}
+    data = {
+        opcode_of(m.Produce),
+        opcode_of(m.Fetch),
+        opcode_of(m.Pull),
+        opcode_of(m.Ack),
+        opcode_of(m.FetchChunks),
+    }
+    data |= {opcode_of(m.Scatter), opcode_of(m.Prepare)}
+    large = {
+        opcode
+        for opcode in map(opcode_of, m.REQUESTS)
+        if body_bytes_max(opcode) == CLIENT_FRAME_BYTES_MAX
+    }
     assert large == data
 
 

@@ -1,0 +1,115 @@
+"""What is declared of a request, in one place.
+
+The class of a request holds its fields and says what they mean; its `declaration` says the rest.
+The codec, the limits of frames, the broker's router with its access control, the golden frames and
+docs/PROTOCOL.md follow from both. Who adds a request finds the steps in CONTRIBUTING.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from weir.errors import Refused
+
+#: What a principal may be allowed to do with a resource.
+Verb = Literal[
+    "alter", "change", "consume", "create", "delete", "describe", "list", "publish", "read", "steer"
+]
+
+
+class Asker(Enum):
+    """Who may ask at all."""
+
+    STRANGER = "anybody, before hello"
+    CLIENT = "anybody who said hello"
+    SHARD = "another shard of the BrokerSet"
+
+
+class Scope(Enum):
+    """Which shard decides. The shard that a frame comes to passes it on there."""
+
+    HERE = "the shard that it comes to"
+    REGISTRY = "the leader of the registry"
+    PARTITION = "the leader of the partition in `address`"
+    FIRST_PARTITION = "the leader of partition 0 of the topic; `address` is that partition's"
+    REPLICA = "the leader of the partition in `address`; with `replica`, any node that holds it"
+    HOLDER = "the shard, of the node that it comes to, that holds or would hold the partition"
+    SHARD = "the shard in `place`"
+
+
+class Resource(Enum):
+    """What a verb is done with, as access control names it."""
+
+    TOPIC = "the topic"
+    NAMESPACE = "the namespace"
+    NODES = "`nodes`"
+    PARTS = "the topic of each part"
+
+
+class Retry(Enum):
+    """What asking again does, if the answer was lost or a refusal says to try again."""
+
+    READ = "It changes nothing: ask again at any time."
+    SAME = "Asking again does what asking once does."
+    NUMBERED = (
+        "Ask again with the same bytes: it is recognized by its number, and done once. The answer "
+        "says that it is a `duplicate`."
+    )
+    ANEW = "Each is another one. What a lost answer gave is taken back in time, or costs a number."
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """A principal may ask if it may do `verb` with `resource`."""
+
+    verb: Verb
+    resource: Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """All that is to be known of a kind of request, besides its fields."""
+
+    #: Its number, for ever; its reply has it as well.
+    opcode: int
+    #: Where it is decided.
+    scope: Scope
+    #: The class of its answer, unless it is refused; None: it has none, or a stream.
+    answer: type[Any] | None
+    retry: Retry
+    #: One of these rights is enough, and none is needed if there are none.
+    rights: tuple[Right, ...] = ()
+    asker: Asker = Asker.CLIENT
+    #: Whether it or its answer carries batches, and may be as long as those.
+    is_large: bool = False
+    #: Refusals beyond those that any request of its scope may get.
+    refusals: tuple[type[Refused], ...] = ()
+    #: The methods of the Python client that ask it; empty for what the client asks by itself.
+    methods: tuple[str, ...] = ()
+
+
+class Control(msgspec.Struct, frozen=True, array_like=True):
+    """A control body: a MessagePack array of its fields."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A request of the client dialect."""
+
+    declaration: ClassVar[Declaration]
+
+
+class ControlRequest(Request, frozen=True, array_like=True):
+    """A request whose body is a MessagePack array of its fields."""
+
+
+class ControlReply(Control, frozen=True, array_like=True):
+    """A reply whose body is a MessagePack array of its fields."""
+
+
+def opcode_of(kind: type[Request]) -> int:
+    """Return the number of a kind of request."""
+    return kind.declaration.opcode
