@@ -31,9 +31,10 @@ SHARDS = 3
 PING = device.frame(DeviceOpcode.PING, 9, b"")
 
 
-def _no_secrets(principal: str, verb: str, resource: str) -> None:
-    if resource.endswith("secret"):
-        raise Unauthorized(f"{principal} may not {verb} {resource}")
+class _NoSecrets:
+    def check(self, principal: str, verb: str, resource: str) -> None:
+        if resource.endswith("secret"):
+            raise Unauthorized(f"{principal} may not {verb} {resource}")
 
 
 def _damaged(frame: bytes) -> bytes:
@@ -91,8 +92,8 @@ class World:
         self.at_once = at_once
         self.node = node = _fakes.Node(SHARDS)
         for one in node.all:
-            one.shard._devices._authorize = _no_secrets
-            one.shard._reception._arriving._authorize = _no_secrets
+            one.shard._devices._access = _NoSecrets()
+            one.shard._reception._arriving._access = _NoSecrets()
             node.connect(one.number)
         self.addresses = [
             address

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import weir_raft as raft
@@ -29,10 +29,10 @@ from weir.broker.replica.peers.transport import Peers
 from weir.broker.replica.restore import Opened
 from weir.broker.replica.writer import Writer
 from weir.broker.router.listing import Listing
-from weir.broker.router.requests import Requests
+from weir.broker.router.requests import Handler, Requests
 from weir.broker.router.sessions import Reception
 from weir.broker.runtime.budget import Budget
-from weir.broker.runtime.outbox import Caller, Outbox
+from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.reads import Reads
 from weir.broker.runtime.session import Session
 from weir.broker.scattering.coordinator import Coordinator
@@ -181,7 +181,7 @@ def _cluster(runtime: Runtime, replication: Replication, partitions: Partitions)
     trunks.join(registry, layout.registry_shard, shared.take_producer, resumed.append)
     brokerset = BrokerSet(
         identity, layout, settings.level, topics, registry, trunks.passing, outbox,
-        settings.authorize, time, replication.disks.suits, replication.refill,
+        time, replication.disks.suits, replication.refill,
     )  # fmt: skip
     return Cluster(sessions, resumed, trunks, registry, brokerset)
 
@@ -192,16 +192,15 @@ def _services(
     identity, layout, settings, time, budget, outbox, _, _ = runtime
     topics, _, shared, _ = partitions
     sessions, _, trunks, registry, brokerset = cluster
-    authorize, passing = settings.authorize, trunks.passing
+    access, passing = settings.access, trunks.passing
     orders = Orders(
-        topics, registry, passing, layout, shared, authorize, replication.multi,
-        replication.writers,
+        topics, registry, passing, layout, shared, replication.multi, replication.writers
     )  # fmt: skip
-    listing = Listing(topics, registry, trunks, shared, authorize)
+    listing = Listing(topics, registry, trunks, shared)
     sweep = Sweep(topics, passing, outbox, time, settings.retention_every_ms)
     coordinator = Coordinator(topics, passing, shared.reports, shared.highest, time, outbox, budget)
-    scatterings = ScatteringRequests(coordinator, topics, registry, shared, authorize)
-    handlers: dict[type[Any], Callable[[Session, Caller, Any], None]] = {
+    scatterings = ScatteringRequests(coordinator, topics, registry, shared, access)
+    handlers: dict[type[Any], Handler] = {
         **brokerset.handlers(),
         **orders.handlers(),
         **listing.handlers(),
@@ -209,10 +208,10 @@ def _services(
         ReportDone: sweep.reported,
     }
     requests = Requests(
-        identity, topics, registry, outbox, authorize, trunks, settings.ports, time, handlers
+        identity, topics, registry, outbox, access, trunks, settings.ports, time, handlers
     )
     devices = Devices(
-        identity, topics, outbox, authorize, time, trunks, budget, settings.device_in_hand
+        identity, topics, outbox, access, time, trunks, budget, settings.device_in_hand
     )
     reception = Reception(sessions, outbox, budget, time, topics, trunks, requests, devices)
     return Services(orders, coordinator, listing, sweep, devices, reception)

@@ -10,7 +10,7 @@ from typing import Any
 
 from weir.broker.api.effects import Connect, Disconnect
 from weir.broker.api.events import LinkClosed, LinkOpened
-from weir.broker.api.settings import Authorize, Identity, Layout
+from weir.broker.api.settings import Identity, Layout
 from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.placement import NodeInfo
@@ -33,7 +33,7 @@ from weir.broker.replica.peers.refill import Refill
 from weir.broker.replica.refusals import unfounded
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
-from weir.errors import Halted, NotLeader, Refused, UnknownOpcode
+from weir.errors import Halted, NotLeader, Refused
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_shard
 from weir.protocol.client.nodes import (
     ChangeNode,
@@ -62,7 +62,7 @@ Handler = Callable[[Session, Caller, Any], None]
 class BrokerSet:
     """The set as one of its shards sees it."""
 
-    __slots__ = ("_authorize", "_connected", "_hand_over_until", "_handed_over",
+    __slots__ = ("_connected", "_hand_over_until", "_handed_over",
                  "_identity", "_layout", "_level", "_linked", "_lost_registry", "_moving",
                  "_nodes", "_outbox", "_passing", "_refill", "_registry", "_report_ms",
                  "_time", "_topics")  # fmt: skip
@@ -76,7 +76,6 @@ class BrokerSet:
         registry: Registry,
         passing: Forwarder,
         outbox: Outbox,
-        authorize: Authorize,
         time: Clocks,
         fit: Fit,
         refill: Refill,
@@ -89,7 +88,6 @@ class BrokerSet:
         self._registry = registry
         self._passing = passing
         self._outbox = outbox
-        self._authorize = authorize
         self._time = time
         self._refill = refill
         self._moving = Moving(time, fit)
@@ -302,27 +300,21 @@ class BrokerSet:
         }
 
     def _list(self, session: Session, caller: Caller, request: ListNodes) -> None:
-        self._authorize(session.principal, "list", "nodes")
         if not self._catalog.nodes.all():
             raise unfounded(self._identity.members, self._identity.node, self.linked)
         self._outbox.reply(caller, self._registry.membership.listed())
 
     def _change(self, session: Session, caller: Caller, request: ChangeNode) -> None:
-        self._authorize(session.principal, "change", "nodes")
         self._registry.membership.change(caller, request)
 
     def _raise_level(self, session: Session, caller: Caller, request: RaiseLevel) -> None:
-        self._authorize(session.principal, "change", "nodes")
         self._registry.membership.raise_level(caller, request)
 
     def _reported(self, session: Session, caller: Caller, request: Report) -> None:
-        if not session.is_shard:
-            raise UnknownOpcode("only a shard may ask that", caller.opcode)
         self._outbox.answered(session.id)  # there is no reply: what it did, the registry shows
         self._registry.membership.told(request)
 
     def _transfer(self, session: Session, caller: Caller, request: TransferLeader) -> None:
-        self._authorize(session.principal, "change", "nodes")
         number = request.address.group
         if number == REGISTRY_GROUP:
             group = self._registry.group
@@ -336,7 +328,6 @@ class BrokerSet:
         self._outbox.reply(caller, Transferred(node_of(voter)))
 
     def _describe(self, session: Session, caller: Caller, request: DescribeShard) -> None:
-        self._authorize(session.principal, "list", "nodes")
         found = self.standing
         self._outbox.reply(
             caller,

@@ -57,6 +57,11 @@ def split_name(name: str) -> tuple[str, str]:
     )
 
 
+def full_name_of(namespace: str, topic: str) -> str:
+    """Return a topic's name as users write it: the default namespace goes without saying."""
+    return topic if namespace == DEFAULT_NAMESPACE else f"{namespace}/{topic}"
+
+
 class TopicSettings(msgspec.Struct, frozen=True, array_like=True):
     """What may be changed while a topic lives; a field may be added at the end with a default.
 
@@ -158,7 +163,7 @@ class Topic:
     @property
     def full_name(self) -> str:
         """The name as users write it: the default namespace goes without saying."""
-        return self.name if self.namespace == DEFAULT_NAMESPACE else f"{self.namespace}/{self.name}"
+        return full_name_of(self.namespace, self.name)
 
     def groups(self) -> list[int]:
         """Return the group ids of all partitions, in order."""
@@ -209,10 +214,7 @@ def check_together(topics: Sequence[Topic]) -> None:
 
 def _full_names(names: Iterable[str]) -> tuple[str, ...]:
     pairs = {split_name(name) for name in names}
-    return tuple(
-        topic if namespace == DEFAULT_NAMESPACE else f"{namespace}/{topic}"
-        for namespace, topic in sorted(pairs)
-    )
+    return tuple(full_name_of(*pair) for pair in sorted(pairs))
 
 
 def _clusters(names: Iterable[str]) -> tuple[str, ...]:

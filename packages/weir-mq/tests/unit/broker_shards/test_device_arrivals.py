@@ -194,13 +194,14 @@ def test_a_crowd_gets_no_more_of_the_budget_than_its_devices_would(node: Any, co
 
 
 def test_who_may_not_publish_is_not_let_in_with_the_others(node: Any) -> None:
-    def nobody(principal: str, verb: str, resource: str) -> None:
-        assert (principal, verb) == ("anonymous", "publish")
-        raise Unauthorized("nobody may")
+    class Nobody:
+        def check(self, principal: str, verb: str, resource: str) -> None:
+            assert (principal, verb) == ("anonymous", "publish")
+            raise Unauthorized("nobody may")
 
     info = node.answer(0, m.CreateTopic("locks", 1))
     for one in node.all:
-        one.shard._devices._authorize = one.shard._reception._arriving._authorize = nobody
+        one.shard._devices._access = one.shard._reception._arriving._access = Nobody()
         one.raw[100] = b""
         one.handle(ev.Arrived([said(100, device.publish(1, b"v", 0))]))
         node.settle()

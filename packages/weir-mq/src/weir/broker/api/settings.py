@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from weir.model.ids import REGISTRY_GROUP, Address, partition_of, topic_of, voter_of
 from weir.model.limits import (
@@ -19,10 +19,9 @@ from weir.model.limits import (
     MIB,
     RETENTION_EVERY_MS,
 )
+from weir.protocol.client.declaration import Verb
 
 CHECKPOINT_BYTES = 256 * MIB
-#: Raises `Unauthorized` unless the principal may do the verb on the resource.
-Authorize = Callable[[str, str, str], None]
 
 
 def registry_voters(nodes: int) -> int:
@@ -118,8 +117,21 @@ class Replication:
 REPLICATION_DEFAULT = Replication()
 
 
-def allow_all(principal: str, verb: str, resource: str) -> None:
-    """Let everybody do everything, until access control comes."""
+class AccessControl(Protocol):
+    """Knows who may do what."""
+
+    def check(self, principal: str, verb: Verb, resource: str) -> None:
+        """Raise `Unauthorized` unless the principal may do the verb with the resource."""
+
+
+class OpenAccess:
+    """Lets everybody do everything, until access control comes."""
+
+    def check(self, principal: str, verb: Verb, resource: str) -> None:
+        """Let it pass."""
+
+
+OPEN_ACCESS = OpenAccess()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +139,7 @@ class ShardSettings:
     """What an operator may set."""
 
     budget_bytes: int = BUDGET_BYTES_DEFAULT
-    authorize: Authorize = allow_all
+    access: AccessControl = OPEN_ACCESS
     #: A checkpoint is saved after so many bytes of a log: what a restart has to apply again.
     checkpoint_bytes: int = CHECKPOINT_BYTES
     #: How often each partition is looked at for messages that are past their retention.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import weir_raft as raft
-from weir.broker.api.settings import Authorize, Layout
+from weir.broker.api.settings import Layout
 from weir.broker.barriers.membership import Ends, Growth
 from weir.broker.barriers.topic_order import (
     ANYTIME,
@@ -230,12 +230,12 @@ class BarrierQueries:
 class Domains:
     """Answers those who ask for the barriers of topics."""
 
-    __slots__ = ("_authorize", "_domains", "_outbox", "_planner", "_promises",
+    __slots__ = ("_domains", "_outbox", "_planner", "_promises",
                  "_questions", "_shared", "_time", "_topics", "askers")  # fmt: skip
 
     def __init__(
         self, topics: Topics, promises: Promises, passing: Forwarder, layout: Layout,
-        shared: Surroundings, authorize: Authorize,
+        shared: Surroundings,
     ) -> None:  # fmt: skip
         """Nobody asks yet."""
         self._topics = topics
@@ -243,7 +243,6 @@ class Domains:
         self._planner = Planner(topics, passing, layout)
         self._shared = shared
         self._outbox = shared.outbox
-        self._authorize = authorize
         self._time = time = shared.time
         #: Who waits.
         self.askers = BarrierWaiters()
@@ -252,7 +251,7 @@ class Domains:
         passing.listen(self._answered, opcode_of(AskBarriers))
 
     def ask(self, session: Session, caller: Caller, request: AskBarriers) -> None:
-        """Answer now or later. Raises `UnknownTopic`, `Unauthorized`, or `Overloaded`."""
+        """Answer now or later. Raises `UnknownTopic` or `Overloaded`."""
         topic = self._topics.catalog.by_id(request.topic)
         if topic is None:
             raise _gone(request.topic)
@@ -260,8 +259,6 @@ class Domains:
         scope = Scope.ALL
         if session.is_shard:
             scope = Scope.LED if session.foreign else Scope.OWN
-        else:
-            self._authorize(session.principal, "read", topic.full_name)
 
         def tell(known: Barriers | None) -> None:
             if known is None:
@@ -433,12 +430,12 @@ class Orders:
 
     def __init__(
         self, topics: Topics, registry: Registry, passing: Forwarder, layout: Layout,
-        shared: Surroundings, authorize: Authorize, multi: raft.Multi, logs: Sequence[Bounded],
+        shared: Surroundings, multi: raft.Multi, logs: Sequence[Bounded],
     ) -> None:  # fmt: skip
         """Let partitions of `shared` be told from now on what is visible."""
         self._catalog = topics.catalog
         self._promises = promises = Promises(multi, shared.highest, logs, shared.time)
-        self._domains = Domains(topics, promises, passing, layout, shared, authorize)
+        self._domains = Domains(topics, promises, passing, layout, shared)
         self._growth = Growth(topics, registry, passing, shared.outbox, shared.time)
         self._ends = Ends(topics, registry, passing, shared.outbox, shared.time)
         shared.when_visible = self._domains.when_visible

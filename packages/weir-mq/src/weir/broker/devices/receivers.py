@@ -7,7 +7,7 @@ broker takes values out of batches.
 
 from __future__ import annotations
 
-from weir.broker.api.settings import Authorize
+from weir.broker.api.settings import AccessControl
 from weir.broker.devices.pulls import Pulls
 from weir.broker.devices.subscriptions import (
     InHand,
@@ -63,14 +63,14 @@ from weir.protocol.device.deliveries import (
 class Receivers:
     """All connections of devices that receive."""
 
-    __slots__ = ("_authorize", "_in_hand", "_memory", "_of", "_outbox", "_pulls", "_requests",
+    __slots__ = ("_access", "_in_hand", "_memory", "_of", "_outbox", "_pulls", "_requests",
                  "_topics", "_watches")  # fmt: skip
 
     def __init__(
         self,
         topics: Topics,
         outbox: Outbox,
-        authorize: Authorize,
+        access: AccessControl,
         time: Time,
         passing: Forwarder,
         budget: Budget,
@@ -82,7 +82,7 @@ class Receivers:
         self._in_hand = in_hand
         self._topics = topics
         self._outbox = outbox
-        self._authorize = authorize
+        self._access = access
         self._memory = SubscriptionMemory(budget)
         self._requests = PartitionRequests(topics, outbox, passing)
         self._of: dict[int, Receiver] = {}
@@ -117,7 +117,7 @@ class Receivers:
         if not session.greeted:
             raise NoHello("say hello first")
         topic = self._topics.named(request.topic)
-        self._authorize(session.principal, "consume", topic.full_name)
+        self._access.check(session.principal, "consume", topic.full_name)
         check_name(request.cluster, "cluster")
         if not 0 < request.lease_ms <= GRANT_MS_MAX:
             raise BadRequest(f"a lease lasts 1 to {GRANT_MS_MAX:,} ms")

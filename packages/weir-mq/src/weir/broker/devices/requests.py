@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weir.broker.api.effects import Hangup
-from weir.broker.api.settings import Authorize, Identity
+from weir.broker.api.settings import AccessControl, Identity
 from weir.broker.devices.receivers import Receivers
 from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.forwarding.trunks import ShardTrunks
@@ -48,18 +48,18 @@ from weir.protocol.trunk import Arrival
 class Arriving:
     """Lets crowds of devices in, and takes what they publish."""
 
-    __slots__ = ("_authorize", "_identity", "_outbox", "_passing", "_sessions", "_time", "_topics")
+    __slots__ = ("_access", "_identity", "_outbox", "_passing", "_sessions", "_time", "_topics")
 
     def __init__(
         self, identity: Identity, sessions: dict[int, Session], topics: Topics, outbox: Outbox,
-        authorize: Authorize, time: Time, passing: Forwarder,
+        access: AccessControl, time: Time, passing: Forwarder,
     ) -> None:  # fmt: skip
         """Serve what `topics` knows, or pass it on; who is there is kept in `sessions`."""
         self._identity = identity
         self._sessions = sessions
         self._topics = topics
         self._outbox = outbox
-        self._authorize = authorize
+        self._access = access
         self._time = time
         self._passing = passing
 
@@ -92,7 +92,7 @@ class Arriving:
     def _topic(self, name: str, principal: str) -> Topic | None:
         try:
             topic = self._topics.named(name)
-            self._authorize(principal, "publish", topic.full_name)
+            self._access.check(principal, "publish", topic.full_name)
         except Refused:
             return None
         return topic
@@ -147,7 +147,7 @@ class Arriving:
 class Devices:
     """Answers a device's frames; errors are numbers, and never cost it the connection."""
 
-    __slots__ = ("_authorize", "_identity", "_neighbours", "_outbox", "_time", "_topics",
+    __slots__ = ("_access", "_identity", "_neighbours", "_outbox", "_time", "_topics",
                  "receivers")  # fmt: skip
 
     def __init__(
@@ -155,7 +155,7 @@ class Devices:
         identity: Identity,
         topics: Topics,
         outbox: Outbox,
-        authorize: Authorize,
+        access: AccessControl,
         time: Time,
         neighbours: ShardTrunks,
         budget: Budget,
@@ -168,16 +168,16 @@ class Devices:
         self._identity = identity
         self._topics = topics
         self._outbox = outbox
-        self._authorize = authorize
+        self._access = access
         self._time = time
         self.receivers = Receivers(
-            topics, outbox, authorize, time, neighbours.passing, budget, in_hand
+            topics, outbox, access, time, neighbours.passing, budget, in_hand
         )
 
     def arriving(self, sessions: dict[int, Session]) -> Arriving:
         """Return who serves those that come at once, and keeps them in `sessions`."""
         return Arriving(
-            self._identity, sessions, self._topics, self._outbox, self._authorize, self._time,
+            self._identity, sessions, self._topics, self._outbox, self._access, self._time,
             self._neighbours.passing,
         )  # fmt: skip
 
@@ -211,7 +211,7 @@ class Devices:
             if request.boot > BOOT_MAX:
                 raise ErasedBoot(f"boot {request.boot:#x} is what erased flash reads as")
             topic = self._topics.named(request.topic)
-            self._authorize(session.principal, "publish", topic.full_name)
+            self._access.check(session.principal, "publish", topic.full_name)
             partition = request.partition
             if partition == BY_HUB:
                 partition = topic.partition_of_hub(request.hub)

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from weir.broker.api.settings import Authorize
 from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.context import Surroundings
@@ -61,12 +60,11 @@ class Listing:
     A leader tells what it has committed as it knows it, without a round to its voters.
     """
 
-    __slots__ = ("_authorize", "_count", "_gatherings", "_neighbours", "_outbox", "_registry",
+    __slots__ = ("_count", "_gatherings", "_neighbours", "_outbox", "_registry",
                  "_time", "_topics")  # fmt: skip
 
     def __init__(
-        self, topics: Topics, registry: Registry, neighbours: ShardTrunks, shared: Surroundings,
-        authorize: Authorize,
+        self, topics: Topics, registry: Registry, neighbours: ShardTrunks, shared: Surroundings
     ) -> None:  # fmt: skip
         """List what `registry` knows; ask `neighbours` for offsets of what they lead."""
         self._topics = topics
@@ -74,7 +72,6 @@ class Listing:
         self._neighbours = neighbours
         self._outbox = shared.outbox
         self._time = shared.time
-        self._authorize = authorize
         #: By the number that its questions have.
         self._gatherings: dict[int, _Gathering] = {}
         self._count = 0
@@ -94,7 +91,7 @@ class Listing:
                 self._gather(number)
 
     def _list(self, session: Session, caller: Caller, request: ListTopics) -> None:
-        found, more = self._page(session, request, _ADDRESS_BYTES)
+        found, more = self._page(request, _ADDRESS_BYTES)
         self._outbox.reply(caller, TopicList(found, more))
 
     def _list_offsets(self, session: Session, caller: Caller, request: ListOffsets) -> None:
@@ -103,7 +100,7 @@ class Listing:
         topics: list[TopicInfo] = []
         more, missing = False, set(request.groups)
         if not session.is_shard:
-            topics, more = self._page(session, request, _ADDRESS_BYTES + _OFFSETS_BYTES)
+            topics, more = self._page(request, _ADDRESS_BYTES + _OFFSETS_BYTES)
             missing = {address.group for info in topics for address in info.addresses}
         until_ms = self._time.monotonic_ms() + min(request.wait_ms, WAIT_MS_MAX)
         gathering = _Gathering(caller, topics, more, session.foreign, until_ms, missing)
@@ -112,10 +109,9 @@ class Listing:
         self._gather(self._count)
 
     def _page(
-        self, session: Session, request: ListTopics | ListOffsets, partition_bytes: int
+        self, request: ListTopics | ListOffsets, partition_bytes: int
     ) -> tuple[list[TopicInfo], bool]:
         """Return the topics behind `request.after` that fit a reply, and if there are more."""
-        self._authorize(session.principal, "list", request.namespace)
         if not self._neighbours.in_sync:
             raise no_registry()
         namespace, _, name = request.after.rpartition("/")

@@ -1,4 +1,9 @@
-"""Requests of the client dialect, each to where it belongs."""
+"""Requests of the client dialect, each to where it belongs.
+
+Who may ask, and where it is decided, a request's class declares (`weir.protocol.client`). Here is
+one table of what answers it: `_BY_PARTITION` for what a partition decides, and the handlers that
+each room gives for all else.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from weir.broker.api.settings import Authorize, Identity
-from weir.broker.consumers.operations import Change
+from weir.broker.api.settings import AccessControl, Identity
 from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.partition import Partition
@@ -26,38 +30,43 @@ from weir.errors import (
     WrongSystem,
 )
 from weir.model.header import Header
-from weir.model.ids import REGISTRY_GROUP, group_of, node_of
+from weir.model.ids import REGISTRY_GROUP, node_of, partition_of
 from weir.model.limits import ACK_RANGES_MAX, BATCH_BYTES_MAX, PIPELINE_WINDOW
-from weir.model.topic import split_name
+from weir.model.topic import full_name_of, split_name
 from weir.order.clock import Time
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.protocol.client import nodes as n
 from weir.protocol.client.codec import decode_request
+from weir.protocol.client.declaration import Asker, Declaration, Resource, Scope
 from weir.protocol.frame import ClientFrame
 
-#: What only the node that leads the registry can do.
-_OF_REGISTRY = frozenset[type](
-    {
-        m.CreateTopic,
-        m.OpenProducer,
-        a.AlterTopic,
-        a.DeleteTopic,
-        a.EndPartition,
-        a.PauseCluster,
-        n.ChangeNode,
-        n.RaiseLevel,
-        n.ReportNode,
-        n.ReportSettled,
-        n.ReportLost,
-        m.ReportJoined,
-        m.ReportEnded,
-    }
-)
-#: What only another shard may ask.
-_OF_SHARDS = frozenset[type]({m.Follow, m.ReachRegistry, m.Prepare, m.Decide, m.ReportDone})
-#: What lists all there is: it is asked again when this shard's copy of the registry is up to date.
-_LISTS = frozenset[type]({m.ListTopics, m.ListOffsets})
+#: What answers a request that no partition decides.
+Handler = Callable[[Session, Caller, Any], None]
+
+#: What a partition does with each request that it decides.
+_BY_PARTITION: Mapping[type[m.Request], Callable[[Partition, Caller, Any], None]] = {
+    m.Positions: lambda partition, caller, request: partition.positions(caller, request.stamp),
+    m.Fetch: Partition.fetch,
+    m.FetchChunks: Partition.fetch_chunks,
+    m.OpenCluster: Partition.open_cluster,
+    m.Pull: Partition.pull,
+    m.Ack: Partition.settle,
+    m.Nack: Partition.settle,
+    m.Extend: Partition.settle,
+    m.Withdraw: Partition.settle,
+    m.TakeTurn: Partition.turn,
+    m.MoveCursor: Partition.turn,
+    m.SeekCursor: Partition.turn,
+    a.DescribePartition: lambda partition, caller, request: partition.describe(caller),
+    a.ListClusters: Partition.list_clusters,
+    a.SeekCluster: Partition.change_cluster,
+    a.DeleteCluster: Partition.change_cluster,
+    a.ListHubs: Partition.list_hubs,
+    a.ForgetHub: Partition.forget_hub,
+}
+#: At hand: they are looked at for each request.
+_STRANGER, _SHARD = Asker.STRANGER, Asker.SHARD
+_PARTITION, _FIRST, _REPLICA = Scope.PARTITION, Scope.FIRST_PARTITION, Scope.REPLICA
 
 
 class Requests:
@@ -69,15 +78,14 @@ class Requests:
         topics: Topics,
         registry: Registry,
         outbox: Outbox,
-        authorize: Authorize,
+        access: AccessControl,
         neighbours: ShardTrunks,
         ports: Sequence[int],
         time: Time,
-        handlers: Mapping[type[Any], Callable[[Session, Caller, Any], None]],
+        handlers: Mapping[type[Any], Handler],
     ) -> None:
-        """Serve what `topics` and `registry` know; pass on to `neighbours` what they serve.
-
-        `ports` is what `Welcome` says; `handlers` answer more kinds of requests.
+        """Serve what `topics` and `registry` know, and by `handlers` what other rooms answer; pass
+        on to `neighbours` what they serve. `ports` is what `Welcome` says.
         """
         self._neighbours = neighbours
         self._passing = neighbours.passing
@@ -87,8 +95,9 @@ class Requests:
         self._topics = topics
         self._registry = registry
         self._outbox = outbox
-        self._authorize = authorize
-        self._handlers: dict[type[Any], Callable[[Session, Caller, Any], None]] = {
+        self._access = access
+        # By kind, since only the kind of a request says who answers it.
+        self._handlers: dict[type[Any], Handler] = {
             m.Hello: self._hello,
             m.Ping: self._ping,
             m.DescribeTopic: self._describe,
@@ -96,30 +105,11 @@ class Requests:
             m.OpenProducer: self._open_producer,
             m.Follow: self._follow,
             m.ReachRegistry: self._reach_registry,
-            m.Positions: self._positions,
-            m.Produce: self._produce,
-            m.Fetch: self._fetch,
-            m.FetchChunks: self._fetch_chunks,
-            m.OpenCluster: self._open_cluster,
-            m.Pull: self._pull,
-            m.Ack: self._settle,
-            m.Nack: self._settle,
-            m.Extend: self._settle,
-            m.Withdraw: self._settle,
-            m.TakeTurn: self._turn,
-            m.MoveCursor: self._turn,
-            m.SeekCursor: self._turn,
             a.AlterTopic: self._alter,
             a.DeleteTopic: self._delete,
             a.EndPartition: self._end_partition,
-            a.DescribePartition: self._describe_partition,
             a.AskLeader: self._tell_leader,
-            a.ListClusters: self._list_clusters,
-            a.SeekCluster: self._change_cluster,
             a.PauseCluster: self._pause_cluster,
-            a.DeleteCluster: self._change_cluster,
-            a.ListHubs: self._list_hubs,
-            a.ForgetHub: self._forget_hub,
             **handlers,
         }
 
@@ -132,22 +122,24 @@ class Requests:
         caller = Caller(session.id, frame.opcode, frame.correlation)
         try:
             request = decode_request(frame)
-            kind = type(request)
-            if not session.welcomed and kind is not m.Hello:
+            declared = request.declaration
+            if not session.welcomed and declared.asker is not _STRANGER:
                 session.check_welcomed()
-            if kind in _OF_SHARDS and not session.is_shard:
+            if declared.asker is _SHARD and not session.is_shard:
                 raise UnknownOpcode("only a shard may ask that", caller.opcode)
-            if (
-                kind in _LISTS
+            scope = declared.scope
+            if scope is _PARTITION or scope is _REPLICA or scope is _FIRST:
+                self._to_partition(session, caller, frame, request, declared)
+            elif (
+                scope is Scope.COPY
                 and not (session.is_shard or final)
                 and self._neighbours.may_be_news()
             ):
                 return False
-            place = self._place(session, request)
-            if place != self._passing.shard:
+            elif (place := self._place(session, request, scope)) != self._passing.shard:
                 self._passing.request(session, caller, frame, place)
             else:
-                self._handlers[kind](session, caller, request)
+                self._answer(session, caller, request, declared)
         except (UnknownTopic, UnknownProducer, NotTogether) as error:
             if self._neighbours.may_be_news() and not final:
                 return False
@@ -156,26 +148,105 @@ class Requests:
             self._outbox.refuse(caller, error)
         return True
 
-    def _place(self, session: Session, request: m.Request) -> int:
-        """Return the place that answers a request. Raises `NotLeader`, see `Routes`."""
+    def _to_partition(
+        self, session: Session, caller: Caller, frame: ClientFrame, request: Any,
+        declared: Declaration,
+    ) -> None:  # fmt: skip
+        """Let the partition in `address` answer, or pass on. Raises `NotLeader`, see `Routes`."""
+        group = request.address.group
+        found = self._topics.find(group)
+        if found is None or (
+            found.leading is None and not (declared.scope is _REPLICA and request.replica)
+        ):
+            place = self._passing.routes.toward(group, session.foreign)
+            if place != self._passing.shard:
+                self._passing.request(session, caller, frame, place)
+                return
         kind = type(request)
-        address = None if kind in _OF_REGISTRY else getattr(request, "address", None)
-        if address is not None:
-            group = address.group
-            if kind is a.AskLeader:
-                return self._passing.routes.holder(group)
-            partition = self._topics.find(group)
-            if partition is not None and (
-                partition.leading is not None or (isinstance(request, m.Fetch) and request.replica)
-            ):
-                return self._passing.shard
-        elif kind in _OF_REGISTRY:
-            group = REGISTRY_GROUP
-        elif isinstance(request, n.DescribeShard) and request.place and not session.passed:
-            return self._passing.routes.from_here(request.place)
+        serve = _BY_PARTITION.get(kind)
+        if serve is None and kind is not m.Produce:
+            self._answer(session, caller, request, declared)
+            return
+        topic, partition = self._topics.partition(group)
+        if declared.scope is _FIRST and partition_of(group):
+            raise BadRequest("partition 0 of a topic decides that: ask there")
+        self._check(session, declared, topic.full_name)
+        if serve is None:
+            batch = partition.open_batch(caller, request)
+            self._own(session, partition, batch.header)
+            partition.publish(caller, request, batch)
         else:
-            return self._passing.shard
-        return self._passing.routes.toward(group, session.foreign)
+            serve(partition, caller, request)
+
+    def _place(self, session: Session, request: Any, scope: Scope) -> int:
+        """Return the place that answers what no partition does. Raises `NotLeader`."""
+        routes = self._passing.routes
+        if scope is Scope.REGISTRY:
+            return routes.toward(REGISTRY_GROUP, session.foreign)
+        if scope is Scope.HOLDER:
+            return routes.holder(request.address.group)
+        if scope is Scope.SHARD and request.place and not session.passed:
+            return routes.from_here(request.place)
+        return self._passing.shard
+
+    def _answer(
+        self, session: Session, caller: Caller, request: Any, declared: Declaration
+    ) -> None:
+        if declared.rights:
+            self._check(session, declared, self._resource(declared.rights[0].resource, request))
+        self._handlers[type(request)](session, caller, request)
+
+    # -- access ------------------------------------------------------------------------------
+
+    def _check(self, session: Session, declared: Declaration, resource: str | None) -> None:
+        """Raise `Unauthorized` unless one of the rights is held; shards hold all of them.
+
+        Without a `resource`, who takes the request apart checks its parts.
+        """
+        if resource is None or (session.passed and session.is_shard):
+            return
+        *others, last = declared.rights
+        for right in others:
+            with suppress(Unauthorized):
+                self._access.check(session.principal, right.verb, resource)
+                return
+        self._access.check(session.principal, last.verb, resource)
+
+    def _resource(self, resource: Resource, request: Any) -> str | None:
+        """Return the name of what a request is about. Raises `UnknownTopic`, `BadName`."""
+        match resource:
+            case Resource.PARTS:
+                return None
+            case Resource.NODES:
+                return "nodes"
+            case Resource.NAMESPACE if hasattr(request, "namespace"):
+                return str(request.namespace)
+            case Resource.NAMESPACE:
+                return split_name(request.name)[0]
+            case _ if hasattr(request, "address"):
+                return self._topics.topic_with(request.address.group).full_name
+            case _ if hasattr(request, "topic"):
+                topic = self._topics.catalog.by_id(request.topic)
+                if topic is None:
+                    raise UnknownTopic(
+                        f"no topic has id {request.topic}: it was deleted, or there never was one",
+                        request.topic,
+                    )
+                return topic.full_name
+        return full_name_of(*split_name(request.name))
+
+    def _own(self, session: Session, partition: Partition, header: Header) -> None:
+        """Raise unless the session's principal holds the producer id, in this very epoch."""
+        producer, epoch = header.producer, header.epoch
+        try:
+            self._registry.check_epoch(producer, epoch, session.principal)
+        except ProducerExpired:
+            known = partition.state.producers.known(producer)
+            if known is None or known.epoch != epoch:
+                raise
+            # It was checked when it first wrote here, and has gone on since.
+
+    # -- answers -----------------------------------------------------------------------------
 
     def _hello(self, session: Session, caller: Caller, request: m.Hello) -> None:
         me = self._identity
@@ -206,65 +277,29 @@ class Requests:
 
     def _describe(self, session: Session, caller: Caller, request: m.DescribeTopic) -> None:
         topic = self._topics.named(request.name)
-        self._authorize(session.principal, "describe", topic.full_name)
         self._outbox.reply(caller, self._registry.describe(topic))
 
     def _create(self, session: Session, caller: Caller, request: m.CreateTopic) -> None:
-        namespace, _ = split_name(request.name)
-        self._authorize(session.principal, "create", namespace)
         self._registry.create(caller, request)
 
     def _alter(self, session: Session, caller: Caller, request: a.AlterTopic) -> None:
-        self._authorize(session.principal, "alter", request.name)
         self._registry.administration.alter(caller, request)
 
     def _delete(self, session: Session, caller: Caller, request: a.DeleteTopic) -> None:
-        self._authorize(session.principal, "delete", request.name)
         self._registry.administration.delete(caller, request)
 
     def _end_partition(self, session: Session, caller: Caller, request: a.EndPartition) -> None:
-        self._authorize(session.principal, "alter", request.name)
         self._registry.endings.end(caller, request)
-
-    def _describe_partition(
-        self, session: Session, caller: Caller, request: a.DescribePartition
-    ) -> None:
-        topic, partition = self._topics.partition(request.address.group)
-        self._authorize(session.principal, "describe", topic.full_name)
-        partition.describe(caller)
 
     def _tell_leader(self, session: Session, caller: Caller, request: a.AskLeader) -> None:
         group = request.address.group
-        topic = self._topics.topic_with(group)
-        self._authorize(session.principal, "describe", topic.full_name)
         partition = self._topics.find(group)
         node, term = partition.leader if partition is not None else (0, 0)
         holders = tuple(sorted(map(node_of, self._registry.catalog.voters(group))))
         self._outbox.reply(caller, a.LeaderInfo(node, term, holders))
 
-    def _list_clusters(self, session: Session, caller: Caller, request: a.ListClusters) -> None:
-        topic, partition = self._topics.partition(request.address.group)
-        self._authorize(session.principal, "describe", topic.full_name)
-        partition.list_clusters(caller, request)
-
-    def _list_hubs(self, session: Session, caller: Caller, request: a.ListHubs) -> None:
-        topic, partition = self._topics.partition(request.address.group)
-        self._authorize(session.principal, "describe", topic.full_name)
-        partition.list_hubs(caller, request)
-
-    def _forget_hub(self, session: Session, caller: Caller, request: a.ForgetHub) -> None:
-        topic, partition = self._topics.partition(request.address.group)
-        self._authorize(session.principal, "steer", topic.full_name)
-        partition.forget_hub(caller, request)
-
-    def _change_cluster(self, session: Session, caller: Caller, request: Change) -> None:
-        topic, partition = self._topics.partition(request.address.group)
-        self._authorize(session.principal, "steer", topic.full_name)
-        partition.change_cluster(caller, request)
-
     def _pause_cluster(self, session: Session, caller: Caller, request: a.PauseCluster) -> None:
         topic = self._topics.of_group(request.address.group)
-        self._authorize(session.principal, "steer", topic.full_name)
         self._registry.administration.pause(caller, topic, request)
 
     def _open_producer(self, session: Session, caller: Caller, request: m.OpenProducer) -> None:
@@ -276,69 +311,3 @@ class Requests:
 
     def _reach_registry(self, session: Session, caller: Caller, request: m.ReachRegistry) -> None:
         self._neighbours.reach(caller, session.foreign)
-
-    def _positions(self, session: Session, caller: Caller, request: m.Positions) -> None:
-        topic, partition = self._topics.partition(request.address.group)
-        self._authorize(session.principal, "read", topic.full_name)
-        partition.positions(caller, request.stamp)
-
-    def _produce(self, session: Session, caller: Caller, request: m.Produce) -> None:
-        topic, partition = self._topics.partition(request.address.group)
-        self._authorize(session.principal, "publish", topic.full_name)
-        batch = partition.open_batch(caller, request)
-        self._own(session, partition, batch.header)
-        partition.publish(caller, request, batch)
-
-    def _own(self, session: Session, partition: Partition, header: Header) -> None:
-        """Raise unless the session's principal holds the producer id, in this very epoch."""
-        producer, epoch = header.producer, header.epoch
-        try:
-            self._registry.check_epoch(producer, epoch, session.principal)
-        except ProducerExpired:
-            known = partition.state.producers.known(producer)
-            if known is None or known.epoch != epoch:
-                raise
-            # It was checked when it first wrote here, and has gone on since.
-
-    def _fetch(self, session: Session, caller: Caller, request: m.Fetch) -> None:
-        topic, partition = self._topics.partition(request.address.group)
-        self._authorize(session.principal, "read", topic.full_name)
-        partition.fetch(caller, request)
-
-    def _fetch_chunks(self, session: Session, caller: Caller, request: m.FetchChunks) -> None:
-        topic, partition = self._topics.partition(request.address.group)
-        try:
-            self._authorize(session.principal, "read", topic.full_name)
-        except Unauthorized:
-            # A consumer reads what it was granted; chunks are part of that.
-            self._authorize(session.principal, "consume", topic.full_name)
-        partition.fetch_chunks(caller, request)
-
-    def _open_cluster(self, session: Session, caller: Caller, request: m.OpenCluster) -> None:
-        topic, partition = self._topics.partition(request.address.group)
-        if request.address.group != group_of(topic.id, 0):
-            raise BadRequest("partition 0 of a topic keeps the modes of its clusters: ask there")
-        self._authorize(session.principal, "consume", topic.full_name)
-        partition.open_cluster(caller, request)
-
-    def _pull(self, session: Session, caller: Caller, request: m.Pull) -> None:
-        topic, partition = self._topics.partition(request.address.group)
-        self._authorize(session.principal, "consume", topic.full_name)
-        partition.pull(caller, request)
-
-    def _settle(
-        self, session: Session, caller: Caller, request: m.Ack | m.Nack | m.Extend | m.Withdraw
-    ) -> None:
-        topic, partition = self._topics.partition(request.address.group)
-        self._authorize(session.principal, "consume", topic.full_name)
-        partition.settle(caller, request)
-
-    def _turn(
-        self, session: Session, caller: Caller, request: m.TakeTurn | m.MoveCursor | m.SeekCursor
-    ) -> None:
-        topic, partition = self._topics.partition(request.address.group)
-        if request.address.group != group_of(topic.id, 0):
-            raise BadRequest("the cursor of a topic is kept by its partition 0: ask there")
-        kind = "steer" if isinstance(request, m.SeekCursor) else "consume"
-        self._authorize(session.principal, kind, topic.full_name)
-        partition.turn(caller, request)

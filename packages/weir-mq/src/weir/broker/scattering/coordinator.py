@@ -29,7 +29,7 @@ from weir.order.clock import Highest, HybridClock, Time
 from weir.protocol.client.codec import decode_reply
 from weir.protocol.client.declaration import opcode_of
 from weir.protocol.client.messages import Refusal
-from weir.protocol.client.scattering import (
+from weir.protocol.client.scattering import (, Prepare, Decide
     Part,
     PartState,
     Scatter,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from weir.broker.api.settings import Authorize
+from weir.broker.api.settings import AccessControl
 from weir.broker.metadata.registry import Registry
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
@@ -16,6 +16,7 @@ from weir.model.limits import SCATTER_BYTES_MAX
 from weir.model.scattering import acks_part, batch_part, is_acks
 from weir.model.topic import Topic, check_together
 from weir.protocol.client import messages as m
+from weir.protocol.client.declaration import Verb
 from weir.protocol.client.scattering import Part
 
 
@@ -36,18 +37,18 @@ class Admission(Protocol):
 class ScatteringRequests:
     """Answers clients that scatter, and shards that coordinate."""
 
-    __slots__ = ("_admission", "_authorize", "_coordinator", "_parts", "_registry")
+    __slots__ = ("_access", "_admission", "_coordinator", "_parts", "_registry")
 
     def __init__(
         self, coordinator: Coordinator, parts: ServedParts, registry: Registry,
-        admission: Admission, authorize: Authorize,
+        admission: Admission, access: AccessControl,
     ) -> None:  # fmt: skip
         """Hand whole scatterings to the `coordinator`, and what is asked of a part to that."""
         self._coordinator = coordinator
         self._parts = parts
         self._registry = registry
         self._admission = admission
-        self._authorize = authorize
+        self._access = access
 
     def handlers(self) -> Mapping[type[Any], Callable[[Session, Caller, Any], None]]:
         """Return what to answer requests with."""
@@ -59,8 +60,8 @@ class ScatteringRequests:
         topics: dict[int, Topic] = {}
         for part, content in parts.items():
             topic = self._parts.topic_with(content.address.group)
-            verb = "consume" if is_acks(part) else "publish"
-            self._authorize(session.principal, verb, topic.full_name)
+            verb: Verb = "consume" if is_acks(part) else "publish"
+            self._access.check(session.principal, verb, topic.full_name)
             if verb == "publish":
                 topics[topic.id] = topic
         if not topics:

@@ -19,7 +19,7 @@ from weir.errors import (
     UnknownTopic,
 )
 from weir.model.ids import Address, Natural
-from weir.model.topic import DEFAULT_NAMESPACE, SettingsChange, TopicSettings
+from weir.model.topic import SettingsChange, TopicSettings, full_name_of
 from weir.protocol.client.declaration import (
     Control,
     ControlReply,
@@ -53,8 +53,7 @@ class TopicInfo(ControlReply, frozen=True, array_like=True):
     @property
     def full_name(self) -> str:
         """The name that all calls take: `namespace/topic`, or `topic` in the default one."""
-        is_default = self.namespace == DEFAULT_NAMESPACE
-        return self.name if is_default else f"{self.namespace}/{self.name}"
+        return full_name_of(self.namespace, self.name)
 
     @property
     def closed(self) -> frozenset[int]:
@@ -90,7 +89,7 @@ class ListTopics(ControlRequest, frozen=True, array_like=True):
 
     declaration = Declaration(
         4,
-        Scope.HERE,
+        Scope.COPY,
         TopicList,
         Retry.READ,
         rights=(Right("list", Resource.NAMESPACE),),
@@ -120,7 +119,7 @@ class ListOffsets(ControlRequest, frozen=True, array_like=True):
 
     declaration = Declaration(
         11,
-        Scope.HERE,
+        Scope.COPY,
         OffsetList,
         Retry.READ,
         rights=(Right("list", Resource.NAMESPACE),),

@@ -33,6 +33,7 @@ class Scope(Enum):
     """Which shard decides. The shard that a frame comes to passes it on there."""
 
     HERE = "the shard that it comes to"
+    COPY = "the shard that it comes to, once its copy of the registry is up to date"
     REGISTRY = "the leader of the registry"
     PARTITION = "the leader of the partition in `address`"
     FIRST_PARTITION = "the leader of partition 0 of the topic; `address` is that partition's"
