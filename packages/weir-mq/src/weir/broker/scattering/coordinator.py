@@ -29,9 +29,11 @@ from weir.order.clock import Highest, HybridClock, Time
 from weir.protocol.client.codec import decode_reply
 from weir.protocol.client.declaration import opcode_of
 from weir.protocol.client.messages import Refusal
-from weir.protocol.client.scattering import (, Prepare, Decide
+from weir.protocol.client.scattering import (
+    Decide,
     Part,
     PartState,
+    Prepare,
     Scatter,
     ScatterConfirm,
     Standing,
