@@ -15,6 +15,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md", "examples/**/*.md",
          "packages/*/README.md")  # fmt: skip
 
+#: Diagrams included.
+ARCHITECTURE_WORDS_MAX = 1_500
+
 FENCE = re.compile(r"^(`{3,}|:{3,}).*?^\1\s*$", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"`[^`\n]+`")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
@@ -93,6 +96,11 @@ def test_every_program_of_the_examples_is_shown() -> None:
     for folder in ("guide", "tutorial", "handlers", "worlds"):
         for program in (ROOT / "examples" / folder).glob("*.py"):
             assert program in shown, f"no page shows {program.relative_to(ROOT)}"
+
+
+def test_the_architecture_is_short() -> None:
+    text = (ROOT / "docs/ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= ARCHITECTURE_WORDS_MAX
 
 
 def test_what_is_broken_is_caught(tmp_path: Path) -> None:
