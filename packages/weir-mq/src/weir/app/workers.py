@@ -1,6 +1,6 @@
 """The workers of a subscription: who has nothing to do, and who wants nobody beside it.
 
-The handlers of a process share a room: one of them may want that nothing happens beside it.
+The handlers of a process share an event loop: one of them may want that nothing happens beside it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from weir.app.work_queue import WorkQueue
@@ -18,50 +18,34 @@ from weir.errors import WeirError
 CLEARED = 10.0
 ALONE = 60.0
 
-_rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, Room] = WeakKeyDictionary()
+_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWorkers] = WeakKeyDictionary()
 
 Worker = asyncio.Task[None]
 
 T = TypeVar("T")
 
 
-class Guest(Protocol):
-    """The workers of a subscription."""
-
-    @property
-    def busy(self) -> int:
-        """How many are at work."""
-
-    def pause(self) -> None:
-        """Give back all that did not begin."""
-
-    async def quiet(self) -> None:
-        """Return when the broker knows what is settled, and given back, and grants no more. Raises
-        `WeirError`.
-        """
-
-
-class Room:
+class LoopWorkers:
     """All workers of an event loop, whatever they subscribed to: a process ends with all of it."""
 
     def __init__(self) -> None:
-        """Begin empty."""
-        self.guests: set[Guest] = set()
+        """Begin with none."""
+        self.subscriptions: set[Workers] = set()
         #: Set while anybody may begin something; and when all are idle.
         self._opened = asyncio.Event()
         self._opened.set()
-        self._calm = asyncio.Event()
+        self._idle = asyncio.Event()
 
     @staticmethod
-    def here() -> Room:
-        """Return the one of the event loop that runs."""
-        return _rooms.setdefault(asyncio.get_running_loop(), Room())
+    def here() -> LoopWorkers:
+        """Return those of the event loop that runs."""
+        return _by_loop.setdefault(asyncio.get_running_loop(), LoopWorkers())
 
-    def leave(self, guest: Guest) -> None:
-        """Forget a guest; the room too, once nobody is in it: a loop may be one of many."""
-        self.guests.discard(guest)
-        if not self.guests:
-            _rooms.pop(asyncio.get_running_loop(), None)
+    def leave(self, workers: Workers) -> None:
+        """Forget those of a subscription; all, once there are none: a loop may be one of many."""
+        self.subscriptions.discard(workers)
+        if not self.subscriptions:
+            _by_loop.pop(asyncio.get_running_loop(), None)
 
     @property
     def closed(self) -> bool:
@@ -71,18 +55,18 @@ class Room:
     @property
     def busy(self) -> int:
         """How many are at work."""
-        return sum(guest.busy for guest in self.guests)
+        return sum(workers.busy for workers in self.subscriptions)
 
-    def idles(self) -> None:
+    def note_idle(self) -> None:
         """Take note that somebody is at work no more."""
         if self.closed and not self.busy:
-            self._calm.set()
+            self._idle.set()
 
     async def admitted(self) -> None:
         """Wait until nobody is alone."""
         await self._opened.wait()
 
-    async def close(self, mine: Guest) -> Alone:
+    async def close(self, mine: Workers) -> Exclusive:
         """Let one of `mine` be alone: nothing begins, what did not is given back, and all that was
         done is told. Who is at work may end, within `CLEARED` seconds.
 
@@ -91,16 +75,16 @@ class Room:
         """
         assert not self.closed
         self._opened.clear()
-        alone = Alone(self)
+        alone = Exclusive(self)
         try:
-            for guest in self.guests:
-                guest.pause()
+            for workers in self.subscriptions:
+                workers.pause()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLEARED):
                     while self.busy:
-                        self._calm.clear()
-                        await self._calm.wait()
-            others = [_quiet(guest) for guest in self.guests if guest is not mine]
+                        self._idle.clear()
+                        await self._idle.wait()
+            others = [_quiet(workers) for workers in self.subscriptions if workers is not mine]
             await asyncio.gather(mine.quiet(), *others)
         except BaseException:
             alone.end()
@@ -112,14 +96,14 @@ class Room:
         self._opened.set()
 
 
-class Alone:
-    """Somebody is alone in a room until `end`, or for `ALONE` seconds: what hangs must not keep
-    all others from their work.
+class Exclusive:
+    """Somebody is alone in an event loop until `end`, or for `ALONE` seconds: what hangs must not
+    keep all others from their work.
     """
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, workers: LoopWorkers) -> None:
         """Begin; the time runs from `begin` on."""
-        self._room: Room | None = room
+        self._workers: LoopWorkers | None = workers
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
@@ -130,20 +114,20 @@ class Alone:
         """Let the others begin again; nothing happens if they have."""
         if self._timer is not None:
             self._timer.cancel()
-        room, self._room = self._room, None
-        if room is not None:
-            room.open()
+        workers, self._workers = self._workers, None
+        if workers is not None:
+            workers.open()
 
 
-async def _quiet(guest: Guest) -> None:
-    """Let a guest tell what it has done; where it cannot, its own messages come again."""
+async def _quiet(workers: Workers) -> None:
+    """Let others tell what they have done; where they cannot, their messages come again."""
     with contextlib.suppress(WeirError, TimeoutError):
         async with asyncio.timeout(CLEARED):
-            await guest.quiet()
+            await workers.quiet()
 
 
 class Workers:
-    """Tasks that work beside each other, in a room with those of other subscriptions."""
+    """Tasks that work beside each other, and beside those of other subscriptions."""
 
     def __init__(self, taking: WorkQueue) -> None:
         """Begin with none; they take what they work on from `taking`."""
@@ -151,8 +135,8 @@ class Workers:
         #: Those that wait for something to do.
         self.idle: set[Worker] = set()
         self._taking = taking
-        self._room = Room.here()
-        self._room.guests.add(self)
+        self._loop_workers = LoopWorkers.here()
+        self._loop_workers.subscriptions.add(self)
 
     @property
     def busy(self) -> int:
@@ -162,12 +146,12 @@ class Workers:
     @property
     def closed(self) -> bool:
         """Whether one is alone, or waits to be: none may begin anything."""
-        return self._room.closed
+        return self._loop_workers.closed
 
     async def idly(self, worker: Worker, wait: Coroutine[Any, Any, T]) -> T:
         """Wait, as one who has nothing to do and may be cancelled."""
         self.idle.add(worker)
-        self._room.idles()
+        self._loop_workers.note_idle()
         try:
             return await wait
         finally:
@@ -176,19 +160,19 @@ class Workers:
     def over(self, worker: Worker) -> None:
         """Forget one that has ended."""
         self.all.discard(worker)
-        self._room.idles()
+        self._loop_workers.note_idle()
         if not self.all:
-            self._room.leave(self)
+            self._loop_workers.leave(self)
 
     async def admitted(self) -> None:
         """Wait until nobody is alone."""
-        await self._room.admitted()
+        await self._loop_workers.admitted()
 
-    async def close(self) -> Alone:
-        """Be alone in the process until the end of what is returned. See `Room.close`."""
-        return await self._room.close(self)
+    async def close(self) -> Exclusive:
+        """Be alone in the process until the end of what is returned. See `LoopWorkers.close`."""
+        return await self._loop_workers.close(self)
 
-    # What the room asks of its guests.
+    # What those of all subscriptions are asked.
 
     def pause(self) -> None:
         """Give back all that did not begin."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from random import Random
 from types import TracebackType
 
-from weir.device.connection import Line
+from weir.device.connection import DeviceConnection
 from weir.device.pipeline import Pipeline, Publish
 from weir.device.subscription import Subscription
 from weir.errors import BadChecksum, BadRequest, Disconnected
@@ -48,17 +48,17 @@ class Client:
     ) -> None:
         """Connect and say hello. Raises `Disconnected`, or what the broker refused hello with."""
         hello = wire.hello(hub, boot, topic, partition)
-        self._line = Line(host, port, hello, topic, timeout, random or Random())
+        self._connection = DeviceConnection(host, port, hello, topic, timeout, random or Random())
         self._timeout = timeout
         #: By lock: the next sequence.
         self._next: dict[int, int] = {}
         #: What is not confirmed, in order.
         self._held: list[Publish] = []
-        self._line.connect(time.monotonic() + timeout)
+        self._connection.connect(time.monotonic() + timeout)
 
     def close(self) -> None:
         """End the connection."""
-        self._line.close()
+        self._connection.close()
 
     def __enter__(self) -> Client:
         return self
@@ -70,7 +70,7 @@ class Client:
 
     def ping(self) -> None:
         """Return when the broker has answered."""
-        self._line.ask(wire.frame(DeviceOpcode.PING, 0, b""), again=True)
+        self._connection.ask(wire.frame(DeviceOpcode.PING, 0, b""), again=True)
 
     def publish(self, value: bytes, sn: int = 0) -> DeviceReply:
         """Send one message without a sequence; return its confirm.
@@ -78,7 +78,7 @@ class Client:
         Sent again only if the broker says that it did not take it. If the connection ends first,
         raises `Disconnected`: it may or may not have happened. `publish_sequenced` leaves no doubt.
         """
-        return self._line.ask(wire.publish(sn, value), again=False)
+        return self._connection.ask(wire.publish(sn, value), again=False)
 
     def publish_sequenced(self, value: bytes, sn: int = 0) -> DeviceReply:
         """Send one message under the lock's next sequence, again until confirmed: exactly once."""
@@ -118,7 +118,7 @@ class Client:
         try:
             self._run(pipeline)
         except BaseException:
-            self._line.close()  # replies may be under way that nobody waits for
+            self._connection.close()  # replies may be under way that nobody waits for
             raise
         finally:
             replies = zip(publishes, pipeline.replies, strict=True)
@@ -144,13 +144,13 @@ class Client:
         """
         if not 0 <= in_hand <= DEVICE_IN_HAND_MAX:
             raise BadRequest(f"a device holds 1 to {DEVICE_IN_HAND_MAX:,} messages, not {in_hand}")
-        if self._line.is_subscribed(sn):
+        if self._connection.is_subscribed(sn):
             raise BadRequest(f"lock {sn} is subscribed: connect again to change it")
         frame = wire.subscribe(sn, cluster, topic, partition, round(lease * 1_000), in_hand)
-        self._line.subscribes(sn)
-        self._line.ask(frame, again=True, topic=topic)
-        self._line.subscribed(sn, frame)
-        return Subscription(self._line, sn)
+        self._connection.subscribes(sn)
+        self._connection.ask(frame, again=True, topic=topic)
+        self._connection.subscribed(sn, frame)
+        return Subscription(self._connection, sn)
 
     def _drop(self, sn: int) -> None:
         """Forget what is held of a lock that was refused; the others go on."""
@@ -174,23 +174,23 @@ class Client:
                     attempt += 1
                     # Bytes that changed on the way go out again at once, the first time.
                     if attempt > 1 or not isinstance(trouble, BadChecksum):
-                        self._line.pause(attempt, deadline, trouble)
+                        self._connection.pause(attempt, deadline, trouble)
             except Disconnected as error:
-                self._line.close()
+                self._connection.close()
                 pipeline.lost()
                 attempt += 1
-                self._line.pause(attempt, deadline, error)
+                self._connection.pause(attempt, deadline, error)
 
     def _turn(self, pipeline: Pipeline, deadline: float) -> bool:
         """Send what may go out, take the replies that are there; tell whether one confirmed."""
-        self._line.connect(deadline)
+        self._connection.connect(deadline)
         frames = [wire.publish(p.sn, p.value, p.sequence) for p in pipeline.to_send()]
         if frames:
-            self._line.write(b"".join(frames), deadline)
+            self._connection.write(b"".join(frames), deadline)
         confirmed = False
-        self._line.fill(deadline)
-        while self._line.unread:
-            reply = self._line.unread.popleft()
+        self._connection.fill(deadline)
+        while self._connection.unread:
+            reply = self._connection.unread.popleft()
             if reply.opcode == DeviceOpcode.PUBLISH_SEQUENCED:
                 confirmed |= pipeline.answered(reply)
             else:

@@ -28,7 +28,7 @@ PING_SECONDS = 30.0
 _READ = 1 << 16
 
 
-class Line:
+class DeviceConnection:
     """Says `hello` first, then what else every new connection must say.
 
     Every call ends within `timeout` seconds, or at the deadline it is given.

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from weir.device.connection import Line
+from weir.device.connection import DeviceConnection
 from weir.errors import NotSubscribed, Refused, TooLarge, UnknownTopic, refusal
 from weir.protocol.device import codec as wire
 from weir.protocol.device.deliveries import (
@@ -37,9 +37,9 @@ class Subscription:
     device or another of the cluster. So a message may come twice, but none is lost.
     """
 
-    def __init__(self, line: Line, sn: int) -> None:
-        """Receive for the lock `sn` over its client's line."""
-        self._line = line
+    def __init__(self, connection: DeviceConnection, sn: int) -> None:
+        """Receive for the lock `sn` over its client's connection."""
+        self._connection = connection
         self._sn = sn
         #: What the last pull raised `TooLarge` for; acked, it is skipped for the whole cluster.
         self.unfit: Received | None = None
@@ -52,12 +52,12 @@ class Subscription:
         """
         self._check()
         # What is on its way when a connection ends comes again: a pull is sent again too.
-        self._line.notified.discard(self._sn)
+        self._connection.notified.discard(self._sn)
         frame = wire.pull(self._sn, max_messages, max_bytes)
         try:
-            reply = self._line.ask(frame, again=True, fine=(0, TooLarge.code))
+            reply = self._connection.ask(frame, again=True, fine=(0, TooLarge.code))
         except (UnknownTopic, NotSubscribed) as error:
-            self._line.end(self._sn, self._line.ended.get(self._sn, error.code))
+            self._connection.end(self._sn, self._connection.ended.get(self._sn, error.code))
             self._check()
             raise
         delivery = reply.content
@@ -76,7 +76,7 @@ class Subscription:
         return found
 
     def _check(self) -> None:
-        if (code := self._line.ended.get(self._sn)) is not None:
+        if (code := self._connection.ended.get(self._sn)) is not None:
             raise refusal(
                 code, f"the broker ended this subscription with code {code}: subscribe anew"
             )
@@ -85,7 +85,7 @@ class Subscription:
         """Pull, and if there is nothing wait so long for a notify; empty if none came."""
         deadline = time.monotonic() + seconds
         while not (found := self.pull(max_messages)):
-            if not self._line.listen(self._sn, deadline - time.monotonic()):
+            if not self._connection.listen(self._sn, deadline - time.monotonic()):
                 break
         return found
 
@@ -116,7 +116,7 @@ class Subscription:
         refused: Refused | None = None
         for request in requests:
             try:
-                self._line.ask(wire.settle(request), again=True)
+                self._connection.ask(wire.settle(request), again=True)
             except Refused as error:
                 refused = refused or error
         if refused is not None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from weir.device.connection import Line
+from weir.device.connection import DeviceConnection
 from weir.device.subscription import Received, Subscription
 from weir.errors import StaleGrant
 from weir.protocol.device import codec as wire
@@ -30,7 +30,7 @@ class FakeLine:
 
 def test_an_ack_that_is_refused_keeps_back_no_other() -> None:
     line = FakeLine()
-    lock = Subscription(cast(Line, line), 3)
+    lock = Subscription(cast(DeviceConnection, line), 3)
     places = [(1, 5), (1, 6), (2, 9), (1, 7)]
     with pytest.raises(StaleGrant, match="offset 5"):
         lock.ack([Received(b"", 0, offset, 1, fence) for fence, offset in places])

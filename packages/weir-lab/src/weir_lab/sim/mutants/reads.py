@@ -5,7 +5,7 @@ from __future__ import annotations
 from weir_lab.sim.mutants.planting import Patch, bug
 
 _CONSUME = "weir.commands.consume"
-_CREW = "weir.app.supervision.process_pool"
+_POOL = "weir.app.supervision.process_pool"
 _CUTS = "weir.spark.cuts"
 _FETCHING = "weir.spark.fetcher"
 _REDRIVE = "weir.app.dead_letters"
@@ -96,7 +96,7 @@ def the_last_message_of_a_sub_goes_back(patch: Patch) -> None:
 def one_that_ends_has_no_successor(patch: Patch) -> None:
     """A process that ends is followed by another."""
     patch.source(
-        _CREW,
+        _POOL,
         "            self._tell(ended(again))\n",
         "            self._tell(ended(again))\n            return\n",
     )

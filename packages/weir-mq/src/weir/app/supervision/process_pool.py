@@ -49,7 +49,7 @@ class Refused:
     again: float
 
 
-Happening = Started | Ended | Killed | Refused
+PoolEvent = Started | Ended | Killed | Refused
 
 
 class Child(Protocol):
@@ -72,31 +72,31 @@ class Child(Protocol):
 Start = Callable[[], Awaitable[Child]]
 
 
-class Crew:
+class ProcessPool:
     """A number of processes. They end with this one too, if they end when stdin does."""
 
-    def __init__(self, start: Start, patience: float, tell: Callable[[Happening], None]) -> None:
-        """Take what starts one; one that was told to end is killed after `patience` seconds."""
+    def __init__(self, start: Start, grace: float, tell: Callable[[PoolEvent], None]) -> None:
+        """Take what starts one; one that was told to end is killed after `grace` seconds."""
         self._start = start
-        self._patience = patience
+        self._grace = grace
         self._tell = tell
-        self._seats: list[_Seat] = []
+        self._slots: list[_Slot] = []
         self._leaving: set[asyncio.Task[None]] = set()
 
     @property
     def present(self) -> int:
         """How many run, and were not told to end."""
-        return sum(seat.taken for seat in self._seats)
+        return sum(slot.taken for slot in self._slots)
 
     def resize(self, count: int) -> None:
         """Let there be so many, soon: the youngest end first."""
-        while len(self._seats) > count:
-            seat = self._seats.pop()
-            seat.leave()
-            self._leaving.add(seat.task)
-            seat.task.add_done_callback(self._leaving.discard)
-        while len(self._seats) < count:
-            self._seats.append(_Seat(self._start, self._patience, self._tell))
+        while len(self._slots) > count:
+            slot = self._slots.pop()
+            slot.leave()
+            self._leaving.add(slot.task)
+            slot.task.add_done_callback(self._leaving.discard)
+        while len(self._slots) < count:
+            self._slots.append(_Slot(self._start, self._grace, self._tell))
 
     async def close(self) -> None:
         """Let all end."""
@@ -105,18 +105,18 @@ class Crew:
             await asyncio.wait(self._leaving)
 
 
-class _Seat:
+class _Slot:
     """Room for one process, taken until it is left."""
 
     def __init__(
         self,
         start: Start,
-        patience: float,
-        tell: Callable[[Happening], None],
+        grace: float,
+        tell: Callable[[PoolEvent], None],
     ) -> None:
         self.taken = False
         self._start = start
-        self._patience = patience
+        self._grace = grace
         self._tell = tell
         self._left = asyncio.Event()
         self.task = asyncio.get_running_loop().create_task(self._fill())
@@ -139,7 +139,7 @@ class _Seat:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._left.wait(), again)
 
-    async def _one(self) -> Callable[[float], Happening]:
+    async def _one(self) -> Callable[[float], PoolEvent]:
         """Run a process; return how it ended, for whoever knows when the next begins."""
         try:
             process = await self._start()
@@ -158,10 +158,10 @@ class _Seat:
         left.cancel()
         if not over.done():
             _signal(process.terminate)
-            await asyncio.wait((over,), timeout=self._patience)
+            await asyncio.wait((over,), timeout=self._grace)
         if not over.done():
             _signal(process.kill)
-            self._tell(Killed(process.pid, self._patience))
+            self._tell(Killed(process.pid, self._grace))
         return await over
 
 

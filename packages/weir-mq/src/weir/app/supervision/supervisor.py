@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 from weir.app.app import App
 from weir.app.core.scaling import Look, Scaling
-from weir.app.supervision.process_pool import Crew, Happening, Start
+from weir.app.supervision.process_pool import PoolEvent, ProcessPool, Start
 from weir.client.admin.clusters import Share
 from weir.client.client import Client, connect
 from weir.errors import Disconnected, UnknownTopic, WeirError
 
 LOOK_SECONDS = 1.0
 #: A look that takes longer is of no use.
-_PATIENCE_SECONDS = 5.0
+_ANSWER_SECONDS = 5.0
 #: What a process may take to end beside the grace of its handlers.
 _END_SECONDS = 5.0
 #: Of a cluster that reads in total order one process works, and one stands by.
@@ -71,7 +71,7 @@ class Figures:
     url: str
 
 
-Event = Happening | Scaled | Blind | Seen | Figures
+Event = PoolEvent | Scaled | Blind | Seen | Figures
 
 
 class Supervisor:
@@ -93,7 +93,7 @@ class Supervisor:
         self._start = start
         self._tell = tell
         self._scaling = Scaling(plan.least, plan.most, plan.cool_down)
-        self._crew: Crew | None = None
+        self._pool: ProcessPool | None = None
         #: What was seen of the cluster last; None before that, and while it cannot be looked at.
         self.seen: Look | None = None
 
@@ -105,15 +105,15 @@ class Supervisor:
     @property
     def present(self) -> int:
         """How many run, and were not told to end."""
-        return self._crew.present if self._crew is not None else 0
+        return self._pool.present if self._pool is not None else 0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop`, then let all processes end. Raises `UnknownTopic`, and `Disconnected`
         if no broker is reached at the start.
         """
         plan = self._plan
-        crew = self._crew = Crew(self._start, plan.grace + _END_SECONDS, self._tell)
-        looking = asyncio.ensure_future(self._look_on(crew))
+        pool = self._pool = ProcessPool(self._start, plan.grace + _END_SECONDS, self._tell)
+        looking = asyncio.ensure_future(self._look_on(pool))
         asked = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait((looking, asked), return_when=asyncio.FIRST_COMPLETED)
@@ -123,22 +123,22 @@ class Supervisor:
             looking.cancel()
             asked.cancel()
             await asyncio.wait((looking, asked))
-            await crew.close()
+            await pool.close()
 
-    async def _look_on(self, crew: Crew) -> None:
+    async def _look_on(self, pool: ProcessPool) -> None:
         plan = self._plan
         async with connect(plan.url, name="weir-work", request_timeout=plan.timeout):
             pass
         self._tell(Scaled(0, plan.least, 0, 0, "these are the least"))
-        crew.resize(plan.least)
+        pool.resize(plan.least)
         blind = False
         while True:
             try:
-                connecting = connect(plan.url, name="weir-work", request_timeout=_PATIENCE_SECONDS)
+                connecting = connect(plan.url, name="weir-work", request_timeout=_ANSWER_SECONDS)
                 async with connecting as client:
                     while True:
                         self.seen = await self._look(client)
-                        self._decide(self.seen, crew)
+                        self._decide(self.seen, pool)
                         if blind:
                             self._tell(Seen())
                         blind = False
@@ -171,9 +171,9 @@ class Supervisor:
             useful if self._ordered and shares else None,
         )
 
-    def _decide(self, look: Look, crew: Crew) -> None:
+    def _decide(self, look: Look, pool: ProcessPool) -> None:
         before = self._scaling.wanted
-        decision = self._scaling.decide(replace(look, present=crew.present))
+        decision = self._scaling.decide(replace(look, present=pool.present))
         if decision.wanted != before:
             self._tell(Scaled(before, decision.wanted, look.waiting, look.left, decision.why))
-            crew.resize(decision.wanted)
+            pool.resize(decision.wanted)

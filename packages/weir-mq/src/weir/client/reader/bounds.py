@@ -141,7 +141,7 @@ class Span:
         With `barriers`, what lies between both is a piece of the one order of all partitions.
         Raises `UnknownTopic` for a partition that the topic does not have.
         """
-        await self._settle(link)
+        await self._resolve_times(link)
         if barriers is not None and self._moment is None:
             self._moment = await self._cut(barriers)
         named = (self._end and self._end.offsets) or ()
@@ -152,12 +152,12 @@ class Span:
             self.ends = await self._ends(places, mine)
         return mine
 
-    def joined(self, partition: int) -> None:
+    def join(self, partition: int) -> None:
         """A partition was added, all in it is new."""
         if partition not in self.positions:
             self.positions[partition] = self.found[partition] = 0
 
-    async def _settle(self, link: Link) -> None:
+    async def _resolve_times(self, link: Link) -> None:
         begin, end = self._begin, self._end
         if begin.needs_clock or (end is not None and end.needs_clock):
             now_ms = await link.wall_ms()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from weir.client.connection.link import Link
@@ -74,7 +74,7 @@ class Replicas:
         """All below `offset` is committed: whoever is asked has a moment to give it."""
         self._expected[partition] = max(offset, self._expected.get(partition, 0))
         if (asked := self._asked.get(partition)) is not None and asked[0] < offset:
-            self._hurry(asked[1])
+            self._shorten(asked[1])
 
     async def ask(
         self,
@@ -91,7 +91,7 @@ class Replicas:
                 async with asyncio.timeout(wait + _LATE) as limit:
                     self._asked[partition] = position, limit
                     if self._expected.get(partition, 0) > position:
-                        self._hurry(limit)
+                        self._shorten(limit)
                     fetched = await self._link.request(
                         request(address), m.Fetched, wait=wait, again=False
                     )
@@ -124,7 +124,7 @@ class Replicas:
     def _leave(self, partition: int, node: int) -> None:
         self._left[partition, node] = asyncio.get_running_loop().time() + _LEFT_FOR
 
-    def _hurry(self, limit: asyncio.Timeout) -> None:
+    def _shorten(self, limit: asyncio.Timeout) -> None:
         until, due = asyncio.get_running_loop().time() + _LAG, limit.when()
         if due is None or until < due:
             limit.reschedule(until)
@@ -188,20 +188,16 @@ async def loaded(delivered: Delivered, size_max: int) -> Delivered:
         ) from error
 
 
-def _nothing() -> None:
-    """Nobody has to be told."""
-
-
 @dataclass(frozen=True, slots=True)
-class Handful:
+class ReadyBatches:
     """Batches in the order in which they are handed out, and by partition the position behind them.
 
-    `done` is to be called once nothing of it is at hand any more.
+    `slot` is to be released once nothing of it is at hand any more.
     """
 
     delivered: list[Delivered]
     positions: Mapping[int, int]
-    done: Callable[[], None] = field(default=_nothing, repr=False)
+    slot: asyncio.Semaphore | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +217,7 @@ class Portion:
     partitions: int = 0
 
 
-class Portions:
+class Fetcher:
     """Fetches portions of one topic, from leaders, or from `replicas` if any are given."""
 
     def __init__(

@@ -17,8 +17,8 @@ from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places, watch
 from weir.client.core.delivered_batches import Delivered, Pick
 from weir.client.reader.bounds import Barriers, Span
-from weir.client.reader.fetcher import EMPTY_PAUSE, Feed, Handful, Portions, Replicas, loaded
-from weir.client.reader.total_order import Merging, room_for
+from weir.client.reader.fetcher import EMPTY_PAUSE, Feed, Fetcher, ReadyBatches, Replicas, loaded
+from weir.client.reader.total_order import TotalOrder, room_for
 from weir.errors import BadRequest
 from weir.model.limits import FETCH_BYTES_MAX, MIB, VALUE_BYTES_LOADED_MAX
 from weir.model.message import Message
@@ -79,7 +79,7 @@ class ReaderOptions:
 class _Feed(Protocol):
     """Whatever gives batches in the order in which they are handed out."""
 
-    async def take(self) -> Handful | None:
+    async def take(self) -> ReadyBatches | None:
         """Return the next ones; None at the end."""
 
     async def close(self) -> None:
@@ -110,7 +110,7 @@ class Reader:
         self._link = link
         self._options = options
         self._feed: _Feed | None = None
-        self._handful: Handful | None = None
+        self._ready: ReadyBatches | None = None
         self._rest: deque[Delivered] = deque()
         self._delivered: Delivered | None = None
         self._messages: Iterator[Message] | None = None
@@ -127,7 +127,7 @@ class Reader:
     async def close(self) -> None:
         """Stop fetching. Iterating again would continue at `positions`."""
         feed, self._feed = self._feed, None
-        self._handful = self._delivered = self._messages = None
+        self._ready = self._delivered = self._messages = None
         self._rest.clear()
         if feed is not None:
             await feed.close()
@@ -178,22 +178,23 @@ class Reader:
     async def _next(self) -> Delivered | None:
         """Return the next batch; None at the end. `positions` moves over what holds no messages."""
         while (delivered := self._wanted()) is None:
-            if self._handful is not None:
-                handful, self._handful = self._handful, None
-                self.positions.update(handful.positions)
-                handful.done()
+            if self._ready is not None:
+                ready, self._ready = self._ready, None
+                self.positions.update(ready.positions)
+                if ready.slot is not None:
+                    ready.slot.release()
             feed = self._feed or await self._start()
             try:
-                self._handful = await feed.take()
+                self._ready = await feed.take()
             except BaseException:
                 await self.close()
                 raise
-            if self._handful is None:
+            if self._ready is None:
                 return None
             # Moved, not copied: what is handed out is in nobody's hands but the user's, since an
             # opened batch may be a thousand times as large as what came.
-            self._rest.extend(self._handful.delivered)
-            self._handful.delivered.clear()
+            self._rest.extend(self._ready.delivered)
+            self._ready.delivered.clear()
         return await self._whole(delivered)
 
     def _wanted(self) -> Delivered | None:
@@ -225,40 +226,39 @@ class Reader:
         max_bytes = options.max_bytes
         if barriers is not None:
             max_bytes = min(max_bytes, room_for(len(mine)))
-        portions = Portions(self._link, places, span, max_bytes, replicas)
+        fetcher = Fetcher(self._link, places, span, max_bytes, replicas)
         grows = options.partitions is None and span.ends is None
         if barriers is not None:
             begins = {partition: span.positions[partition] for partition in mine}
-            joined = span.joined if grows else None
-            self._feed = Merging(portions, barriers, begins, span.ends, joined)
+            self._feed = TotalOrder(fetcher, barriers, begins, span, grows)
             return self._feed
-        feed = self._feed = Feed(partial(self._pull, portions, partition) for partition in mine)
+        feed = self._feed = Feed(partial(self._pull, fetcher, partition) for partition in mine)
         if grows:
-            feed.add(partial(self._watch, portions, len(mine)))
+            feed.add(partial(self._watch, fetcher, len(mine)))
         return feed
 
-    async def _watch(self, portions: Portions, known: int, feed: Feed[Handful]) -> None:
+    async def _watch(self, fetcher: Fetcher, known: int, feed: Feed[ReadyBatches]) -> None:
         """Read partitions that are added later, too: all that is in them is new."""
 
         def grown(partitions: range) -> None:
             for partition in partitions:
-                self._span.joined(partition)
-                feed.add(partial(self._pull, portions, partition))
+                self._span.join(partition)
+                feed.add(partial(self._pull, fetcher, partition))
 
-        await watch(portions.places, known, grown)
+        await watch(fetcher.places, known, grown)
 
-    async def _pull(self, portions: Portions, partition: int, feed: Feed[Handful]) -> None:
+    async def _pull(self, fetcher: Fetcher, partition: int, feed: Feed[ReadyBatches]) -> None:
         ends = self._span.ends
         position, end = self.positions[partition], None if ends is None else ends[partition]
         slots = asyncio.Semaphore(PREFETCH)
         while end is None or position < end:
             await slots.acquire()
-            portion = await portions.fetch(partition, position, end)
+            portion = await fetcher.fetch(partition, position, end)
             if portion.next_offset == position and not portion.over:
                 slots.release()
                 await asyncio.sleep(EMPTY_PAUSE)
                 continue
             position = portion.next_offset
-            feed.put(Handful(portion.delivered, {partition: position}, slots.release))
+            feed.put(ReadyBatches(portion.delivered, {partition: position}, slots))
             if portion.over:
                 return

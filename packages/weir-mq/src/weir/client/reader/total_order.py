@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from weir.client.connection.metadata import watch
 from weir.client.core.delivered_batches import Delivered
-from weir.client.reader.bounds import Barriers
-from weir.client.reader.fetcher import EMPTY_PAUSE, Handful, Portion, Portions
+from weir.client.reader.bounds import Barriers, Span
+from weir.client.reader.fetcher import EMPTY_PAUSE, Fetcher, Portion, ReadyBatches
 from weir.errors import Unavailable, WeirError
 from weir.model.limits import MIB
 from weir.order.barrier import Barrier
@@ -43,8 +43,8 @@ def room_for(partitions: int) -> int:
     return max(HELD_BYTES // max(partitions, 1), _HELD_BYTES_MIN)
 
 
-class Merging:
-    """Pullers of all partitions, and one order of what they bring, by the handful.
+class TotalOrder:
+    """Pullers of all partitions, and one order of what they bring.
 
     Barriers come with what leaders answer. They are asked for only while something is held that
     lies above them: nothing goes over the wire while nothing is published.
@@ -52,21 +52,20 @@ class Merging:
 
     def __init__(
         self,
-        portions: Portions,
+        fetcher: Fetcher,
         barriers: Barriers,
         begins: Mapping[int, int],
-        ends: Mapping[int, int] | None = None,
-        joined: Callable[[int], None] | None = None,
+        span: Span,
+        grows: bool,
     ) -> None:
-        """Read each partition from `begins` on, up to `ends` if they are given.
-
-        `joined` is told of partitions that are added later, before anything of them comes; without
-        it they are not read.
+        """Read each partition from `begins` on, up to where `span` ends. If it `grows`, partitions
+        that are added later join `span` before anything of them comes; else they are not read.
         """
-        self._portions = portions
+        self._fetcher = fetcher
         self._barriers = barriers
-        self._ends = ends
-        self._joined = joined
+        self._span = span
+        self._ends = ends = span.ends
+        self._grows = grows
         self._merge: Merge[_Held] = Merge(Roster(begins), begins, room_for(len(begins)))
         #: By partition, up to where it was received, with nothing behind what was handed out.
         self._passed: dict[int, int] = {}
@@ -86,12 +85,12 @@ class Merging:
             self._begin(partial(self._pull, partition))
         if ends is None:
             self._begin(self._ask)
-        if joined is not None:
-            self._begin(partial(watch, portions.places, len(begins), self._grown))
+        if grows:
+            self._begin(partial(watch, fetcher.places, len(begins), self._grown))
 
-    async def take(self) -> Handful | None:
+    async def take(self) -> ReadyBatches | None:
         """Return what comes next, None at the end; raise what a puller raised."""
-        while (handful := self._let_out()) is None:
+        while (ready := self._let_out()) is None:
             if self._error is not None:
                 raise self._error
             if not self._live and not self._merge.highest:
@@ -101,7 +100,7 @@ class Merging:
                 self._waits.set()
             await self._news.wait()
         self._waits.clear()
-        return handful
+        return ready
 
     async def close(self) -> None:
         """End every puller."""
@@ -112,7 +111,7 @@ class Merging:
 
     def _begin(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         loop = asyncio.get_running_loop()
-        self._tasks.append(loop.create_task(self._run(work), name="weir merging"))
+        self._tasks.append(loop.create_task(self._run(work), name="weir order"))
 
     async def _run(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         try:
@@ -134,7 +133,7 @@ class Merging:
             if self._has_ended(partition, position):
                 return  # whoever follows a topic waits on for its other partitions
             try:
-                portion = await self._portions.fetch(partition, position, end)
+                portion = await self._fetcher.fetch(partition, position, end)
             except WeirError:
                 if self._has_ended(partition, position):  # it may well have no leader any more
                     return
@@ -172,7 +171,7 @@ class Merging:
             merge.barrier(partition, Barrier(portion.barrier, portion.committed))
         self._news.set()
 
-    def _let_out(self) -> Handful | None:
+    def _let_out(self) -> ReadyBatches | None:
         """Return all that the barrier lets out; None if that is nothing."""
         taken = self._merge.take()
         positions = {merged.partition: merged.item.behind for merged in taken}
@@ -182,7 +181,7 @@ class Merging:
             positions[partition] = self._passed.pop(partition)
         if not positions:
             return None
-        return Handful([merged.item.delivered for merged in taken], positions)
+        return ReadyBatches([merged.item.delivered for merged in taken], positions)
 
     # -- barriers and partitions that join -------------------------------------------------------
 
@@ -200,7 +199,7 @@ class Merging:
             told = await self._barriers.ask(self._merge.highest, partition=latest)
             if not told.reached and self._latest == latest:
                 self._latest = None  # it may be cut off from the others: ask where one is at home
-            await self._heed(told)
+            await self._apply(told)
             await asyncio.sleep(max(began + ASK_EVERY - loop.time(), 0.0))
 
     def _quiet_in(self) -> float:
@@ -211,12 +210,12 @@ class Merging:
         heard = min((self._heard.get(partition, 0.0) for partition in behind), default=0.0)
         return heard + ASK_EVERY - asyncio.get_running_loop().time()
 
-    async def _heed(self, told: m.Barriers) -> None:
+    async def _apply(self, told: m.Barriers) -> None:
         await self._join(told)
         for partition, stamp, through in told.registers:
             if stamp and partition in self._merge:
                 if through > self._merge.next(partition):
-                    self._portions.expect(partition, through)
+                    self._fetcher.expect(partition, through)
                 self._merge.barrier(partition, Barrier(stamp, through))
         for partition, stamp, offset in told.ends:
             if partition in self._merge and partition not in self._over:
@@ -227,12 +226,12 @@ class Merging:
 
     async def _join(self, told: m.Barriers) -> None:
         """Read who joined the order, before anything is used that was said of it since."""
-        if self._joined is None or all(p in self._merge for p, _ in told.roster):
+        if not self._grows or all(p in self._merge for p, _ in told.roster):
             return
         await self._barriers.known(told)
         for partition, floor in told.roster:
             if partition not in self._merge:
-                self._joined(partition)
+                self._span.join(partition)
                 self._rooms[partition] = asyncio.Event()
                 self._merge.roster.join(partition, floor)
                 self._merge.add(partition, 0)
@@ -241,11 +240,11 @@ class Merging:
 
     async def _learn(self, partitions: int) -> None:
         """Wait until all partitions are read that belong to the order by now."""
-        if self._joined is None:
+        if not self._grows:
             return
         tries = 0
         while len(self._merge.roster) < partitions:
-            await self._heed(await self._barriers.ask(0))
+            await self._apply(await self._barriers.ask(0))
             tries += 1
             if tries > _TRIES:
                 raise Unavailable(

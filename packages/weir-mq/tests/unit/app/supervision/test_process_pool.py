@@ -7,7 +7,14 @@ import os
 import sys
 from collections.abc import Callable
 
-from weir.app.supervision.process_pool import Crew, Ended, Happening, Killed, Refused, Started
+from weir.app.supervision.process_pool import (
+    Ended,
+    Killed,
+    PoolEvent,
+    ProcessPool,
+    Refused,
+    Started,
+)
 from weir.app.supervision.worker import starting
 
 STAYS = "import sys; sys.stdin.read()"
@@ -23,10 +30,10 @@ class Told:
     """What a crew told; `until` waits for something."""
 
     def __init__(self) -> None:
-        self.all: list[Happening] = []
+        self.all: list[PoolEvent] = []
         self._more = asyncio.Event()
 
-    def __call__(self, what: Happening) -> None:
+    def __call__(self, what: PoolEvent) -> None:
         self.all.append(what)
         self._more.set()
 
@@ -36,12 +43,12 @@ class Told:
                 self._more.clear()
                 await self._more.wait()
 
-    def of(self, kind: type[Happening]) -> list[Happening]:
+    def of(self, kind: type[PoolEvent]) -> list[PoolEvent]:
         return [one for one in self.all if isinstance(one, kind)]
 
 
-def crew_of(told: Told, program: str) -> Crew:
-    return Crew(starting([sys.executable, "-c", program]), 20.0, told)
+def crew_of(told: Told, program: str) -> ProcessPool:
+    return ProcessPool(starting([sys.executable, "-c", program]), 20.0, told)
 
 
 def test_there_are_so_many_as_are_wanted_and_the_youngest_go_first() -> None:
@@ -78,7 +85,7 @@ def test_one_that_does_not_end_is_killed() -> None:
     async def run() -> None:
         told = Told()
         ends = os.pipe()
-        crew = Crew(starting([sys.executable, "-c", DEAF], ends[1]), 0.1, told)
+        crew = ProcessPool(starting([sys.executable, "-c", DEAF], ends[1]), 0.1, told)
         crew.resize(1)
         assert await asyncio.to_thread(os.read, ends[0], 4) == b"deaf"
         await crew.close()
@@ -94,7 +101,7 @@ def test_one_that_does_not_end_is_killed() -> None:
 def test_what_cannot_be_started_is_told_and_tried_again() -> None:
     async def run() -> None:
         told = Told()
-        crew = Crew(starting(["/there/is/no/such/program"]), 1.0, told)
+        crew = ProcessPool(starting(["/there/is/no/such/program"]), 1.0, told)
         crew.resize(1)
         await told.until(lambda: len(told.all) == 2)
         assert crew.present == 0

@@ -80,7 +80,7 @@ def test_an_ordered_cluster_has_use_for_a_process_a_partition(node: Any) -> None
 
 def test_a_broker_that_goes_is_waited_for(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.05)
     told: list[object] = []
 
     async def run() -> None:

@@ -24,7 +24,7 @@ from weir.client.consumer.cursor_lease import Turns
 from weir.client.consumer.delivery import ConsumerOptions, Holding
 from weir.client.consumer.leases import ConsumerLeases
 from weir.client.core.grants import Grant
-from weir.client.reader.total_order import Merging
+from weir.client.reader.total_order import TotalOrder
 from weir.errors import Disconnected, OffsetOutOfRange, StaleGrant
 from weir.protocol.client import messages as m
 
@@ -259,7 +259,8 @@ def test_a_turn_whose_place_went_past_retention_is_given_back() -> None:
 def test_a_reader_in_total_order_that_is_closed_at_once_leaves_nothing_unawaited() -> None:
     async def scenario() -> None:
         portions = cast(Any, SimpleNamespace(places=None))
-        merging = Merging(portions, cast(Any, None), {0: 0, 1: 0}, joined=lambda p: None)
+        span = cast(Any, SimpleNamespace(ends=None, join=lambda _: None))
+        merging = TotalOrder(portions, cast(Any, None), {0: 0, 1: 0}, span, grows=True)
         await merging.close()
 
     with warnings.catch_warnings(record=True) as caught:
