@@ -101,6 +101,10 @@ class NodeContext(Protocol):
     def active(self) -> set[int]:
         """Where the node puts `group` whenever something happens to it."""
 
+    @property
+    def asking(self) -> set[int]:
+        """Where the node puts `group` when a read waits for a round of heartbeats."""
+
 
 @dataclass(frozen=True, slots=True)
 class OwnContext:
@@ -111,3 +115,4 @@ class OwnContext:
     contacts: Contacts = field(default_factory=Contacts)
     group: int = 0
     active: set[int] = field(default_factory=set)
+    asking: set[int] = field(default_factory=set)

@@ -86,7 +86,7 @@ class Core:
     def put_in_line(self) -> None:
         """Let a leader put what members lack into the outbox: once for all that was proposed."""
         state = self.state
-        if isinstance(state, Leader) and state.restless:
+        if isinstance(state, Leader) and state.has_to_send:
             state.send()
             state.begin_round()
 
@@ -272,9 +272,9 @@ class Core:
         ground = self.ground
         if ground.history.index > self.log.committed:
             return
-        if ground.configuration.joint:
-            self.configure(state, ground.configuration.left())
-        elif not ground.configuration.counts(ground.id):
+        if ground.history.newest.outgoing:
+            self.configure(state, ground.history.newest.left())
+        elif not ground.history.newest.counts(ground.id):
             state.give_up()
             self._follow(ground.term)
 

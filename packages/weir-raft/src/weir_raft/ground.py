@@ -51,6 +51,7 @@ class Ground:
         "random",
         "reads",
         "snapshot",
+        "term",
         "wants_snapshot",
     )
 
@@ -69,6 +70,8 @@ class Ground:
         self.log = LogView(config, storage)
         self.history = History(config, storage)
         self.hard_state = storage.hard_state()
+        #: The current term: that of the hard state.
+        self.term = self.hard_state.term
         #: The term of the last hard state that is durable.
         self.durable_term = self.hard_state.term
         self.changed: HardState | None = None
@@ -85,11 +88,6 @@ class Ground:
     def fence(self) -> int:
         """The highest fence that was promised."""
         return self.promises.fence
-
-    @property
-    def term(self) -> int:
-        """The current term."""
-        return self.hard_state.term
 
     @property
     def configuration(self) -> Configuration:
@@ -118,6 +116,7 @@ class Ground:
     def enter(self, term: int, vote: int = NOBODY) -> None:
         """Take a term, or a vote in it, that is to become durable."""
         self.hard_state = self.changed = HardState(term, vote)
+        self.term = term
 
     def timeout(self) -> int:
         """How long to wait for a leader this time: drawn, so that votes rarely split. (§3.4)"""

@@ -98,7 +98,7 @@ class Leader:
         """
         log = self._ground.log
         alone = not self.members
-        reached = log.durable if alone else self._ground.configuration.committed(self._match())
+        reached = log.durable if alone else self._ground.history.newest.committed(self._match())
         if reached < self.first_index or reached <= log.committed:
             return False
         log.commit_to(reached)
@@ -106,19 +106,21 @@ class Leader:
 
     def _match(self) -> dict[int, int]:
         # This node counts as one voter among others, by what its disk holds. (§10.2.1)
-        match = {id: member.match for id, member in self.members.items()}
-        match[self._ground.id] = self._ground.log.durable
+        match = {self._ground.id: self._ground.log.durable}
+        for id, member in self.members.items():  # each acknowledgement comes by here
+            match[id] = member.match
         return match
 
     def _spares(self, member: Member) -> bool:
         """Whether a majority holds an entry of this term and all that a member acknowledged, the
         member not counted, nor any other at its place: it may have been another one before.
         """
-        match = self._match()
-        there = [one for one in self.members.values() if one.contact is member.contact]
-        match.update((one.id, 0) for one in there)
-        needed = max(self.first_index, *(one.vouched for one in there))
-        return self._ground.configuration.committed(match) >= needed
+        match, needed = self._match(), self.first_index
+        for one in self.members.values():
+            if one.contact is member.contact:
+                match[one.id] = 0
+                needed = max(needed, one.vouched)
+        return self._ground.history.newest.committed(match) >= needed
 
     def append_reply(self, message: AppendReply) -> None:
         """Note where a member's log stands."""
@@ -149,7 +151,7 @@ class Leader:
         return member
 
     @property
-    def restless(self) -> bool:
+    def has_to_send(self) -> bool:
         """Whether send() or begin_round() may have something to do."""
         return self._sending.dirty or bool(self._reads)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import repeat
 
 from weir_raft.errors import InvalidChange, InvalidConfig
 from weir_raft.quorum import VoteResult, committed_index, vote_result
@@ -62,10 +63,10 @@ class Configuration:
 
     def committed(self, match: Mapping[int, int]) -> int:
         """The highest index that a majority, of both halves if joint, holds durably."""
-        reached = committed_index([match.get(voter, 0) for voter in self.voters])
+        reached = committed_index([*map(match.get, self.voters, repeat(0))])
         if not self.outgoing:
             return reached
-        return min(reached, committed_index([match.get(voter, 0) for voter in self.outgoing]))
+        return min(reached, committed_index([*map(match.get, self.outgoing, repeat(0))]))
 
     def validate(self) -> None:
         """Raise InvalidConfig if this is no configuration at all."""

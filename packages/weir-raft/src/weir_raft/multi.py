@@ -50,6 +50,10 @@ class Multi:
         self._beat_at = 0
         # Whether some peer may be owed an answer.
         self._owes = False
+        #: Whether take_beats() has something to say, unless a group is `asking`.
+        self.beats_wanted = True
+        #: The groups where a read may wait for a round that is not sent yet.
+        self.asking = self._seats.asking
         #: The fence that beats ask peers to promise; opaque. See ask().
         self.fence_asked = 0
         #: The highest fence that anybody asked this side for, itself included.
@@ -64,7 +68,9 @@ class Multi:
         A node that takes no part is made without, and promises by itself.
         """
         contacts = SeatContacts(self._seats.contact, group)
-        return SharedContext(self._clock, self._pledge, contacts, group, self._seats.active)
+        return SharedContext(
+            self._clock, self._pledge, contacts, group, self._seats.active, self.asking
+        )
 
     def add(self, group: int, node: Node) -> None:
         """Let `node` take part, which was made with this group's context; else HostError."""
@@ -72,7 +78,7 @@ class Multi:
             raise HostError(f"make the node of group {group} with Multi.context({group})")
         seat = Seat(group, node)
         self._seats.all[group] = seat
-        self._seats.active.add(group)
+        self._seats.touch(seat)
         for peer, link in self._seats.links.items():
             if group in link.inward.led:
                 seat.claims[peer] = link
@@ -90,17 +96,19 @@ class Multi:
         self._seats.armed.pop(group, None)
         self._seats.reading.pop(group, None)
         self._seats.active.discard(group)
+        self._seats.asking.discard(group)
         self._seats.unserved.discard(group)
 
     def tick(self, elapsed_ms: int) -> None:
         """Let time pass for all groups."""
         self._seats.settle()
         now = self._clock.now = self._clock.now + elapsed_ms
+        self.beats_wanted = self.beats_wanted or now >= self._beat_at
         for link in self._seats.links.values():
             self._watch(link, now)
-        for group, seat in list(self._seats.armed.items()):
+        for seat in list(self._seats.armed.values()):
             if seat.node.core.state.deadline <= now:
-                self._seats.active.add(group)
+                self._seats.touch(seat)
                 seat.node.core.tick()
 
     def _watch(self, link: Link, now: int) -> None:
@@ -125,15 +133,22 @@ class Multi:
         if not seats.unserved:
             return []
         unserved, seats.unserved = seats.unserved, set()
-        return [group for group in sorted(unserved) if seats.all[group].node.has_ready]
+        found = []
+        for group in sorted(unserved):
+            node = seats.all[group].node
+            if node.touched and node.has_ready:
+                found.append(group)
+        return found
 
     def take_beats(self) -> list[tuple[int, LinkMessage]]:
         """What to send on links now: after groups were served, in every turn of the host's loop.
 
         A read's round goes out at once, everything else when a heartbeat is due.
         """
-        if self._seats.active:
-            self._seats.settle()
+        if not (self.beats_wanted or self.asking):
+            return []
+        self._seats.settle()
+        self.asking.clear()
         clock, reading = self._clock, self._seats.reading
         due = clock.now >= self._beat_at
         asking = reading and [group for group, leader in reading.items() if leader.reading]
@@ -144,10 +159,11 @@ class Multi:
             self._beat_at = clock.now + self._heartbeat_ms
         if due or asking:
             clock.round += 1
-        self._owes = False
+        self._owes = self.beats_wanted = False
         for peer, link in self._seats.links.items():
             if not link.outward.contact.up:
                 self._owes = self._owes or link.inward.owed > 0
+                self.beats_wanted = self._owes
                 continue
             reply = link.inward.reply(self.fence_bound)
             if reply is not None:
@@ -164,6 +180,7 @@ class Multi:
         self.fence_asked = max(self.fence_asked, fence)
         self.fence_wanted = max(self.fence_wanted, fence)
         self._beat_at = 0
+        self.beats_wanted = True
 
     @property
     def all_answered(self) -> bool:
@@ -174,7 +191,7 @@ class Multi:
     def raise_bound(self, bound: int) -> None:
         """Promise fences up to `bound`, which is durable: who asked for more is answered again."""
         self.fence_bound = max(self.fence_bound, bound)
-        self._owes = True
+        self._owes = self.beats_wanted = True
         for link in self._seats.links.values():
             link.inward.answer_again(self.fence_bound)
 
@@ -220,6 +237,7 @@ class Multi:
         for group in link.outward.led:
             self._seats.ask_again(link, group)
         self._beat_at = 0
+        self.beats_wanted = True
 
     def link_down(self, peer: int) -> None:
         """Messages cannot reach `peer`, and what was under way may be lost.
@@ -248,7 +266,7 @@ class Multi:
     def _beat_came(self, link: Link, beat: Beat) -> None:
         inward = link.inward
         inward.owed, inward.fence = beat.number, beat.fence
-        self._owes = True
+        self._owes = self.beats_wanted = True
         self.fence_wanted = max(self.fence_wanted, beat.fence)
         if beat.led is not None:
             self._claimed(link, {group: (term, leader) for group, term, leader in beat.led})
@@ -298,7 +316,7 @@ class Multi:
                 for id, member in leader.members.items():
                     if member.contact is outward.contact:
                         leader.confirm(id, reply.number)
-                self._seats.active.add(group)
+                self._seats.touch(self._seats.all[group])
                 if not leader.confirming:
                     del self._seats.reading[group]
 
@@ -315,7 +333,7 @@ class Multi:
             if seat is None or not isinstance(seat.state, Leader):
                 continue
             if term > seat.node.term:
-                self._seats.active.add(group)
+                self._seats.touch(seat)
                 seat.node.core.step(HeartbeatReply(seat.state.leader, NOBODY, term, 0))
             elif group not in before:
                 self._seats.set_contacts(group, link.peer, Contact())

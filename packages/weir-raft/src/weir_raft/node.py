@@ -23,7 +23,7 @@ from weir_raft.storage import Entry, Snapshot, Storage
 class Node:
     """One member of one Raft group, driven by its host as ready.py describes. Not thread-safe."""
 
-    __slots__ = ("_acknowledged", "_active", "_group", "_issued", "context", "core")
+    __slots__ = ("_acknowledged", "_active", "_group", "_issued", "context", "core", "touched")
 
     def __init__(
         self, config: Config, storage: Storage, context: NodeContext | None = None
@@ -41,6 +41,9 @@ class Node:
         self._acknowledged = 0
         self._active = self.context.active
         self._group = self.context.group
+        #: Whether take() may find something: what happened since it found nothing, or not all, may
+        #: have led to work. A host that asks this first spares itself most calls.
+        self.touched = True
 
     @property
     def role(self) -> Role:
@@ -119,17 +122,20 @@ class Node:
     def campaign(self) -> None:
         """Seek election; without effect on a candidate or a leader, and if it may not lead."""
         self._active.add(self._group)
+        self.touched = True
         self.core.campaign()
 
     def tick(self, elapsed_ms: int = 100) -> None:
         """Let time pass: whoever waited long enough acts. Not for nodes of a Multi."""
         self._active.add(self._group)
+        self.touched = True
         self.core.ground.clock.now += elapsed_ms
         self.core.tick()
 
     def step(self, message: Message) -> None:
         """Take a message of another member; late, lost, repeated and reordered ones do no harm."""
         self._active.add(self._group)
+        self.touched = True
         self.core.step(message)
 
     def whole_with(self, message: InstallSnapshot) -> bytes | None:
@@ -163,6 +169,7 @@ class Node:
         handed over, or Overloaded.
         """
         self._active.add(self._group)
+        self.touched = True
         return orders.propose(self.core, data, size)
 
     def change(self, change: Change) -> int:
@@ -172,6 +179,7 @@ class Node:
         does, ChangePending until an earlier change is done, or InvalidChange.
         """
         self._active.add(self._group)
+        self.touched = True
         return orders.change(self.core, change)
 
     def read_index(self, context: int) -> None:
@@ -180,7 +188,9 @@ class Node:
         Raises NotLeader, or NotReady until an entry of the own term is committed. (§6.4)
         """
         self._active.add(self._group)
+        self.touched = True
         orders.read(self.core, context)
+        self.context.asking.add(self._group)
 
     def transfer_leadership(self, voter: int) -> None:
         """Stop taking proposals and let `voter` campaign once it has all.
@@ -189,6 +199,7 @@ class Node:
         Raises NotLeader or InvalidChange. (§3.10)
         """
         self._active.add(self._group)
+        self.touched = True
         orders.transfer(self.core, voter)
 
     def ask_again(self) -> None:
@@ -196,6 +207,7 @@ class Node:
         which it does not tell who has everything. Without effect where it is not known who leads.
         """
         self._active.add(self._group)
+        self.touched = True
         orders.ask_again(self.core)
 
     def send_snapshot(self, voter: int, snapshot: Snapshot) -> None:
@@ -205,11 +217,13 @@ class Node:
         out. OutOfOrder if it does not meet the log. Without effect if it is no longer wanted.
         """
         self._active.add(self._group)
+        self.touched = True
         orders.send_snapshot(self.core, voter, snapshot)
 
     def loaded(self, number: int, entries: Sequence[Entry] | None) -> None:
         """Answer a Load: at least the first of its entries, or None if they cannot be read."""
         self._active.add(self._group)
+        self.touched = True
         self.core.loaded(number, entries)
 
     @property
@@ -231,11 +245,12 @@ class Node:
         """What ready() returns, or None if there is none: one call for each turn of a host."""
         core = self.core
         log, state = core.log, core.state
-        if isinstance(state, Leader) and state.members:
+        if isinstance(state, Leader) and state.has_to_send:
             core.put_in_line()
         # First, because it may read Storage and fail; nothing else has been taken by then.
         committed = log.take_unhanded() if log.handed < log.committed else ()
         entries = log.take_unstaged() if log.staged < log.last_index else ()
+        self.touched = log.handed < log.committed and log.handed < log.durable
         if core.has_news:
             return self._with_news(entries, committed)
         if not entries and not committed:
@@ -291,6 +306,7 @@ class Node:
                 "acknowledge in the order in which Readies were handed out"
             )
         self._active.add(self._group)
+        self.touched = True
         self._acknowledged = ready_number
         if asked and asked[0].number == ready_number:
             self.core.persisted(asked.popleft())

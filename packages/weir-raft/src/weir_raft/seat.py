@@ -72,3 +72,4 @@ class SharedContext:
     contacts: Contacts
     group: int
     active: set[int]
+    asking: set[int]

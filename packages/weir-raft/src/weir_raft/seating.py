@@ -22,10 +22,17 @@ class Seating:
         #: removed; and those of the others not yet given to the host.
         self.active: set[int] = set()
         self.unserved: set[int] = set()
+        #: Groups where a read may wait for a round that is not sent yet.
+        self.asking: set[int] = set()
         #: Groups that keep time themselves for now.
         self.armed: dict[int, Seat] = {}
         #: Groups where reads wait for answers.
         self.reading: dict[int, Leader] = {}
+
+    def touch(self, seat: Seat) -> None:
+        """Something happened to a group that its host did not do: it is to be served."""
+        self.active.add(seat.group)
+        seat.node.touched = True
 
     def link(self, peer: int) -> Link:
         """The link to `peer`, known or new."""
@@ -61,7 +68,7 @@ class Seating:
         if state is not seat.state:
             seat.settled = None  # it may hold a snapshot that it was sending
         if isinstance(state, Leader):
-            if state is not seat.state or core.ground.configuration is not seat.configuration:
+            if state is not seat.state or core.ground.history.newest is not seat.configuration:
                 self.resign(seat)
                 self.lead(seat, state)
             if state.confirming:
@@ -124,7 +131,7 @@ class Seating:
                 link.inward.dropped.pop(group, None)
             else:
                 link.inward.dropped[group] = core.ground.term
-        self.active.add(group)
+        self.touch(seat)
 
     def followers(self, link: Link) -> list[Seat]:
         """The groups that follow a leader at the other end."""
@@ -137,14 +144,15 @@ class Seating:
         state = seat.node.core.state
         if isinstance(state, Follower):
             state.rely_no_more(wait_ms)
-        self.active.add(seat.group)
+        self.touch(seat)
 
     def wake_leader(self, group: int) -> None:
         """Let a leader look after its members with the next tick."""
-        state = self.all[group].node.core.state
+        seat = self.all[group]
+        state = seat.node.core.state
         if isinstance(state, Leader):
             state.wake()
-        self.active.add(group)
+        self.touch(seat)
 
     def ask_again(self, link: Link, group: int) -> None:
         """Let a leader find out where its members at the other end stand."""

@@ -63,6 +63,7 @@ class Shard:
         #: What writes to each of its logs.
         self.writers = replication.writers
         self._writer = {writer.number: writer for writer in self.writers}
+        self._multi = replication.multi
         self._disks = replication.disks
         self._refill = replication.refill
         self._peers = replication.peers
@@ -194,7 +195,7 @@ class Shard:
         if self._time.monotonic_ms() >= self._peers.late_ms:  # others may lead by now
             self._peers.tick()
         for event in events:
-            self._heed(event)
+            self._dispatch(event)
             if self._findings or self._resumed:
                 self._act_on_findings()
         if self._shared.reports.answers:  # before the flush, for what follows may join it
@@ -205,7 +206,7 @@ class Shard:
 
     # -- events ------------------------------------------------------------------------------
 
-    def _heed(self, event: ev.Event) -> None:
+    def _dispatch(self, event: ev.Event) -> None:
         match event:  # it goes from class to class: thousands of devices come at once
             case ev.Received(session, frames):
                 self._reception.received(session, frames)
@@ -215,22 +216,31 @@ class Shard:
                 self._reception.handle(event)
             case ev.Flushed(log, flush, rests):
                 self._writer[log].flushed(flush, rests)
+            case ev.PeerSent(place, messages):
+                self._peers.received(place, messages)
             case ev.Closed(session):
                 self._orders.closed(session)
                 self._reception.closed(session)
-            case ev.PeerSent() | ev.LinkOpened() | ev.LinkClosed():
-                self._of_link(event)
+            case ev.TrunkOpened() | ev.TrunkClosed() | ev.PassedBack():
+                self._of_trunk(event)
+            case ev.Rested() | ev.SpareMade() | ev.CheckpointSaved() | ev.ChoreDone():
+                self._writer[event.log].handle(event)
+            case _:
+                self._dispatch_rare(event)
+
+    def _dispatch_rare(self, event: ev.Event) -> None:
+        match event:
+            case ev.Ticked():
+                self._tick()
             case ev.ReadDone():
                 # What rotted here may come from the other replicas.
                 rotten = event.damaged_at >= 0
                 comes = rotten and self._refill.met_rot(self._reads.under_way(event.ticket))
                 self._reads.done(event, comes)
-            case ev.Ticked():
-                self._tick()
-            case ev.Rested() | ev.SpareMade() | ev.CheckpointSaved() | ev.ChoreDone():
-                self._writer[event.log].handle(event)
-            case ev.TrunkOpened() | ev.TrunkClosed() | ev.PassedBack():
-                self._of_trunk(event)
+            case ev.LinkOpened() | ev.LinkClosed():
+                self._peers.handle(event)
+                self._neighbours.routes.link(event)
+                self._set.link(event)
             case ev.Stopping(acks_ms):
                 self._stopping = True
                 self._outbox.hurry()
@@ -242,12 +252,6 @@ class Shard:
         if isinstance(event, ev.TrunkClosed):
             self._orders.cut(event.shard)
             self._coordinator.trunk_closed(event.shard)
-
-    def _of_link(self, event: ev.PeerSent | ev.LinkOpened | ev.LinkClosed) -> None:
-        self._peers.handle(event)
-        if not isinstance(event, ev.PeerSent):
-            self._neighbours.routes.link(event)
-            self._set.link(event)
 
     def _tick(self) -> None:
         self._peers.tick()  # first: nobody here is told anything by who leads no more
@@ -293,16 +297,22 @@ class Shard:
             writer.advance()
         if self._findings or self._resumed:
             self._act_on_findings()
-        self._peers.advance()
+        if self._multi.beats_wanted or self._multi.asking:
+            self._peers.send_beats()
+        if self._holding or self.budget.used > self.budget.high:
+            self._hold_reads()
+        if self._stopping and self._set.handed_over:
+            self._admission.is_closed = True
+            self._stop()
+        return self._outbox.take()
+
+    def _hold_reads(self) -> None:
+        """Let the host stop reading from peers, or go on, by how much is in memory."""
         hold = self.budget.should_hold(self._holding)
         if hold != self._holding:
             self._holding = hold
             self._outbox.counts.holds += hold
             self._outbox.put(HoldReads(hold))
-        if self._stopping and self._set.handed_over:
-            self._admission.is_closed = True
-            self._stop()
-        return self._outbox.take()
 
     def _stop(self) -> None:
         """Finish what is under way, mark it durable, save a checkpoint; one step an event."""

@@ -32,6 +32,7 @@ class HostContext:
     contacts: Contacts = field(default_factory=Contacts)
     group: int = 7
     active: set[int] = field(default_factory=set)
+    asking: set[int] = field(default_factory=set)
 
 
 def made(context: NodeContext | None = None, fence: int = 0, id: int = 1) -> Node:

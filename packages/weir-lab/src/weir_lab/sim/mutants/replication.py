@@ -171,7 +171,7 @@ def vote_not_persisted(patch: Patch) -> None:
         )
 
     def enter(self: Ground, term: int, vote: int = NOBODY) -> None:
-        self.hard_state = HardState(term, vote)
+        self.hard_state, self.term = HardState(term, vote), term
         self.changed = HardState(term, vote if vote == self.id else NOBODY)
 
     patch.setattr(election, "_grant", grant)

@@ -362,11 +362,12 @@ class Group:
         A machine may propose while it applies: the loop that is running takes that up, for a
         second one inside it could apply later entries before earlier ones.
         """
-        if self._advancing or self.is_over or self._halt is not None:
+        node = self.node
+        if not node.touched or self._advancing or self.is_over:
             return
         self._advancing, room = True, _AT_ONCE_BYTES
         try:
-            while self._halt is None and (ready := self.node.take()) is not None:
+            while self._halt is None and node.touched and (ready := node.take()) is not None:
                 self._do(ready)
                 if ready.committed:
                     room -= _cost(ready.committed)

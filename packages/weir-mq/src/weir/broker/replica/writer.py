@@ -110,6 +110,8 @@ class Writer:
         self._at_chore = False
         #: Whether the log may need more than flushes since it was asked last.
         self._tends = True
+        #: The number of the segment that the last flush ended in.
+        self._segment = -1
         #: What fills in rotten entries; the first is under way.
         self._mends: deque[MendPiece] = deque()
         self.scrubber = Scrubber(opened.log, time, opened.holes)
@@ -202,7 +204,8 @@ class Writer:
 
     def advance(self) -> None:
         """Start the next flush, and what the log may need besides."""
-        self.flush()
+        if self._dirty or self.log.staged is not None:
+            self.flush()
         if self._tends:
             self._tends = False
             self._start_chore(self.log.next_chore)
@@ -221,8 +224,12 @@ class Writer:
                 self._devices += partition.cut()
                 if partition.has_staged:  # it is being handed over
                     self._dirty[partition.group.id] = partition
+        if self.log.staged is None:
+            return
         flush = self.log.next_flush()
-        if flush is not None:
+        if flush is None:
+            self._tends = True  # it waits for a file to be zeroed
+        else:
             self._in_flight = True
             self._flight_began = self._time.monotonic_ms()
             rest_ms = CROWD_FLUSH_MS if self._devices >= CROWD else 0
@@ -243,7 +250,10 @@ class Writer:
         self.bound.written(flush.bound)
         self._outbox.counts.flushes += 1
         self._outbox.counts.flushed_bytes += flush.end - flush.start
-        self._in_flight, self._rests, self._tends = False, rests, True
+        self._in_flight, self._rests = False, rests
+        segment = flush.end // self.log.settings.segment_bytes
+        if segment != self._segment:  # else nothing was closed, and time tells of the rest
+            self._segment, self._tends = segment, True
         self._quiet_since = self._time.monotonic_ms()
         for token in flush.tokens:
             assert isinstance(token, Token)  # what Group gave to append()

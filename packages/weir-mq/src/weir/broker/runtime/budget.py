@@ -46,14 +46,15 @@ class Budget:
     log to the peer. Above three quarters reading stops; above all of it publishes are refused.
     """
 
-    __slots__ = ("_high", "_little", "_low", "limit", "used")
+    __slots__ = ("_little", "_low", "high", "limit", "used")
 
     def __init__(self, limit: int = BUDGET_BYTES_DEFAULT) -> None:
         """Allow `limit` bytes."""
         self.limit = limit
         self.used = 0
         self._little = limit // 4
-        self._high = limit // 4 * 3
+        #: Above so many bytes reading stops.
+        self.high = limit // 4 * 3
         self._low = limit // 2
 
     def charge(self, size: int) -> None:
@@ -92,11 +93,11 @@ class Budget:
 
     def should_hold(self, holding: bool) -> bool:
         """Return whether to stop reading from peers, given whether reading is stopped now."""
-        return self.used > (self._low if holding else self._high)
+        return self.used > (self._low if holding else self.high)
 
     def is_news(self, holding: bool) -> bool:
         """Return whether `should_hold` says something else than it did last."""
-        return (self.used > (self._low if holding else self._high)) != holding
+        return (self.used > (self._low if holding else self.high)) != holding
 
 
 class Unfinished(Generic[K]):

@@ -10,11 +10,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise
 
 import weir_raft as raft
 from weir.broker.api.effects import EndLink, ReplicaHalted, SendToPeer
-from weir.broker.api.events import LinkClosed, LinkOpened, PeerSent
+from weir.broker.api.events import LinkClosed, LinkOpened
 from weir.broker.records.control import LevelRaised
 from weir.broker.records.entries import stored_in
 from weir.broker.replica.catch_up import Slots
@@ -140,11 +139,9 @@ class Peers:
 
     # -- links -------------------------------------------------------------------------------
 
-    def handle(self, event: LinkOpened | LinkClosed | PeerSent) -> None:
+    def handle(self, event: LinkOpened | LinkClosed) -> None:
         """Take an event of a link."""
         match event:
-            case PeerSent():
-                self._received(event.place, event.frames)
             case LinkOpened(place, shards, _):
                 self._links.opened(place, shards)
                 self._tell_time(place)  # before any vote: who is elected knows all their clocks
@@ -162,10 +159,13 @@ class Peers:
                 quick = not isinstance(message, _LARGE)
                 self._outbox.put(SendToPeer(place, quick, pack(group, message)))
 
-    def _received(self, place: int, frames: Sequence[LinkFrame]) -> None:
+    def received(self, place: int, frames: Sequence[LinkFrame]) -> None:
+        """Take what a shard of another node sent."""
+        of_all = False
         for frame in frames:
             try:
                 if frame.kind >= _BEAT:
+                    of_all = True
                     self._link_message(place, unpack_link(frame))
                 elif frame.kind >= _REFILL_ASK:
                     self._refill.take(place, frame)
@@ -173,9 +173,11 @@ class Peers:
                     self._message(place, frame)
             except ImpossibleMessage as error:
                 self._end(place, str(error))
-                return
+                break
             except BadMessage:
                 self._outbox.counts.bad_frames += 1
+        if of_all:  # whom a message to one group concerned has been served with it
+            self._serve()
 
     def _end(self, place: int, reason: str) -> None:
         self._outbox.counts.bad_frames += 1
@@ -212,36 +214,36 @@ class Peers:
             )
 
     def _message(self, place: int, frame: LinkFrame) -> None:
-        group = self._groups.get(frame.group)
-        message = unpack(frame)
+        group, message = self._groups.get(frame.group), unpack(frame)
         if node_of(message.sender) != place_node(place) or node_of(message.to) != self._node:
             raise BadMessage("a message of another node than the one at the other end")
         if isinstance(message, raft.VoteReply):
             self._check_fence(message.fence)
         if group is not None and group.damage is not None:
-            if group.id == REGISTRY_GROUP and message.to > group.voter:
-                if group.knows_its_voter:
-                    self._findings.append(RegistryRejoins(message.to))
-                    return
-                group.voter = message.to
-            group.overheard.take(message)
+            self._overhear(group, message)
         elif group is not None:
             if message.to == group.voter:
                 _check(group.node, message)
-                self._take(place, group, message)
+                if group.id == REGISTRY_GROUP:
+                    _check_level(message, self._level)
+                if not isinstance(message, raft.InstallSnapshot):
+                    group.step(message)
+                elif why := group.offer(message, partial(self._end, place)):
+                    raise ImpossibleMessage(why)
         elif frame.kind == FrameKind.VOTE_REQUEST:
             self._early[frame.group, message.sender] = self._time.monotonic_ms(), frame
             self._early.move_to_end((frame.group, message.sender))
             if len(self._early) > _EARLY_MAX:
                 self._early.popitem(last=False)
 
-    def _take(self, place: int, group: Group, message: raft.Message) -> None:
-        if group.id == REGISTRY_GROUP and isinstance(message, raft.Append):
-            _check_level(message, self._level)
-        if not isinstance(message, raft.InstallSnapshot):
-            group.step(message)
-        elif why := group.offer(message, partial(self._end, place)):
-            raise ImpossibleMessage(why)
+    def _overhear(self, group: Group, message: raft.Message) -> None:
+        """Let a group that takes no part hear what is sent to it."""
+        if group.id == REGISTRY_GROUP and message.to > group.voter:
+            if group.knows_its_voter:
+                self._findings.append(RegistryRejoins(message.to))
+                return
+            group.voter = message.to
+        group.overheard.take(message)
 
     # -- time --------------------------------------------------------------------------------
 
@@ -264,7 +266,7 @@ class Peers:
             self._multi.tick(elapsed)
             self._serve()
 
-    def advance(self) -> None:
+    def send_beats(self) -> None:
         """Send the beats that are due, after all that was said to groups one by one."""
         if links := self._links.up:
             for place, message in self._multi.take_beats():
@@ -283,9 +285,9 @@ class Peers:
             self._groups[id].advance()
 
 
-def _check_level(message: raft.Append, level: int) -> None:
+def _check_level(message: raft.Message, level: int) -> None:
     """Raise `ImpossibleMessage` for an entry that lets what is not read here be written."""
-    for entry in message.entries:
+    for entry in message.entries if isinstance(message, raft.Append) else ():
         record = stored_in(entry).control
         if isinstance(record, LevelRaised) and record.level > level:
             raise ImpossibleMessage(
@@ -302,22 +304,26 @@ def _check_term(node: raft.Node, term: int) -> None:
 def _check(node: raft.Node, message: raft.Message) -> None:
     """Raise `ImpossibleMessage` for what no replica that follows Raft says to this one."""
     _check_term(node, message.term)
-    terms: tuple[int, ...] = ()
-    index = 0
+    if isinstance(message, raft.AppendReply):  # as half of them are
+        return
+    terms, index = [message.term], 0
     match message:
         case raft.VoteRequest():
-            terms = (message.last_term,)
+            terms.insert(0, message.last_term)
             index = message.last_index
         case raft.Append():
-            terms = (message.prev_term, *(entry.term for entry in message.entries))
+            terms = [message.prev_term]
+            for entry in message.entries:
+                terms.append(entry.term)
+            terms.append(message.term)
             index = max(message.commit, message.prev_index)
         case raft.InstallSnapshot():
             meta = message.snapshot
-            terms = (meta.base_term, meta.term)
+            terms = [meta.base_term, meta.term, message.term]
             index = meta.index
             if meta.base_index > meta.index or message.position > meta.size:
                 raise ImpossibleMessage("a snapshot begins behind its end")
-    if any(earlier > later for earlier, later in pairwise((*terms, message.term))):
+    if sorted(terms) != terms:
         raise ImpossibleMessage("the terms of its log do not rise to the term of its sender")
     if index > node.last_index + _INDEXES_AHEAD_MAX:
         raise ImpossibleMessage(
