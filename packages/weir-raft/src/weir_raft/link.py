@@ -128,11 +128,9 @@ class Inward:
         self.answered = 0
         self.promised = 0
 
-    def reply(self, fence_bound: int) -> BeatReply | None:
-        """The answer to the newest beat, once."""
+    def reply(self, fence_bound: int) -> BeatReply:
+        """The answer that is owed to the newest beat."""
         number, self.owed = self.owed, 0
-        if not number:
-            return None
         fence = min(self.fence, fence_bound)
         self.answered, self.promised = number, fence
         return BeatReply(number, self.version, tuple(self.dropped.items()), fence)

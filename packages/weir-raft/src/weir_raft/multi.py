@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weir_raft.context import Clock, Contact, NodeContext, Pledge
+from weir_raft.context import NEVER, Clock, Contact, NodeContext, Pledge
 from weir_raft.errors import HostError
 from weir_raft.ground import Ground
 from weir_raft.leader import Leader
@@ -147,7 +147,8 @@ class Multi:
         """
         if not (self.beats_wanted or self.asking):
             return []
-        self._seats.settle()
+        if self._seats.active:
+            self._seats.settle()
         self.asking.clear()
         clock, reading = self._clock, self._seats.reading
         due = clock.now >= self._beat_at
@@ -165,11 +166,11 @@ class Multi:
                 self._owes = self._owes or link.inward.owed > 0
                 self.beats_wanted = self._owes
                 continue
-            reply = link.inward.reply(self.fence_bound)
-            if reply is not None:
+            if link.inward.owed:
+                reply = link.inward.reply(self.fence_bound)
                 self._pledge.raise_to(reply.fence)
                 beats.append((peer, reply))
-            if due or any(group in link.outward.led for group in asking):
+            if due or (asking and not link.outward.led.keys().isdisjoint(asking)):
                 beat = link.outward.beat(clock.round, self.fence_asked)
                 if beat is not None:
                     beats.append((peer, beat))
@@ -208,7 +209,7 @@ class Multi:
             if not isinstance(state, Leader) or not _is_settled(ground, state):
                 return 0
             seat.settled = state  # for as long as it leads: this is asked for all groups in a row
-        if seat.configuration is not ground.configuration or seat.state is not state:
+        if seat.configuration is not ground.history.newest or seat.state is not state:
             self._seats.settle()
         asked, bound = self.fence_asked, self.fence_bound
         own = bound if bound < asked else asked
@@ -216,10 +217,13 @@ class Multi:
             self._pledge.raise_to(own)
         if not seat.peers:  # alone, as on a single node, where all groups are asked in a row
             return own
-        return min(
-            committed_index([link.outward.promises(group) if link else own for link in half])
-            for half in seat.halves
-        )
+        fence = NEVER
+        for half in seat.halves:
+            promised = []
+            for link in half:
+                promised.append(link.outward.promises(group) if link else own)
+            fence = min(fence, committed_index(promised))
+        return fence
 
     # Links
 
@@ -256,7 +260,8 @@ class Multi:
 
     def step_link(self, peer: int, message: LinkMessage) -> None:
         """Take what came from `peer`."""
-        self._seats.settle()
+        if self._seats.active:
+            self._seats.settle()
         link = self._seats.link(peer)
         if isinstance(message, Beat):
             self._beat_came(link, message)

@@ -304,7 +304,7 @@ class Shard:
         if self._stopping and self._set.handed_over:
             self._admission.is_closed = True
             self._stop()
-        return self._outbox.take()
+        return self._outbox.take() if self._outbox.effects else []
 
     def _hold_reads(self) -> None:
         """Let the host stop reading from peers, or go on, by how much is in memory."""

@@ -88,9 +88,9 @@ class Group:
     """Moves one group forward: proposals into the log, committed entries into the machine."""
 
     __slots__ = ("_advancing", "_awaited", "_configuration", "_findings", "_halt", "_incoming",
-                 "_is_paused", "_reads", "_replicas", "_rounds", "_supply", "cut_off", "id",
-                 "is_over", "is_placed_elsewhere", "log", "machine", "node", "overheard", "past",
-                 "voter")  # fmt: skip
+                 "_is_paused", "_reads", "_replicas", "_rounds", "_supply", "cut_off", "damage",
+                 "id", "is_over", "is_placed_elsewhere", "log", "machine", "node", "overheard",
+                 "past", "voter")  # fmt: skip
 
     machine: Machine
 
@@ -131,6 +131,8 @@ class Group:
         self._incoming = Incoming(past.log, context.reads)
         #: Why it stopped since it was opened, if it did.
         self._halt: ReplicaHalt | None = None
+        #: What this group lost that it needs to go on, or met and cannot apply; None if nothing.
+        self.damage: Damaged | None = past.damage
         #: Whether this node has let go of the group.
         self.is_over = False
         #: As of the applied index: what Raft has in force may be an entry that goes again.
@@ -148,11 +150,6 @@ class Group:
             if campaign:
                 self.node.campaign()
             self.advance()
-
-    @property
-    def damage(self) -> Damaged | None:
-        """What this group lost that it needs to go on, or met and cannot apply; None if nothing."""
-        return self.past.damage or self._halt
 
     @property
     def leads(self) -> bool:
@@ -369,7 +366,7 @@ class Group:
         try:
             while self._halt is None and node.touched and (ready := node.take()) is not None:
                 self._do(ready)
-                if ready.committed:
+                if ready.committed and node.touched:
                     room -= _cost(ready.committed)
                     if room <= 0:  # whoever was away may have an hour to apply
                         return self._pause()
@@ -402,7 +399,7 @@ class Group:
                 return
         if ready.reads or ready.loads or ready.wants_snapshot:
             self._serve(ready)
-        elif ready.committed and self._rounds.waiting:
+        elif ready.committed and self._rounds.confirmed:
             self._rounds.applied(self.node.applied_index)
 
     def _apply(self, entry: raft.Entry) -> bool:
@@ -421,7 +418,7 @@ class Group:
 
     def _stop(self, what: str, error: Exception) -> None:
         """Take no part any more: what is here may be half changed, and is not to be believed."""
-        self._halt = ReplicaHalt(self.id, what, error)
+        self.damage = self._halt = ReplicaHalt(self.id, what, error)
         # A leader before this term does not know what this one acknowledged in it.
         self.overheard = Rejoin(self.node.term)
         if self.node.role is raft.Role.LEADER:
@@ -452,7 +449,7 @@ class Group:
 
     def _serve(self, ready: raft.Ready) -> None:
         for read in ready.reads:
-            self._rounds.confirmed(read)
+            self._rounds.confirm(read)
         self._rounds.applied(self.node.applied_index)
         for load in ready.loads:
             self._supply.load(load)

@@ -62,14 +62,15 @@ class Proposals(Generic[Proposed, BarrierWaiter]):
 class Rounds:
     """The reads of one group that wait for their round, or for an entry to be applied."""
 
-    __slots__ = ("_asked", "_confirmed", "_next")
+    __slots__ = ("_asked", "_next", "confirmed")
 
     def __init__(self) -> None:
         """Begin with none."""
         self._next = 1
         self._asked: dict[int, Then] = {}
-        #: Indices rise, for rounds end in the order in which they began.
-        self._confirmed: deque[tuple[int, Then]] = deque()
+        #: Reads whose round is over, and the entry that each waits for. Indices rise, for rounds
+        #: end in the order in which they began.
+        self.confirmed: deque[tuple[int, Then]] = deque()
 
     def begin(self, node: raft.Node, then: Then) -> bool:
         """Ask for a round, or answer at once where no other node could know better; return whether
@@ -89,26 +90,21 @@ class Rounds:
             return False
         return True
 
-    def confirmed(self, read: raft.ReadState) -> None:
+    def confirm(self, read: raft.ReadState) -> None:
         """A round is over."""
         then = self._asked.pop(read.context, None)
         if then is not None:
-            self._confirmed.append((read.index, then))
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a read that was confirmed waits for an entry."""
-        return bool(self._confirmed)
+            self.confirmed.append((read.index, then))
 
     def applied(self, index: int) -> None:
         """Serve what may be served once entry `index` is applied."""
-        while self._confirmed and self._confirmed[0][0] <= index:
-            self._confirmed.popleft()[1](None)
+        while self.confirmed and self.confirmed[0][0] <= index:
+            self.confirmed.popleft()[1](None)
 
     def lose(self, error: NotLeader) -> None:
         """This node leads no more: whoever leads next must be asked."""
         asked, self._asked = self._asked, {}
-        confirmed, self._confirmed = self._confirmed, deque()
+        confirmed, self.confirmed = self.confirmed, deque()
         for then in (*(then for _, then in confirmed), *asked.values()):
             then(error)
 

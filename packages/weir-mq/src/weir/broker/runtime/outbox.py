@@ -35,14 +35,15 @@ class Caller(msgspec.Struct, frozen=True):
 class Outbox:
     """Collects the effects of one `handle` call, in order, and counts what is not answered yet."""
 
-    __slots__ = ("_budget", "_effects", "_open", "_together_ms", "_touched", "_welcomes",
-                 "counts", "kept")  # fmt: skip
+    __slots__ = ("_budget", "_open", "_together_ms", "_touched", "_welcomes",
+                 "counts", "effects", "kept")  # fmt: skip
 
     def __init__(self, budget: Budget) -> None:
         """Begin empty; messages on their way to peers are charged to `budget`."""
         self._budget = budget
         self.counts = Counts()
-        self._effects: list[Effect] = []
+        #: All since the last `take`, in order.
+        self.effects: list[Effect] = []
         self._open: dict[int, int] = {}
         self._touched: dict[int, dict[int, None]] = {}
         #: By session, welcomes that wait for the confirm that follows, the oldest first; and until
@@ -100,14 +101,14 @@ class Outbox:
         """Append an effect."""
         if self._welcomes and isinstance(effect, Hangup) and effect.session in self._welcomes:
             self.send(effect.session)
-        self._effects.append(effect)
+        self.effects.append(effect)
 
     def send(self, session: int, *buffers: Buffer) -> None:
         """Send bytes to a peer, if it is still there."""
         if session in self._open:
             if self._welcomes and (waited := self._welcomes.pop(session, None)) is not None:
                 buffers = (waited[1], *buffers)
-            self._effects.append(Send(session, buffers))
+            self.effects.append(Send(session, buffers))
 
     def answer(self, replies: dict[int, bytes]) -> None:
         """Send many peers bytes, each its own."""
@@ -118,9 +119,9 @@ class Outbox:
                 waited = welcomes.pop(session, None)
                 found[session] = reply if waited is None else waited[1] + reply
         if len(found) > 1:
-            self._effects.append(Answers(found))
+            self.effects.append(Answers(found))
         else:
-            self._effects += [Send(session, (reply,)) for session, reply in found.items()]
+            self.effects += [Send(session, (reply,)) for session, reply in found.items()]
 
     def welcome(self, session: int, welcome: bytes, now_ms: int) -> None:
         """Let a welcome wait for the confirm that follows: it goes out with it, or by `let_out`."""
@@ -151,7 +152,7 @@ class Outbox:
             if session in self._welcomes:
                 self.send(session)
             self._budget.take(len(buffer))
-            self._effects.append(Send(session, (buffer,), len(buffer)))
+            self.effects.append(Send(session, (buffer,), len(buffer)))
 
     def reply(self, caller: Caller, reply: Reply) -> None:
         """Answer a request; nobody hears it if the peer is gone."""
@@ -164,7 +165,7 @@ class Outbox:
         buffers = encode_reply(reply, caller.opcode, caller.correlation)
         if isinstance(reply, Confirm):  # the most there are
             self.counts.confirmed(reply.duplicate)
-            self._effects.append(Send(caller.session, buffers))
+            self.effects.append(Send(caller.session, buffers))
             return
         charged = 0
         if isinstance(reply, _WITH_MESSAGES):
@@ -179,7 +180,7 @@ class Outbox:
             self.counts.refused[reply.code] += 1
         if charged:
             self._budget.take(charged)
-        self._effects.append(Send(caller.session, buffers, charged))
+        self.effects.append(Send(caller.session, buffers, charged))
 
     def refuse(self, caller: Caller, error: Refused) -> None:
         """Answer a request with a numbered refusal."""
@@ -187,7 +188,7 @@ class Outbox:
 
     def take(self) -> list[Effect]:
         """Return all effects since the last call, in order."""
-        effects, self._effects = self._effects, []
+        effects, self.effects = self.effects, []
         return effects
 
 

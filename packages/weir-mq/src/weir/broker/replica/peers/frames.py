@@ -25,7 +25,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import chain
+from itertools import chain, starmap
 from typing import Any, NamedTuple
 
 import weir_raft as raft
@@ -149,10 +149,10 @@ def pack_link(message: Told) -> tuple[Buffer, ...]:
         head = _BEAT.pack(
             message.number, message.version, message.fence, message.led is not None, len(led)
         )
-        return framed(FrameKind.BEAT, 0, head + b"".join(_LED.pack(*one) for one in led))
+        return framed(FrameKind.BEAT, 0, head + b"".join(starmap(_LED.pack, led)))
     dropped = message.dropped
     head = _BEAT_REPLY.pack(message.number, message.version, message.fence, len(dropped))
-    return framed(FrameKind.BEAT_REPLY, 0, head + b"".join(_DROPPED.pack(*one) for one in dropped))
+    return framed(FrameKind.BEAT_REPLY, 0, head + b"".join(starmap(_DROPPED.pack, dropped)))
 
 
 def unpack(frame: LinkFrame) -> m.Message:

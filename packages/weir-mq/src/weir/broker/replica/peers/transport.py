@@ -63,9 +63,9 @@ _WALL_MS_MAX = milliseconds_of(STAMP_FAR)
 class Peers:
     """Joins the groups of a shard to their replicas on other nodes."""
 
-    __slots__ = ("_disks", "_early", "_election_ms", "_findings", "_groups", "_level", "_links",
-                 "_multi", "_node", "_outbox", "_refill", "_slots", "_tell_ms", "_ticked", "_time",
-                 "_told_need", "late_ms")  # fmt: skip
+    __slots__ = ("_disks", "_early", "_election_ms", "_fence_max", "_findings", "_groups",
+                 "_level", "_links", "_multi", "_node", "_outbox", "_refill", "_slots", "_tell_ms",
+                 "_ticked", "_time", "_told_need", "late_ms")  # fmt: skip
 
     def __init__(
         self,
@@ -98,6 +98,8 @@ class Peers:
         #: When so much time has passed unnoticed that others may have chosen new leaders.
         self.late_ms = self._ticked + election_ms
         self._tell_ms = 0
+        #: Whoever asks for a promise up to here need not be doubted; looked up anew with each tick.
+        self._fence_max = 0
         #: Whether it was told that this node takes no publishes.
         self._told_need = False
         #: Of each group that is not here, who seeks to lead it, and since when.
@@ -197,17 +199,18 @@ class Peers:
     def _check_link(self, message: raft.LinkMessage) -> None:
         """Raise `ImpossibleMessage` for a term or a promise that cannot be true."""
         self._check_fence(message.fence)
-        if isinstance(message, raft.Beat):
-            terms = [(group, term) for group, term, _ in message.led or ()]
-        else:
-            terms = [*message.dropped]
-        for number, term in terms:
+        rows: Sequence[tuple[int, ...]]
+        rows = message.led or () if isinstance(message, raft.Beat) else message.dropped
+        for number, term, *_ in rows:
             if (group := self._groups.get(number)) is not None:
                 _check_term(group.node, term)
 
     def _check_fence(self, fence: int) -> None:
+        if fence <= self._fence_max:
+            return
         latest = max(self._time.wall_ms(), self._time.own_ms()) + _FENCE_AHEAD_MS_MAX
-        if fence > stamp_at(latest):
+        self._fence_max = stamp_at(latest)
+        if fence > self._fence_max:
             raise ImpossibleMessage(
                 "a promised stamp is more than a day ahead of this clock: see that the clocks of "
                 "both nodes are right"
@@ -252,6 +255,7 @@ class Peers:
         now = self._time.monotonic_ms()
         elapsed, self._ticked = now - self._ticked, now
         self.late_ms = now + self._election_ms
+        self._fence_max = 0
         self._slots.tick()
         self._refill.tick()
         self._time.look()
