@@ -61,6 +61,8 @@ class Multi:
         #: The highest fence this side promises to whoever asks, itself included. The host makes it
         #: durable first; a host that starts again gives it to its nodes as Config.fence.
         self.fence_bound = 0
+        #: How often what fenced() says may have changed, but for elections and configurations.
+        self.fence_changes = 0
 
     def context(self, group: int) -> NodeContext:
         """Return what to make the node of a group with that is to be added; others do not tick it.
@@ -178,7 +180,9 @@ class Multi:
 
     def ask(self, fence: int) -> None:
         """Ask all who follow a leader here to promise `fence`; beats that say so go out at once."""
-        self.fence_asked = max(self.fence_asked, fence)
+        if fence > self.fence_asked:
+            self.fence_asked = fence
+            self.fence_changes += 1
         self.fence_wanted = max(self.fence_wanted, fence)
         self._beat_at = 0
         self.beats_wanted = True
@@ -191,7 +195,9 @@ class Multi:
 
     def raise_bound(self, bound: int) -> None:
         """Promise fences up to `bound`, which is durable: who asked for more is answered again."""
-        self.fence_bound = max(self.fence_bound, bound)
+        if bound > self.fence_bound:
+            self.fence_bound = bound
+            self.fence_changes += 1
         self._owes = self.beats_wanted = True
         for link in self._seats.links.values():
             link.inward.answer_again(self.fence_bound)
@@ -238,6 +244,7 @@ class Multi:
             if isinstance(seat.state, Leader):
                 self._seats.lead(seat, seat.state)
         link.outward.start_again()
+        self.fence_changes += 1
         for group in link.outward.led:
             self._seats.ask_again(link, group)
         self._beat_at = 0
@@ -260,9 +267,10 @@ class Multi:
 
     def step_link(self, peer: int, message: LinkMessage) -> None:
         """Take what came from `peer`."""
-        if self._seats.active:
-            self._seats.settle()
-        link = self._seats.link(peer)
+        seats = self._seats
+        if seats.active:
+            seats.settle()
+        link = seats.links.get(peer) or seats.link(peer)
         if isinstance(message, Beat):
             self._beat_came(link, message)
         else:
@@ -313,9 +321,12 @@ class Multi:
                 return  # it was said to another life of this host
         outward.contact.heard_at = self._clock.now
         outward.silent = False
-        outward.promised, outward.answered = reply.fence, reply.version
+        if (outward.promised, outward.answered) != (reply.fence, reply.version):
+            outward.promised, outward.answered = reply.fence, reply.version
+            self.fence_changes += 1
         outward.number = reply.number
-        self._dropped(link, dict(reply.dropped))
+        if outward.dropped or reply.dropped:
+            self._dropped(link, dict(reply.dropped))
         for group, leader in list(self._seats.reading.items()):
             if outward.confirms(group, reply):
                 for id, member in leader.members.items():
@@ -329,8 +340,7 @@ class Multi:
         """Some groups are not followed at the peer: it says nothing for their members there."""
         outward = link.outward
         before, outward.dropped = outward.dropped, dropped
-        if not before and not dropped:
-            return
+        self.fence_changes += before.keys() != dropped.keys()
         for group in before.keys() - dropped.keys():
             self._seats.set_contacts(group, link.peer, outward.contact)
         for group, term in dropped.items():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import weir_raft as raft
-from weir.broker.barriers.barriers import Promises
+from weir.broker.barriers.promises import Promises
 from weir.model.stamp import stamp_at
 from weir.order.barrier import Barrier, Bound, barrier_at
 from weir.order.clock import Highest, HybridClock
@@ -115,7 +115,7 @@ class OrderedActor(Actor):
         self.passed_ms += elapsed_ms
         self.extend_bound()
         super().tick(elapsed_ms)
-        self._promises.advance()
+        self._promises.pursue()
 
     def sync(self, count: int) -> None:
         """Make writes durable; bounds later than all else, for nothing waits for them."""
@@ -172,7 +172,7 @@ class OrderedActor(Actor):
     def ask(self) -> None:
         """Ask everybody to promise that nothing is stamped up to now, and stamp nothing there."""
         self._promises.ask(stamp_at(self.wall_ms))
-        self._promises.advance()
+        self._promises.pursue()
 
     def hand_out(self) -> Barrier:
         """Tell readers how far the order is complete."""

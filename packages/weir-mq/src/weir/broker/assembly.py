@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import weir_raft as raft
 from weir.broker.api.settings import Identity, Layout, ShardSettings
-from weir.broker.barriers.barriers import Orders
+from weir.broker.barriers.barriers import TotalOrder
 from weir.broker.brokerset import BrokerSet
 from weir.broker.devices.requests import Devices
 from weir.broker.forwarding.routes import Routes
@@ -90,7 +90,7 @@ class Cluster(NamedTuple):
 class Services(NamedTuple):
     """What peers may ask for."""
 
-    orders: Orders
+    orders: TotalOrder
     coordinator: Coordinator
     listing: Listing
     sweep: Sweep
@@ -193,7 +193,7 @@ def _services(
     topics, _, shared, _ = partitions
     sessions, _, trunks, registry, brokerset = cluster
     access, passing = settings.access, trunks.passing
-    orders = Orders(
+    orders = TotalOrder(
         topics, registry, passing, layout, shared, replication.multi, replication.writers
     )  # fmt: skip
     listing = Listing(topics, registry, trunks, shared)

@@ -219,7 +219,7 @@ class Shard:
             case ev.PeerSent(place, messages):
                 self._peers.received(place, messages)
             case ev.Closed(session):
-                self._orders.closed(session)
+                self._orders.session_closed(session)
                 self._reception.closed(session)
             case ev.TrunkOpened() | ev.TrunkClosed() | ev.PassedBack():
                 self._of_trunk(event)
@@ -250,14 +250,14 @@ class Shard:
     def _of_trunk(self, event: ev.TrunkOpened | ev.TrunkClosed | ev.PassedBack) -> None:
         self._neighbours.handle(event)
         if isinstance(event, ev.TrunkClosed):
-            self._orders.cut(event.shard)
+            self._orders.trunk_closed(event.shard)
             self._coordinator.trunk_closed(event.shard)
 
     def _tick(self) -> None:
         self._peers.tick()  # first: nobody here is told anything by who leads no more
         self._watch_registry()
         self._shared.tick()
-        self._orders.tick()
+        self._orders.check_deadlines()
         self._coordinator.check_deadlines()
         self._listing.tick()
         self._devices.receivers.retry_due()
@@ -292,7 +292,7 @@ class Shard:
             self._groups.advance()
         if self._shared.reports.answers:
             self._coordinator.take_reports()
-        self._orders.advance()
+        self._orders.proceed()
         for writer in self.writers:
             writer.advance()
         if self._findings or self._resumed:

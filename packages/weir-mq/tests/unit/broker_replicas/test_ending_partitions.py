@@ -209,7 +209,7 @@ def test_who_ends_a_partition_is_told_when_that_takes_long(
 
 def test_a_topic_that_is_deleted_meanwhile(trio: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trio.topic("t", 2)
-    monkeypatch.setattr(Ends, "advance", lambda self: None)
+    monkeypatch.setattr(Ends, "end_partitions", lambda self: None)
     registry = trio.leader(0)
     number = registry.ask(a.EndPartition("t", 1))
     trio.run(500)

@@ -8,14 +8,13 @@ from typing import cast
 
 import weir_raft as raft
 from weir.broker.api.events import TICK_MS
+from weir.broker.barriers.barriers import BarrierAnswers
 from weir.broker.barriers.membership import Growth
-from weir.broker.barriers.topic_order import Domain, Led, Plan, Planner, Scope
-from weir.broker.partition import leader
-from weir.broker.partition.context import Surroundings
+from weir.broker.barriers.topic_order import Led, Plan, Planner, Scope, TopicOrder
+from weir.broker.partition.context import VisibleConfirm
 from weir.broker.partition.leader import PartitionLeader
 from weir.broker.partition.partition import Partition
 from weir.broker.replica.raft_storage import LogStorage
-from weir.broker.runtime.outbox import Caller
 from weir.broker.state.state import PartitionState
 from weir.model.ids import group_of
 from weir.model.stamp import stamp_at
@@ -25,7 +24,7 @@ from weir.order.clock import HybridClock
 from weir.order.merge import Merge
 from weir.order.roster import Roster
 from weir.protocol.client.barriers import ReportJoined
-from weir.protocol.client.messages import Barriers, Confirm
+from weir.protocol.client.messages import Barriers
 from weir.testing.simulator.world import MS, SECOND
 from weir_lab.sim.mutants.planting import Patch, mutant
 from weir_lab.sim.mutants.replication import ALL
@@ -120,13 +119,13 @@ def a_partition_takes_messages_before_it_has_joined(patch: Patch) -> None:
     (counterexample 6).
     """
 
-    def advance(self: Growth) -> None:
+    def join_partitions(self: Growth) -> None:
         for topic in map(self._topics.catalog.by_id, list(self._topics.catalog.growing)):
             assert topic is not None  # it grows
             for partition in range(topic.partitions, topic.joining):
                 self._tell(ReportJoined(topic.id, partition, 0))
 
-    patch.setattr(Growth, "advance", advance)
+    patch.setattr(Growth, "join_partitions", join_partitions)
 
 
 @mutant(seed=10, breaks=_BARRIER, shape=ORDER)
@@ -189,7 +188,7 @@ def a_barrier_without_its_offset(patch: Patch) -> None:
 def a_register_a_node(patch: Patch) -> None:
     """There is a register a partition, and never one a node (counterexample 4)."""
 
-    def see(self: Domain, led: Sequence[Led], fenced: Callable[[int], int], stamp: int) -> int:
+    def see(self: TopicOrder, led: Sequence[Led], fenced: Callable[[int], int], stamp: int) -> int:
         barriers = {one: one.leading.barrier(fenced(one.group)) for one in self.plan.led}
         highest = max((barrier.stamp for barrier in barriers.values()), default=0)
         self.take((one.partition, highest, barriers[one].through) for one in led)
@@ -197,17 +196,17 @@ def a_register_a_node(patch: Patch) -> None:
             self.learn(one.state.roster)
         return 0 if highest >= stamp else len(led)
 
-    patch.setattr(Domain, "see", see)
+    patch.setattr(TopicOrder, "see", see)
 
 
 @mutant(seed=0, breaks={"BarrierHolds"}, shape=ORDER)
 def visible_once_it_is_committed(patch: Patch) -> None:
     """Visible is what nothing can come before any more, in no partition (DESIGN §5 Produce)."""
 
-    def tell(shared: Surroundings, group: int, caller: Caller, reply: Confirm) -> None:
-        shared.outbox.reply(caller, reply)
+    def confirm_visible(self: BarrierAnswers, one: VisibleConfirm) -> None:
+        self._outbox.reply(one.caller, one.confirm)
 
-    patch.setattr(leader, "_when_visible", tell)
+    patch.setattr(BarrierAnswers, "confirm_visible", confirm_visible)
 
 
 @mutant(seed=0, breaks=_BARRIER, shape=ORDER)

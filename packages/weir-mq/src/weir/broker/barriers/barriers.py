@@ -1,14 +1,9 @@
-"""A shard's part in the one order of each topic: who asks how far it is complete, what they are
+"""A shard's part in the total order of each topic: who asks how far it is complete, what they are
 told.
 
 The shard that is asked looks at what it leads, and asks each other shard that leads some, in one
-question that is answered once all are there, or when its time is up. So nothing flows but between
+query that is answered once all are there, or when its time is up. So nothing flows but between
 those who ask and those who lead (DESIGN §5 Aggregation).
-
-What this shard's leaders promise, and what its voters do, is one number for all groups that are led
-over a link, and nothing flows but while somebody asks (DESIGN §5 Barrier safety). Many who ask
-share a question: the next one goes out once all have answered the last, or after
-`PROMISE_EVERY_MS`.
 """
 
 from __future__ import annotations
@@ -16,32 +11,32 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import weir_raft as raft
 from weir.broker.api.settings import Layout
 from weir.broker.barriers.membership import Ends, Growth
+from weir.broker.barriers.promises import Bounded, Promises
 from weir.broker.barriers.topic_order import (
     ANYTIME,
     BarrierWaiter,
     BarrierWaiters,
-    Domain,
     Planner,
     Scope,
+    TopicOrder,
 )
 from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.metadata.registry import Registry
-from weir.broker.partition.context import Surroundings
+from weir.broker.partition.context import Surroundings, VisibleConfirm
 from weir.broker.partition.topics import Topics
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
-from weir.errors import Refused, UnknownTopic
+from weir.errors import Refused, Unavailable, UnknownTopic
 from weir.model.ids import topic_of
-from weir.model.limits import MAX_AHEAD_MS, PROMISE_EVERY_MS, WAIT_MS_MAX
+from weir.model.limits import MAX_AHEAD_MS, WAIT_MS_MAX
 from weir.model.stamp import stamp_at
 from weir.model.topic import Topic
-from weir.order.barrier import Bound
-from weir.order.clock import Highest, Time
+from weir.order.clock import Time
 from weir.protocol.client.barriers import AskBarriers, Barriers, ReportEnded, ReportJoined
 from weir.protocol.client.codec import decode_reply
 from weir.protocol.client.declaration import opcode_of
@@ -55,98 +50,7 @@ _LATE_MS = 1_000
 _FORGET_MS = 60_000
 #: Who is to be told when a batch is visible is told by then that it is not.
 VISIBLE_MS_MAX = 10_000
-
-
-class Bounded(Protocol):
-    """A log of this shard: promises of its voters are bounded by what lies in it."""
-
-    @property
-    def bound(self) -> Bound:
-        """How far they may go."""
-
-    def extend_bound(self) -> None:
-        """Write how far promises may go, unless there is enough in hand."""
-
-
-class Promises:
-    """Lets all clocks of this shard go above a stamp, and asks the voters to remember that."""
-
-    __slots__ = ("_asked_ms", "_highest", "_logs", "_multi", "_next", "_time", "_wanted", "fenced")
-
-    def __init__(
-        self, multi: raft.Multi, highest: Highest, logs: Sequence[Bounded], time: Time
-    ) -> None:
-        """Nobody asks for anything yet; what was promised before this start holds."""
-        self._multi = multi
-        #: Returns the highest stamp that the voters of a group led here promised to stand by.
-        self.fenced: Callable[[int], int] = multi.fenced
-        self._highest = highest
-        self._logs = logs
-        self._time = time
-        #: What is to be promised next, and when the last question went out.
-        self._next = 0
-        self._asked_ms = -PROMISE_EVERY_MS
-        #: The highest fence that anybody asked for, when bounds were last looked at.
-        self._wanted = 0
-        multi.raise_bound(self._bound())
-
-    def ask(self, stamp: int) -> None:
-        """Promise that nothing is stamped at or below `stamp`, or the time if that is later, by any
-        leader here from now on. What lies too far ahead is promised as far as a client may see.
-        """
-        wall = self._time.wall_ms()
-        self._next = max(stamp_at(wall), min(stamp, stamp_at(wall + MAX_AHEAD_MS)), self._next)
-        self._go_on()
-
-    @property
-    def unheard(self) -> int:
-        """The lowest stamp that no clock here gave, and that nobody was asked for."""
-        return max(self._highest.stamp, self._multi.fence_asked) + 1
-
-    def ask_again(self) -> None:
-        """Somebody waits for what was asked: the answers may have been less than that, or lost."""
-        self._next = max(self._next, stamp_at(self._time.wall_ms()), self._multi.fence_asked + 1)
-        self._go_on()
-
-    @property
-    def is_due(self) -> bool:
-        """Whether `advance` has something to look at."""
-        multi = self._multi
-        wanted = multi.fence_wanted
-        return wanted > self._wanted or wanted > multi.fence_bound or self._next > multi.fence_asked
-
-    def advance(self) -> None:
-        """Ask what waited for answers to the last question, and extend bounds that are needed."""
-        self._go_on()
-        wanted = self._multi.fence_wanted
-        # A bound follows this clock, so it may take several to come to what a clock that is ahead
-        # asked for; later questions may ask for less than that, and for more than the bound.
-        if wanted > self._wanted or wanted > self._multi.fence_bound:
-            self._wanted = wanted
-            for log in self._logs:
-                log.extend_bound()
-        if self._multi.fence_bound < self._wanted:
-            self._raise_bound()
-
-    def _raise_bound(self) -> None:
-        bound = self._bound()
-        if bound > self._multi.fence_bound:
-            self._multi.raise_bound(bound)
-
-    def _bound(self) -> int:
-        return min((log.bound.durable for log in self._logs), default=0)
-
-    def _go_on(self) -> None:
-        now = self._time.monotonic_ms()
-        multi = self._multi
-        if self._next <= multi.fence_asked:
-            return
-        if now - self._asked_ms < PROMISE_EVERY_MS and not multi.all_answered:
-            return
-        self._next = max(self._next, stamp_at(self._time.wall_ms()))
-        self._asked_ms = now
-        self._highest.promised = max(self._highest.promised, self._next)
-        multi.ask(self._next)
+_AHEAD = stamp_at(MAX_AHEAD_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,301 +73,306 @@ class BarrierQuery:
 class BarrierQueries:
     """Asks the shards at other places how far topics' partitions are that they lead."""
 
-    __slots__ = ("_count", "_numbered", "_passing", "_time", "_under_way")
+    __slots__ = ("_forwarder", "_numbered", "_time", "_under_way", "newest")
 
-    def __init__(self, passing: Forwarder, time: Time) -> None:
+    def __init__(self, forwarder: Forwarder, time: Time) -> None:
         """Ask nobody yet."""
-        self._passing = passing
+        self._forwarder = forwarder
         self._time = time
-        self._count = 0
+        #: The number of the last query.
+        self.newest = 0
         self._under_way: dict[tuple[int, Scope, int], BarrierQuery] = {}
         self._numbered: dict[int, BarrierQuery] = {}
 
-    @property
-    def newest(self) -> int:
-        """The number of the last question."""
-        return self._count
-
-    def ask(self, asker: BarrierWaiter, place: int) -> None:
-        """Ask a place for what somebody waits for, unless a question is under way there that will
-        do, and is answered no later.
+    def ask(self, waiter: BarrierWaiter, place: int) -> None:
+        """Ask a place for what somebody waits for, unless a query is under way there that will do,
+        and is answered no later.
         """
-        topic, scope, stamp = asker.topic, asker.scope, asker.stamp
+        topic, scope, stamp = waiter.topic, waiter.scope, waiter.stamp
         asked = self._under_way.get((topic, scope, place))
         if asked is not None:
-            if asked.stamp <= stamp and asked.number > asker.after:
+            if asked.stamp <= stamp and asked.number > waiter.after:
                 return
             self._forget(asked)
-        self._count += 1
+        self.newest += 1
         now = self._time.monotonic_ms()
-        wait_ms = min(max(asker.deadline_ms - now, 1), _WAIT_MS_MAX)
-        question = BarrierQuery(topic, scope, place, self._count, stamp, now + wait_ms + _LATE_MS)
-        request = AskBarriers(topic, stamp, wait_ms, asker.after != ANYTIME)
+        wait_ms = min(max(waiter.deadline_ms - now, 1), _WAIT_MS_MAX)
+        query = BarrierQuery(topic, scope, place, self.newest, stamp, now + wait_ms + _LATE_MS)
+        request = AskBarriers(topic, stamp, wait_ms, waiter.after != ANYTIME)
         with suppress(Refused):  # it is asked again with the next tick
-            self._passing.ask_own(place, request, question.number)
-            self._under_way[question.key] = self._numbered[question.number] = question
+            self._forwarder.ask_own(place, request, query.number)
+            self._under_way[query.key] = self._numbered[query.number] = query
 
     def answered(self, number: int) -> BarrierQuery | None:
-        """A question is answered, or refused; return it unless nobody waits for that any more."""
-        question = self._numbered.get(number)
-        if question is not None:
-            self._forget(question)
-        return question
+        """A query is answered, or refused; return it unless nobody waits for that any more."""
+        query = self._numbered.get(number)
+        if query is not None:
+            self._forget(query)
+        return query
 
-    def lost(self, place: int) -> None:
+    def trunk_closed(self, place: int) -> None:
         """What was asked of a place has no answer any more."""
-        for question in [one for one in self._numbered.values() if one.place == place]:
-            self._forget(question)
+        for query in [one for one in self._numbered.values() if one.place == place]:
+            self._forget(query)
 
-    def tick(self) -> None:
+    def drop_late(self) -> None:
         """Wait no longer for what does not come."""
         if not self._numbered:
             return
         now = self._time.monotonic_ms()
-        for question in [one for one in self._numbered.values() if one.until_ms <= now]:
-            self._forget(question)
+        for query in [one for one in self._numbered.values() if one.until_ms <= now]:
+            self._forget(query)
 
-    def _forget(self, question: BarrierQuery) -> None:
-        del self._under_way[question.key], self._numbered[question.number]
+    def _forget(self, query: BarrierQuery) -> None:
+        del self._under_way[query.key], self._numbered[query.number]
 
 
-class Domains:
-    """Answers those who ask for the barriers of topics."""
+class BarrierAnswers:
+    """Answers those who ask for the barriers of topics, and confirms what is visible."""
 
-    __slots__ = ("_domains", "_outbox", "_planner", "_promises",
-                 "_questions", "_shared", "_time", "_topics", "askers")  # fmt: skip
+    __slots__ = ("_multi", "_orders", "_outbox", "_planner", "_promises",
+                 "_queries", "_shared", "_time", "_topics", "waiters")  # fmt: skip
 
     def __init__(
-        self, topics: Topics, promises: Promises, passing: Forwarder, layout: Layout,
-        shared: Surroundings,
+        self, topics: Topics, promises: Promises, multi: raft.Multi, forwarder: Forwarder,
+        layout: Layout, shared: Surroundings,
     ) -> None:  # fmt: skip
-        """Nobody asks yet."""
+        """Nobody asks yet; `multi` says what was promised to the groups that are led here."""
         self._topics = topics
         self._promises = promises
-        self._planner = Planner(topics, passing, layout)
+        self._multi = multi
+        self._planner = Planner(topics, forwarder, layout)
         self._shared = shared
         self._outbox = shared.outbox
         self._time = time = shared.time
         #: Who waits.
-        self.askers = BarrierWaiters()
-        self._questions = BarrierQueries(passing, time)
-        self._domains: dict[tuple[int, Scope], Domain] = {}
-        passing.listen(self._answered, opcode_of(AskBarriers))
+        self.waiters = BarrierWaiters()
+        self._queries = BarrierQueries(forwarder, time)
+        self._orders: dict[tuple[int, Scope], TopicOrder] = {}
+        forwarder.listen(self._answered, opcode_of(AskBarriers))
 
     def ask(self, session: Session, caller: Caller, request: AskBarriers) -> None:
         """Answer now or later. Raises `UnknownTopic` or `Overloaded`."""
         topic = self._topics.catalog.by_id(request.topic)
         if topic is None:
             raise _gone(request.topic)
-        self.askers.check_room()
+        self.waiters.check_room()
         scope = Scope.ALL
         if session.is_shard:
             scope = Scope.LED if session.foreign else Scope.OWN
+        wall, stamp, after = self._time.wall_ms(), request.stamp, ANYTIME
+        if request.anew or not stamp:
+            # So that only a promise that is asked for now can get there, or a commit.
+            now = stamp_at(wall)
+            stamp = max(stamp or now, min(self._promises.unheard, now + _AHEAD))
+            after = self._queries.newest
+        deadline_ms = self._time.monotonic_ms() + min(request.wait_ms, WAIT_MS_MAX)
+        self._wait(BarrierWaiter(topic.id, scope, stamp, deadline_ms, caller, after=after))
 
-        def tell(known: Barriers | None) -> None:
-            if known is None:
-                self._outbox.refuse(caller, _gone(topic.id))
-            else:
-                self._outbox.reply(caller, known)
-
-        anew = request.anew or not request.stamp
-        asker = self._asker(topic, scope, request.stamp, request.wait_ms, anew, tell)
-        asker.session = caller.session
-        self._wait(asker, topic)
-
-    def when_visible(
-        self, group: int, stamp: int, session: int, then: Callable[[bool], None]
-    ) -> None:
-        """Tell `then` once nothing can come at or below `stamp` any more in any partition of a
-        group's topic; or False when that takes too long. Raises `UnknownTopic` or `Overloaded`.
+    def confirm_visible(self, one: VisibleConfirm) -> None:
+        """Confirm a batch once nothing can come at or below its stamp any more in any partition of
+        its topic, or say that this takes too long.
         """
-        topic = self._topics.catalog.by_id(topic_of(group))
-        if topic is None:
-            raise _gone(topic_of(group))
+        topic, stamp = topic_of(one.group), one.confirm.stamp
+        try:
+            if self._topics.catalog.by_id(topic) is None:
+                raise _gone(topic)
+            self.waiters.check_room()
+        except Refused as error:
+            self._outbox.refuse(one.caller, error)
+            return
+        deadline_ms = self._time.monotonic_ms() + VISIBLE_MS_MAX
+        self._wait(BarrierWaiter(topic, Scope.ALL, stamp, deadline_ms, one.caller, one.confirm))
 
-        def tell(known: Barriers | None) -> None:
-            then(known is not None and known.reached)
+    def answer_reached(self) -> None:
+        """Tell those whose stamp is reached by all partitions, where that may have changed here."""
+        shared = self._shared
+        happened, leads = self._multi.fence_changes + shared.entries_applied, shared.leads_changed
+        for order in self._orders.values():
+            first = order.first
+            if first is None:
+                continue
+            is_news = order.looked_at != happened and bool(order.behind_here)
+            if is_news or order.planned_at[0] != leads or first.is_over:
+                self._look(order)
 
-        self.askers.check_room()
-        asker = self._asker(topic, Scope.ALL, stamp, VISIBLE_MS_MAX, False, tell)
-        asker.session = session
-        self._wait(asker, topic)
-
-    def advance(self) -> None:
-        """Tell those whose stamp is reached by all partitions."""
-        for domain in self._domains.values():
-            if domain.first is not None:
-                self._look(domain)
-
-    def tick(self) -> None:
+    def check_deadlines(self) -> None:
         """Tell those whose time is up what is known, and ask again for others."""
         now = self._time.monotonic_ms()
-        self._questions.tick()
-        for asker in self.askers.ended(now):
-            self._tell(asker, False)
-        for key, domain in list(self._domains.items()):
-            if domain.first is not None:
-                domain.planned_at = (-1, -1)  # others may lead, of which nothing is heard
-                self._look(domain)
-                self._pursue(domain, again=True)
-            elif now - domain.asked_ms >= _FORGET_MS:
-                del self._domains[key]
+        self._queries.drop_late()
+        for waiter in self.waiters.ended(now):
+            self._tell(waiter, False)
+        for key, order in list(self._orders.items()):
+            if order.next() is not None:
+                order.planned_at = (-1, -1)  # others may lead, of which nothing is heard
+                self._look(order)
+                self._pursue(order, again=True)
+            elif now - order.asked_ms >= _FORGET_MS:
+                del self._orders[key]
 
-    def closed(self, session: int) -> None:
-        """Forget a peer that is gone."""
-        self.askers.closed(session)
-
-    def cut(self, place: int) -> None:
+    def trunk_closed(self, place: int) -> None:
         """The trunk to another shard broke."""
-        self._questions.lost(place)
+        self._queries.trunk_closed(place)
 
     # -- those who wait ----------------------------------------------------------------------
 
-    def _asker(
-        self, topic: Topic, scope: Scope, stamp: int, wait_ms: int, anew: bool,
-        tell: Callable[[Barriers | None], None],
-    ) -> BarrierWaiter:  # fmt: skip
-        wall = self._time.wall_ms()
-        stamp = stamp or stamp_at(wall)
-        after = ANYTIME
-        if anew:
-            # So that only a promise that is asked for now can get there, or a commit.
-            stamp = max(stamp, min(self._promises.unheard, stamp_at(wall + MAX_AHEAD_MS)))
-            after = self._questions.newest
-        deadline = self._time.monotonic_ms() + min(wait_ms, WAIT_MS_MAX)
-        return BarrierWaiter(topic.id, scope, stamp, deadline, 0, tell, after)
+    def _wait(self, waiter: BarrierWaiter) -> None:
+        key = waiter.topic, waiter.scope
+        order = self._orders.get(key)
+        if order is None:
+            order = self._orders[key] = TopicOrder(*key)
+        order.asked_ms = now = self._time.monotonic_ms()
+        self.waiters.add(waiter)
+        order.add(waiter)
+        self._look(order)
+        if waiter.is_over:
+            return
+        self._pursue(order)  # what comes of it at once, `answer_reached` finds behind this event
+        if waiter.deadline_ms <= now:
+            self._look(order)
+            if not waiter.is_over:
+                self._tell(waiter, False)
 
-    def _wait(self, asker: BarrierWaiter, topic: Topic) -> None:
-        key = topic.id, asker.scope
-        domain = self._domains.get(key)
-        if domain is None:
-            domain = self._domains[key] = Domain(*key)
-        domain.asked_ms = now = self._time.monotonic_ms()
-        self.askers.add(asker)
-        domain.add(asker)
-        self._look(domain)
-        if not asker.is_over:
-            self._pursue(domain)
-            self._look(domain)
-        if not asker.is_over and asker.deadline_ms <= now:
-            self._tell(asker, False)
-
-    def _look(self, domain: Domain) -> None:
+    def _look(self, order: TopicOrder) -> None:
         """Tell those whose stamp is reached."""
-        while (asker := domain.first) is not None:
-            topic = self._topics.catalog.by_id(domain.topic)
-            if topic is not None and self._is_behind(domain, topic, asker):
-                return
-            self._tell(asker, True)
+        shared, multi = self._shared, self._multi
+        topic = self._topics.catalog.by_id(order.topic)
+        order.looked_at = multi.fence_changes + shared.entries_applied
+        while (waiter := order.first) is not None:
+            if waiter.is_over:
+                order.next()
+                continue
+            while topic is not None:
+                joined = len(order.roster)
+                self._take_plan(order, topic)
+                if order.is_behind(waiter, multi.fenced):
+                    return
+                if joined == len(order.roster):
+                    break  # else there is one more to look at
+            self._tell(waiter, True)
 
-    def _is_behind(self, domain: Domain, topic: Topic, asker: BarrierWaiter) -> bool:
-        while True:
-            self._plan(domain, topic)
-            joined = len(domain.roster)
-            if domain.is_behind(asker, self._promises.fenced):
-                return True
-            if joined == len(domain.roster):
-                return False  # else there is one more to look at
-
-    def _plan(self, domain: Domain, topic: Topic) -> None:
-        joined = len(domain.roster)
-        at = self._shared.leads_changed, max(topic.partitions, topic.founded_with + joined)
-        if domain.planned_at != at:
-            domain.take_plan(self._planner.plan(topic, domain.scope, joined), at)
-
-    def _tell(self, asker: BarrierWaiter, reached: bool) -> None:
-        self.askers.take(asker.number)
-        topic = self._topics.catalog.by_id(asker.topic)
+    def _tell(self, waiter: BarrierWaiter, reached: bool) -> None:
+        self.waiters.take(waiter.number)
+        topic = self._topics.catalog.by_id(waiter.topic)
+        caller, confirm = waiter.caller, waiter.confirm
+        if confirm is not None:
+            if reached and topic is not None:
+                self._outbox.reply(caller, confirm)
+            else:
+                self._outbox.refuse(caller, _not_visible())
+            return
         if topic is None:
-            asker.tell(None)
+            self._outbox.refuse(caller, _gone(waiter.topic))
             return
-        domain = self._domains[asker.topic, asker.scope]
+        order = self._orders[waiter.topic, waiter.scope]
         if not reached:  # else all was looked at of late
-            self._plan(domain, topic)
-            domain.see(domain.plan.led, self._promises.fenced, 0)
-            self._plan(domain, topic)
-        ends = tuple((partition, *end) for partition, end in sorted(domain.ends.items()))
-        asker.tell(Barriers(topic.id, domain.known(asker.stamp), domain.roster, reached, ends))
+            self._take_plan(order, topic)
+            order.see(order.plan.led, self._multi.fenced, 0)
+            self._take_plan(order, topic)
+        ends = tuple((partition, *end) for partition, end in sorted(order.ends.items()))
+        known = Barriers(topic.id, order.known(waiter.stamp), order.roster, reached, ends)
+        self._outbox.reply(caller, known)
 
-    def _pursue(self, domain: Domain, again: bool = False) -> None:
+    def _take_plan(self, order: TopicOrder, topic: Topic) -> None:
+        joined = len(order.roster)
+        at = self._shared.leads_changed, max(topic.partitions, topic.founded_with + joined)
+        if order.planned_at != at:
+            order.take_plan(self._planner.plan(topic, order.scope, joined), at)
+
+    def _pursue(self, order: TopicOrder, again: bool = False) -> None:
         """Have all partitions that are behind what is waited for promise that they get there."""
-        asker = domain.first
-        if asker is None:
+        waiter = order.first
+        if waiter is None:
             return
-        here, places = domain.to_ask()
+        here, places = order.to_ask()
         if here and again:
             self._promises.ask_again()
         elif here:
-            self._promises.ask(asker.stamp)
+            self._promises.ask(waiter.stamp)
         for place in sorted(places):
-            self._questions.ask(asker, place)
+            self._queries.ask(waiter, place)
 
     # -- answers -----------------------------------------------------------------------------
 
     def _answered(self, frame: ClientFrame) -> None:
         """Another shard says how far what it leads is."""
-        question, reply = self._questions.answered(frame.correlation), decode_reply(frame)
-        if question is None or not isinstance(reply, Barriers):
+        query, reply = self._queries.answered(frame.correlation), decode_reply(frame)
+        if query is None or not isinstance(reply, Barriers):
             return
-        domain = self._domains.get((question.topic, question.scope))
-        if domain is None:
+        order = self._orders.get((query.topic, query.scope))
+        if order is None:
             return
         # One that was not asked anew, for its time was up, says nothing of now.
-        domain.take(reply.registers, question.number * reply.reached)
-        domain.learn(reply.roster)
+        order.take(reply.registers, query.number * reply.reached)
+        order.learn(reply.roster)
         for end in reply.ends:
-            domain.learn_end(*end)
-        self._look(domain)
-        asker = domain.first
-        if asker is not None and (asker.stamp > question.stamp or asker.after >= question.number):
-            self._pursue(domain)
+            order.learn_end(*end)
+        self._look(order)
+        waiter = order.first
+        if waiter is not None and (waiter.stamp > query.stamp or waiter.after >= query.number):
+            self._pursue(order)
 
 
 def _gone(topic: int) -> UnknownTopic:
     return UnknownTopic(f"no topic has id {topic}: it was deleted, or there never was one", topic)
 
 
-class Orders:
+def _not_visible() -> Unavailable:
+    return Unavailable(
+        "it is committed, but not all of the topic's partitions have got so far, or can: send it "
+        "again to wait on"
+    )
+
+
+class TotalOrder:
     """Joins what the room has to a shard."""
 
-    __slots__ = ("_catalog", "_domains", "_ends", "_growth", "_promises", "closed", "cut")
+    __slots__ = ("_answers", "_catalog", "_ends", "_growth", "_promises", "_registry", "_shared")
 
     def __init__(
-        self, topics: Topics, registry: Registry, passing: Forwarder, layout: Layout,
+        self, topics: Topics, registry: Registry, forwarder: Forwarder, layout: Layout,
         shared: Surroundings, multi: raft.Multi, logs: Sequence[Bounded],
     ) -> None:  # fmt: skip
-        """Let partitions of `shared` be told from now on what is visible."""
+        """Nobody asks for anything yet. Partitions of `shared` say there what is to be visible."""
         self._catalog = topics.catalog
+        self._registry = registry
+        self._shared = shared
         self._promises = promises = Promises(multi, shared.highest, logs, shared.time)
-        self._domains = Domains(topics, promises, passing, layout, shared)
-        self._growth = Growth(topics, registry, passing, shared.outbox, shared.time)
-        self._ends = Ends(topics, registry, passing, shared.outbox, shared.time)
-        shared.when_visible = self._domains.when_visible
-        #: Told the number of a session that is gone, and the place of a trunk that broke.
-        self.closed = self._domains.closed
-        self.cut = self._domains.cut
+        self._answers = BarrierAnswers(topics, promises, multi, forwarder, layout, shared)
+        self._growth = Growth(topics, registry, forwarder, shared.outbox, shared.time)
+        self._ends = Ends(topics, registry, forwarder, shared.outbox, shared.time)
 
     def handlers(self) -> dict[type[Any], Callable[..., None]]:
         """Return what answers each request about orders."""
         return {
-            AskBarriers: self._domains.ask,
+            AskBarriers: self._answers.ask,
             ReportJoined: self._growth.reported,
             ReportEnded: self._ends.reported,
         }
 
-    def advance(self) -> None:
+    def session_closed(self, session: int) -> None:
+        """Forget a peer that is gone."""
+        self._answers.waiters.session_closed(session)
+
+    def trunk_closed(self, place: int) -> None:
+        """The trunk to another shard broke."""
+        self._answers.trunk_closed(place)
+
+    def proceed(self) -> None:
         """Go on with what any event may have made possible; cheap while nobody asks."""
         if self._catalog.growing:
-            self._growth.advance()
+            self._growth.join_partitions()
         if self._catalog.ending:
-            self._ends.advance()
-        if self._promises.is_due:
-            self._promises.advance()
-        if self._domains.askers.waiting:
-            self._domains.advance()
+            self._ends.end_partitions()
+        visible = self._shared.visible
+        while visible:
+            self._answers.confirm_visible(visible.popleft())
+        self._promises.pursue()
+        if self._answers.waiters.waiting:
+            self._answers.answer_reached()
 
-    def tick(self) -> None:
+    def check_deadlines(self) -> None:
         """Let nobody wait for ever."""
-        self._growth.tick()
-        self._ends.tick()
-        self._domains.tick()
+        self._registry.administration.tick()
+        self._registry.endings.tick()
+        self._answers.check_deadlines()

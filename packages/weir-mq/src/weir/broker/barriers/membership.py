@@ -12,9 +12,7 @@ on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 
 from weir.broker.forwarding.forwarder import NO_REPLY, Forwarder
 from weir.broker.metadata.registry import Registry
@@ -36,33 +34,35 @@ _REPORT_EVERY_MS = 1_000
 class Reports:
     """Tells the registry the same no more than once a second."""
 
-    __slots__ = ("_passing", "_report_ms", "_time", "_told")
+    __slots__ = ("_forwarder", "_report_ms", "_time", "_told")
 
-    def __init__(self, passing: Forwarder, time: Time) -> None:
+    def __init__(self, forwarder: Forwarder, time: Time) -> None:
         """Nothing was told yet."""
-        self._passing = passing
+        self._forwarder = forwarder
         self._time = time
         #: What the registry was told of late, and until when that will do.
         self._told: set[Request] = set()
         self._report_ms = 0
 
-    def advance(self) -> None:
+    def forget_old(self) -> None:
         """Let all be told again that is still news, if it is time."""
         if (now := self._time.monotonic_ms()) >= self._report_ms:
             self._told.clear()
             self._report_ms = now + _REPORT_EVERY_MS
 
-    def tell(self, report: Request, here: Callable[[], None]) -> None:
-        """Tell the registry, by `here` if this shard leads it."""
+    def is_due_here(self, report: Request) -> bool:
+        """Tell the registry, unless it was told of late; True if this shard leads it, so that
+        whoever reports does so by itself.
+        """
         if report in self._told:
-            return
+            return False
         self._told.add(report)
-        place = self._passing.routes.registry
+        place = self._forwarder.routes.registry
+        if place == self._forwarder.shard:
+            return True
         with suppress(Refused):  # it is told again as long as it is news
-            if place != self._passing.shard:
-                self._passing.ask_own(place, report, NO_REPLY)
-            else:
-                here()
+            self._forwarder.ask_own(place, report, NO_REPLY)
+        return False
 
 
 class Steps:
@@ -71,14 +71,14 @@ class Steps:
     __slots__ = ("_outbox", "_registry", "_reports", "_time", "_topics")
 
     def __init__(
-        self, topics: Topics, registry: Registry, passing: Forwarder, outbox: Outbox, time: Time
+        self, topics: Topics, registry: Registry, forwarder: Forwarder, outbox: Outbox, time: Time
     ) -> None:
         """Nothing is to be done yet."""
         self._topics = topics
         self._registry = registry
         self._outbox = outbox
         self._time = time
-        self._reports = Reports(passing, time)
+        self._reports = Reports(forwarder, time)
 
     def _hear(self, session: Session, caller: Caller) -> None:
         """Take another shard's report, and nobody else's. Raises `UnknownOpcode`."""
@@ -92,12 +92,12 @@ class Growth(Steps):
 
     __slots__ = ()
 
-    def advance(self) -> None:
+    def join_partitions(self) -> None:
         """Take the next step with each topic that grows."""
         growing = self._topics.catalog.growing
         if not growing:
             return
-        self._reports.advance()
+        self._reports.forget_old()
         for number in list(growing):
             topic = self._topics.catalog.by_id(number)
             first = self._topics.find(group_of(number, 0))
@@ -109,10 +109,6 @@ class Growth(Steps):
         self._hear(session, caller)
         self._registry.administration.joined(request)
 
-    def tick(self) -> None:
-        """Let nobody wait for ever."""
-        self._registry.administration.tick()
-
     def _grow(self, topic: Topic, first: Partition) -> None:
         joined = dict(first.state.roster)
         for partition in range(topic.partitions, topic.joining):
@@ -123,7 +119,9 @@ class Growth(Steps):
                 self._tell(ReportJoined(topic.id, partition, joined[partition]))
 
     def _tell(self, report: ReportJoined) -> None:
-        self._reports.tell(report, partial(self._registry.administration.joined, report))
+        if self._reports.is_due_here(report):
+            with suppress(Refused):  # it is told again as long as it is news
+                self._registry.administration.joined(report)
 
 
 class Ends(Steps):
@@ -131,12 +129,12 @@ class Ends(Steps):
 
     __slots__ = ()
 
-    def advance(self) -> None:
+    def end_partitions(self) -> None:
         """Take the next step with each partition that is to end."""
         catalog = self._topics.catalog
         if not catalog.ending:
             return
-        self._reports.advance()
+        self._reports.forget_old()
         for number in list(catalog.ending):
             topic = catalog.by_id(number)
             for end in topic.ends if topic is not None else ():
@@ -148,10 +146,6 @@ class Ends(Steps):
         """Another shard says how far a partition is. Raises `UnknownOpcode` if it is none."""
         self._hear(session, caller)
         self._registry.endings.reported(request)
-
-    def tick(self) -> None:
-        """Let nobody wait for ever."""
-        self._registry.endings.tick()
 
     def _go_on(self, topic: Topic, end: End) -> None:
         partition = 0 if end.stamp else end.partition
@@ -181,4 +175,6 @@ class Ends(Steps):
             first.leading.count_out(*end[:3])
 
     def _tell(self, report: ReportEnded) -> None:
-        self._reports.tell(report, partial(self._registry.endings.reported, report))
+        if self._reports.is_due_here(report):
+            with suppress(Refused):
+                self._registry.endings.reported(report)

@@ -17,13 +17,14 @@ from weir.broker.api.settings import Layout
 from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.partition.leader import PartitionLeader
 from weir.broker.partition.topics import Topics
+from weir.broker.runtime.outbox import Caller
 from weir.broker.state.state import PartitionState
 from weir.errors import NotLeader, Overloaded
 from weir.model.ids import group_of
 from weir.model.limits import CONNECTIONS_MAX, RETRY_AFTER_MS
 from weir.model.topic import Topic
 from weir.order.barrier import NO_BARRIER, Barrier
-from weir.protocol.client.barriers import Barriers
+from weir.protocol.client.messages import Confirm
 
 #: Deadlines of those who were told may stay in the heap, up to so many beyond the live ones.
 _SLACK = 64
@@ -53,10 +54,10 @@ class BarrierWaiter:
     scope: Scope
     stamp: int
     deadline_ms: int
-    session: int
-    #: Gets what is known; None if the topic is gone.
-    tell: Callable[[Barriers | None], None]
-    #: The number of a question: answers to it, or to earlier ones, will not do.
+    #: Who gets `Barriers`, or the `confirm` of a batch that is visible then.
+    caller: Caller
+    confirm: Confirm | None = None
+    #: The number of a query: answers to it, or to earlier ones, will not do.
     after: int = ANYTIME
     number: int = 0
     #: Whether it was told, or is gone.
@@ -64,7 +65,7 @@ class BarrierWaiter:
 
 
 class BarrierWaiters:
-    """All who wait at one shard."""
+    """All who wait at one shard, by session and by deadline."""
 
     __slots__ = ("_due", "_next", "_of", "waiting")
 
@@ -84,37 +85,38 @@ class BarrierWaiters:
                 RETRY_AFTER_MS,
             )
 
-    def add(self, asker: BarrierWaiter) -> None:
+    def add(self, waiter: BarrierWaiter) -> None:
         """Let somebody wait, and give it a number."""
         number, self._next = self._next, self._next + 1
-        asker.number = number
-        self.waiting[number] = asker
-        self._of.setdefault(asker.session, {})[number] = None
+        waiter.number = number
+        self.waiting[number] = waiter
+        self._of.setdefault(waiter.caller.session, {})[number] = None
         if len(self._due) >= 2 * len(self.waiting) + _SLACK:
             self._due = [(one.deadline_ms, n) for n, one in self.waiting.items() if n != number]
             heapq.heapify(self._due)
-        heapq.heappush(self._due, (asker.deadline_ms, number))
+        heapq.heappush(self._due, (waiter.deadline_ms, number))
 
     def take(self, number: int) -> BarrierWaiter | None:
         """Let somebody wait no more; None if it does not."""
-        asker = self.waiting.pop(number, None)
-        if asker is not None:
-            asker.is_over = True
-            numbers = self._of[asker.session]
+        waiter = self.waiting.pop(number, None)
+        if waiter is not None:
+            waiter.is_over = True
+            session = waiter.caller.session
+            numbers = self._of[session]
             del numbers[number]
             if not numbers:
-                del self._of[asker.session]
-        return asker
+                del self._of[session]
+        return waiter
 
     def ended(self, now_ms: int) -> list[BarrierWaiter]:
         """Take out those whose time is up, the earliest deadline first."""
         found = []
         while self._due and self._due[0][0] <= now_ms:
-            if (asker := self.take(heapq.heappop(self._due)[1])) is not None:
-                found.append(asker)
+            if (waiter := self.take(heapq.heappop(self._due)[1])) is not None:
+                found.append(waiter)
         return found
 
-    def closed(self, session: int) -> None:
+    def session_closed(self, session: int) -> None:
         """Forget a peer that is gone."""
         for number in list(self._of.get(session, ())):
             self.take(number)
@@ -142,12 +144,12 @@ class Plan(NamedTuple):
 class Planner:
     """Finds out where partitions are led."""
 
-    __slots__ = ("_layout", "_passing", "_topics")
+    __slots__ = ("_forwarder", "_layout", "_topics")
 
-    def __init__(self, topics: Topics, passing: Forwarder, layout: Layout) -> None:
-        """Look at what is served here, and ask `passing` about the rest."""
+    def __init__(self, topics: Topics, forwarder: Forwarder, layout: Layout) -> None:
+        """Look at what is served here, and ask the `forwarder` about the rest."""
         self._topics = topics
-        self._passing = passing
+        self._forwarder = forwarder
         self._layout = layout
 
     def plan(self, topic: Topic, scope: Scope, joined: int) -> Plan:
@@ -164,8 +166,8 @@ class Planner:
             elif scope is not Scope.LED:
                 others.append(partition)
                 with suppress(NotLeader):  # whoever asks learns by itself who leads it
-                    place = self._passing.routes.toward(group)
-                    if place != self._passing.shard:
+                    place = self._forwarder.routes.toward(group)
+                    if place != self._forwarder.shard:
                         places[partition] = place
         partitions = sorted([one.partition for one in led] + others)
         return Plan(partitions, led, others, places)
@@ -173,15 +175,16 @@ class Planner:
     def _of(self, topic: int, partitions: range, scope: Scope) -> Iterable[int]:
         if scope is not Scope.OWN:
             return partitions
-        shard, shard_of = self._passing.shard, self._layout.shard_of
+        shard, shard_of = self._forwarder.shard, self._layout.shard_of
         return [p for p in partitions if shard_of(group_of(topic, p)) == shard]
 
 
-class Domain:
-    """What is known of the partitions of one topic, and who waits until they are further."""
+class TopicOrder:
+    """The order of one topic: what is known of its partitions, and who waits for it to go on."""
 
-    __slots__ = ("_behind", "_behind_here", "_heard", "_looked_for", "_waiting", "asked_ms",
-                 "ends", "plan", "planned_at", "registers", "roster", "scope", "topic")  # fmt: skip
+    __slots__ = ("_behind", "_heard", "_looked_for", "_waiting", "asked_ms", "behind_here", "ends",
+                 "first", "looked_at", "plan", "planned_at", "registers", "roster", "scope",
+                 "topic")  # fmt: skip
 
     def __init__(self, topic: int, scope: Scope) -> None:
         """Nothing is known of a topic, by its id."""
@@ -195,15 +198,19 @@ class Domain:
         #: Where its partitions are led, as of a number of changes of leaders and of the roster.
         self.plan = Plan([], [], [], {})
         self.planned_at = (-1, -1)
-        #: By partition, the newest question in whose answer it was told.
+        #: By partition, the newest query in whose answer it was told.
         self._heard: dict[int, int] = {}
         self._waiting: list[tuple[int, int, BarrierWaiter]] = []
+        #: Who waits for the lowest stamp: nobody is told before it. It may be over since.
+        self.first: BarrierWaiter | None = None
+        #: How much had happened here when those led here were looked at last.
+        self.looked_at = -1
         #: Of whom waits for the lowest stamp: those not known to be there, here and elsewhere.
-        self._behind_here: list[Led] = []
+        self.behind_here: list[Led] = []
         self._behind: list[int] = []
         self._looked_for = _NEVER
 
-    def take(self, registers: Iterable[tuple[int, int, int]], question: int = 0) -> None:
+    def take(self, registers: Iterable[tuple[int, int, int]], query: int = 0) -> None:
         """Keep what somebody who leads, or led, said of partitions, as far as it is news: of each
         its number, a stamp, and the offset behind all that is stamped at or below that.
         """
@@ -211,8 +218,8 @@ class Domain:
         for partition, stamp, through in registers:
             if stamp > known.get(partition, NO_BARRIER).stamp:
                 known[partition] = Barrier(stamp, through)
-            if question and question > heard.get(partition, 0):
-                heard[partition] = question
+            if query and query > heard.get(partition, 0):
+                heard[partition] = query
 
     def learn(self, roster: Iterable[tuple[int, int]]) -> None:
         """Keep the longest roster: it only grows."""
@@ -232,34 +239,37 @@ class Domain:
         return [(p, max(ends[p].stamp, stamp), ends[p].through) if p in ends else (p, at, through)
                 for p, at, through in told]  # fmt: skip
 
-    def add(self, asker: BarrierWaiter) -> None:
+    def add(self, waiter: BarrierWaiter) -> None:
         """Let somebody wait."""
-        heapq.heappush(self._waiting, (asker.stamp, asker.number, asker))
+        heapq.heappush(self._waiting, (waiter.stamp, waiter.number, waiter))
+        self.first = self._waiting[0][2]
 
-    @property
-    def first(self) -> BarrierWaiter | None:
-        """Who waits for the lowest stamp: nobody is told before it."""
-        while self._waiting and self._waiting[0][2].is_over:
-            heapq.heappop(self._waiting)
-        return self._waiting[0][2] if self._waiting else None
+    def next(self) -> BarrierWaiter | None:
+        """Forget those who were told, or are gone; return who is the `first` of the others."""
+        waiting = self._waiting
+        while waiting and waiting[0][2].is_over:
+            heapq.heappop(waiting)
+        self.first = waiting[0][2] if waiting else None
+        return self.first
 
     def take_plan(self, plan: Plan, at: tuple[int, int]) -> None:
         """Go by where partitions are led now."""
         self.plan, self.planned_at = plan, at
         self._looked_for = _NEVER
 
-    def is_behind(self, asker: BarrierWaiter, fenced: Callable[[int], int]) -> bool:
+    def is_behind(self, waiter: BarrierWaiter, fenced: Callable[[int], int]) -> bool:
         """Return whether some partition is not where somebody waits for it. Each is looked at until
         it is there once; `fenced` says what was promised for those that are led here.
         """
-        if self._looked_for != (asker.stamp, asker.after):
-            self._looked_for = asker.stamp, asker.after
-            self._behind_here = list(self.plan.led)
-            self._behind = self._not_at(self.plan.others, asker)
-        here, others = self._behind_here, self._behind
-        del here[self.see(here, fenced, asker.stamp) :]
-        if others and not here and not self._not_at(others[-1:], asker):
-            others[:] = self._not_at(others, asker)
+        if self._looked_for != (waiter.stamp, waiter.after):
+            self._looked_for = waiter.stamp, waiter.after
+            self.behind_here = list(self.plan.led)
+            self._behind = self._not_at(self.plan.others, waiter)
+        here, others = self.behind_here, self._behind
+        if here:
+            del here[self.see(here, fenced, waiter.stamp) :]
+        if others and not here and not self._not_at(others[-1:], waiter):
+            others[:] = self._not_at(others, waiter)
         return bool(here or others)
 
     def see(self, led: Sequence[Led], fenced: Callable[[int], int], stamp: int) -> int:
@@ -288,15 +298,15 @@ class Domain:
         """
         places, ends = self.plan.places, self.ends
         asked = {places[p] for p in self._behind if p in places and p not in ends}
-        return any(led.partition not in ends for led in self._behind_here), asked
+        return any(led.partition not in ends for led in self.behind_here), asked
 
-    def _not_at(self, partitions: Sequence[int], asker: BarrierWaiter) -> list[int]:
+    def _not_at(self, partitions: Sequence[int], waiter: BarrierWaiter) -> list[int]:
         """Return those of these partitions, led elsewhere, that are not where somebody waits."""
         registers, ends, heard = self.registers, self.ends, self._heard
-        stamp, after = asker.stamp, asker.after  # nothing is heard before ANYTIME
-        return [
-            p
-            for p in partitions
-            if (registers.get(p, NO_BARRIER).stamp < stamp or heard.get(p, 0) <= after)
-            and p not in ends
-        ]
+        stamp, after = waiter.stamp, waiter.after  # nothing is heard before ANYTIME
+        found = []
+        for p in partitions:
+            is_behind = registers.get(p, NO_BARRIER).stamp < stamp or heard.get(p, 0) <= after
+            if is_behind and p not in ends:
+                found.append(p)
+        return found

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from weir.broker.runtime.budget import Budget
-from weir.broker.runtime.outbox import Outbox
+from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.reads import Reads
 from weir.broker.scattering.participant import ParticipantReports
 from weir.order.clock import Highest, Time
-
-#: Tells whether all that lies at or below a stamp in the order of a group's topic is there, once it
-#: is, or in vain; on behalf of a session. Raises `Refused`.
-WhenVisible = Callable[[int, int, int, Callable[[bool], None]], None]
+from weir.protocol.client.messages import Confirm
 
 
-def _unseen(group: int, stamp: int, session: int, then: Callable[[bool], None]) -> None:
-    """Stand for who is to come: nothing is confirmed before the shard serves."""
+class VisibleConfirm(NamedTuple):
+    """A batch of a group is committed, and its caller is told once it is visible: when nothing can
+    come before it any more in its topic's order.
+    """
+
+    group: int
+    caller: Caller
+    confirm: Confirm
 
 
 class Resident(Protocol):
@@ -55,9 +59,12 @@ class Surroundings:
     reports: ParticipantReports
     #: The producer id that the shard itself writes device messages with; 0 until it is granted.
     fan_in_producer: int = 0
-    when_visible: WhenVisible = _unseen
-    #: How often a leadership of a partition here began or ended.
+    #: What is to be confirmed once it is visible, and nobody has looked whether it is.
+    visible: deque[VisibleConfirm] = field(default_factory=deque)
+    #: How often a leadership of a partition here began or ended, or its topic was deleted.
     leads_changed: int = 0
+    #: How many entries were applied to partitions here.
+    entries_applied: int = 0
     #: By group, the partitions in which somebody may wait: no other is told that time passes.
     waiting: dict[int, Resident] = field(default_factory=dict)
     #: By group whose new messages are applied, what tells those who wait for them.

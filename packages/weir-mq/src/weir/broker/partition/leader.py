@@ -9,7 +9,7 @@ from weir.broker.consumers.acks import Acks, Returns
 from weir.broker.consumers.cursor_leases import CursorLeases
 from weir.broker.consumers.grants import Grants
 from weir.broker.consumers.operations import ClusterOperations, HubOperations
-from weir.broker.partition.context import Surroundings
+from weir.broker.partition.context import Surroundings, VisibleConfirm
 from weir.broker.produce.appender import Appender, PublishWaiter
 from weir.broker.produce.batcher import Crowd, DeviceBatcher, refused
 from weir.broker.produce.stable_positions import StablePositions
@@ -20,7 +20,7 @@ from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import ROW_BYTES
 from weir.broker.scattering.participant import Participant
 from weir.broker.state.state import PartitionState
-from weir.errors import Refused, Unavailable
+from weir.errors import Refused
 from weir.model.batch import Batch
 from weir.model.header import Columns
 from weir.model.topic import ClusterPause
@@ -42,25 +42,6 @@ _CHUNK = int(Columns.CHUNK)
 #: What is to be looked at beside the messages themselves, where a batch has it.
 _SPECIAL = int(Columns.CHUNK | Columns.REFERENCES | Columns.DUE)
 _REPLICATED, _EARLY, _VISIBLE = Level.REPLICATED, Level.RECEIVED, Level.VISIBLE
-
-
-def _when_visible(shared: Surroundings, group: int, caller: Caller, confirm: Confirm) -> None:
-    """Confirm a batch that is committed once nothing can come before it in its topic's order."""
-
-    def then(visible: bool) -> None:
-        if visible:
-            shared.outbox.reply(caller, confirm)
-        else:
-            slow = Unavailable(
-                "it is committed, but not all of the topic's partitions have got so far, or can: "
-                "send it again to wait on"
-            )
-            shared.outbox.refuse(caller, slow)
-
-    try:
-        shared.when_visible(group, confirm.stamp, caller.session, then)
-    except Refused as error:
-        shared.outbox.refuse(caller, error)
 
 
 def _received(confirm: Confirm) -> Confirm:
@@ -209,7 +190,7 @@ class PartitionLeader:
 
     def _tell(self, caller: Caller, level: int, confirm: Confirm) -> None:
         if level == _VISIBLE:
-            _when_visible(self._shared, self._group.id, caller, confirm)
+            self._shared.visible.append(VisibleConfirm(self._group.id, caller, confirm))
         else:
             self._outbox.reply(caller, _received(confirm) if level == _EARLY else confirm)
 

@@ -306,6 +306,7 @@ class Partition:
 
         With other replicas it may not, for these end it as well.
         """
+        self._shared.leads_changed += 1
         if self.group.has_others:
             self.lose(error)
         self.fetches.end(error)
@@ -382,6 +383,7 @@ class Partition:
 
     def apply(self, index: int, payload: Payload) -> None:
         """Apply a committed entry, then tell who waits for it."""
+        self._shared.entries_applied += 1
         before = self.state.decided_offset
         if payload.batches:
             for batch in payload.batches:

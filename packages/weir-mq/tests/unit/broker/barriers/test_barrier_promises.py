@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import weir_raft as raft
-from weir.broker.barriers.barriers import Promises
+from weir.broker.barriers.promises import Promises
 from weir.model.limits import PROMISE_EVERY_MS
 from weir.model.stamp import stamp_at
 from weir.order.barrier import Bound
@@ -52,13 +52,13 @@ def test_the_least_bound_of_all_logs_is_what_may_be_promised(
     promises: Promises, logs: list[FakeLog], time: Any
 ) -> None:
     promises.ask(0)
-    promises.advance()
+    promises.pursue()
     assert all(log.written > stamp_at(time.wall) for log in logs)
     logs[0].bound.written(logs[0].written)
-    promises.advance()
+    promises.pursue()
     assert promises._multi.fence_bound == 0
     logs[1].bound.written(logs[1].written)
-    promises.advance()
+    promises.pursue()
     assert promises._multi.fence_bound == logs[0].written
 
 
@@ -67,16 +67,16 @@ def test_bounds_are_extended_only_while_somebody_asks(
 ) -> None:
     for _ in range(100):
         time.pass_ms(50)
-        promises.advance()
+        promises.pursue()
     assert logs[0].written == 0
     promises.ask(0)
-    promises.advance()
+    promises.pursue()
     first = logs[0].written
     for log in logs:
         log.bound.written(first)
-    promises.advance()
+    promises.pursue()
     time.pass_ms(5_000)
-    promises.advance()
+    promises.pursue()
     assert logs[0].written == first, "the question of before wants no more"
 
 
@@ -86,15 +86,15 @@ def test_bounds_follow_the_clock_to_what_a_clock_that_was_ahead_asked_for(
     multi = promises._multi
     for log in logs:
         log.bound.written(log.bound.extension(time.wall_ms()))
-    promises.advance()
+    promises.pursue()
     multi.ask(stamp_at(time.wall + 20_000))  # higher than any question that follows
-    promises.advance()
+    promises.pursue()
     for _ in range(4):
         time.pass_ms(1_000)
-        promises.advance()
+        promises.pursue()
         for log in logs:
             log.bound.written(log.written)
-        promises.advance()
+        promises.pursue()
         assert multi.fence_bound > stamp_at(time.wall)
 
 
@@ -109,7 +109,7 @@ def test_those_who_ask_at_the_same_time_share_a_question(promises: Promises, tim
     promises.ask(asked + 5)
     assert multi.fence_asked == asked, "the last one is not answered yet"
     time.pass_ms(PROMISE_EVERY_MS)
-    promises.advance()
+    promises.pursue()
     assert multi.fence_asked == stamp_at(time.wall)
 
 

@@ -8,53 +8,61 @@ from typing import Any
 import pytest
 
 from weir.broker.barriers import topic_order as room
-from weir.broker.barriers.topic_order import BarrierWaiter, BarrierWaiters, Domain, Led, Plan, Scope
+from weir.broker.barriers.topic_order import (
+    BarrierWaiter,
+    BarrierWaiters,
+    Led,
+    Plan,
+    Scope,
+    TopicOrder,
+)
+from weir.broker.runtime.outbox import Caller
 from weir.errors import Overloaded
 from weir.order.barrier import Barrier
 
 
-def asker(stamp: int, deadline_ms: int = 100, session: int = 1, after: int = -1) -> BarrierWaiter:
-    return BarrierWaiter(7, Scope.ALL, stamp, deadline_ms, session, lambda known: None, after)
+def waiter(stamp: int, deadline_ms: int = 100, session: int = 1, after: int = -1) -> BarrierWaiter:
+    return BarrierWaiter(7, Scope.ALL, stamp, deadline_ms, Caller(session, 0, 0), None, after)
 
 
-def test_askers_end_in_the_order_of_their_deadlines() -> None:
-    askers = BarrierWaiters()
-    ends = [asker(1, ms) for ms in (300, 100, 200)]
+def test_waiters_end_in_the_order_of_their_deadlines() -> None:
+    waiters = BarrierWaiters()
+    ends = [waiter(1, ms) for ms in (300, 100, 200)]
     for one in ends:
-        askers.add(one)
-    assert askers.ended(99) == []
-    assert askers.ended(200) == [ends[1], ends[2]]
+        waiters.add(one)
+    assert waiters.ended(99) == []
+    assert waiters.ended(200) == [ends[1], ends[2]]
     assert [one.is_over for one in ends] == [False, True, True]
-    assert list(askers.waiting.values()) == ends[:1]
+    assert list(waiters.waiting.values()) == ends[:1]
 
 
 def test_a_peer_that_is_gone_is_forgotten() -> None:
-    askers = BarrierWaiters()
-    mine, other = asker(1), asker(1, session=2)
-    askers.add(mine)
-    askers.add(other)
-    askers.closed(1)
-    askers.closed(9)
+    waiters = BarrierWaiters()
+    mine, other = waiter(1), waiter(1, session=2)
+    waiters.add(mine)
+    waiters.add(other)
+    waiters.session_closed(1)
+    waiters.session_closed(9)
     assert mine.is_over
-    assert askers.ended(1_000) == [other]
+    assert waiters.ended(1_000) == [other]
 
 
 def test_deadlines_of_those_who_were_told_do_not_pile_up() -> None:
-    askers = BarrierWaiters()
+    waiters = BarrierWaiters()
     for n in range(5_000):
-        askers.add(asker(n, 60_000))
-        askers.take(n)
-    assert len(askers._due) < 200
+        waiters.add(waiter(n, 60_000))
+        waiters.take(n)
+    assert len(waiters._due) < 200
 
 
 def test_no_more_wait_than_peers_may_be_connected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "CONNECTIONS_MAX", 2)
-    askers = BarrierWaiters()
-    askers.add(asker(1))
-    askers.check_room()
-    askers.add(asker(1))
+    waiters = BarrierWaiters()
+    waiters.add(waiter(1))
+    waiters.check_room()
+    waiters.add(waiter(1))
     with pytest.raises(Overloaded):
-        askers.check_room()
+        waiters.check_room()
 
 
 def led(partition: int, stamp: int, roster: Any = (), ends: Any = ()) -> Led:
@@ -63,8 +71,8 @@ def led(partition: int, stamp: int, roster: Any = (), ends: Any = ()) -> Led:
     return Led(partition, partition, leading, state)
 
 
-def domain(*here: Led, others: tuple[int, ...] = (), **places: int) -> Domain:
-    found = Domain(7, Scope.ALL)
+def order(*here: Led, others: tuple[int, ...] = (), **places: int) -> TopicOrder:
+    found = TopicOrder(7, Scope.ALL)
     known = {int(name[1:]): place for name, place in places.items()}
     everything = sorted([one.partition for one in here] + list(others))
     found.take_plan(Plan(everything, list(here), list(others), known), (0, 0))
@@ -76,72 +84,72 @@ def nothing(group: int) -> int:
 
 
 def test_all_partitions_must_be_there() -> None:
-    one = domain(led(0, 50), led(1, 70), others=(2,), p2=9)
-    assert one.is_behind(asker(50), nothing), "nothing is known of partition 2"
+    one = order(led(0, 50), led(1, 70), others=(2,), p2=9)
+    assert one.is_behind(waiter(50), nothing), "nothing is known of partition 2"
     one.take([(2, 60, 3)])
-    assert not one.is_behind(asker(50), nothing)
-    assert one.is_behind(asker(55), nothing), "partition 0 is at 50"
+    assert not one.is_behind(waiter(50), nothing)
+    assert one.is_behind(waiter(55), nothing), "partition 0 is at 50"
     assert one.to_ask() == (True, set())
-    assert not one.is_behind(asker(55), lambda group: 55)
+    assert not one.is_behind(waiter(55), lambda group: 55)
 
 
 def test_those_who_lead_what_is_behind_are_asked_once_each() -> None:
-    one = domain(others=(0, 1, 2, 3), p0=9, p1=9, p2=8)
-    assert one.is_behind(asker(50), nothing)
+    one = order(others=(0, 1, 2, 3), p0=9, p1=9, p2=8)
+    assert one.is_behind(waiter(50), nothing)
     assert one.to_ask() == (False, {8, 9})
     one.take([(2, 60, 1), (3, 60, 1)])
-    assert one.is_behind(asker(50), nothing)
+    assert one.is_behind(waiter(50), nothing)
     assert one.to_ask() == (False, {9})
 
 
 def test_registers_only_rise() -> None:
-    one = domain(others=(0,))
+    one = order(others=(0,))
     one.take([(0, 60, 8)])
     one.take([(0, 40, 9)])
     assert one.registers[0] == Barrier(60, 8)
 
 
 def test_who_asks_anew_takes_no_answer_to_an_earlier_question() -> None:
-    one = domain(others=(0,), p0=9)
-    one.take([(0, 60, 1)], question=4)
-    assert not one.is_behind(asker(50), nothing)
-    assert one.is_behind(asker(50, after=4), nothing)
-    one.take([(0, 60, 1)], question=5)
-    assert not one.is_behind(asker(50, after=4), nothing)
+    one = order(others=(0,), p0=9)
+    one.take([(0, 60, 1)], query=4)
+    assert not one.is_behind(waiter(50), nothing)
+    assert one.is_behind(waiter(50, after=4), nothing)
+    one.take([(0, 60, 1)], query=5)
+    assert not one.is_behind(waiter(50, after=4), nothing)
 
 
 def test_the_lowest_stamp_comes_first_and_those_who_left_do_not_come() -> None:
-    one = domain()
-    high, low, gone = asker(90), asker(20), asker(10)
+    one = order()
+    high, low, gone = waiter(90), waiter(20), waiter(10)
     for number, each in enumerate((high, low, gone)):
         each.number = number
         one.add(each)
     gone.is_over = True
-    assert one.first is low
+    assert one.next() is low
     low.is_over = True
-    assert one.first is high
+    assert one.next() is high
 
 
 def test_who_joined_is_learnt_with_the_barrier_that_may_lie_above() -> None:
-    one = domain(led(0, 50, roster=[(3, 40)]))
-    one.is_behind(asker(50), nothing)
+    one = order(led(0, 50, roster=[(3, 40)]))
+    one.is_behind(waiter(50), nothing)
     assert one.roster == ((3, 40),)
     one.learn(())
     assert one.roster == ((3, 40),)
 
 
 def test_nobody_waits_for_who_has_ended() -> None:
-    one = domain(led(0, 50, ends={2: (40, 9)}), others=(1, 2), p1=8, p2=9)
-    assert one.is_behind(asker(50), nothing), "nothing is known of partition 1"
+    one = order(led(0, 50, ends={2: (40, 9)}), others=(1, 2), p1=8, p2=9)
+    assert one.is_behind(waiter(50), nothing), "nothing is known of partition 1"
     assert one.to_ask() == (False, {8})
     one.take([(1, 60, 0)])
-    assert not one.is_behind(asker(50), nothing)
+    assert not one.is_behind(waiter(50), nothing)
     assert one.known(50) == [(0, 50, 5), (1, 60, 0), (2, 50, 9)], "up to any stamp, if it ended"
     assert one.known(30) == [(0, 50, 5), (1, 60, 0), (2, 40, 9)]
 
 
 def test_who_leads_what_has_ended_promises_nothing_for_it() -> None:
-    one = domain(led(1, 20))
+    one = order(led(1, 20))
     one.learn_end(1, 30, 9)
     assert one.to_ask() == (False, set())
-    assert not one.is_behind(asker(50, after=3), nothing)
+    assert not one.is_behind(waiter(50, after=3), nothing)
