@@ -13,27 +13,55 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weir.codec.fields import Buffer, padding
+from weir.errors import TooLarge
 from weir.storage.background_jobs import Chore
 from weir.storage.disk import Disk
 from weir.storage.entries.group_index import GroupIndex
 from weir.storage.entries.reads import Cache
 from weir.storage.errors import BadRecord
 from weir.storage.format.checkpoint import Body, Checkpoint
-from weir.storage.format.frame import Kind, frame_size, pack
+from weir.storage.format.frame import HEADER_SIZE as FRAME_HEADER_SIZE
+from weir.storage.format.frame import Kind, mark_frame, pack
 from weir.storage.format.index_file import IndexFile
-from weir.storage.format.record import HardState, Record
+from weir.storage.format.record import HARD_STATE_SIZE, HardState, Record
 from weir.storage.format.rows import Rows, gone
-from weir.storage.format.segment import SMALL_FRAME, Segment, mark_frame, pack_header
+from weir.storage.format.segment import SMALL_FRAME, Segment, pack_header
 from weir.storage.format.snapshots import Base, records
 from weir.storage.log_reader import LogReader
 from weir.storage.segment_lifecycle import SegmentLifecycle
-from weir.storage.segments.flush import Flush, Staged
+from weir.storage.segments.flush import Flush, Run
 from weir.storage.segments.segment_list import Segments
-from weir.storage.segments.spare_files import SpareFiles
+from weir.storage.segments.spare_files import Spare, SpareFiles
 from weir.storage.settings import Settings
 
 #: What each entry is compared with: looking them up in their class takes longer than that.
 _HARD_STATE, _BATCHES = Kind.HARD_STATE, Kind.BATCHES
+#: Frames that no group gives to the log.
+_OWN_KINDS = (Kind.MARK, Kind.END, Kind.SNAPSHOT)
+
+
+class Staged:
+    """What the next flush will write, in the order of its positions."""
+
+    __slots__ = ("bound", "buffers", "runs", "start", "tokens")
+
+    def __init__(self, start: int, bound: int, segment: Segment | None) -> None:
+        """Begin at position `start` in a segment; None where it has no room left. The MARK names
+        `bound`.
+        """
+        self.start = start
+        self.bound = bound
+        self.tokens: list[object] = []
+        #: The bytes of the run that is open; appending to it is all that staging a frame takes.
+        self.buffers: list[Buffer] = []
+        self.runs: list[Run] = []
+        if segment is not None:
+            self.runs.append(Run(segment.name, start - segment.base, self.buffers))
+
+    def open(self, name: str, offset: int, missing: Spare | None = None) -> None:
+        """Begin a run at a byte of a file."""
+        self.buffers = []
+        self.runs.append(Run(name, offset, self.buffers, missing))
 
 
 class Log:
@@ -64,6 +92,8 @@ class Log:
         self.reader = LogReader(settings.log, disk, segments, groups, self._cache, tail)
         #: The position of the next frame.
         self.tail = tail
+        #: The segment that is written to, and how far records may reach in it.
+        self._last = segments.last if segments else None
         self._limit = segments.last.limit if segments else tail
         self._generation = segments.last.generation if segments else 0
         #: What no flush has taken yet.
@@ -85,7 +115,7 @@ class Log:
     @property
     def filled(self) -> float:
         """Which part of the last segment is used, from 0 to 1; 1 if a flush waits for the next."""
-        if not self.segments or self.spares.holds_back:
+        if not self.segments or self.spares.awaited:
             return 1.0
         last = self.segments.last
         return (self.tail - last.base) / last.size
@@ -105,9 +135,8 @@ class Log:
         """
         size, kind = record.size, record.kind
         index = self._groups.get(record.group)
-        record.check(self.settings.entry_bytes_max)
-        if index is not None:
-            index.check(record.index)
+        _check(record, self.settings.entry_bytes_max)
+        supersedes = index is not None and index.check(record.index)
         if index is None and self.lifecycle.is_gone(record.group):
             # So that a start knows it too, whatever the checkpoint that it finds says of the group.
             self.install(record.group, 0, 0, 0, 0, (b"",))
@@ -119,7 +148,7 @@ class Log:
         else:
             if index is None:
                 index = self.lifecycle.begin(record.group, record.index)
-            elif record.index <= index.last:
+            elif supersedes:
                 self.lifecycle.supersede(position, index.position_of(record.index))
             index.add(
                 record.index, record.term, kind, position, size,
@@ -162,10 +191,11 @@ class Log:
         """Take everything staged; None if nothing is, while a flush is in flight, or while a spare
         that it needs is being zeroed.
         """
-        if self._flight or not self.staged or self.spares.holds_back:
+        if self._flight or self.staged is None or self.spares.awaited:
             return None
-        self._flight = self.staged.seal(self.tail)
-        self.staged = None
+        staged, self.staged = self.staged, None
+        runs, tokens = tuple(staged.runs), tuple(staged.tokens)
+        self._flight = Flush(staged.start, self.tail, runs, tokens, staged.bound)
         return self._flight
 
     def flushed(self, flush: Flush) -> None:
@@ -238,7 +268,8 @@ class Log:
         size = record.size
         self.frames += 1
         staged = self.staged or self._stage()
-        position = self._place(staged, frame_size(size))
+        pad = padding(size) if size & 7 else b""
+        position = self._place(staged, FRAME_HEADER_SIZE + size + len(pad))
         staged.buffers.append(
             pack(
                 self._generation, position, record.kind, record.payload, size,
@@ -246,8 +277,8 @@ class Log:
             )
         )  # fmt: skip
         staged.buffers.extend(record.payload)
-        if size & 7:
-            staged.buffers.append(padding(size))
+        if pad:
+            staged.buffers.append(pad)
         if token is not None:
             staged.tokens.append(token)
         return position
@@ -259,10 +290,8 @@ class Log:
         only when everything before it is durable.
         """
         start = self.tail
-        staged = self.staged = Staged(start, self._next_bound)
-        if start + SMALL_FRAME <= self._limit:
-            segment = self.segments.last
-            staged.open(segment.name, start - segment.base)
+        fits = start + SMALL_FRAME <= self._limit
+        staged = self.staged = Staged(start, self._next_bound, self._last if fits else None)
         position = self._place(staged, SMALL_FRAME)
         staged.buffers.extend(mark_frame(self._generation, position, start, staged.bound))
         return staged
@@ -286,6 +315,7 @@ class Log:
         segment = self.segments.extend(name)
         staged.open(segment.name, 0, missing)
         staged.buffers.append(pack_header(segment, self.settings.log, self.settings.system))
+        self._last = segment
         self.tail, self._limit = segment.first, segment.limit
         self._generation = segment.generation
 
@@ -298,3 +328,20 @@ class Log:
             (group, gone(floors.get(group, 0)) if index is None else index.rows(base, end))
             for group, index in found
         ]
+
+
+def _check(record: Record, largest: int) -> None:
+    """Raise `TooLarge` above `largest` bytes, `BadRecord` if no group can give this."""
+    size, kind = record.size, record.kind
+    if size > largest:
+        raise TooLarge(
+            f"an entry of {size:,} bytes: the log takes up to {largest:,}; send smaller "
+            "batches or raise entry_bytes_max",
+            largest,
+        )
+    if size < 1 or size != sum(map(len, record.payload)):
+        raise BadRecord(f"a record says {size:,} bytes and does not hold as many, or is empty")
+    if kind in _OWN_KINDS:
+        raise BadRecord(f"the log makes {kind.name} frames itself")
+    if kind is _HARD_STATE and size != HARD_STATE_SIZE:
+        raise BadRecord(f"a hard state of {size} bytes: pack one with HardState")

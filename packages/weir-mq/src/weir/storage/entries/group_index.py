@@ -223,10 +223,12 @@ class GroupIndex:
         at = bisect_left(self._stamps, UNKNOWN)
         self._stamps[at:] = array("q", [stamp]) * (len(self._stamps) - at)
 
-    def check(self, index: int) -> None:
-        """Raise `BadRecord` if an entry at `index` would leave a gap."""
-        if index > self.first + len(self._positions) and self._positions:
-            raise BadRecord(f"entry {index} cannot follow entry {self.last}: one is missing")
+    def check(self, index: int) -> bool:
+        """Return whether an entry at `index` supersedes others. Raises `BadRecord` for a gap."""
+        behind = self.first + len(self._positions)
+        if index > behind and self._positions:
+            raise BadRecord(f"entry {index} cannot follow entry {behind - 1}: one is missing")
+        return index < behind
 
     def _truncate(self, index: int) -> None:
         self.check(index)

@@ -24,7 +24,7 @@ from enum import IntEnum
 import msgspec
 
 from weir.codec.checksums import crc32c, extended
-from weir.codec.fields import ALIGNMENT, U32, Buffer
+from weir.codec.fields import ALIGNMENT, U32, U64, Buffer
 from weir.errors import BadBatch
 from weir.model.batch import check_batches
 from weir.storage.errors import UnknownKind
@@ -54,7 +54,7 @@ class Kind(IntEnum):
     SNAPSHOT = 8
 
 
-_BATCHES = int(Kind.BATCHES)
+_BATCHES, _MARK = int(Kind.BATCHES), Kind.MARK
 #: Looked up for every frame of a scan; `Kind(n)` takes three times as long.
 KINDS = {int(kind): kind for kind in Kind}
 
@@ -119,6 +119,16 @@ def pack(
     )
     crc = extended(0, blank)
     return blank[:_CRC_AT] + U32.pack(crc) + blank[_CRC_END:]
+
+
+def mark_frame(generation: int, position: int, durable: int, bound: int) -> tuple[bytes, bytes]:
+    """Return the frame that begins a flush: all below `durable` was durable before it.
+
+    Its header has the promise bound in place of an index, so that rot of the payload leaves it.
+    """
+    payload = U64.pack(durable)
+    header = pack(generation, position, _MARK, (payload,), len(payload), index=bound)
+    return header, payload
 
 
 def place(data: memoryview, at: int) -> tuple[int, int, int]:

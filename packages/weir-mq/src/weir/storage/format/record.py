@@ -9,13 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from weir.codec.fields import Buffer
-from weir.errors import TooLarge
-from weir.storage.errors import BadRecord
 from weir.storage.format.frame import Kind
 
-#: Frames that no group gives to the log.
-_OF_THE_LOG = (Kind.MARK, Kind.END, Kind.SNAPSHOT)
-_HARD_STATE_KIND = Kind.HARD_STATE
 _HARD_STATE = struct.Struct("<QQQ")
 
 
@@ -66,20 +61,3 @@ class Record(msgspec.Struct, frozen=True):
     first_offset: int = -1
     next_offset: int = -1
     stamp: int = -1
-
-    def check(self, largest: int) -> None:
-        """Raise `TooLarge` above `largest` bytes, `BadRecord` if no group can give this."""
-        if self.size > largest:
-            raise TooLarge(
-                f"an entry of {self.size:,} bytes: the log takes up to {largest:,}; send smaller "
-                "batches or raise entry_bytes_max",
-                largest,
-            )
-        if self.size < 1 or self.size != sum(map(len, self.payload)):
-            raise BadRecord(
-                f"a record says {self.size:,} bytes and does not hold as many, or is empty"
-            )
-        if self.kind in _OF_THE_LOG:
-            raise BadRecord(f"the log makes {self.kind.name} frames itself")
-        if self.kind is _HARD_STATE_KIND and self.size != HARD_STATE_SIZE:
-            raise BadRecord(f"a hard state of {self.size} bytes: pack one with HardState")

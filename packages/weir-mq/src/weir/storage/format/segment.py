@@ -40,7 +40,6 @@ COPY_GENERATION = 1 << 31
 
 _HEADER = struct.Struct("<4sHHIIQQQ")
 _PREFIX = "segment-"
-_MARK = Kind.MARK
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +75,6 @@ class Segment:
         payload = U64.pack(self.end)
         header = pack(self.generation, position, Kind.END, (payload,), len(payload))
         return header, payload
-
-
-def mark_frame(generation: int, position: int, durable: int, bound: int) -> tuple[bytes, bytes]:
-    """Return the frame that begins a flush: all below `durable` was durable before it.
-
-    Its header has the promise bound in place of an index, so that rot of the payload leaves it.
-    """
-    payload = U64.pack(durable)
-    header = pack(generation, position, _MARK, (payload,), len(payload), index=bound)
-    return header, payload
 
 
 def pack_header(segment: Segment, log: int, system: int) -> bytes:

@@ -50,27 +50,3 @@ class Flush(msgspec.Struct, frozen=True):
             disk.write(run.name, run.offset, run.buffers)
         for run in self.runs:
             disk.sync(run.name)
-
-
-class Staged:
-    """What the next flush will write, in the order of its positions."""
-
-    __slots__ = ("_runs", "bound", "buffers", "start", "tokens")
-
-    def __init__(self, start: int, bound: int) -> None:
-        """Begin at position `start`, with no run open yet; the MARK names `bound`."""
-        self.start = start
-        self.bound = bound
-        self.tokens: list[object] = []
-        #: The bytes of the run that is open; appending to it is all that staging a frame takes.
-        self.buffers: list[Buffer] = []
-        self._runs: list[Run] = []
-
-    def open(self, name: str, offset: int, missing: Spare | None = None) -> None:
-        """Begin a run at a byte of a file."""
-        self.buffers = []
-        self._runs.append(Run(name, offset, self.buffers, missing))
-
-    def seal(self, end: int) -> Flush:
-        """Return the flush; nothing may be staged here any more."""
-        return Flush(self.start, end, tuple(self._runs), tuple(self.tokens), self.bound)

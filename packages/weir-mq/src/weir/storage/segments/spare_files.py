@@ -43,7 +43,6 @@ class SpareFiles:
     """The spares of one log: ready ones, and those that are still to be made or zeroed."""
 
     __slots__ = (
-        "_awaited",
         "_lately",
         "_making",
         "_number",
@@ -55,6 +54,7 @@ class SpareFiles:
         "_target",
         "_unasked",
         "_wanted",
+        "awaited",
     )
 
     def __init__(self, old: Iterable[str], numbers: Iterable[int], size: int, wanted: int) -> None:
@@ -64,11 +64,12 @@ class SpareFiles:
         #: How many are kept under load, and how many now.
         self._wanted = self._target = wanted
         self._ready: list[str] = []
-        #: Files of an earlier life that are not zeroed yet: to be asked for; free to be taken;
-        #: taken by a roll already.
+        #: Files of an earlier life that are not zeroed yet: to be asked for, and free to be taken.
         self._unasked = list(old)
         self._old = list(self._unasked)
-        self._awaited: set[str] = set()
+        #: Those that a roll took before they were made or zeroed: while there are any, nothing may
+        #: be written.
+        self.awaited: set[str] = set()
         #: Asked for and not made yet, in that order.
         self._making: dict[str, None] = {}
         self._taken = self._taken_before = 0
@@ -80,11 +81,6 @@ class SpareFiles:
         """The bytes of all files that are ready."""
         return len(self._ready) * self._size
 
-    @property
-    def holds_back(self) -> bool:
-        """Whether a file was taken that is not zeroed yet: nothing may be written to it."""
-        return bool(self._awaited)
-
     def wants(self) -> Spare | None:
         """Return a file to make or to zero, then to be told to `made` or `failed`; None if enough.
 
@@ -92,7 +88,7 @@ class SpareFiles:
         """
         if self._unasked:
             spare = Spare(self._unasked.pop(0), self._size)
-        elif len(self._ready) + len(self._making.keys() - self._awaited) < self._target:
+        elif len(self._ready) + len(self._making.keys() - self.awaited) < self._target:
             spare = self._plan()
         else:
             return None
@@ -103,8 +99,8 @@ class SpareFiles:
         """A file is there, all zeros, durably."""
         name = spare.name
         self._making.pop(name, None)
-        if name in self._awaited:
-            self._awaited.discard(name)
+        if name in self.awaited:
+            self.awaited.discard(name)
             return
         if name in self._old:
             self._old.remove(name)
@@ -113,7 +109,7 @@ class SpareFiles:
     def failed(self, spare: Spare) -> None:
         """A file could not be made, or not be zeroed: it is asked for again."""
         self._making.pop(spare.name, None)
-        if spare.name in self._awaited or spare.name in self._old:
+        if spare.name in self.awaited or spare.name in self._old:
             self._unasked.insert(0, spare.name)
 
     def recycle(self, names: Iterable[str]) -> list[str]:
@@ -152,12 +148,12 @@ class SpareFiles:
             return self._ready.pop(0), None
         if self._old:
             name = self._old.pop(0)
-            self._awaited.add(name)
+            self.awaited.add(name)
             return name, None
         for name in self._making:
-            if name not in self._awaited:
+            if name not in self.awaited:
                 # Another one beside it might be one too many for the disk.
-                self._awaited.add(name)
+                self.awaited.add(name)
                 return name, None
         missing = self._plan()
         return missing.name, missing

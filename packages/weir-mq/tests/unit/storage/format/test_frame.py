@@ -16,10 +16,11 @@ from weir.storage.format.frame import (
     BadPayload,
     Kind,
     frame_size,
+    mark_frame,
     pack,
     verify,
 )
-from weir.storage.format.segment import BLOCK, Segment, mark_frame, pack_header, unpack_header
+from weir.storage.format.segment import BLOCK, Segment, pack_header, unpack_header
 
 GOLDEN = json.loads((Path(__file__).parents[3] / "golden" / "frames.json").read_text())
 CONTROL = b"a control record"
