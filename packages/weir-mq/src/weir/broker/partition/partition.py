@@ -384,20 +384,23 @@ class Partition:
     def apply(self, index: int, payload: Payload) -> None:
         """Apply a committed entry, then tell who waits for it."""
         self._shared.entries_applied += 1
-        before = self.state.decided_offset
+        state = self.state
+        # Both times by what `decided_offset` is mostly, for each batch comes by here.
+        before = state.decided_offset if state.scatterings.batches else state.next_offset
         if payload.batches:
             for batch in payload.batches:
-                self.state.apply(batch, index)
+                state.apply(batch, index)
                 if self.leading is not None:
                     self.leading.committed(batch)
         elif payload.control is not None:
             if self.leading is not None:
                 self._may_wait()  # a pull is back in line if acks left nothing of its grant
-            apply_control(index, payload.control, self.group, self.state, self.leading)
+            apply_control(index, payload.control, self.group, state, self.leading)
         elif self.leading is None and self.group.begins_own_term(index):
             # Every inherited entry is applied, so next offset, stamp and dedupe are complete.
             self._lead_now()
-        if self.state.decided_offset > before:  # chunks are nobody's news
+        behind = state.decided_offset if state.scatterings.batches else state.next_offset
+        if behind > before:  # chunks are nobody's news
             self._wake()
 
     def durable(self, index: int) -> None:
@@ -415,7 +418,8 @@ class Partition:
         return first_needed(self.group, self.state)
 
     def _wake(self) -> None:
-        self._shared.woken[self.group.id] = self.fetches.wake
+        if self.fetches.waiting:
+            self._shared.woken[self.group.id] = self.fetches.wake
         if self.leading is not None:
             self.leading.wake()
 

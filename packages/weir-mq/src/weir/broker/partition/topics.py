@@ -97,14 +97,9 @@ class Topics:
                 return True
         return False
 
-    def of_group(self, group: int) -> Topic:
-        """Return the topic of a group, wherever that lies. Raises `UnknownTopic`."""
-        topic = self.topic_with(group)
-        return topic
-
     def partition(self, group: int) -> tuple[Topic, Partition]:
         """Return a group's topic and partition. Raises `UnknownTopic`, or `NotLeader` elsewhere."""
-        topic, partition = self.of_group(group), self._partitions.get(group)
+        topic, partition = self.topic_with(group), self._partitions.get(group)
         if partition is None:
             raise NotLeader(f"group {group} of {topic.full_name} is not served by this shard")
         return topic, partition

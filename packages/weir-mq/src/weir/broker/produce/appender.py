@@ -363,7 +363,7 @@ class Appender:
             known = self._state.producers.known(record.producer)
         if self._ahead.get(record.producer) == known:
             del self._ahead[record.producer]
-            self._growing.settled(record.producer)
+            self._growing.sizes.pop(record.producer, None)
         counts = self.counts
         counts.latency.add(self._time.monotonic_ms() - pending.since_ms)
         counts.partition(self._group.id).took(record.next_offset - record.offset, record.stored)
@@ -410,14 +410,14 @@ def _told(answer: Answer, duplicate: bool) -> Confirm:
 class Growing:
     """What open values will have come to once all that is under way is committed."""
 
-    __slots__ = ("_sizes", "_state")
+    __slots__ = ("_state", "sizes")
 
     def __init__(self, state: PartitionState) -> None:
         """Begin to lead: nothing is under way."""
         self._state = state
         #: Of producers with batches under way: their epoch, and the bytes of their open value,
-        #: `_NONE` if closed.
-        self._sizes: dict[int, tuple[int, int]] = {}
+        #: `_NONE` if closed. Once all is committed the state knows it, and it goes.
+        self.sizes: dict[int, tuple[int, int]] = {}
 
     def check(self, batch: Batch, now_ms: int) -> None:
         """Raise `ValueLost` unless a chunk continues its value, or references are all of it.
@@ -448,21 +448,17 @@ class Growing:
         """A batch is under way."""
         if isinstance(record.large, Piece):
             size = record.large.position + record.large.size
-            self._sizes[record.producer] = record.epoch, size
+            self.sizes[record.producer] = record.epoch, size
         elif isinstance(record.large, References):
-            self._sizes[record.producer] = record.epoch, _NONE
-
-    def settled(self, producer: int) -> None:
-        """All that a producer had under way is committed: the state knows it now."""
-        self._sizes.pop(producer, None)
+            self.sizes[record.producer] = record.epoch, _NONE
 
     def _growing(self, since: int) -> int:
         values = self._state.values
-        begun = sum(values.open(producer) is None for producer in self._sizes)
+        begun = sum(values.open(producer) is None for producer in self.sizes)
         return values.growing(since) + begun
 
     def _size(self, producer: int, epoch: int, now_ms: int) -> int:
-        ahead = self._sizes.get(producer)
+        ahead = self.sizes.get(producer)
         if ahead is not None:  # of an older epoch, perhaps, whose value is void
             return ahead[1] if ahead[0] == epoch else _NONE
         value = self._state.values.open(producer)

@@ -299,7 +299,7 @@ class Requests:
         self._outbox.reply(caller, a.LeaderInfo(node, term, holders))
 
     def _pause_cluster(self, session: Session, caller: Caller, request: a.PauseCluster) -> None:
-        topic = self._topics.of_group(request.address.group)
+        topic = self._topics.topic_with(request.address.group)
         self._registry.administration.pause(caller, topic, request)
 
     def _open_producer(self, session: Session, caller: Caller, request: m.OpenProducer) -> None:

@@ -79,11 +79,13 @@ class ProducerTable:
     copied when it is next written to.
     """
 
-    __slots__ = ("_epoch", "_parts")
+    __slots__ = ("_epoch", "_parts", "oldest")
 
     def __init__(self) -> None:
         """Know nobody."""
         self._parts: dict[int, _Part] = {}
+        #: No last stamp of a producer lies below it.
+        self.oldest = _NEVER
         #: Counts the snapshots.
         self._epoch = 0
 
@@ -124,8 +126,12 @@ class ProducerTable:
 
     def record(self, producer: int, epoch: int, answer: Answer) -> None:
         """Note a committed batch; a new epoch forgets the answers of the old one."""
-        part = self._own(producer % PARTS)
-        part.oldest = min(part.oldest, answer.stamp)
+        part = self._parts.get(producer % PARTS)
+        if part is None or part.epoch != self._epoch:
+            part = self._own(producer % PARTS)
+        if answer.stamp < part.oldest:
+            part.oldest = answer.stamp
+            self.oldest = min(self.oldest, answer.stamp)
         rows = part.rows
         row = rows.get(producer)
         if row is None or _HEAD.unpack_from(row)[0] != epoch:
@@ -147,6 +153,7 @@ class ProducerTable:
             # Mostly there is no such part, or none in it can be old: that is not looked up.
             if part is not None and part.oldest < horizon:
                 gone += self._forget(horizon, number % PARTS, part)
+        self.oldest = min((part.oldest for part in self._parts.values()), default=_NEVER)
         return gone
 
     def _forget(self, horizon: int, number: int, part: _Part) -> int:
@@ -176,6 +183,7 @@ class ProducerTable:
                 part = table._own(producer % PARTS)
                 row = part.rows[producer] = bytearray(rows[at : at + length])
                 part.oldest = min(part.oldest, _HEAD.unpack_from(row)[3])
+                table.oldest = min(table.oldest, part.oldest)
                 at += length
         return table
 

@@ -60,11 +60,12 @@ class OpenValue:
 class ValueTable:
     """Open values by producer, the longest untouched first; closed ones in packed arrays."""
 
-    __slots__ = ("_behind", "_firsts", "_offsets", "_open")
+    __slots__ = ("_behind", "_firsts", "_offsets", "opened")
 
     def __init__(self) -> None:
         """Know of none."""
-        self._open: dict[int, OpenValue] = {}
+        #: Open values by producer, the longest untouched first.
+        self.opened: dict[int, OpenValue] = {}
         # One row a closed value, in log order: its offset, the index of its first chunk, and the
         # bytes that the chunks of it and of the rows before it take.
         self._offsets = array("q")
@@ -73,16 +74,16 @@ class ValueTable:
 
     def __len__(self) -> int:
         """Return the number of open values."""
-        return len(self._open)
+        return len(self.opened)
 
     def open_runs(self, since: int) -> int:
         """Return the number of runs of all values that grow, as `growing` counts them."""
-        grow = (value for value in self._open.values() if value.stamp >= since)
+        grow = (value for value in self.opened.values() if value.stamp >= since)
         return sum(len(value.packed) // 2 for value in grow)
 
     def growing(self, since: int) -> int:
         """Return the number of open values that a batch stamped an hour after `since` leaves."""
-        return len(self._open) - len(self.untouched(since))
+        return len(self.opened) - len(self.untouched(since))
 
     def stored_from(self, offset: int) -> int:
         """Return the bytes that the chunks of closed values take, from those at `offset` on."""
@@ -92,29 +93,27 @@ class ValueTable:
     @property
     def stored(self) -> int:
         """The bytes that the chunks of all values take, open ones included."""
-        return sum(value.stored for value in self._open.values()) + self.stored_from(0)
+        return sum(value.stored for value in self.opened.values()) + self.stored_from(0)
 
     def open(self, producer: int) -> OpenValue | None:
         """Return what a producer's value has come to; None if none is open."""
-        return self._open.get(producer)
+        return self.opened.get(producer)
 
     def at(self, producer: int, epoch: int, stamp: int) -> None:
         """A batch of `producer` is committed: void what an ended epoch, or an hour, left behind."""
-        if not self._open:
-            return
-        if (value := self._open.get(producer)) is not None and value.epoch != epoch:
-            del self._open[producer]
+        if (value := self.opened.get(producer)) is not None and value.epoch != epoch:
+            del self.opened[producer]
         self.void(stamp - _OPEN_FOR)
 
     def untouched(self, since: int) -> list[int]:
         """Return whose open values had their last chunk before stamp `since`."""
-        untouched = takewhile(lambda one: one[1].stamp < since, self._open.items())
+        untouched = takewhile(lambda one: one[1].stamp < since, self.opened.items())
         return [producer for producer, _ in untouched]
 
     def void(self, since: int) -> None:
         """Forget the open values whose last chunk came before stamp `since`."""
         for producer in self.untouched(since):
-            del self._open[producer]
+            del self.opened[producer]
 
     def grow(
         self,
@@ -130,17 +129,17 @@ class ValueTable:
 
         One that continues nothing is void, and so is its value.
         """
-        value = self._open.pop(producer, None)
+        value = self.opened.pop(producer, None)
         if piece.position == 0:
             value = OpenValue(epoch)
         if value is None or value.size != piece.position:
             return
         value.add(piece, hash_, index, stamp, stored)
-        self._open[producer] = value  # behind all others: it was touched last
+        self.opened[producer] = value  # behind all others: it was touched last
 
     def close(self, producer: int, references: References, offset: int) -> None:
         """Note a committed closing entry: its chunks are needed as long as its offset is."""
-        value = self._open.pop(producer, None)
+        value = self.opened.pop(producer, None)
         before = self._before(len(self._behind))
         self._offsets.append(offset)
         self._firsts.append(references.first_index)
@@ -152,7 +151,7 @@ class ValueTable:
         untouched since stamp `since`.
         """
         kept = self._firsts[bisect_left(self._offsets, offset) :]
-        growing = [value.first_index for value in self._open.values() if value.stamp >= since]
+        growing = [value.first_index for value in self.opened.values() if value.stamp >= since]
         return min([index, *growing, *kept])
 
     def forget_below(self, offset: int) -> None:
@@ -170,7 +169,7 @@ class ValueTable:
         """Return the table for a snapshot."""
         rows = [
             (p, v.epoch, v.size, v.stamp, v.stored, v.hash, v.packed.tobytes())
-            for p, v in self._open.items()
+            for p, v in self.opened.items()
         ]
         return rows, self._offsets.tobytes(), self._firsts.tobytes(), self._behind.tobytes()
 
@@ -186,7 +185,7 @@ class ValueTable:
         table = cls()
         for producer, epoch, size, stamp, stored, hash_, packed in rows:
             runs = array("Q", packed)
-            table._open[producer] = OpenValue(epoch, size, stamp, stored, hash_, runs)
+            table.opened[producer] = OpenValue(epoch, size, stamp, stored, hash_, runs)
         table._offsets.frombytes(offsets)
         table._firsts.frombytes(firsts)
         table._behind.frombytes(behind)

@@ -132,7 +132,8 @@ class PartitionState:
     def apply(self, batch: BatchRecord, index: int) -> None:
         """Take note of a committed batch of the entry at Raft index `index`."""
         producer, epoch, sequence, messages, hash_, offset, stamp, fan_in, large, size, *_ = batch
-        self.values.at(producer, epoch, stamp)
+        if self.values.opened:
+            self.values.at(producer, epoch, stamp)
         behind, answer = offset + messages, offset
         if large is not None:
             if isinstance(large, Piece):
@@ -181,7 +182,8 @@ class PartitionState:
         turn = stamp // _EXPIRE_EVERY
         first = max(self._expired_at // _EXPIRE_EVERY + 1, turn - PARTS + 1)
         last = min(turn, first + _EXPIRE_AT_ONCE - 1)
-        self.producers.expire(stamp - _HORIZON, range(first, last + 1))
+        if self.producers.oldest < stamp - _HORIZON:
+            self.producers.expire(stamp - _HORIZON, range(first, last + 1))
         self._expired_at = last * _EXPIRE_EVERY
 
     def cluster(self, name: str) -> ClusterState:
