@@ -22,7 +22,7 @@ from typing import ClassVar
 
 
 class WeirError(Exception):
-    """Anything that weir raises on purpose."""
+    """The base of all errors that weir raises on purpose."""
 
 
 class TooManyInHand(WeirError):
@@ -38,11 +38,11 @@ class Reject(Exception):
 
 
 class LocalProtocolError(WeirError):
-    """This side tried what the dialect does not allow."""
+    """This side sent what the protocol does not allow: a bug in weir."""
 
 
 class RemoteProtocolError(WeirError):
-    """The peer sent what the dialect does not allow; its connection is closed."""
+    """The peer sent what the protocol does not allow; its connection is closed."""
 
 
 class BadBatch(WeirError):
@@ -135,7 +135,7 @@ class TooLarge(Refused):
 
 
 class BadChecksum(Refused):
-    """The bytes changed on the way: send them again (Minos §3.3, hash check and resend)."""
+    """The bytes changed in transit: send them again (Minos §3.3, hash check and resend)."""
 
     code = 8
     retryable = True
@@ -294,7 +294,7 @@ class ClusterInUse(Refused):
 
 
 class UnknownNode(Refused):
-    """There is no node of this number in the set, or not any more."""
+    """The set has no node with this number, or no longer has it."""
 
     code = 50
 
@@ -312,7 +312,7 @@ class LevelTooHigh(Refused):
 
 
 class NotTogether(BadRequest):
-    """Two topics that are not told to be scattered to together."""
+    """The topics do not name each other in `scatter_with`."""
 
     code = 53
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="bench",
-    help="Measure on this machine: on a node of its own, every message checked.",
+    help="Measure weir on this machine, on a node of its own; every message is checked.",
 )
 
 
@@ -37,7 +37,7 @@ for verb in (throughput, burst, latency, order, handlers, spark, compare):
 
 @app.callback(invoke_without_command=True)
 def bench(context: typer.Context) -> None:
-    """Measure on this machine: on a node of its own, every message checked."""
+    """Measure weir on this machine, on a node of its own; every message is checked."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -90,7 +90,7 @@ def codec(
     mixed: Annotated[bool, typer.Option(help="Values of many widths, not of one.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Time to pack, open, check and split one batch, hash included."""
+    """Measure the time to pack, open, check and split one batch, hash included."""
     import msgspec
 
     from weir.cli.output import print_table

@@ -56,10 +56,10 @@ def compare(
     record: Record = None,
     as_json: Json = False,
 ) -> None:
-    """The same work on weir and on other brokers, started here, one after the other.
+    """Run the same work on weir and on other brokers, started here one after the other.
 
-    scripts/install-peers installs them. Each is set to be durable; those that sync before they
-    confirm are told from those that do not. Kafka and RocketMQ servers are neither Debian packages
+    scripts/install-peers installs them. Each is configured to be durable; the result says which of
+    them sync before they confirm. Kafka and RocketMQ servers are neither Debian packages
     nor Python wheels, so they are not compared. With --replicas 3: RabbitMQ and NATS, on three
     nodes as weir is. Exit code 1 if weir failed or lost anything, or a peer did so twice.
 

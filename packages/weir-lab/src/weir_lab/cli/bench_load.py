@@ -90,7 +90,7 @@ def burst(
     record: Record = None,
     as_json: Json = False,
 ) -> None:
-    """Devices that all wake up within a second, send one 24-byte record and await its confirm.
+    """Let devices connect within a second, send one 24-byte record each, and await its confirm.
 
     Each has a connection of its own in the device dialect, kept until all are done. A consumer
     counts what is delivered. Exit code 1 unless every record was confirmed and delivered once.

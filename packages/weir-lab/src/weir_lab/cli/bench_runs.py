@@ -19,19 +19,20 @@ S = TypeVar("S")
 
 Folder = Annotated[
     str | None,
-    typer.Option(help="Make the node's folder in here. [default: where temporary files go]"),
+    typer.Option(help="Create the node's folder in here. [default: where temporary files go]"),
 ]
-Rest = Annotated[str, typer.Option(help="Wait at most this long for a disk at rest.")]
+Rest = Annotated[str, typer.Option(help="Wait at most this long until the disk is idle.")]
 Turns = Annotated[
     int, typer.Option(help="Runs of each side, by turns: odd, for the one in the middle counts.")
 ]
 Replicas = Annotated[
-    int, typer.Option(help="How many nodes, a process each, which all hold and sync everything.")
+    int, typer.Option(help="How many nodes, one process each, hold and sync everything.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw the figures into this SVG file.")]
 Record = Annotated[
-    Path | None, typer.Option(help="Append every run with its samples here, a line of JSON each.")
+    Path | None,
+    typer.Option(help="Append every run with its samples to this file, one line of JSON each."),
 ]
 
 

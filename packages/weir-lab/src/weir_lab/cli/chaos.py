@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="chaos",
-    help="Kill, pause and cut off nodes under load; lost and repeated come from clients' ledgers.",
+    help="Kill, pause and cut off nodes under load, and count lost and repeated messages.",
     no_args_is_help=True,
 )
 
@@ -37,7 +37,9 @@ class Wanted:
     """The options that every verb has."""
 
     times: Annotated[int, typer.Option(min=1, help="How many rounds.")] = 10
-    rate: Annotated[float, typer.Option(help="Messages a second, whatever comes back.")] = 1_000
+    rate: Annotated[
+        float, typer.Option(help="Messages a second, without waiting for confirms.")
+    ] = 1_000
     size: Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")] = 100
     devices: Annotated[int, typer.Option(help="Devices that send beside the producer.")] = 2
     calm: Annotated[float, typer.Option(help="Seconds of load before each strike.")] = 1.0
@@ -72,7 +74,7 @@ def _verb(name: str) -> Callable[[Callable[..., None]], None]:
 
 @_verb("kill-leader")
 def _kill_leader(wanted: Wanted, down: Down = 2.0, data: Data = None) -> None:
-    """kill -9 of the node that leads; it is started again, and the next round comes."""
+    """Kill (-9) the node that leads, start it again, and repeat."""
     from weir_lab.bench.faults.chaos.faults import Killed
 
     _strike(wanted, data, lambda nodes: Killed(nodes, True, down))
@@ -80,7 +82,7 @@ def _kill_leader(wanted: Wanted, down: Down = 2.0, data: Data = None) -> None:
 
 @_verb("kill-follower")
 def _kill_follower(wanted: Wanted, down: Down = 2.0, data: Data = None) -> None:
-    """kill -9 of a node that follows: nobody should notice."""
+    """Kill (-9) a node that follows: clients should not notice."""
     from weir_lab.bench.faults.chaos.faults import Killed
 
     _strike(wanted, data, lambda nodes: Killed(nodes, False, down))
@@ -88,7 +90,7 @@ def _kill_follower(wanted: Wanted, down: Down = 2.0, data: Data = None) -> None:
 
 @_verb("pause-leader")
 def _pause_leader(wanted: Wanted, seconds: Seconds = 10.0, data: Data = None) -> None:
-    """SIGSTOP of the node that leads, and SIGCONT; what it says when it wakes must not be stale."""
+    """Stop the leading node (SIGSTOP) and continue it; it must not answer with stale data."""
     from weir_lab.bench.faults.chaos.faults import Paused
 
     _strike(wanted, data, lambda nodes: Paused(nodes, seconds))
@@ -96,7 +98,7 @@ def _pause_leader(wanted: Wanted, seconds: Seconds = 10.0, data: Data = None) ->
 
 @_verb("partition")
 def _partition(wanted: Wanted, seconds: Seconds = 5.0, data: Data = None) -> None:
-    """Cut the node that leads off from the others, not from clients.
+    """Cut the leading node off from the other nodes, but not from clients.
 
     Each node gets a network namespace: that needs root, or a kernel that lets users make them.
     """
@@ -113,7 +115,7 @@ def _partition(wanted: Wanted, seconds: Seconds = 5.0, data: Data = None) -> Non
 
 @_verb("restart-all")
 def _restart_all(wanted: Wanted, data: Data = None) -> None:
-    """kill -9 of all nodes at once, and a restart of all."""
+    """Kill (-9) all nodes at once, and restart all."""
     from weir_lab.bench.faults.chaos.faults import AllKilled
 
     _strike(wanted, data, AllKilled)
@@ -127,7 +129,7 @@ def _regain(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """kill -9 of two nodes of three, and a restart: each partition changes its leader at most once.
+    """Kill (-9) and restart two of three nodes: each partition changes its leader at most once.
 
     A round goes well if this holds and all partitions confirm within 2 s, both from the moment at
     which the first of the two serves again. The planned return of leaderships to preferred nodes
@@ -173,15 +175,20 @@ def _watch(
     wanted: Wanted,
     url: Annotated[str, typer.Option(envvar="WEIR_URL", help="A set that runs elsewhere.")],
     command: Annotated[
-        str, typer.Option(help='What does the harm, as in "ssh a systemctl kill -s KILL weir".')
+        str,
+        typer.Option(
+            help='The command that causes the fault, as in "ssh a systemctl kill -s KILL weir".'
+        ),
     ] = "",
-    undo: Annotated[str, typer.Option(help="What ends it, if that does not end by itself.")] = "",
-    seconds: Annotated[float, typer.Option(help="What is watched after each command.")] = 10.0,
+    undo: Annotated[
+        str, typer.Option(help="The command that ends the fault, if it does not end by itself.")
+    ] = "",
+    seconds: Annotated[float, typer.Option(help="How long to watch after each command.")] = 10.0,
 ) -> None:
-    """Load a set that runs elsewhere, while you do the harm by a command, or by hand.
+    """Load a set that runs elsewhere, while a command or you cause the faults.
 
-    It makes a topic of its own there, and deletes it if nothing was wrong. Which node is struck,
-    and what that one says itself, it cannot know.
+    It makes a topic of its own there, and deletes it if nothing was wrong. It does
+    not know which node was struck.
     """
     from weir.client.core.url import parse_url
     from weir_lab.bench.faults.chaos.faults import ByCommand

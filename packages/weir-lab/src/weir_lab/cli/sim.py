@@ -12,7 +12,7 @@ import typer
 
 app = typer.Typer(
     name="sim",
-    help="Attack whole brokers in a virtual world of bad disks and networks, and check promises.",
+    help="Test whole brokers in a virtual world of faulty disks and networks, and check promises.",
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -21,7 +21,7 @@ Jobs = Annotated[int, typer.Option(min=1, help="Processes that play seeds.")]
 
 @app.callback(invoke_without_command=True)
 def sim(context: typer.Context) -> None:
-    """Attack whole brokers in a virtual world of bad disks and networks, and check promises."""
+    """Test whole brokers in a virtual world of faulty disks and networks, and check promises."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -47,10 +47,10 @@ def run(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Play seeds: each is a BrokerSet under faults, then at peace, and is judged by its clients.
+    """Play seeds: each is a BrokerSet under faults, then without, judged by what clients saw.
 
-    A seed decides everything, so that it plays the same way wherever the code is the same. What
-    broke a promise is printed with all that is needed to see it again. Exit code 1 if any did.
+    A seed decides everything, so the same code plays it the same way everywhere. A broken promise
+    is printed with what is needed to play it again. Exit code 1 if there is one.
     """
     from weir.cli.output import hint, print_table, progress
     from weir_lab.cli.measured import print_measured
@@ -106,7 +106,7 @@ def run(
 @app.command()
 def mutants(
     only: Annotated[
-        list[str] | None, typer.Option(help="Only this mutant; again for more.")
+        list[str] | None, typer.Option(help="Only this mutant; may be repeated.")
     ] = None,
     more: Annotated[
         int, typer.Option(min=0, help="Seeds to try from 0 on where the one that is kept fails.")
@@ -117,7 +117,7 @@ def mutants(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Take one rule of the code away at a time: each time a promise must break, and be seen to.
+    """Remove one rule of the code at a time: each time a checker must report a broken promise.
 
     Each mutant is played with the seed that is kept with it, and where that no longer catches it,
     for the code has changed, with others; --redraw keeps what is found. Exit code 1 if one is
@@ -236,7 +236,7 @@ def barriers(
 ) -> None:
     """Explore the rule of barriers: real Raft nodes and promises on bad networks and disks.
 
-    What breaks is printed with its seed. Exit code 1 if anything did.
+    Failures are printed with their seeds. Exit code 1 if there is one.
     """
     from weir.cli.output import print_json, print_table
     from weir_lab.barriers.explorer import Explorer

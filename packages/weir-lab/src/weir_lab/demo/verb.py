@@ -10,10 +10,10 @@ import typer
 
 def demo(
     out: Annotated[
-        Path | None, typer.Option(help="Keep what the demo makes in this folder.")
+        Path | None, typer.Option(help="Keep the files of the demo in this folder.")
     ] = None,
     flights: Annotated[
-        int | None, typer.Option(min=1, help="Replay only the first so many flights.")
+        int | None, typer.Option(min=1, help="Replay only this many flights.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -70,7 +70,7 @@ class App:
     def client(self) -> Client:
         """The connection of an application that runs: `await app.client.publish(...)`."""
         if self._running is None:
-            raise RuntimeError("the app does not run: its connection is there while it does")
+            raise RuntimeError("the app is not running: it has a client only while it runs")
         return self._running.client
 
     def subscribe(
@@ -163,7 +163,7 @@ class App:
                 else "no handler: decorate one with @app.subscribe(topic, cluster=...)"
             )
         if self._running is not None:
-            raise RuntimeError("the app runs already")
+            raise RuntimeError("the app is already running")
         patience = seconds(grace)
         async with connect(url or self.url, name=self._name) as client:
             running = self._running = Running(client, chosen, self._hooks)

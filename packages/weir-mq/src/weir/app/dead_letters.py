@@ -104,8 +104,8 @@ async def redrive(
             except TimeoutError:
                 if now() > moved + patience:
                     raise TimeoutError(
-                        f"{sum(work.topics.values()):,} went back, and others hold the rest: does "
-                        f"another redrive run? `weir cluster lag {topic} {cluster}` tells"
+                        f"{sum(work.topics.values()):,} went back, and others hold the rest: is "
+                        f"another redrive running? `weir cluster lag {topic} {cluster}` tells"
                     ) from None
                 continue
             while taken := [one for one in (letters.at_hand() for _ in range(_TOGETHER)) if one]:

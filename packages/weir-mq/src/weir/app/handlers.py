@@ -139,7 +139,7 @@ async def _come_true(outcome: object) -> None:
     if inspect.isawaitable(outcome):
         await outcome
     elif inspect.isgenerator(outcome) or inspect.isasyncgen(outcome):
-        raise TypeError("the handler returned a generator, of which nothing ran: let it not yield")
+        raise TypeError("the handler returned a generator, so nothing ran: do not use yield in it")
 
 
 async def _quietly(hook: Hook, message: Message, error: BaseException | None) -> None:

@@ -28,7 +28,7 @@ try:
     from sqlalchemy.orm import Session
     from sqlalchemy.schema import CreateTable
 except ImportError:
-    raise MissingLibrary("SQLAlchemy is not here: pip install 'weir-mq[inbox]'") from None
+    raise MissingLibrary("SQLAlchemy is not installed: pip install 'weir-mq[inbox]'") from None
 
 from weir.app import inbox_tables as t
 

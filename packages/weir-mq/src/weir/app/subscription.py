@@ -73,7 +73,7 @@ class Subscription:
         if self.max_messages < 1:
             raise ValueError(f"max_messages={self.max_messages}: give 1 or more")
         if self.timeout is not None and not seconds(self.timeout):
-            raise ValueError("timeout=0: no handler is so quick; give more, or None for no end")
+            raise ValueError("timeout=0: give more than 0, or None for no limit")
         if self.inbox is not None and self.inbox.cluster != self.cluster:
             raise ValueError(
                 f"the inbox is of cluster {self.inbox.cluster!r}, and this is {self.cluster!r}: "

@@ -321,10 +321,10 @@ class BrokerSet:
         else:
             group = self._topics.partition(number)[1].group
         if group is None or not group.leads:
-            raise NotLeader("this shard does not lead the partition: ask where it is led", 0)
+            raise NotLeader("this shard does not lead the partition: ask its leader", 0)
         voter = heir(group, request.node, self._catalog.nodes)
         if voter != group.voter and not take(group, Transfer(voter)):
-            raise NotLeader("the leader hands over already: ask again shortly", 0)
+            raise NotLeader("the leader is already handing over: ask again shortly", 0)
         self._outbox.reply(caller, Transferred(node_of(voter)))
 
     def _describe(self, session: Session, caller: Caller, request: DescribeShard) -> None:

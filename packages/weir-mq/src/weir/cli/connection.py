@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 Timeout = Annotated[
-    str, typer.Option(help="Give up if no broker is reached for so long at the start.")
+    str, typer.Option(help="Give up if no broker answers within this time at the start.")
 ]
 
 #: A person waits at a terminal: long enough for a broker that is starting, and no longer.

@@ -12,18 +12,19 @@ if TYPE_CHECKING:
 
 Retention = Annotated[
     str | None,
-    typer.Option(help="Messages older than this go: `7d`, `12h`, `forever`."),
+    typer.Option(help="Delete messages older than this: `7d`, `12h`, `forever`."),
 ]
 RetentionBytes = Annotated[
     str | None,
-    typer.Option(help="The oldest messages of a partition above this go: `10GiB`, `none`."),
+    typer.Option(
+        help="Delete the oldest messages of a partition above this size: `10GiB`, `none`."
+    ),
 ]
 UntilDone = Annotated[
     str | None,
     typer.Option(
         metavar="CLUSTER,...",
-        help="Messages go once these clusters have acknowledged them; `*`: every cluster there is. "
-        "Empty: none is asked.",
+        help="Delete messages once these clusters have acked them; `*`: all clusters. Empty: off.",
     ),
 ]
 

@@ -22,21 +22,23 @@ if TYPE_CHECKING:
 
 def work(
     name: Annotated[
-        str, typer.Argument(metavar="MODULE:APP", help="As `ledger:app`: the app of ledger.py.")
+        str,
+        typer.Argument(metavar="MODULE:APP", help="The app, as in `ledger:app` (of ledger.py)."),
     ],
     cluster: Annotated[
-        str | None, typer.Option(help="Whose handlers to run. [default: the only one there is]")
+        str | None,
+        typer.Option(help="The cluster whose handlers to run. [default: the only one there is]"),
     ] = None,
     least: Annotated[int, typer.Option("--min", min=1, help="Processes, at least.")] = 1,
     most: Annotated[
         int | None, typer.Option("--max", min=1, help="And at most. [default: one a core]")
     ] = None,
     cool_down: Annotated[
-        str, typer.Option(help="For how long processes must be too many before some end.")
+        str, typer.Option(help="End processes once there were too many for this long.")
     ] = "30s",
-    grace: Annotated[str, typer.Option(help="How long handlers may take to end.")] = "10s",
+    grace: Annotated[str, typer.Option(help="How long handlers may take to finish.")] = "10s",
     as_json: Annotated[
-        bool, typer.Option("--json", help="A line of JSON on stdout for all that happens.")
+        bool, typer.Option("--json", help="Print a line of JSON per event.")
     ] = False,
     metrics: Annotated[
         str | None,
@@ -48,10 +50,10 @@ def work(
         typer.Option("--url", envvar="WEIR_URL", show_envvar=True, help="[default: the app's own]"),
     ] = None,
 ) -> None:
-    """Run handlers in processes until Ctrl-C or SIGTERM: more while messages wait, then fewer.
+    """Run handlers in processes until Ctrl-C or SIGTERM, as many as the backlog needs.
 
-    One that ends is started again. A broker that goes later is waited for. With --json, what
-    handlers print goes to stderr.
+    A process that ends is started again. The command waits for a broker that goes away later.
+    With --json, output of handlers goes to stderr.
     """
     import asyncio
     import os

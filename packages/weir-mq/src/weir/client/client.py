@@ -351,7 +351,7 @@ class Client:
         return await self._administration.pause(topic, cluster, True)
 
     async def resume_cluster(self, topic: str, cluster: str) -> Cluster:
-        """Let a paused cluster go on."""
+        """Resume a paused cluster."""
         return await self._administration.pause(topic, cluster, False)
 
     async def delete_cluster(self, topic: str, cluster: str) -> None:
@@ -505,5 +505,5 @@ def connect(
         )
     timeout = seconds(request_timeout)
     if not timeout:
-        raise ValueError("request_timeout=0: nothing is answered at once, give more")
+        raise ValueError("request_timeout=0: give more than 0")
     return Connecting(parse_url(url), name, retry, timeout)

@@ -22,9 +22,9 @@ class ConnectionLimits:
     connections_max: int = CONNECTIONS_MAX
     #: Connections that are let in per second, once a burst is used up.
     accepts_per_second: float = ACCEPTS_PER_SECOND_DEFAULT
-    #: A device that says nothing for so long is let go; a ping is enough.
+    #: The broker closes the connection of a device that is silent for this long; a ping is enough.
     idle_seconds: float = IDLE_SECONDS_DEFAULT
-    #: A frame that was begun must be whole after so long.
+    #: A frame must arrive completely within this time.
     frame_seconds: float = FRAME_SECONDS
     #: Connections that are let in at once.
     accept_burst: int = ACCEPT_BURST

@@ -52,7 +52,9 @@ class BlockingClient:
             if not isinstance(welcome, m.Welcome) or welcome.protocol != m.PROTOCOL:
                 raise RemoteProtocolError(f"{self._place} speaks another protocol: upgrade it")
             if not welcome.met:
-                raise Disconnected(f"{self._place} has not met its set yet: try another node")
+                raise Disconnected(
+                    f"{self._place} is not connected to its set yet: try another node"
+                )
         except BaseException:
             self.close()
             raise
@@ -91,14 +93,17 @@ class BlockingClient:
                 frame = self._frame(deadline)
                 number = frame.correlation
                 if number in replies or not first <= number <= self._last:
-                    raise RemoteProtocolError(f"{self._place} answers what was not asked")
+                    raise RemoteProtocolError(f"{self._place} answered another request")
                 if not frame.flags & Flags.RESPONSE:
-                    raise RemoteProtocolError(f"{self._place} asks, and has nothing to ask")
+                    raise RemoteProtocolError(
+                        f"{self._place} sent a request, which a broker never does"
+                    )
                 replies[number] = decode_reply(frame)
         except OSError as error:  # TimeoutError is one
             self.close()
             raise Disconnected(
-                f"no answer of {self._place} ({error or 'closed'}); it may or may not have happened"
+                f"no answer from {self._place} ({error or 'closed'}); "
+                "it may or may not have happened"
             ) from error
         except (Disconnected, RemoteProtocolError):
             self.close()

@@ -13,7 +13,7 @@ try:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 except ModuleNotFoundError:
-    raise MissingLibrary("PySpark is not here: pip install 'weir-mq[spark]'") from None
+    raise MissingLibrary("PySpark is not installed: pip install 'weir-mq[spark]'") from None
 
 from weir.spark.java import use_java
 from weir.spark.source import WeirDataSource

@@ -152,7 +152,7 @@ def test_hooks_and_the_app_s_own_connection(node: Any, seen: Any) -> None:
             assert [m.value async for m in w.reader("out", follow=False)] == [b"1!", b"3!"]
         assert (told[0], told[-1]) == ("start", "stop")
         assert told[1:5] == ["before 1", "after 1 None", "before 2", "after 2 Reject('no')"]
-        with pytest.raises(RuntimeError, match="does not run"):
+        with pytest.raises(RuntimeError, match="is not running"):
             _ = app.client
 
     asyncio.run(test())

@@ -61,7 +61,9 @@ def load(name: str) -> App:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module is there, and misses another
-        raise NoApp(f"no module {error.name!r} in {folder}: go to where it lies") from None
+        raise NoApp(
+            f"no module {error.name!r} in {folder}: run this in the folder that holds it"
+        ) from None
     app = getattr(found, attribute, None)
     if not isinstance(app, App):
         apps = [key for key, value in vars(found).items() if isinstance(value, App)]

@@ -476,7 +476,8 @@ class Growing:
         value = values.open(producer)
         if (value is None or value.stamp < since) and self._growing(since) >= OPEN_VALUES_MAX:
             raise Overloaded(
-                f"{OPEN_VALUES_MAX:,} large values are growing here: try again when some are done",
+                f"{OPEN_VALUES_MAX:,} large values are being uploaded here: try again "
+                "when some are done",
                 RETRY_AFTER_MS,
             )
         if piece.position == 0 or value is None:

@@ -43,7 +43,8 @@ def unfounded(members: Iterable[Member], node: int, linked: Iterable[int]) -> Un
     away = [f"node {one.node} at {one.host}:{one.port}" for one in members if one.node not in there]
     missing = f"does not reach {', '.join(away)}" if away else "waits for a leader of the registry"
     return Unavailable(
-        f"this node has not met its set yet, and {missing}: start them, and see this node's status"
+        f"this node is not connected to its set yet, and {missing}: "
+        "start them, and see this node's status"
     )
 
 

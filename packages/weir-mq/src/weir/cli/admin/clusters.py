@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from weir.client.arguments.positions import Start
     from weir.client.client import Client
 
-app = typer.Typer(name="cluster", help="See how far consumer clusters are, and steer them.")
+app = typer.Typer(name="cluster", help="Show how far consumer clusters are, and control them.")
 
 Topic = Annotated[str, typer.Argument(help="`topic`, or `namespace/topic`.")]
 Name = Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster's name.")]
@@ -24,7 +24,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 @app.callback(invoke_without_command=True)
 def cluster(context: typer.Context) -> None:
-    """See how far consumer clusters are, and steer them."""
+    """Show how far consumer clusters are, and control them."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -136,15 +136,16 @@ def seek(
         ),
     ],
     partition: Annotated[
-        int | None, typer.Option(min=0, help="Only in this partition; all others stay.")
+        int | None,
+        typer.Option(min=0, help="Only in this partition; the others keep their positions."),
     ] = None,
     create: Annotated[
-        bool, typer.Option("--create", help="Begin the cluster if there is none.")
+        bool, typer.Option("--create", help="Create the cluster if it does not exist.")
     ] = False,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Let a cluster go on elsewhere. What its consumers hold now is theirs no more."""
+    """Move a cluster to another position. All current grants end."""
     from weir.cli.output import hint, print_json
 
     place = _place(to, partition)
@@ -164,7 +165,7 @@ def seek(
 
 @app.command()
 def pause(topic: Topic, name: Name, url: Url = DEFAULT_URL) -> None:
-    """Give a cluster's consumers nothing until it is resumed; they wait, and may still ack."""
+    """Pause a cluster: its consumers get no messages until it is resumed, but may still ack."""
     from weir.cli.output import hint
 
     async def work(client: Client) -> Cluster:
@@ -176,7 +177,7 @@ def pause(topic: Topic, name: Name, url: Url = DEFAULT_URL) -> None:
 
 @app.command()
 def resume(topic: Topic, name: Name, url: Url = DEFAULT_URL) -> None:
-    """Let a paused cluster go on."""
+    """Resume a paused cluster."""
 
     async def work(client: Client) -> Cluster:
         return await client.resume_cluster(topic, name)
@@ -191,7 +192,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Forget a cluster. One of the same name would begin at the earliest message."""
+    """Delete a cluster. A new one of the same name begins at the earliest message."""
     from weir.cli.output import typed
 
     if not yes:
@@ -208,7 +209,9 @@ def delete(
 
 @app.command()
 def redrive(
-    name: Annotated[str, typer.Argument(metavar="CLUSTER", help="Whose handlers buried them.")],
+    name: Annotated[
+        str, typer.Argument(metavar="CLUSTER", help="The cluster whose handlers gave up on them.")
+    ],
     topic: Annotated[str, typer.Option(help="The dead-letter topic, as `unlocks.dead`.")],
     to: Annotated[
         str | None, typer.Option(help="Publish them here. [default: the topic each came from]")
@@ -216,10 +219,10 @@ def redrive(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Publish a cluster's dead letters again, once the cause is mended.
+    """Publish a cluster's dead letters again, once their cause is fixed.
 
-    All that are there now; the next redrive goes on behind them. Each is acked after its copy is
-    confirmed: killed in between, this leaves one that goes back twice.
+    It takes all letters that are there now; the next redrive continues after them. Each is acked
+    after its copy is confirmed, so when this is killed in between, a letter may be sent twice.
     """
     from weir.app.dead_letters import redrive as back
     from weir.cli.output import hint, print_json

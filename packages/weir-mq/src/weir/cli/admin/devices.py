@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from weir.client.admin.administration import Device
     from weir.client.client import Client
 
-app = typer.Typer(name="device", help="See where devices stand that publish, and forget hubs.")
+app = typer.Typer(name="device", help="Show the state of devices that publish, and forget hubs.")
 
 Topic = Annotated[str, typer.Argument(help="`topic`, or `namespace/topic`.")]
 HubNumber = Annotated[str, typer.Argument(metavar="HUB", help="The hub's number: 2583 or 0xa17.")]
@@ -23,7 +23,7 @@ _HUB_MAX = (1 << 64) - 1
 
 @app.callback(invoke_without_command=True)
 def device(context: typer.Context) -> None:
-    """See where devices stand that publish, and forget hubs."""
+    """Show the state of devices that publish, and forget hubs."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -47,7 +47,7 @@ def list_hubs(topic: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> 
 
 @app.command()
 def show(topic: Topic, hub: HubNumber, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
-    """Show where each device of a hub stands: its boot, and the sequence that comes next."""
+    """Show the boot count and the next sequence of each device of a hub."""
     from dataclasses import asdict
 
     from weir.cli.output import print_json, print_table
@@ -73,8 +73,8 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Forget a hub, so that it begins anew with any boot. Stop the hub before: what it sends again
-    of before is there twice then.
+    """Forget a hub, so that it may begin again with any boot count. Stop the hub first: messages
+    that it sends again afterwards are duplicates.
     """
     from weir.cli.output import typed
 

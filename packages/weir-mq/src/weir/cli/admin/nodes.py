@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from weir.client.client import Client
     from weir.protocol.client.nodes import NodeList, Transferred
 
-app = typer.Typer(name="node", help="The nodes of a set: see, add, drain, remove them.")
+app = typer.Typer(name="node", help="Show, add, drain and remove the nodes of a set.")
 
 Node = Annotated[int, typer.Argument(min=1, help="The number of the node.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -21,7 +21,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 @app.callback(invoke_without_command=True)
 def node(context: typer.Context) -> None:
-    """The nodes of a set: see, add, drain, remove them."""
+    """Show, add, drain and remove the nodes of a set."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -86,10 +86,10 @@ def add(
     ] = 0,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Register a new node, and say how to found it. Groups come to it by themselves once it runs.
+    """Register a new node, and print how to create it. Groups move to it once it runs.
 
-    With --node of one that runs, say where others reach it from now on. Numbers are never used
-    again, not even of nodes that were removed.
+    With --node of a node that runs, set the address where others reach it. Numbers are never used
+    again, not even those of removed nodes.
     """
     from weir.server.config.sections import split_address
 
@@ -119,11 +119,14 @@ def add(
 def drain(
     number: Node,
     wait: Annotated[
-        str, typer.Option(help="Wait so long until nothing is left, as in `5m`; 0s: do not.")
+        str,
+        typer.Option(
+            help="Wait at most this long until the node is empty, as in `5m`; 0s: do not wait."
+        ),
     ] = "5m",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Move leaders, then replicas, from a node to others. It goes on serving meanwhile."""
+    """Move leaders, then replicas, from a node to others. The node keeps serving meanwhile."""
     from weir.cli.output import hint
     from weir.cli.retention import duration
 
@@ -144,7 +147,7 @@ def drain(
 
 @app.command()
 def activate(number: Node, url: Url = DEFAULT_URL) -> None:
-    """Let a node that was drained be given groups again."""
+    """Let a drained node get groups again."""
 
     async def work(client: Client) -> NodeList:
         return await client.nodes.activate(number)
@@ -155,9 +158,9 @@ def activate(number: Node, url: Url = DEFAULT_URL) -> None:
 
 @app.command()
 def remove(number: Node, url: Url = DEFAULT_URL) -> None:
-    """Take a node out of the set for good. Refused while it holds what others lack: drain it first.
+    """Remove a node from the set for good. Drain it first: a node that is needed is not removed.
 
-    Its process can be stopped then, and its folder deleted. Its number is never used again.
+    Then stop its process, and delete its folder. Its number is never used again.
     """
     from weir.cli.output import hint
 
@@ -187,7 +190,7 @@ def transfer_leader(
     ] = 0,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Let another node lead a partition. It goes back to the node that it is meant for, in time."""
+    """Let another node lead a partition. Later the leadership returns to the preferred node."""
 
     async def work(client: Client) -> Transferred:
         return await client.nodes.transfer(topic, partition, to)
@@ -202,12 +205,12 @@ def raise_level(
         typer.Option(
             min=0,
             show_default=False,
-            help="Which. [default: the highest that all nodes support]",
+            help="The level. [default: the highest that all nodes support]",
         ),
     ] = 0,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Let all nodes write a newer format, once each runs a release that reads it. For good."""
+    """Let all nodes write a newer format, once each runs a release that reads it. This is final."""
 
     async def work(client: Client) -> NodeList:
         return await client.nodes.raise_level(level)

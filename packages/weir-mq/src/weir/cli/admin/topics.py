@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from weir.client.client import Client
     from weir.protocol.client.messages import TopicInfo
 
-app = typer.Typer(name="topic", help="Create topics, look after them, delete them.")
+app = typer.Typer(name="topic", help="Create, change, show and delete topics.")
 
 Topic = Annotated[str, typer.Argument(help="`topic`, or `namespace/topic`.")]
 ScatterWith = Annotated[
     list[str] | None,
     typer.Option(
-        help="A topic that one scattering may publish to together with this one, if that one says "
-        'so, too; again for more, "" for none.'
+        help="A topic that a scattering may publish to together with this one, if that topic names "
+        'this one, too; may be repeated; "" for none.'
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -38,7 +38,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 @app.callback(invoke_without_command=True)
 def topic(context: typer.Context) -> None:
-    """Create topics, look after them, delete them."""
+    """Create, change, show and delete topics."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -49,7 +49,7 @@ def create(
     partitions: Annotated[int, typer.Option(min=1, help="How many partitions it has.")] = 1,
     order: Annotated[
         str,
-        typer.Option(help="What has one order: each `partition`, or all together: `total`."),
+        typer.Option(help="`partition`: each partition has an order; `total`: all have one."),
     ] = "partition",
     retention: Retention = None,
     retention_bytes: RetentionBytes = None,
@@ -60,16 +60,18 @@ def create(
         typer.Option(
             min=0,
             show_default=False,
-            help="On how many nodes. [default: 3, as far as there are nodes]",
+            help="How many nodes hold it. [default: 3, as far as there are nodes]",
         ),
     ] = 0,
     if_absent: Annotated[
         bool,
-        typer.Option("--if-absent/--new", help="Take one that is the same already, or refuse."),
+        typer.Option(
+            "--if-absent/--new", help="Accept an existing topic with the same settings, or fail."
+        ),
     ] = True,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Create a topic. It keeps messages for 7 days unless told otherwise."""
+    """Create a topic. It keeps messages for 7 days by default."""
     from weir.cli.output import hint
     from weir.cli.retention import shown_retention
     from weir.model.topic import check_order
@@ -206,7 +208,7 @@ def describe(name: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> No
 def alter(
     name: Topic,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="So many from now on; never fewer than there are.")
+        int | None, typer.Option(min=1, help="The new number of partitions; never fewer than now.")
     ] = None,
     retention: Retention = None,
     retention_bytes: RetentionBytes = None,
@@ -214,7 +216,7 @@ def alter(
     scatter_with: ScatterWith = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Change how long a topic keeps messages, what it scatters with, or give it more partitions."""
+    """Change a topic's retention, its scatter-with topics, or its number of partitions."""
     from weir.cli.retention import shown_retention
 
     together = _together(scatter_with)
@@ -256,7 +258,7 @@ def end_partition(
     partition: Annotated[int, typer.Argument(min=0, help="Its number; 0 never ends.")],
     url: Url = DEFAULT_URL,
 ) -> None:
-    """End a partition for good: it takes no messages any more, and is read on to its end."""
+    """End a partition for good: it takes no more messages, and stays readable to its end."""
 
     async def work(client: Client) -> TopicInfo:
         return await client.end_partition(name, partition)

@@ -21,7 +21,7 @@ def backup(
         typer.Argument(help="A stopped node's data folder. [default: topics of a running node]"),
     ] = None,
     topic: Annotated[
-        list[str] | None, typer.Option(help="Only this topic; again for more. [default: all]")
+        list[str] | None, typer.Option(help="Only this topic; may be repeated. [default: all]")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     url: Url = DEFAULT_URL,
@@ -30,7 +30,7 @@ def backup(
 
     A copy of the folder keeps everything. Topics of a running node: settings and messages with
     keys, tags, times and headers; not clusters' positions, producers, devices' origins, delays or
-    expiries. Damaged places of the log are stepped over and named, with exit code 1.
+    expiries. A backup skips damaged places of the log, names them, and exits with code 1.
     """
     from weir.cli.backup import folders, topics
     from weir.cli.output import progress
@@ -59,7 +59,7 @@ def backup(
 def restore(
     backup: Annotated[Path, typer.Argument(help="A folder that `weir backup` wrote.")],
     data: Annotated[
-        Path | None, typer.Option(help="Put a node's folder back there; new or empty.")
+        Path | None, typer.Option(help="Restore a node's folder to this one; new or empty.")
     ] = None,
     to: Annotated[
         str | None,
@@ -68,11 +68,11 @@ def restore(
     verify: Annotated[bool, typer.Option("--verify", help="Only check the backup.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Put a backup back, checked; nothing that is there is overwritten.
+    """Restore a backup and verify it; nothing is overwritten.
 
-    A folder goes to --data and is as it was: never run it beside the node that it was copied from.
-    Topics go to --to: offsets stay where the backup begins at 0, stamps are new, and what waited
-    for its time or had expired is delivered as all else.
+    A folder is restored to --data, unchanged: never run it beside the node that it was copied from.
+    Topics are published to --to: offsets are the same where the backup begins at 0, stamps are
+    new, and messages that were delayed or had expired are delivered like all others.
     """
     from weir.cli.backup import folders, topics
     from weir.cli.backup.manifest import BadBackup, read

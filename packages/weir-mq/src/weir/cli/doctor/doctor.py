@@ -18,19 +18,19 @@ def doctor(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Only this check; again for more. `endpoint`: a node must run."),
+        typer.Option(help="Only this check; may be repeated. `endpoint` requires a running node."),
     ] = None,
     live: Annotated[
-        bool, typer.Option("--live", help="Watch a loaded node, and name what limits it.")
+        bool, typer.Option("--live", help="Watch a node under load, and name what limits it.")
     ] = False,
     seconds: Annotated[
-        float, typer.Option(min=3.0, max=3600.0, help="With --live: how long it is watched.")
+        float, typer.Option(min=3.0, max=3600.0, help="With --live: how long to watch.")
     ] = 30.0,
     metrics: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="With --live: where the node serves its figures. [default: metrics.listen]",
+            help="With --live: where the node serves its metrics. [default: metrics.listen]",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

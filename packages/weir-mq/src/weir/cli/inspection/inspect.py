@@ -20,7 +20,7 @@ def inspect(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many entries to list.")] = 20,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read every byte, and give a verdict on each file.")
+        bool, typer.Option("--verify", help="Read every byte, and report on each file.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

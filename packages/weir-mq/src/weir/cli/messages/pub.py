@@ -19,14 +19,17 @@ if TYPE_CHECKING:
     from weir.client.producer.receipts import BatchReceipt, PendingMessage
 
 Delay = Annotated[
-    str | None, typer.Option(metavar="5m", help="Clusters get them no sooner than in so long.")
+    str | None,
+    typer.Option(metavar="5m", help="Clusters get the messages no sooner than after this time."),
 ]
 Due = Annotated[
     str | None,
-    typer.Option(metavar="2026-11-22T10:00", help="Clusters get them no sooner than then."),
+    typer.Option(
+        metavar="2026-11-22T10:00", help="Clusters get the messages no sooner than at this time."
+    ),
 ]
 Ttl = Annotated[
-    str | None, typer.Option(metavar="1h", help="Clusters do not get them any more after this.")
+    str | None, typer.Option(metavar="1h", help="Clusters do not get the messages after this time.")
 ]
 
 
@@ -35,14 +38,14 @@ def pub(
     values: Annotated[
         list[str] | None, typer.Argument(metavar="VALUE", help="Default: the lines of stdin.")
     ] = None,
-    key: Annotated[str | None, typer.Option(help="The key of all of them.")] = None,
-    tag: Annotated[str | None, typer.Option(help="The tag of all of them.")] = None,
+    key: Annotated[str | None, typer.Option(help="The key of all messages.")] = None,
+    tag: Annotated[str | None, typer.Option(help="The tag of all messages.")] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A header of all of them; again for more."),
+        typer.Option(metavar="NAME=VALUE", help="A header of all messages; may be repeated."),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(help="Publish this file as one message, of any length.")
+        Path | None, typer.Option(help="Publish this file as one message; it may have any size.")
     ] = None,
     partition: Annotated[
         int | None, typer.Option(min=0, help="The partition. [default: by key, or in turn]")

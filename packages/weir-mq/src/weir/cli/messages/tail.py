@@ -33,37 +33,37 @@ def tail(
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", help="Wait for more, or end at today's end.")
+        bool,
+        typer.Option("--follow/--no-follow", help="Wait for more, or stop at the current end."),
     ] = True,
     count: Annotated[
-        int | None, typer.Option("-n", "--count", min=1, help="End after so many messages.")
+        int | None, typer.Option("-n", "--count", min=1, help="End after this many messages.")
     ] = None,
     partition: Annotated[
         int | None, typer.Option(min=0, help="Only this partition. [default: all]")
     ] = None,
     key: Annotated[
-        list[str] | None, typer.Option(help="Only messages of this key; again for more.")
+        list[str] | None, typer.Option(help="Only messages with this key; may be repeated.")
     ] = None,
     tag: Annotated[
-        list[str] | None, typer.Option(help="Only messages of this tag; again for more.")
+        list[str] | None, typer.Option(help="Only messages with this tag; may be repeated.")
     ] = None,
     order: Annotated[
         str | None,
         typer.Option(
             metavar="total|partition",
-            help="total: all partitions in one order, as everybody sees them. [default: the "
-            "topic's]",
+            help="total: all partitions in one order. [default: the topic's]",
         ),
     ] = None,
     form: Annotated[
-        Form, typer.Option("-o", "--output", help="json: an object a line.")
+        Form, typer.Option("-o", "--output", help="json: one object per line.")
     ] = Form.text,
     timeout: Timeout = "5s",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show the messages of a topic until Ctrl-C, or until nobody reads them (`| head -1`).
+    """Show the messages of a topic until Ctrl-C, or until its reader ends (`| head -1`).
 
-    A broker that goes meanwhile is waited for.
+    It waits for a broker that goes away meanwhile.
     """
     # At the latest there is nothing before today's end.
     begin = start or ("latest" if follow else "earliest")
@@ -145,19 +145,20 @@ def sub(
         typer.Option(help="keyed: messages of a key in order; ordered: all, by one consumer."),
     ] = Mode.shared,
     count: Annotated[
-        int | None, typer.Option("-n", "--count", min=1, help="End after so many messages.")
+        int | None, typer.Option("-n", "--count", min=1, help="End after this many messages.")
     ] = None,
     form: Annotated[
-        Form, typer.Option("-o", "--output", help="json: an object a line.")
+        Form, typer.Option("-o", "--output", help="json: one object per line.")
     ] = Form.text,
     timeout: Timeout = "5s",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Take a share of a topic's messages until Ctrl-C, or until nobody reads them (`| head -1`).
+    """Consume a topic in a cluster until Ctrl-C, or until its reader ends (`| head -1`).
 
-    Each is acked once it is printed. A cluster that is new begins at the earliest message. A broker
-    that goes is waited for.
-    `weir tail` looks without taking.
+    Each is acked once it is printed. A cluster that is new begins at the earliest message. It
+    waits for a broker that is away.
+
+    `weir tail` shows messages without consuming them.
     """
 
     async def work(client: Client) -> None:

@@ -26,7 +26,7 @@ def check(
     file: Annotated[Path, typer.Argument(help="A TOML file of settings.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check a file, and the environment over it; every problem is a line. Exit code 1 if any."""
+    """Check a file and the environment; print one line per problem. Exit code 1 if there is one."""
     from weir.cli.output import hint, print_json
     from weir.server.config.sections import BadConfig
     from weir.server.config.sources import resolve

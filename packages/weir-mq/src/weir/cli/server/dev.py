@@ -24,25 +24,25 @@ _LOOK_SECONDS = 0.02
 def dev(
     data: Annotated[
         Path | None,
-        typer.Option(help="Keep everything in this folder. [default: one that is removed]"),
+        typer.Option(help="Keep the data in this folder. [default: one that is removed]"),
     ] = None,
     nodes: Annotated[
-        int, typer.Option(min=1, max=9, help="How many nodes, a process each, share the data.")
+        int, typer.Option(min=1, max=9, help="How many nodes to run, one process each.")
     ] = 1,
     shards: Annotated[
         int, typer.Option(min=1, help="With --nodes: how many shards each of them has.")
     ] = 1,
     restart: Annotated[
         str | None,
-        typer.Option(help="With --nodes: start one that ended again, after so long: `2s`."),
+        typer.Option(help="With --nodes: restart a node that ended after this time, as in `2s`."),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="With --nodes: a line of JSON for all that happens.")
+        bool, typer.Option("--json", help="With --nodes: print one line of JSON per event.")
     ] = False,
 ) -> None:
-    """Run a throw-away node on free ports until Ctrl-C, with a topic to try things with.
+    """Run a temporary node on free ports until Ctrl-C, with an example topic.
 
-    With --nodes, a set of them that holds every message on up to three nodes.
+    With --nodes it runs a set of nodes that holds every message on up to three nodes.
     """
     if nodes > 1:
         pause = duration("--restart", restart) if restart else None

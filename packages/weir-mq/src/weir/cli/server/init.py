@@ -13,41 +13,41 @@ if TYPE_CHECKING:
 
 
 def init(
-    data: Annotated[Path, typer.Option(help="The folder to keep everything in.")] = Path(
-        "./weir-data"
-    ),
+    data: Annotated[Path, typer.Option(help="The data folder.")] = Path("./weir-data"),
     logs: Annotated[
         int,
         typer.Option(
             min=0,
             show_default=False,
-            help="Numbered logs, for good. [default: one a core, from 2]",
+            help="How many numbered logs, fixed for good. [default: one per core, at least 2]",
         ),
     ] = 0,
     log_dir: Annotated[
         list[str] | None,
-        typer.Option(metavar="N=FOLDER", help="Keep log N there: each may have a disk of its own."),
+        typer.Option(
+            metavar="N=FOLDER", help="Keep log N in this folder, for example on a disk of its own."
+        ),
     ] = None,
-    node: Annotated[int, typer.Option(min=1, help="Which node of its set it is.")] = 1,
+    node: Annotated[int, typer.Option(min=1, help="The number of this node in its set.")] = 1,
     members: Annotated[
         str,
         typer.Option(
             "--set",
             metavar="1=HOST:PORT,2=HOST:PORT,...",
-            help="The nodes that the set is founded with, the same for each of them.",
+            help="All nodes of the set; the same for each of them.",
         ),
     ] = "",
     system: Annotated[
-        str, typer.Option(help="The id of the system to be part of. [default: a new one]")
+        str, typer.Option(help="The id of the system that the node joins. [default: a new one]")
     ] = "",
 ) -> None:
-    """Found a node in a folder. `weir serve` does it by itself, with the defaults.
+    """Create a node in a folder. `weir serve` does so by itself, with the defaults.
 
-    Partitions are spread over the logs, and the logs dealt to the shards of `weir serve --shards`,
-    of which there can be no more than logs: choose as many as the machine may ever have cores.
+    Partitions are spread over the logs, and the logs over the shards of `weir serve --shards`.
+    There can be no more shards than logs: choose as many logs as the machine may ever have cores.
 
-    Several nodes are founded with the same --set, one after the other: the first draws the id of
-    the system and prints what to type for the others.
+    Create several nodes with the same --set, one after the other: the first draws the id of the
+    system and prints the commands for the others.
     """
     from weir.server.disk.node_folder import BadFolder, NodeFolder, Part
 

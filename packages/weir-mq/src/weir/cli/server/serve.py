@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 
 FromFile = Annotated[Path | None, typer.Option("--config", help="A TOML file of settings.")]
-Data = Annotated[
-    str | None, typer.Option(help="The folder to keep everything in. [default: ./weir-data]")
-]
+Data = Annotated[str | None, typer.Option(help="The data folder. [default: ./weir-data]")]
 Host = Annotated[str | None, typer.Option(help="The address to listen on. [default: 127.0.0.1]")]
 Port = Annotated[int | None, typer.Option(help="The port; 0 takes a free one. [default: 6800]")]
 Shards = Annotated[
@@ -30,7 +28,7 @@ Metrics = Annotated[
 ]
 LogFormat = Annotated[
     str | None,
-    typer.Option("--log-format", help="How it tells what it does: text or json. [default: text]"),
+    typer.Option("--log-format", help="The format of the log: text or json. [default: text]"),
 ]
 
 
@@ -46,7 +44,7 @@ def serve(
         bool, typer.Option("--until-eof", hidden=True, help="Stop when stdin ends.")
     ] = False,
 ) -> None:
-    """Run a node until Ctrl-C or SIGTERM; it stops once everything under way is done.
+    """Run a node until Ctrl-C or SIGTERM; it finishes what is under way, then stops.
 
     A second Ctrl-C or SIGTERM ends it at once. Settings: `weir config show`.
     """

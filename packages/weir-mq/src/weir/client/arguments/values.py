@@ -168,7 +168,7 @@ def timing(delay: Delay | None, due: Due | None, ttl: Delay | None) -> Timing | 
     if ttl is not None:
         lives = _microseconds("ttl", ttl)
         if not lives:
-            raise BadRequest(f"ttl={ttl!r}: a message lives for more than nothing")
+            raise BadRequest(f"ttl={ttl!r}: give more than 0")
     if due is not None:
         return Timing(due=_moment(due), ttl=lives)
     found = Timing(delay=0 if delay is None else _microseconds("delay", delay), ttl=lives)

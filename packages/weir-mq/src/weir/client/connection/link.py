@@ -376,7 +376,9 @@ class Link:
         system = self.welcome.system if self.welcome else 0
         connection, welcome = await self._dialler.dial(host, port, timeout, system)
         if not welcome.met:
-            unmet = _Unmet(f"{host}:{port} has not met its set yet: see `weir node status` there")
+            unmet = _Unmet(
+                f"{host}:{port} is not connected to its set yet: see `weir node status` there"
+            )
             if passes_over:
                 connection.abort(unmet)
                 raise unmet

@@ -59,7 +59,9 @@ class Places:
         self._sought = asyncio.get_running_loop().time()
         info = await self._link.request(m.DescribeTopic(self.topic), m.TopicInfo)
         if info.id != self._info.id:
-            raise UnknownTopic(f"{self.topic} was deleted and made again: open it anew", info.id)
+            raise UnknownTopic(
+                f"{self.topic} was deleted and created again: open it again", info.id
+            )
         # A node that lags behind may not have heard of all of them yet: none is ever taken away.
         known = self._info.addresses[len(info.addresses) :]
         self._info = msgspec.structs.replace(info, addresses=[*info.addresses, *known])

@@ -89,7 +89,7 @@ def arrow_rows(data: Any) -> list[Rows]:
 
         from weir.model.from_arrow import Rows
     except ImportError:
-        raise MissingLibrary("pyarrow is not here: pip install 'weir-mq[arrow]'") from None
+        raise MissingLibrary("pyarrow is not installed: pip install 'weir-mq[arrow]'") from None
     if isinstance(data, pa.RecordBatch):
         batches = [data]
     elif isinstance(data, pa.Table):

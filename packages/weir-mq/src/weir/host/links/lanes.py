@@ -58,7 +58,7 @@ class OutLane(Outlet):
             self._silence.heard(int(self._home.time() * 1_000))
         try:
             if any(frame.kind != PING for frame in self._stream.receive(data)):
-                raise RemoteProtocolError("frames came back on a lane that goes one way")
+                raise RemoteProtocolError("frames came back on a one-way lane")
         except RemoteProtocolError as error:
             self.end(str(error))
 

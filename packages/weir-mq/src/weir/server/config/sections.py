@@ -58,9 +58,7 @@ class BadConfig(WeirError):
 class NodeConfig(msgspec.Struct, frozen=True):
     """Where the node keeps its data and listens for clients and devices."""
 
-    data: Annotated[str, Meta(min_length=1, description="The folder of everything it keeps.")] = (
-        "./weir-data"
-    )
+    data: Annotated[str, Meta(min_length=1, description="The data folder.")] = "./weir-data"
     host: Annotated[
         str, Meta(min_length=1, description="The address or name to listen on; 0.0.0.0 for all.")
     ] = "127.0.0.1"
@@ -76,7 +74,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
         Meta(
             ge=0,
             le=LOGS_MAX,
-            description="Processes that share the logs; 0 for one a core. May change at any start.",
+            description="Processes that share the logs; 0 for one per core. May change at a start.",
         ),
     ] = 0
     logs: Annotated[
@@ -84,7 +82,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
         Meta(
             ge=0,
             le=LOGS_MAX,
-            description="Numbered logs, fixed when the node is founded; 0 for one a core, from 2.",
+            description="Numbered logs, fixed at creation; 0 for one per core, at least 2.",
         ),
     ] = 0
     hang_seconds: Annotated[
@@ -92,7 +90,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
         Meta(
             ge=3,
             le=3_600,
-            description="A shard that says nothing for so long is killed and started again.",
+            description="A shard that does not report for this long is killed and restarted.",
             extra={"unit": "s"},
         ),
     ] = 10.0
@@ -106,8 +104,8 @@ class MemoryConfig(msgspec.Struct, frozen=True):
         Meta(
             ge=_LEAST_BUDGET_MIB,
             le=1 << 20,
-            description="Messages under way, in and out: above it publishes are refused. "
-            "Frames that are not whole yet have up to three quarters as much beside it.",
+            description="Memory for messages in transit, both ways. Above it publishes fail. "
+            "Partial frames may use up to three quarters as much beside it.",
             extra={"unit": "MiB"},
         ),
     ] = BUDGET_BYTES_DEFAULT // MIB
@@ -145,7 +143,7 @@ class LogConfig(msgspec.Struct, frozen=True):
 
 
 class ConnectionsConfig(msgspec.Struct, frozen=True):
-    """How peers are let in, and how long they may be silent."""
+    """How connections are accepted, and how long they may be silent."""
 
     most: Annotated[
         int, Meta(ge=16, le=1 << 20, description="Connections that may be open at a time.")
@@ -155,7 +153,7 @@ class ConnectionsConfig(msgspec.Struct, frozen=True):
         Meta(
             ge=1,
             le=1 << 20,
-            description="New connections a second, after a first burst; others wait.",
+            description="Connections accepted per second, after a first burst; others wait.",
         ),
     ] = ACCEPTS_PER_SECOND_DEFAULT
     idle_seconds: Annotated[
@@ -163,7 +161,8 @@ class ConnectionsConfig(msgspec.Struct, frozen=True):
         Meta(
             ge=1,
             le=30 * 24 * 3600,
-            description="A device that says nothing for so long is let go; a ping is enough.",
+            description="The broker closes connections of devices that are silent this long; a "
+            "ping is enough.",
             extra={"unit": "s"},
         ),
     ] = IDLE_SECONDS_DEFAULT
@@ -172,7 +171,7 @@ class ConnectionsConfig(msgspec.Struct, frozen=True):
         Meta(
             ge=1,
             le=3_600,
-            description="A frame that was begun must be whole after so long.",
+            description="A frame must arrive completely within this time.",
             extra={"unit": "s"},
         ),
     ] = FRAME_SECONDS
@@ -222,7 +221,8 @@ class StatusConfig(msgspec.Struct, frozen=True):
         Literal["text", "json"], Meta(description="text for people, or json: one object a line.")
     ] = "text"
     level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="The least that is told.")
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="The lowest level that is logged."),
     ] = "info"
 
 

@@ -93,8 +93,10 @@ class Metrics:
         for name, about, value in _BY_PARTITION:
             yield Family(name, "counter", about, each(value))
         yield Family("weir_first_offset", "gauge", "Offset of the oldest message.", begins)
-        yield Family("weir_next_offset", "gauge", "Offset behind the last message.", ends)
-        yield Family("weir_raft_term", "gauge", "Its term; each election raises it.", terms)
+        yield Family("weir_next_offset", "gauge", "Offset after the last message.", ends)
+        yield Family(
+            "weir_raft_term", "gauge", "Raft term of the partition; each election raises it.", terms
+        )
         left = max(len(tuple(partitions)) - PARTITIONS_SHOWN_MAX, 0)
         about = "Partitions that have no series of their own here."
         yield Family("weir_series_left_out", "gauge", about, one(left))
@@ -113,14 +115,14 @@ class Metrics:
             paused.append((labels, int(cluster.paused)))
         about = "Messages that are not done."
         yield Family("weir_cluster_lag_messages", "gauge", about, lags)
-        about = "Messages from the first one that is not done on."
+        about = "Messages from the first one that is not done to the end."
         yield Family("weir_cluster_behind_messages", "gauge", about, behind)
         about = "Grants that are neither acked in full nor replaced."
         yield Family("weir_cluster_grants", "gauge", about, leased)
 
         about = "Messages that went past retention before they were done."
         yield Family("weir_cluster_skipped_total", "counter", about, skipped)
-        yield Family("weir_cluster_paused", "gauge", "Whether nothing is granted.", paused)
+        yield Family("weir_cluster_paused", "gauge", "1 if the cluster is paused.", paused)
 
     def _clusters(self) -> Iterator[tuple[Labels, int, ClusterState]]:
         for partition in self._shard.topics.partitions():
@@ -144,10 +146,14 @@ class Metrics:
         ]
         yield from _counters(
             ("weir_confirms_total", "Batches of clients that were confirmed.", counts.confirms),
-            ("weir_confirms_repeated_total", "Of those, came once more.", counts.repeats),
+            (
+                "weir_confirms_repeated_total",
+                "Confirmed batches that were repeats.",
+                counts.repeats,
+            ),
             ("weir_holds_total", "Times that reading from peers stopped.", counts.holds),
-            ("weir_flushes_total", "Writes to a log that were made durable.", counts.flushes),
-            ("weir_flushed_bytes_total", "Bytes of those.", counts.flushed_bytes),
+            ("weir_flushes_total", "Flushes of a log (write and sync).", counts.flushes),
+            ("weir_flushed_bytes_total", "Bytes written by flushes.", counts.flushed_bytes),
         )
         frames = self._host.reservations
         about = "Device publishes that were confirmed."
@@ -155,35 +161,35 @@ class Metrics:
         refused = [*_by_code(counts.refused, "client"), *_by_code(counts.device_refused, "device")]
         yield Family("weir_refused_total", "counter", "Refusals.", refused)
         yield Family("weir_reads_total", "counter", "Reads of the log.", reads)
-        about = "From the moment a batch is in line to its commit, to the millisecond."
+        about = "Time from queueing a batch to its commit, in steps of 1 ms."
         yield Family("weir_commit_seconds", "histogram", about, one(_in_seconds(counts.latency)))
         yield from _gauges(
-            ("weir_ready", "Whether it leads all its partitions.", int(shard.ready)),
+            ("weir_ready", "1 if the shard leads all its partitions.", int(shard.ready)),
             (
                 "weir_partitions",
                 "Partitions that are served here.",
                 len([*shard.topics.partitions()]),
             ),
-            ("weir_partitions_led", "Those that it leads.", shard.partitions_led),
+            ("weir_partitions_led", "Partitions that the shard leads.", shard.partitions_led),
             ("weir_connections", "Open connections.", self._host.connections),
-            ("weir_budget_used_bytes", "Messages under way, in memory.", shard.budget.used),
-            ("weir_budget_limit_bytes", "How much of that is allowed.", shard.budget.limit),
+            ("weir_budget_used_bytes", "Bytes of messages in transit.", shard.budget.used),
+            ("weir_budget_limit_bytes", "The limit of messages in transit.", shard.budget.limit),
             (
                 "weir_frames_begun_bytes",
-                "Of frames that are not whole and have no reservation.",
+                "Bytes of partial frames without a reservation.",
                 frames.first_bytes,
             ),
             (
                 "weir_frames_begun_limit_bytes",
-                "How much of that is allowed.",
+                "The limit of partial frames without a reservation.",
                 frames.first_bytes_limit,
             ),
             (
                 "weir_frames_reserved_bytes",
-                "Reserved for frames that are not whole.",
+                "Bytes reserved for partial frames.",
                 frames.reserved_bytes,
             ),
-            ("weir_frames_reserved_limit_bytes", "How much of that is allowed.", frames.limit),
+            ("weir_frames_reserved_limit_bytes", "The limit of reservations.", frames.limit),
             (
                 "weir_frames_waiting",
                 "Frames that wait for a reservation.",
@@ -193,12 +199,12 @@ class Metrics:
         yield from _counters(
             (
                 "weir_frames_evicted_total",
-                "Frames that lost their connection, for they waited longest for their next bytes.",
+                "Partial frames that lost their connection, because they waited longest.",
                 frames.evicted,
             ),
             (
                 "weir_frames_revoked_total",
-                "Frames that lost their reservation to others, for they were the slowest.",
+                "Partial frames that lost their reservation, because they were slowest.",
                 frames.revoked,
             ),
         )
@@ -207,10 +213,11 @@ class Metrics:
         counts, part = self._shard.counts, self._shard.brokerset
         found, linked = part.standing, part.linked
         yield from _counters(
-            ("weir_leads_begun_total", "Times that it began to lead a partition.",
+            ("weir_leads_begun_total", "Times that the node became leader of a partition.",
              counts.leads_begun),
-            ("weir_leads_lost_total", "Times that it had to stop leading one.", counts.leads_lost),
-            ("weir_bad_frames_total", "Frames of other nodes that were damaged, and not used.",
+            ("weir_leads_lost_total", "Times that the node lost the leadership of a partition.",
+             counts.leads_lost),
+            ("weir_bad_frames_total", "Damaged frames from other nodes, which were dropped.",
              counts.bad_frames),
             ("weir_replicas_halted_total",
              "Replicas that met an entry which they could not apply, and stopped.",
@@ -219,9 +226,9 @@ class Metrics:
         yield from _gauges(
             ("weir_nodes_linked", "Other nodes that can be sent to.", len(linked)),
             ("weir_clock_astray_seconds",
-             "How far ahead this node's clock is of the set's, where it is not gone by; else 0.",
+             "How far this clock is ahead of the median, if too far to be used; else 0.",
              self._shard.clock_astray_ms / 1_000),
-            ("weir_groups", "Replicas of groups here, the registry's among them.", found.held),
+            ("weir_groups", "Replicas of groups here, including the registry.", found.held),
             ("weir_groups_led", "Groups that are led here.", found.led),
             ("weir_groups_leaderless", "Groups whose replica here knows no leader.",
              found.leaderless),
@@ -234,7 +241,7 @@ class Metrics:
         tails: list[Sample] = [(labels, log.tail) for labels, log in logs]
         rooms: list[Sample] = [(labels, log.room_bytes) for labels, log in logs]
         yield Family("weir_log_bytes_total", "counter", "Bytes ever written to the log.", tails)
-        about = "What can be written before a new file is needed."
+        about = "Bytes that can be written before a new file is needed."
         yield Family("weir_log_room_bytes", "gauge", about, rooms)
         yield from self._of_scrubs()
         about = "How long a write and its sync took."
@@ -250,12 +257,13 @@ class Metrics:
         bad: list[Sample] = [(labels, len(scrub.damage)) for labels, scrub in scrubs]
         about = "Bytes that were read again and verified in the background."
         yield Family("weir_scrubbed_bytes_total", "counter", about, sizes)
-        yield Family("weir_scrub_rounds_total", "counter", "Times that all was verified.", rounds)
-        about = "Places that the start, or a check since then, found bad."
+        about = "Times that the whole log was verified."
+        yield Family("weir_scrub_rounds_total", "counter", about, rounds)
+        about = "Damaged places that the start or a background check found."
         yield Family("weir_scrub_damage", "gauge", about, bad)
 
     def _of_process(self) -> Iterator[Family]:
-        about = "How late the event loop came to a timer."
+        about = "How late the event loop ran a timer."
         yield Family("weir_loop_lag_seconds", "histogram", about, one(self._loop_lag))
         version: Labels = {"version": __version__, "shard": str(self._shard.identity.shard)}
         yield Family("weir_build_info", "gauge", "Release and shard; always 1.", [(version, 1)])
@@ -274,10 +282,14 @@ class Metrics:
 _BY_PARTITION: tuple[tuple[str, str, Callable[[PartitionCounts], int]], ...] = (
     ("weir_messages_in_total", "Messages committed here.", lambda c: c.messages_in),
     ("weir_batches_in_total", "Batches committed here.", lambda c: c.batches_in),
-    ("weir_bytes_in_total", "Bytes of those batches.", lambda c: c.bytes_in),
-    ("weir_messages_out_total", "Messages handed out.", lambda c: c.messages_out),
-    ("weir_replies_out_total", "Replies that held messages.", lambda c: c.replies_out),
-    ("weir_bytes_out_total", "Bytes of the batches in them.", lambda c: c.bytes_out),
+    ("weir_bytes_in_total", "Bytes of batches committed here.", lambda c: c.bytes_in),
+    (
+        "weir_messages_out_total",
+        "Messages sent to readers and consumers.",
+        lambda c: c.messages_out,
+    ),
+    ("weir_replies_out_total", "Replies with messages.", lambda c: c.replies_out),
+    ("weir_bytes_out_total", "Bytes of batches sent in replies.", lambda c: c.bytes_out),
 )
 
 

@@ -64,7 +64,7 @@ def test_what_people_write_becomes_columns() -> None:
         ((None, "tomorrow", None), BadRequest, "is no time"),
         ((None, 1.5, None), TypeError, "whole microseconds"),
         ((None, 0, None), BadRequest, "since 1970"),
-        ((None, None, 0), BadRequest, "more than nothing"),
+        ((None, None, 0), BadRequest, "give more than 0"),
         ((None, None, "366d"), BadRequest, "365 days"),
     ],
 )
