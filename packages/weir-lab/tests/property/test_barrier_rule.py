@@ -14,8 +14,8 @@ import pytest
 
 from weir.cli.main import main
 from weir_lab.barriers.actor import OrderedActor
-from weir_lab.barriers.explorer import Explorer
 from weir_lab.barriers.faults import ACTORS, PATCHES
+from weir_lab.barriers.rehearsal import Explorer
 
 SEEDS = int(os.environ.get("WEIR_BARRIER_SEEDS", "50"))
 FAULT_SEEDS = int(os.environ.get("WEIR_BARRIER_FAULTS", "200"))

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from weir_lab.sim.checkers.parcels import Delivered
+from weir_lab.sim.checkers.applications import Delivered
 from weir_lab.sim.history import History
 from weir_lab.sim.observations import Parcel, Parcels
 from weir_lab.sim.run import run_seed, run_seeds

@@ -8,21 +8,29 @@ the pace of the lone messages.
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
 import time
 from array import array
+from pathlib import Path
 
 import msgspec
 
 from weir.errors import WeirError
+from weir.model.limits import KIB, MIB
 from weir_lab.bench.harness.payload import SIZE_MIN, Checker
 from weir_lab.bench.harness.resting import disk_at_rest
 from weir_lab.bench.harness.spread import percentiles
 from weir_lab.bench.sides.own import check_replicas
 from weir_lab.bench.sides.side import Side, topic_name
-from weir_lab.bench.storage.syncing import sync_ms
 
 _SYNCS = 200
 _WARM_MESSAGES = 50
+_WRITE = bytes(4 * KIB)
+_FILE_BYTES = 4 * MIB
+#: What a broker that gets one message at a time does between two syncs takes about so long. A disk
+#: and cores that have rested for a moment are slower than those that are kept busy.
+_REST_SECONDS = 0.0005
 
 
 class LatencyFailed(WeirError):
@@ -187,3 +195,24 @@ async def _at_a_rate(side: Side, settings: Settings) -> tuple[Checker, list[floa
                 failing.result()
             failing.cancel()
     return checker, [(b - a) * 1e3 for a, b in zip(sent, came, strict=False)], seconds
+
+
+def sync_ms(folder: Path, count: int) -> list[float]:
+    """Write 4 KiB into a file that is there already and fdatasync, `count` times; milliseconds.
+
+    As a log does in a segment that was prepared: no size changes, so only data is synced. And at
+    the pace of lone messages, with a rest of 0.5 ms before each, which is not counted.
+    """
+    with tempfile.TemporaryFile(dir=folder) as file:
+        handle = file.fileno()
+        os.pwrite(handle, bytes(_FILE_BYTES), 0)
+        os.fsync(handle)
+        found = []
+        for number in range(count):
+            at = number * len(_WRITE) % _FILE_BYTES
+            time.sleep(_REST_SECONDS)
+            began = time.perf_counter()
+            os.pwrite(handle, _WRITE, at)
+            os.fdatasync(handle)
+            found.append((time.perf_counter() - began) * 1e3)
+    return found

@@ -239,7 +239,7 @@ def barriers(
     Failures are printed with their seeds. Exit code 1 if there is one.
     """
     from weir.cli.output import print_json, print_table
-    from weir_lab.barriers.explorer import Explorer
+    from weir_lab.barriers.rehearsal import Explorer
 
     began = time.monotonic()
     promised = broken = committed = 0

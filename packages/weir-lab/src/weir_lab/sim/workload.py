@@ -11,9 +11,8 @@ from weir.client.arguments.choices import ConsumerMode, Order
 from weir.model.clusters import Mode
 from weir.testing.simulator.world import MS
 from weir_lab.sim.observations import Errands, Parcels, Printed
-from weir_lab.sim.programs.operators.enders import Ender
-from weir_lab.sim.programs.operators.growers import Grower, Newcomer
 from weir_lab.sim.programs.operators.operators import Operator
+from weir_lab.sim.programs.operators.partitions import Ender, Grower, Newcomer
 from weir_lab.sim.programs.operators.stewards import Steward
 from weir_lab.sim.programs.program import Program
 from weir_lab.sim.programs.publishers.authors import Author, Pen

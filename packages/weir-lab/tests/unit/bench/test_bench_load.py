@@ -15,10 +15,10 @@ from weir_lab.bench.flow import Cpu, bottleneck, flow, shared_out
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.open_files import allow_connections
 from weir_lab.bench.harness.spread import percentiles
+from weir_lab.bench.latency import sync_ms
 from weir_lab.bench.sides.devices import BurstPlan, Crowd
 from weir_lab.bench.sides.own import Own, Receiving, running_own
 from weir_lab.bench.sides.side import Take, topic_name
-from weir_lab.bench.storage.syncing import sync_ms
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from weir.errors import WeirError
 from weir_lab.bench.harness.runs import as_one, record
-from weir_lab.bench.storage.syncing import sync_ms
+from weir_lab.bench.latency import sync_ms
 from weir_lab.bench.timeliness import Settings
 from weir_lab.proofs import run as proving
 from weir_lab.proofs.catalogue import FIGURES, PROOFS, WORLDS

@@ -13,7 +13,7 @@ from weir.testing.simulator.clients import database as module
 from weir.testing.simulator.clients.database import Database, DatabaseConnection
 from weir.testing.simulator.clients.loop import VirtualLoop
 from weir.testing.simulator.world import SECOND, World
-from weir_lab.sim.checkers.effects import EffectOnce
+from weir_lab.sim.checkers.applications import EffectOnce
 from weir_lab.sim.history import History, Record
 from weir_lab.sim.observations import Ledger
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from weir.testing.simulator.world import MS
-from weir_lab.sim.checkers.effects import EffectOnce
-from weir_lab.sim.checkers.parcels import Delivered
+from weir_lab.sim.checkers.applications import Delivered, EffectOnce
 from weir_lab.sim.history import History, Record
 from weir_lab.sim.observations import Ledger, Parcel, Parcels
 

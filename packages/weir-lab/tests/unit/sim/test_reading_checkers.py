@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from weir_lab.sim.checkers.errands import WorkDone
-from weir_lab.sim.checkers.printed import HandedOver
+from weir_lab.sim.checkers.applications import HandedOver, WorkDone
 from weir_lab.sim.checkers.queries import Streamed
 from weir_lab.sim.history import Confirmed, History, Publish, Record
 from weir_lab.sim.observations import Errands, MicroBatch, Printed, Query, Row, Taken

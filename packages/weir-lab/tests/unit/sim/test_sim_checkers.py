@@ -33,10 +33,7 @@ ELSEWHERE = {
     "weir_lab.sim.checkers.in_turn",
     "weir_lab.sim.checkers.whole",
     "weir_lab.sim.checkers.handled",
-    "weir_lab.sim.checkers.effects",
-    "weir_lab.sim.checkers.parcels",
-    "weir_lab.sim.checkers.errands",
-    "weir_lab.sim.checkers.printed",
+    "weir_lab.sim.checkers.applications",
     "weir_lab.sim.checkers.queries",
 }
 

@@ -11,15 +11,12 @@ from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import KIB, MAX_AHEAD_MS
 from weir.model.stamp import milliseconds_of
 from weir.testing.simulator.world import EPOCH_MS, MS, SECOND
-from weir_lab.sim.checkers.effects import EffectOnce
-from weir_lab.sim.checkers.errands import WorkDone
+from weir_lab.sim.checkers.applications import Delivered, EffectOnce, HandedOver, WorkDone
 from weir_lab.sim.checkers.handled import HandledOnce, OneHolder
 from weir_lab.sim.checkers.in_turn import OneCursor, OneTurn
 from weir_lab.sim.checkers.leasing import HeldBack, Leased
 from weir_lab.sim.checkers.one_order import AllOrNone, BarrierHolds, Causal, OneOrder
 from weir_lab.sim.checkers.order import KeyOrder, NotBeforeDue, OrderedOnce
-from weir_lab.sim.checkers.parcels import Delivered
-from weir_lab.sim.checkers.printed import HandedOver
 from weir_lab.sim.checkers.queries import Streamed
 from weir_lab.sim.checkers.seeking import between
 from weir_lab.sim.checkers.whole import ReadWhole
