@@ -46,6 +46,7 @@ verify: $(STAMP) ## Check format, lint, types, floors and tidiness; changes no f
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_tidy.py
+	$(BIN)/python -P tools/protocol-page --check
 
 .PHONY: test
 test: $(STAMP) ## Run the tests, and beside them 300 simulated worlds

@@ -198,7 +198,7 @@ def _device_seeds(side: str) -> list[bytes]:
 
 
 def _client_seeds(side: str) -> list[bytes]:
-    path = ROOT / "golden" / "client_frames.json"
+    path = ROOT.parents[2] / "docs" / "client-frames.json"
     frames = json.loads(path.read_text(encoding="utf-8"))["frames"]
     return [
         bytes.fromhex("".join(data for _, data, _ in f["fields"]))

@@ -23,15 +23,16 @@ from weir.protocol.client.codec import (
 from weir.protocol.device import codec as device
 from weir.protocol.device.codec import NO_SEQUENCE, DeviceReplies, DeviceReply, DeviceStream
 
+DOCS = Path(__file__).resolve().parents[4] / "docs"
 
-def cases(name: str) -> list[Any]:
-    path = Path(__file__).with_name(name)
+
+def cases(path: Path) -> list[Any]:
     frames = json.loads(path.read_text(encoding="utf-8"))["frames"]
     return [pytest.param(case, id=case["name"]) for case in frames]
 
 
-CLIENT = cases("client_frames.json")
-DEVICE = cases("device_frames.json")
+CLIENT = cases(DOCS / "client-frames.json")
+DEVICE = cases(Path(__file__).with_name("device_frames.json"))
 
 
 def golden(case: dict[str, Any]) -> list[tuple[str, str]]:

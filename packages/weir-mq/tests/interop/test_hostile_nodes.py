@@ -46,7 +46,7 @@ from weir.storage.format.frame import Kind
 from weir.testing.nodes.node_set import free_ports
 from weir_raft.messages import SnapshotMeta
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "client_frames.json"
+GOLDEN = Path(__file__).parents[4] / "docs" / "client-frames.json"
 SYSTEM = 777
 TO, SENDER = voter_of(1), voter_of(2)
 LANES = (Lane.QUICK, Lane.BULK, Lane.TRUNK)

@@ -31,7 +31,7 @@ from weir.protocol.client.codec import (
     encode_reply,
     encode_request,
 )
-from weir.protocol.client.declaration import opcode_of
+from weir.protocol.client.declaration import Layout, opcode_of
 from weir.protocol.client.scattering import Part, Standing, Step
 from weir.protocol.connection import Connection
 from weir.protocol.frame import (
@@ -297,6 +297,66 @@ def test_replies_come_back_as_they_went(kind: type[Any], data: st.DataObject) ->
     frame = frame_of(encode_reply(reply, opcode, correlation))
     assert (frame.opcode, frame.correlation) == (opcode, correlation)
     assert decode_reply(frame) == with_joined_batches(reply)
+
+
+WIDTHS = {"u8": 1, "u16": 2, "u32": 4, "i64": 8}
+PACKED = [(kind, kind.declaration.body) for kind in m.REQUESTS if kind.declaration.body]
+PACKED += [
+    (kind.declaration.answer or kind, kind.declaration.answer_body)
+    for kind in m.REQUESTS
+    if kind.declaration.answer_body
+]
+
+
+def taken(body: bytes, layout: Layout) -> dict[str, Any]:
+    """Take a packed body apart as its layout says, a number at a time."""
+    at, found = 0, dict[str, Any]()
+
+    def number(kind: str) -> int:
+        nonlocal at
+        at += WIDTHS[kind]
+        return int.from_bytes(body[at - WIDTHS[kind] : at], "little", signed=kind == "i64")
+
+    for name, kind in layout:
+        if kind in WIDTHS:
+            found[name] = number(kind)
+        elif kind == "address":
+            shard, log, node = number("u16"), number("u16"), number("u32")
+            found[name] = Address(shard, log, number("i64"), node)
+        elif kind == "runs":
+            count = next(found[one] for one, _ in layout if one == f"number of {name}")
+            found[name] = tuple((number("i64"), number("i64")) for _ in range(count))
+        elif kind == "batches":
+            found[name], at = body[at:], len(body)
+        else:
+            size = int(kind.removeprefix("pad"))
+            assert body[at : at + size] == bytes(size)
+            at += size
+    assert at == len(body)
+    return found
+
+
+@pytest.mark.parametrize(("kind", "layout"), PACKED, ids=lambda one: getattr(one, "__name__", ""))
+@given(data=st.data())
+def test_data_bodies_are_packed_as_they_are_declared(
+    kind: type[Any], layout: Layout, data: st.DataObject
+) -> None:
+    if kind in REQUESTS:
+        value = data.draw(REQUESTS[kind])
+        frame = frame_of(encode_request(value, 1))
+    else:
+        opcode, replies = REPLIES[kind]
+        value = data.draw(replies)
+        frame = frame_of(encode_reply(value, opcode, 1))
+    for name, one in taken(bytes(frame.body), layout).items():
+        if name.startswith("number of "):
+            assert one == len(getattr(value, name.removeprefix("number of ")))
+        elif name == "batches":
+            assert one == b"".join(value.batches)
+        elif name == "ahead_ms":
+            assert one == min(value.ahead_ms, 0xFFFFFFFF)
+        elif name:
+            assert one == getattr(value, name)
 
 
 def test_every_opcode_and_every_kind_is_covered() -> None:

@@ -135,6 +135,7 @@ class ListOffsets(ControlRequest, frozen=True, array_like=True):
 class CreateTopic(ControlRequest, frozen=True, array_like=True):
     """Create a topic; one that exists with the same settings is fine if `if_absent`.
 
+    `order` is "partition" or "total": what has one order, each partition or all of them together.
     `settings` that are not given are at their defaults in a new topic, and anything in an old one.
     A new one gets so many `replicas` (0: three, as far as there are nodes).
     """

@@ -108,6 +108,19 @@ class Pull(ControlRequest, frozen=True, array_like=True):
         rights=(Right("consume", Resource.TOPIC),),
         is_large=True,
         refusals=(DamagedRange,),
+        answer_body=(
+            ("address", "address"),
+            ("fence", "i64"),
+            ("deadline", "i64"),
+            ("offset", "i64"),
+            ("next_offset", "i64"),
+            ("attempts", "i64"),
+            ("stamp", "i64"),
+            ("number of runs", "u32"),
+            ("ahead_ms", "u32"),
+            ("runs", "runs"),
+            ("batches", "batches"),
+        ),
         methods=("Client.consumer",),
     )
 

@@ -63,6 +63,13 @@ class Retry(Enum):
     ANEW = "Each is another one. What a lost answer gave is taken back in time, or costs a number."
 
 
+#: How a body is packed that is no MessagePack array, by name and type; numbers are little-endian.
+#: `u8` and so on have no sign, `i64` has one; `address` is as `weir.model.ids.ADDRESS`; `pad4` are
+#: zeros; `runs` as many pairs of i64, first and next, as the number of them says; `batches` all
+#: that is left.
+Layout = tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Right:
     """A principal may ask if it may do `verb` with `resource`."""
@@ -89,6 +96,9 @@ class Declaration:
     is_large: bool = False
     #: Refusals beyond those that any request of its scope may get.
     refusals: tuple[type[Refused], ...] = ()
+    #: How its body and that of its answer are packed, where they are not MessagePack arrays.
+    body: Layout = ()
+    answer_body: Layout = ()
     #: The methods of the Python client that ask it; empty for what the client asks by itself.
     methods: tuple[str, ...] = ()
 

@@ -290,6 +290,13 @@ class Produce(Request, frozen=True):
             StampTooFar,
             PartitionEnded,
         ),
+        body=(
+            ("address", "address"),
+            ("seen", "i64"),
+            ("level", "u8"),
+            ("", "pad7"),
+            ("batch", "batches"),
+        ),
         methods=("Client.publish", "Producer.publish", "Producer.send", "Producer.send_many"),
     )
 
@@ -333,6 +340,18 @@ class Fetch(ControlRequest, frozen=True, array_like=True):
         rights=(Right("read", Resource.TOPIC),),
         is_large=True,
         refusals=(OffsetOutOfRange, DamagedRange),
+        answer_body=(
+            ("address", "address"),
+            ("offset", "i64"),
+            ("next_offset", "i64"),
+            ("committed", "i64"),
+            ("barrier", "i64"),
+            ("partitions", "i64"),
+            ("number of voids", "u32"),
+            ("", "pad4"),
+            ("voids", "runs"),
+            ("batches", "batches"),
+        ),
         methods=("Client.reader",),
     )
 
@@ -366,6 +385,7 @@ class FetchChunks(ControlRequest, frozen=True, array_like=True):
         rights=(Right("read", Resource.TOPIC), Right("consume", Resource.TOPIC)),
         is_large=True,
         refusals=(ValueLost, DamagedRange),
+        answer_body=(("address", "address"), ("index", "i64"), ("batches", "batches")),
         methods=("Client.reader", "Client.consumer"),
     )
 

@@ -10,11 +10,22 @@ import pytest
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.router import sessions
-from weir.errors import NoHello, OffsetOutOfRange, UnknownOpcode, UnknownTopic, WrongSystem
+from weir.broker.router.requests import _BY_PARTITION
+from weir.errors import (
+    NoHello,
+    OffsetOutOfRange,
+    Unauthorized,
+    UnknownOpcode,
+    UnknownTopic,
+    WrongSystem,
+)
 from weir.model.batch import split
+from weir.model.clusters import Mode
 from weir.model.ids import Address
 from weir.model.limits import HELLO_WITHIN_MS
+from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
+from weir.protocol.client import nodes as n
 from weir.protocol.frame import ClientFrame
 
 
@@ -44,6 +55,57 @@ def test_what_is_not_known_is_refused(rig: Any) -> None:
     nowhere = Address(0, 0, (1 << 63) - 1)
     for request in (m.Fetch(nowhere, 0, 1), m.Positions(nowhere), m.Pull(nowhere, "c", 1, 1)):
         assert rig.answer(1, request).code == UnknownTopic.code
+
+
+def test_every_request_that_is_declared_is_answered(rig: Any) -> None:
+    requests = rig.shard._reception._requests
+    answered = {m.Produce, *requests._handlers, *_BY_PARTITION}
+    assert answered == set(m.REQUESTS)
+    for kind in _BY_PARTITION:
+        assert kind not in requests._handlers
+        assert kind.declaration.rights
+
+
+def test_access_control_is_asked_for_each_right_of_a_client(rig: Any) -> None:
+    class Asked:
+        def __init__(self) -> None:
+            self.asked: list[tuple[str, str, str]] = []
+
+        def check(self, principal: str, verb: str, resource: str) -> None:
+            self.asked.append((principal, verb, resource))
+            raise Unauthorized(f"{principal} may not {verb} {resource}")
+
+    info = rig.topic(rig.connect())
+    requests = rig.shard._reception._requests
+    requests._access = access = Asked()
+    address = info.addresses[0]
+    for request, resource in (
+        (m.DescribeTopic("default/t"), "t"),
+        (a.AlterTopic("t"), "t"),
+        (m.CreateTopic("home/u"), "home"),
+        (m.ListTopics("home"), "home"),
+        (m.AskBarriers(info.id), "t"),
+        (a.AskLeader(address), "t"),
+        (a.PauseCluster(address, "c"), "t"),
+        (m.FetchChunks(address, 1, 1, 1), "t"),
+        (m.Produce(address, 0, memoryview(b"")), "t"),
+        (n.ListNodes(), "nodes"),
+        (n.TransferLeader(address), "nodes"),
+    ):
+        access.asked.clear()
+        assert rig.answer(1, request).code == Unauthorized.code
+        rights = request.declaration.rights
+        assert access.asked == [("anonymous", right.verb, resource) for right in rights]
+    assert rig.answer(1, m.Ping()) == m.Pong(rig.time.wall_ms())
+
+
+def test_what_partition_0_decides_is_refused_elsewhere(rig: Any) -> None:
+    info = rig.answer(rig.connect(), m.CreateTopic("two", 2))
+    for request in (
+        m.OpenCluster(info.addresses[1], "c", Mode.SHARED),
+        m.TakeTurn(info.addresses[1], "c", (0, 0)),
+    ):
+        assert "partition 0" in rig.answer(1, request).message
 
 
 def test_too_many_open_requests_cost_the_connection(
