@@ -32,7 +32,7 @@ class _Answers(deque[tuple[int, Any]]):
 
 def listen(shard: Shard) -> _Answers:
     """Hear the answers of a shard's partitions, from now on."""
-    reports = shard._shared.reports
+    reports = shard._reports
     if not isinstance(reports.answers, _Answers):
         assert not reports.answers, "the coordinator is about to take some"
         reports.answers = _Answers()

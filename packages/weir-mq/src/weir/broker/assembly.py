@@ -16,8 +16,8 @@ from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.groups import Groups
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.registry import Registry
-from weir.broker.partition.context import Surroundings
-from weir.broker.partition.retention import Sweep
+from weir.broker.partition.context import DeviceProducer, PartitionContext, PartitionEvents
+from weir.broker.partition.retention import RetentionSweep
 from weir.broker.partition.topics import Topics
 from weir.broker.replica.admission import Admission
 from weir.broker.replica.catch_up import Slots
@@ -72,7 +72,7 @@ class Partitions(NamedTuple):
 
     topics: Topics
     admission: Admission
-    shared: Surroundings
+    context: PartitionContext
     groups: Groups
 
 
@@ -93,7 +93,7 @@ class Services(NamedTuple):
     orders: TotalOrder
     coordinator: Coordinator
     listing: Listing
-    sweep: Sweep
+    sweep: RetentionSweep
     devices: Devices
     reception: Reception
 
@@ -147,14 +147,14 @@ def _partitions(runtime: Runtime, replication: Replication) -> Partitions:
     by_log = {writer.number: writer for writer in writers}
     topics = Topics(_saved_catalog(identity, layout, by_log))
     admission = Admission(writers, budget, disks)
-    shared = Surroundings(
-        outbox, reads, budget, time, Highest(), admission.check, multi.fenced, topics.founded_with,
-        ParticipantReports(outbox),
+    context = PartitionContext(
+        outbox, reads, budget, time, Highest(), admission, multi, topics, DeviceProducer(),
+        ParticipantReports(outbox), PartitionEvents(),
     )  # fmt: skip
     groups = Groups(
-        identity, layout, by_log, topics, shared, peers, multi, slots, refill, settings, findings
+        identity, layout, by_log, topics, context, peers, multi, slots, refill, settings, findings
     )
-    return Partitions(topics, admission, shared, groups)
+    return Partitions(topics, admission, context, groups)
 
 
 def _saved_catalog(identity: Identity, layout: Layout, writers: Mapping[int, Writer]) -> Catalog:
@@ -166,19 +166,19 @@ def _saved_catalog(identity: Identity, layout: Layout, writers: Mapping[int, Wri
 
 def _cluster(runtime: Runtime, replication: Replication, partitions: Partitions) -> Cluster:
     identity, layout, settings, time, budget, outbox, _, _ = runtime
-    topics, _, shared, groups = partitions
+    topics, _, context, groups = partitions
     catalog, sessions, resumed = topics.catalog, dict[int, Session](), deque[int]()
     founded = len(identity.members)
     routes = Routes(layout, identity.node, identity.shard, catalog, groups.leader_of, founded)
     trunks = ShardTrunks(
         routes, layout, identity.node, sessions, outbox, budget, time, topics.is_settled
     )
-    clock = HybridClock(catalog.last_stamp, shared.highest)
+    clock = HybridClock(catalog.last_stamp, context.highest)
     registry = Registry(
         catalog, trunks.feed, time, clock, routes.address, groups.open_topic, groups.close_topic,
         identity, layout, settings.level,
     )  # fmt: skip
-    trunks.join(registry, layout.registry_shard, shared.take_producer, resumed.append)
+    trunks.join(registry, layout.registry_shard, context.device_producer.granted, resumed.append)
     brokerset = BrokerSet(
         identity, layout, settings.level, topics, registry, trunks.passing, outbox,
         time, replication.disks.suits, replication.refill,
@@ -190,16 +190,18 @@ def _services(
     runtime: Runtime, replication: Replication, partitions: Partitions, cluster: Cluster
 ) -> Services:
     identity, layout, settings, time, budget, outbox, _, _ = runtime
-    topics, _, shared, _ = partitions
+    topics, admission, context, _ = partitions
     sessions, _, trunks, registry, brokerset = cluster
     access, passing = settings.access, trunks.passing
     orders = TotalOrder(
-        topics, registry, passing, layout, shared, replication.multi, replication.writers
+        topics, registry, passing, layout, context, replication.multi, replication.writers
     )  # fmt: skip
-    listing = Listing(topics, registry, trunks, shared)
-    sweep = Sweep(topics, passing, outbox, time, settings.retention_every_ms)
-    coordinator = Coordinator(topics, passing, shared.reports, shared.highest, time, outbox, budget)
-    scatterings = ScatteringRequests(coordinator, topics, registry, shared, access)
+    listing = Listing(topics, registry, trunks, outbox, time)
+    sweep = RetentionSweep(topics, passing, outbox, time, settings.retention_every_ms)
+    coordinator = Coordinator(
+        topics, passing, context.reports, context.highest, time, outbox, budget
+    )
+    scatterings = ScatteringRequests(coordinator, topics, registry, admission, access)
     handlers: dict[type[Any], Handler] = {
         **brokerset.handlers(),
         **orders.handlers(),

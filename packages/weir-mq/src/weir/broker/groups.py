@@ -13,7 +13,7 @@ from dataclasses import replace
 import weir_raft as raft
 from weir.broker.api.settings import Identity, Layout, ShardSettings
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.partition.context import Surroundings
+from weir.broker.partition.context import PartitionContext
 from weir.broker.partition.partition import Partition
 from weir.broker.partition.topics import Topics
 from weir.broker.records.control import AttemptBarred, ScatteringsBarred, ScatteringsDecided
@@ -43,8 +43,8 @@ class Groups:
     had may be gone from the logs in part.
     """
 
-    __slots__ = ("_findings", "_identity", "_layout", "_multi", "_peers", "_refill", "_settings",
-                 "_shared", "_slots", "_topics", "_writers", "all_open", "ending")  # fmt: skip
+    __slots__ = ("_context", "_findings", "_identity", "_layout", "_multi", "_peers", "_refill",
+                 "_settings", "_slots", "_topics", "_writers", "all_open", "ending")  # fmt: skip
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Groups:
         layout: Layout,
         writers: Mapping[int, Writer],
         topics: Topics,
-        shared: Surroundings,
+        context: PartitionContext,
         peers: Peers,
         multi: raft.Multi,
         slots: Slots,
@@ -69,7 +69,7 @@ class Groups:
         self._layout = layout
         self._writers = writers
         self._topics = topics
-        self._shared = shared
+        self._context = context
         self._peers = peers
         self._multi = multi
         self._slots = slots
@@ -113,7 +113,7 @@ class Groups:
         context = self._multi.context(id)
         settings = self._settings
         node = node_for(voter, founders, storage, settings.replication, settings.random, context)
-        shared = GroupContext(self._shared.reads, self._slots, self._peers, writer, self._findings)
+        shared = GroupContext(self._context.reads, self._slots, self._peers, writer, self._findings)
         group = Group(id, voter, node, writer.log, storage, shared, founders)
         writer.groups[id] = group
         if recovered is not None and recovered.rotten:
@@ -205,7 +205,7 @@ class Groups:
             state.next_offset = max(state.next_offset, writer.log.reader.next_offset(id))
         topic = self._topics.catalog.by_id(topic_of(id))
         pauses = () if topic is None else topic.pauses
-        partition = Partition(group, state, self._shared, writer, pauses)
+        partition = Partition(group, state, self._context, writer, pauses)
         self._topics.add(partition)
         self.run(group, partition, not voters or voters[0] == voter)
         if snapshot is not None:
@@ -246,7 +246,7 @@ class Groups:
             group = partition.group.id
             self._peers.remove(group)
             self._writers[self._layout.log_of(group)].forget(group)
-            self._shared.outbox.counts.forget(group)
+            self._context.outbox.counts.forget(group)
             if (topic := self._topics.catalog.by_id(topic_of(group))) is not None:
                 self._open_topic(topic)  # it may have come back meanwhile
 

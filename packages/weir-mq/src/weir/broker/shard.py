@@ -69,7 +69,9 @@ class Shard:
         self._peers = replication.peers
         self.topics = partitions.topics
         self._admission = partitions.admission
-        self._shared = partitions.shared
+        self._device_producer = partitions.context.device_producer
+        self._partition_events = partitions.context.events
+        self._reports = partitions.context.reports
         self._groups = partitions.groups
         self._resumed = cluster.resumed
         self._neighbours = cluster.trunks
@@ -87,7 +89,7 @@ class Shard:
     @property
     def ready(self) -> bool:
         """Whether every group here is led and devices can be served."""
-        if not self._shared.fan_in_producer or not self._neighbours.settled:
+        if not self._device_producer.id or not self._neighbours.settled:
             return False
         return all(p.has_leader for p in self.topics.partitions())
 
@@ -198,7 +200,7 @@ class Shard:
             self._dispatch(event)
             if self._findings or self._resumed:
                 self._act_on_findings()
-        if self._shared.reports.answers:  # before the flush, for what follows may join it
+        if self._reports.answers:  # before the flush, for what follows may join it
             self._coordinator.take_reports()
         for writer in self.writers:
             writer.flush()
@@ -256,7 +258,7 @@ class Shard:
     def _tick(self) -> None:
         self._peers.tick()  # first: nobody here is told anything by who leads no more
         self._watch_registry()
-        self._shared.tick()
+        self._partition_events.check_deadlines(self._time.monotonic_ms())
         self._orders.check_deadlines()
         self._coordinator.check_deadlines()
         self._listing.tick()
@@ -267,7 +269,7 @@ class Shard:
         else:
             self._set.tick()
         if self._groups.all_open and not self._stopping:
-            self._sweep.tick()
+            self._sweep.look_at_next()
         # A checkpoint holds the groups that are open: it must not be made before they all are.
         if self._groups.all_open:
             self._admission.look_at_disks(self.topics.partitions())
@@ -281,8 +283,8 @@ class Shard:
         if not self._groups.all_open and self._neighbours.settled:
             self._groups.open_all()
         # Each publish comes by here, twice, and has mostly made nothing of this possible.
-        if self._shared.woken:
-            self._shared.advance()
+        if self._partition_events.readable:
+            self._partition_events.answer_fetches()
         if self._reads.queue:
             self._reads.advance()
         self._neighbours.advance()
@@ -290,7 +292,7 @@ class Shard:
             self._devices.receivers.take_replies()
         if self._groups.ending:
             self._groups.advance()
-        if self._shared.reports.answers:
+        if self._reports.answers:
             self._coordinator.take_reports()
         self._orders.proceed()
         for writer in self.writers:

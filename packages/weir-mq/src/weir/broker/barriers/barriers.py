@@ -27,7 +27,7 @@ from weir.broker.barriers.topic_order import (
 )
 from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.metadata.registry import Registry
-from weir.broker.partition.context import Surroundings, VisibleConfirm
+from weir.broker.partition.context import PartitionContext, VisibleConfirm
 from weir.broker.partition.topics import Topics
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
@@ -130,21 +130,31 @@ class BarrierQueries:
 class BarrierAnswers:
     """Answers those who ask for the barriers of topics, and confirms what is visible."""
 
-    __slots__ = ("_multi", "_orders", "_outbox", "_planner", "_promises",
-                 "_queries", "_shared", "_time", "_topics", "waiters")  # fmt: skip
+    __slots__ = (
+        "_events",
+        "_multi",
+        "_orders",
+        "_outbox",
+        "_planner",
+        "_promises",
+        "_queries",
+        "_time",
+        "_topics",
+        "waiters",
+    )  # fmt: skip
 
     def __init__(
         self, topics: Topics, promises: Promises, multi: raft.Multi, forwarder: Forwarder,
-        layout: Layout, shared: Surroundings,
+        layout: Layout, context: PartitionContext,
     ) -> None:  # fmt: skip
         """Nobody asks yet; `multi` says what was promised to the groups that are led here."""
         self._topics = topics
         self._promises = promises
         self._multi = multi
         self._planner = Planner(topics, forwarder, layout)
-        self._shared = shared
-        self._outbox = shared.outbox
-        self._time = time = shared.time
+        self._events = context.events
+        self._outbox = context.outbox
+        self._time = time = context.time
         #: Who waits.
         self.waiters = BarrierWaiters()
         self._queries = BarrierQueries(forwarder, time)
@@ -186,8 +196,8 @@ class BarrierAnswers:
 
     def answer_reached(self) -> None:
         """Tell those whose stamp is reached by all partitions, where that may have changed here."""
-        shared = self._shared
-        happened, leads = self._multi.fence_changes + shared.entries_applied, shared.leads_changed
+        events = self._events
+        happened, leads = self._multi.fence_changes + events.entries_applied, events.leads_changed
         for order in self._orders.values():
             first = order.first
             if first is None:
@@ -235,9 +245,9 @@ class BarrierAnswers:
 
     def _look(self, order: TopicOrder) -> None:
         """Tell those whose stamp is reached."""
-        shared, multi = self._shared, self._multi
+        events, multi = self._events, self._multi
         topic = self._topics.catalog.by_id(order.topic)
-        order.looked_at = multi.fence_changes + shared.entries_applied
+        order.looked_at = multi.fence_changes + events.entries_applied
         while (waiter := order.first) is not None:
             if waiter.is_over:
                 order.next()
@@ -275,7 +285,7 @@ class BarrierAnswers:
 
     def _take_plan(self, order: TopicOrder, topic: Topic) -> None:
         joined = len(order.roster)
-        at = self._shared.leads_changed, max(topic.partitions, topic.founded_with + joined)
+        at = self._events.leads_changed, max(topic.partitions, topic.founded_with + joined)
         if order.planned_at != at:
             order.take_plan(self._planner.plan(topic, order.scope, joined), at)
 
@@ -327,20 +337,20 @@ def _not_visible() -> Unavailable:
 class TotalOrder:
     """Joins what the room has to a shard."""
 
-    __slots__ = ("_answers", "_catalog", "_ends", "_growth", "_promises", "_registry", "_shared")
+    __slots__ = ("_answers", "_catalog", "_ends", "_events", "_growth", "_promises", "_registry")
 
     def __init__(
         self, topics: Topics, registry: Registry, forwarder: Forwarder, layout: Layout,
-        shared: Surroundings, multi: raft.Multi, logs: Sequence[Bounded],
+        context: PartitionContext, multi: raft.Multi, logs: Sequence[Bounded],
     ) -> None:  # fmt: skip
-        """Nobody asks for anything yet. Partitions of `shared` say there what is to be visible."""
+        """Nobody asks for anything yet. Events of partitions say what is to be visible."""
         self._catalog = topics.catalog
         self._registry = registry
-        self._shared = shared
-        self._promises = promises = Promises(multi, shared.highest, logs, shared.time)
-        self._answers = BarrierAnswers(topics, promises, multi, forwarder, layout, shared)
-        self._growth = Growth(topics, registry, forwarder, shared.outbox, shared.time)
-        self._ends = Ends(topics, registry, forwarder, shared.outbox, shared.time)
+        self._events = context.events
+        self._promises = promises = Promises(multi, context.highest, logs, context.time)
+        self._answers = BarrierAnswers(topics, promises, multi, forwarder, layout, context)
+        self._growth = Growth(topics, registry, forwarder, context.outbox, context.time)
+        self._ends = Ends(topics, registry, forwarder, context.outbox, context.time)
 
     def handlers(self) -> dict[type[Any], Callable[..., None]]:
         """Return what answers each request about orders."""
@@ -364,7 +374,7 @@ class TotalOrder:
             self._growth.join_partitions()
         if self._catalog.ending:
             self._ends.end_partitions()
-        visible = self._shared.visible
+        visible = self._events.visible
         while visible:
             self._answers.confirm_visible(visible.popleft())
         self._promises.pursue()

@@ -104,7 +104,7 @@ class Fetches:
         """The monotonic time before which nobody has waited long enough."""
         return self._parked.due_ms
 
-    def wake(self) -> None:
+    def answer_ready(self) -> None:
         """New messages are applied: answer all, in turn, for all waited for the next offset; but
         not those who ask a replica that lags for what lies ahead of it.
         """
@@ -118,7 +118,7 @@ class Fetches:
             else:
                 self._parked.add(waiter)
 
-    def tick(self) -> None:
+    def expire(self) -> None:
         """Answer those whose time is up, with nothing."""
         for waiter in self._parked.ended(self._time.monotonic_ms()):
             self._answer(waiter.caller, waiter.request, waiter.request.offset, ())

@@ -9,7 +9,7 @@ from weir.broker.consumers.acks import Acks, Returns
 from weir.broker.consumers.cursor_leases import CursorLeases
 from weir.broker.consumers.grants import Grants
 from weir.broker.consumers.operations import ClusterOperations, HubOperations
-from weir.broker.partition.context import Surroundings, VisibleConfirm
+from weir.broker.partition.context import PartitionContext, VisibleConfirm
 from weir.broker.produce.appender import Appender, PublishWaiter
 from weir.broker.produce.batcher import Crowd, DeviceBatcher, refused
 from weir.broker.produce.stable_positions import StablePositions
@@ -54,12 +54,12 @@ class PartitionLeader:
 
     __slots__ = (
         "_budget",
+        "_context",
         "_ending",
         "_group",
         "_joining",
         "_outbox",
         "_sealing",
-        "_shared",
         "_state",
         "acks",
         "cluster_operations",
@@ -74,13 +74,13 @@ class PartitionLeader:
     )  # fmt: skip
 
     def __init__(
-        self, group: Group, state: PartitionState, clock: HybridClock, shared: Surroundings,
+        self, group: Group, state: PartitionState, clock: HybridClock, context: PartitionContext,
         pauses: tuple[ClusterPause, ...],
     ) -> None:  # fmt: skip
         """Begin with nobody waiting; `clock` stamps above all that is in the log or promised;
         `pauses` are what the registry says of the topic's clusters.
         """
-        reads, outbox, time = shared.reads, shared.outbox, shared.time
+        reads, outbox, time = context.reads, context.outbox, context.time
         self.intake = Appender(group, state, time, clock, outbox.counts)
         self.grants = Grants(group, state, self.intake, reads, outbox, time)
         self.acks = Acks(group, state, outbox)
@@ -93,12 +93,12 @@ class PartitionLeader:
         self.hub_operations = HubOperations(group, state, outbox)
         self.stable_positions = StablePositions(group, self.intake, state, outbox, time)
         self.parts = Participant(
-            group, state, self.intake, self.grants, shared.budget, time, shared.reports
+            group, state, self.intake, self.grants, context.budget, time, context.reports
         )
         self.fan_in: DeviceBatcher | None = None
         self._group = group
-        self._shared = shared
-        self._budget = shared.budget
+        self._context = context
+        self._budget = context.budget
         self._outbox = outbox
         self._state = state
         #: By partition, the floor under which it is about to join the topic's order.
@@ -155,7 +155,7 @@ class PartitionLeader:
                 self.intake, self._state, producer, self._outbox, self._budget
             )
         try:
-            self._shared.admit(self._group.id)
+            self._context.admission.check(self._group.id)
             self._budget.charge(charged)
         except Refused as error:
             for seat, publishes in crowd:
@@ -190,7 +190,7 @@ class PartitionLeader:
 
     def _tell(self, caller: Caller, level: int, confirm: Confirm) -> None:
         if level == _VISIBLE:
-            self._shared.visible.append(VisibleConfirm(self._group.id, caller, confirm))
+            self._context.events.visible.append(VisibleConfirm(self._group.id, caller, confirm))
         else:
             self._outbox.reply(caller, _received(confirm) if level == _EARLY else confirm)
 
@@ -297,12 +297,12 @@ class PartitionLeader:
         self.parts.cut()
         return devices
 
-    def wake(self) -> None:
+    def messages_committed(self) -> None:
         """New messages are committed."""
         self.grants.wake()
-        self.stable_positions.wake()
+        self.stable_positions.answer_committed()
 
-    def tick(self) -> None:
+    def check_deadlines(self) -> None:
         """Let waits end that are over."""
         self.grants.serve_all()
         self.stable_positions.expire()

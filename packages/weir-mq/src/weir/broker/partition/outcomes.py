@@ -159,7 +159,7 @@ def _apply_bound(
         case StampsRaised():
             state.last_stamp = max(state.last_stamp, record.stamp)
             if leading is not None:
-                leading.stable_positions.wake()
+                leading.stable_positions.answer_committed()
         case CursorTaken() | CursorMoved() | CursorSought():
             _apply_cursor(index, record, state, leading)
         case AcksPrepared() | ScatteringsDecided() | ScatteringsBarred() | AttemptBarred():

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import weir_raft as raft
 from weir.broker.consumers.operations import Change
 from weir.broker.metadata.reassignment import behind, holders
-from weir.broker.partition.context import Surroundings
+from weir.broker.partition.context import PartitionContext
 from weir.broker.partition.fetches import ChunkReads, Fetches, check_replica, end_if_astray
 from weir.broker.partition.leader import PartitionLeader
 from weir.broker.partition.outcomes import apply_control
@@ -47,15 +47,15 @@ from weir.protocol.client.messages import (
 
 
 def order_of(
-    group: int, state: PartitionState, leading: PartitionLeader | None, shared: Surroundings
+    group: int, state: PartitionState, leading: PartitionLeader | None, context: PartitionContext
 ) -> tuple[int, int]:
     """Return the barrier of a group, 0 if it is not led here; and of partition 0, how many belong
     to its topic's order as of what is applied: see `Fetched`.
     """
-    stamp = leading.barrier(shared.fenced(group)).stamp if leading is not None else 0
+    stamp = leading.barrier(context.promises.fenced(group)).stamp if leading is not None else 0
     if partition_of(group):
         return stamp, 0
-    return stamp, shared.founded_with(group) + len(state.roster)
+    return stamp, context.topics.founded_with(group) + len(state.roster)
 
 
 def info_of(group: Group, state: PartitionState) -> PartitionInfo:
@@ -77,11 +77,11 @@ class EntryWriter(Protocol):
 class Partition:
     """The machine of one partition's group."""
 
-    __slots__ = ("_fence", "_pauses", "_shared", "_writer", "cursors_done", "fetches", "group",
-                 "leading", "rests_until", "state")  # fmt: skip
+    __slots__ = ("_context", "_events", "_fence", "_pauses", "_writer", "cursors_done", "fetches",
+                 "group", "leading", "rests_until", "state")  # fmt: skip
 
     def __init__(
-        self, group: Group, state: PartitionState, shared: Surroundings,
+        self, group: Group, state: PartitionState, context: PartitionContext,
         writer: EntryWriter, pauses: tuple[ClusterPause, ...] = (),
     ) -> None:  # fmt: skip
         """Join a restored state with its group, whose log the `writer` writes; `pauses` are what
@@ -90,8 +90,9 @@ class Partition:
         self._pauses = pauses
         self.group = group
         self.state = state
-        self.fetches = Fetches(group, state, shared.reads, shared.outbox, shared.time, self)
-        self._shared = shared
+        self.fetches = Fetches(group, state, context.reads, context.outbox, context.time, self)
+        self._context = context
+        self._events = context.events
         self._writer = writer
         self.leading: PartitionLeader | None = None
         #: How far the clusters are here that read the topic in total order, as the leader of
@@ -120,7 +121,7 @@ class Partition:
 
     def order(self) -> tuple[int, int]:
         """Return its barrier, and how many partitions its topic is of: see `Fetched`."""
-        return order_of(self.group.id, self.state, self.leading, self._shared)
+        return order_of(self.group.id, self.state, self.leading, self._context)
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -133,19 +134,19 @@ class Partition:
 
         def tell() -> None:
             if stamp and self.leading is not None:
-                self._shared.outbox.touches(caller.session, self.group.id)
+                self._context.outbox.touches(caller.session, self.group.id)
                 self._may_wait()
                 self.leading.stable_positions.ask(caller, stamp)
             else:
-                self._shared.outbox.reply(caller, positions_of(self.group, self.state, stamp))
+                self._context.outbox.reply(caller, positions_of(self.group, self.state, stamp))
 
-        assured(self.group, self._shared.outbox, caller, tell)
+        assured(self.group, self._context.outbox, caller, tell)
 
     def open_batch(self, caller: Caller, request: Produce) -> Batch:
         """Open the batch of a request to publish; whoever may publish it goes on with `publish`."""
-        self._shared.admit(self.group.id)
+        self._context.admission.check(self.group.id)
         leading = self.leading or self._led()
-        self._shared.outbox.touches(caller.session, self.group.id)
+        self._context.outbox.touches(caller.session, self.group.id)
         return leading.intake.open(request.batch)
 
     def publish(self, caller: Caller, request: Produce, batch: Batch) -> None:
@@ -156,7 +157,7 @@ class Partition:
 
     def publish_devices(self, crowd: Crowd) -> None:
         """Take device publishes, those of a connection together; confirms come after the commit."""
-        leading, producer = self._led(), self._shared.fan_in_producer
+        leading, producer = self._led(), self._context.device_producer.id
         if not producer:
             raise Unavailable("the shard's own producer is being opened: try again shortly")
         leading.publish_devices(producer, crowd)
@@ -165,7 +166,7 @@ class Partition:
     def part(self, request: Prepare | Decide, asker: Caller) -> None:
         """Prepare a part of a scattering, or do a step with it."""
         if isinstance(request, Prepare):
-            self._shared.admit(self.group.id)
+            self._context.admission.check(self.group.id)
         self._may_wait()
         if self._led().parts.take(request, asker):
             self._writer.mark_dirty(self)
@@ -176,19 +177,19 @@ class Partition:
             check_replica(self.group)
         elif not self.group.is_read_as_it_lies or request.offset >= self.state.next_offset:
             self._led()  # what a damaged one held behind its end, nobody knows
-        self._shared.outbox.touches(caller.session, self.group.id)
+        self._context.outbox.touches(caller.session, self.group.id)
         self._may_wait()
         self.fetches.fetch(caller, request)
 
     def fetch_chunks(self, caller: Caller, request: FetchChunks) -> None:
         """Read chunks by the Raft index of their entries."""
         self._led()
-        ChunkReads(self.group, self._shared.reads, self._shared.outbox).fetch(caller, request)
+        ChunkReads(self.group, self._context.reads, self._context.outbox).fetch(caller, request)
 
     def pull(self, caller: Caller, request: Pull) -> None:
         """Ask for a grant."""
         grants = self._led().grants
-        self._shared.outbox.touches(caller.session, self.group.id)
+        self._context.outbox.touches(caller.session, self.group.id)
         self._may_wait()
         grants.pull(caller, request)
 
@@ -203,14 +204,14 @@ class Partition:
     def turn(self, caller: Caller, request: TakeTurn | MoveCursor | SeekCursor) -> None:
         """Read the topic in total order, in turn."""
         leading = self._led()
-        self._shared.outbox.touches(caller.session, self.group.id)
+        self._context.outbox.touches(caller.session, self.group.id)
         self._may_wait()
         leading.turn(caller, request)
 
     def describe(self, caller: Caller) -> None:
         """Say what this partition holds."""
         self._check_applied()
-        outbox = self._shared.outbox
+        outbox = self._context.outbox
         group, state = self.group, self.state
         assured(group, outbox, caller, lambda: outbox.reply(caller, info_of(group, state)))
 
@@ -223,7 +224,7 @@ class Partition:
         """Say how far clusters are."""
         self._led()
 
-        outbox = self._shared.outbox
+        outbox = self._context.outbox
         assured(
             self.group, outbox, caller, lambda: self._led().cluster_operations.list(caller, request)
         )
@@ -236,7 +237,7 @@ class Partition:
         """Say where devices stand."""
         self._led()
 
-        outbox = self._shared.outbox
+        outbox = self._context.outbox
         assured(
             self.group, outbox, caller, lambda: self._led().hub_operations.list(caller, request)
         )
@@ -264,16 +265,20 @@ class Partition:
 
     def _may_wait(self) -> None:
         """Be told that time passes, until nobody waits: said first, for what follows may raise."""
-        self._shared.waiting[self.group.id] = self
+        self._events.waiting[self.group.id] = self
         self.rests_until = 0
 
-    def tick(self) -> None:
+    def answer_fetches(self) -> None:
+        """See `WaitingPartition`."""
+        self.fetches.answer_ready()
+
+    def check_deadlines(self) -> None:
         """Let waits end that are over."""
         if self.leading is None:
             end_if_astray(self.group, self.fetches)
-        self.fetches.tick()
+        self.fetches.expire()
         if self.leading is not None:
-            self.leading.tick()
+            self.leading.check_deadlines()
             self.rests_until = 0 if self.leading.waiting else self.fetches.due_ms
 
     def drain(self, acks: bool) -> None:
@@ -294,7 +299,7 @@ class Partition:
             elif partition_of(self.group.id) == 0:
                 cursors = self.state.cursors.done_in(0)
             done = done_below(self.state, settings.until_done, cursors)
-        retain(self.group, self.state, settings, self._shared.time.wall_ms(), done)
+        retain(self.group, self.state, settings, self._context.time.wall_ms(), done)
 
     def stall(self, error: Refused) -> None:
         """No majority has room for publishes that are under way: tell who waits for them."""
@@ -306,7 +311,7 @@ class Partition:
 
         With other replicas it may not, for these end it as well.
         """
-        self._shared.leads_changed += 1
+        self._events.leads_changed += 1
         if self.group.has_others:
             self.lose(error)
         self.fetches.end(error)
@@ -337,7 +342,7 @@ class Partition:
 
     def lead(self, leadership: raft.Leadership) -> None:
         """Keep the fence until the first entry of this term is applied."""
-        self._shared.outbox.counts.leads_begun += 1
+        self._context.outbox.counts.leads_begun += 1
         self._fence = max(self._fence, leadership.fence)
 
     def lose(self, error: Refused) -> None:
@@ -345,14 +350,14 @@ class Partition:
         what they asked for.
         """
         self.fetches.end(error)
-        self._shared.outbox.counts.leads_lost += 1
+        self._context.outbox.counts.leads_lost += 1
         leading, self.leading = self.leading, None
-        self._shared.leads_changed += 1
+        self._events.leads_changed += 1
         if leading is None:
             return
         leading.lose(error)
         if self.group.cut_off:
-            self._shared.outbox.hang_up(self.group.id, "this node lost touch with the others")
+            self._context.outbox.hang_up(self.group.id, "this node lost touch with the others")
 
     def begin_above(self, floor: int) -> None:
         """Stamp above what had been promised when this partition joined its topic's order."""
@@ -370,7 +375,7 @@ class Partition:
 
     def changing(self) -> None:
         """See `Machine`: whoever is elected by the new members has all promises in its log."""
-        promised = max(self._fence, self._shared.highest.promised)
+        promised = max(self._fence, self._context.highest.promised)
         self._led().stable_positions.raise_above(promised)
 
     def decode(self, data: Any) -> PartitionState:
@@ -383,7 +388,7 @@ class Partition:
 
     def apply(self, index: int, payload: Payload) -> None:
         """Apply a committed entry, then tell who waits for it."""
-        self._shared.entries_applied += 1
+        self._events.entries_applied += 1
         state = self.state
         # Both times by what `decided_offset` is mostly, for each batch comes by here.
         before = state.decided_offset if state.scatterings.batches else state.next_offset
@@ -401,7 +406,7 @@ class Partition:
             self._lead_now()
         behind = state.decided_offset if state.scatterings.batches else state.next_offset
         if behind > before:  # chunks are nobody's news
-            self._wake()
+            self._messages_committed()
 
     def durable(self, index: int) -> None:
         """See `Machine`: clients that need no more than that are confirmed."""
@@ -417,17 +422,17 @@ class Partition:
         """See `Machine`."""
         return first_needed(self.group, self.state)
 
-    def _wake(self) -> None:
+    def _messages_committed(self) -> None:
         if self.fetches.waiting:
-            self._shared.woken[self.group.id] = self.fetches.wake
+            self._events.readable[self.group.id] = self
         if self.leading is not None:
-            self.leading.wake()
+            self.leading.messages_committed()
 
     def _lead_now(self) -> None:
-        shared = self._shared
-        shared.leads_changed += 1
-        clock = HybridClock(max(self._fence, self.state.last_stamp), shared.highest)
-        self.leading = PartitionLeader(self.group, self.state, clock, shared, self._pauses)
+        context = self._context
+        self._events.leads_changed += 1
+        clock = HybridClock(max(self._fence, self.state.last_stamp), context.highest)
+        self.leading = PartitionLeader(self.group, self.state, clock, context, self._pauses)
         self._may_wait()  # there may be something that an earlier leader left behind
 
     def _check_applied(self) -> None:

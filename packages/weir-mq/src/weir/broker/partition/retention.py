@@ -141,7 +141,7 @@ class Served(Protocol):
         """Return the partition of a group if it is served here."""
 
 
-class Sweep:
+class RetentionSweep:
     """Looks at every partition of a shard once in a while.
 
     A cluster that reads a topic in total order has its cursor in partition 0. Where messages stay
@@ -163,7 +163,7 @@ class Sweep:
         self._due_ms = time.monotonic_ms() + every_ms
         self._left: list[int] = []
 
-    def tick(self) -> None:
+    def look_at_next(self) -> None:
         """Look at the next partitions, if it is time."""
         now = self._time.monotonic_ms()
         if now >= self._due_ms and not self._left:

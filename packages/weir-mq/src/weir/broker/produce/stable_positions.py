@@ -96,7 +96,7 @@ class StablePositions:
     def _is_kept(self, behind: int, bound: int) -> bool:
         return self._state.decided_offset >= behind and self._state.last_stamp >= bound
 
-    def wake(self) -> None:
+    def answer_committed(self) -> None:
         """More is committed: answer those who waited for it."""
         while self._waits and self._is_kept(*self._waits.first().request[1:]):
             wait = self._waits.pop()

@@ -9,13 +9,13 @@ from typing import Any
 
 from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.metadata.registry import Registry
-from weir.broker.partition.context import Surroundings
 from weir.broker.partition.topics import Topics
 from weir.broker.replica.refusals import no_registry
-from weir.broker.runtime.outbox import Caller
+from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
 from weir.errors import Overloaded, Refused
 from weir.model.limits import KIB, RETRY_AFTER_MS, WAIT_MS_MAX
+from weir.order.clock import Time
 from weir.protocol.client.codec import decode_reply
 from weir.protocol.client.declaration import opcode_of
 from weir.protocol.client.messages import (
@@ -64,14 +64,15 @@ class Listing:
                  "_time", "_topics")  # fmt: skip
 
     def __init__(
-        self, topics: Topics, registry: Registry, neighbours: ShardTrunks, shared: Surroundings
+        self, topics: Topics, registry: Registry, neighbours: ShardTrunks, outbox: Outbox,
+        time: Time,
     ) -> None:  # fmt: skip
         """List what `registry` knows; ask `neighbours` for offsets of what they lead."""
         self._topics = topics
         self._registry = registry
         self._neighbours = neighbours
-        self._outbox = shared.outbox
-        self._time = shared.time
+        self._outbox = outbox
+        self._time = time
         #: By the number that its questions have.
         self._gatherings: dict[int, _Gathering] = {}
         self._count = 0

@@ -30,7 +30,7 @@ class ServedParts(LocalParts, Protocol):
 class Admission(Protocol):
     """Whether this shard takes publishes."""
 
-    def admit(self, group: int, /) -> None:
+    def check(self, group: int, /) -> None:
         """Raise `Unavailable` or `Overloaded` unless it does; 0 stands for no group."""
 
 
@@ -55,7 +55,7 @@ class ScatteringRequests:
         return {m.Scatter: self._scatter, m.Prepare: self._ask_part, m.Decide: self._ask_part}
 
     def _scatter(self, session: Session, caller: Caller, request: m.Scatter) -> None:
-        self._admission.admit(0)
+        self._admission.check(0)
         parts = _parts_of(request)
         topics: dict[int, Topic] = {}
         for part, content in parts.items():

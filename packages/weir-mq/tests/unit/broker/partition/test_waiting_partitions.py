@@ -21,13 +21,13 @@ LEASE_MS = 1_000
 def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The groups that were told that time passes, in order."""
     groups: list[int] = []
-    tick = Partition.tick
+    check = Partition.check_deadlines
 
     def noted(partition: Partition) -> None:
         groups.append(partition.group.id)
-        tick(partition)
+        check(partition)
 
-    monkeypatch.setattr(Partition, "tick", noted)
+    monkeypatch.setattr(Partition, "check_deadlines", noted)
     return groups
 
 

@@ -57,7 +57,7 @@ class Alike:
         refusals = self.refusals[request.address.group]
         if not refusals:
             return self.honest(participant, request, asker)
-        self.rig.shard._shared.reports.answer(asker, refusals.pop())
+        self.rig.shard._reports.answer(asker, refusals.pop())
         other = asker_of(self.rig.shard, self.told.append)
         return self.is_overtaken and self.honest(participant, request, other)
 
