@@ -18,7 +18,7 @@ from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
 from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
-from weir.host.links.links import Own
+from weir.host.links.links import ShardInfo
 from weir.model.ids import place_of
 from weir.protocol import link
 from weir.server.driver import Driver
@@ -68,10 +68,10 @@ class Talking:
 @contextlib.asynccontextmanager
 async def running(node: int, echoes: bool, port: int) -> AsyncIterator[tuple[Talking, Driver]]:
     shard = Talking(node, echoes)
-    own = Own(shard.identity, 2, 1, (), HOST, port)
+    own = ShardInfo(shard.identity, 2, 1, (), HOST, port)
     driver = Driver(cast(Shard, shard), {}, None, own)
     async with listening(driver, HOST, port) as (_, port):
-        driver.links._own = Own(shard.identity, 2, 1, (), HOST, port)
+        driver.links._own = ShardInfo(shard.identity, 2, 1, (), HOST, port)
         await driver.start()
         try:
             yield shard, driver

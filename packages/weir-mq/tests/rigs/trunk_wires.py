@@ -23,7 +23,7 @@ class TrunkWires:
         self._answered: dict[tuple[int, int], list[bytes]] = defaultdict(list)
         self._open: set[tuple[int, int]] = set()
         #: By node and session there, the node that passes on for it and the session at that.
-        self._guests: dict[tuple[int, int], tuple[int, int]] = {}
+        self._remote_peers: dict[tuple[int, int], tuple[int, int]] = {}
         self._numbers = count(1 << 32)
 
     def join(self, asking: int, serving: int) -> None:
@@ -36,9 +36,11 @@ class TrunkWires:
         self._open.discard((asking, serving))
         self._asked.pop((asking, serving), None)
         self._answered.pop((asking, serving), None)
-        for key in [key for key, guest in self._guests.items() if guest[0] == asking]:
+        for key in [
+            key for key, remote_peer in self._remote_peers.items() if remote_peer[0] == asking
+        ]:
             if key[0] == serving:
-                del self._guests[key]
+                del self._remote_peers[key]
                 self._handle(serving, ev.Closed(key[1]))
         self._handle(asking, ev.TrunkClosed(place_of(serving, 0)))
 
@@ -49,10 +51,10 @@ class TrunkWires:
 
     def takes(self, serving: int, session: int, kind: Kind, data: bytes) -> bool:
         """Take what goes back to a session; False, if it is nobody's of another node."""
-        guest = self._guests.get((serving, session))
-        if guest is None:
+        remote_peer = self._remote_peers.get((serving, session))
+        if remote_peer is None:
             return False
-        asking, remote = guest
+        asking, remote = remote_peer
         frame = b"".join(trunk.encode(kind, remote, data))
         self._answered[asking, serving].append(frame)
         return True
@@ -73,15 +75,19 @@ class TrunkWires:
 
     def _serve(self, asking: int, serving: int, data: bytes) -> None:
         for kind, remote, body in TrunkStream().receive(data):
-            known = (key for key, guest in self._guests.items() if guest == (asking, remote))
+            known = (
+                key
+                for key, remote_peer in self._remote_peers.items()
+                if remote_peer == (asking, remote)
+            )
             number = next((session for node, session in known if node == serving), 0)
             if kind == Kind.OPENED:
                 number = next(self._numbers)
-                self._guests[serving, number] = asking, remote
+                self._remote_peers[serving, number] = asking, remote
                 principal = bytes(body).decode()
                 self._handle(serving, ev.Opened(number, principal, place_of(asking, 0)))
             elif kind == Kind.CLOSED:
-                self._guests.pop((serving, number), None)
+                self._remote_peers.pop((serving, number), None)
                 self._handle(serving, ev.Closed(number))
             elif number:
                 is_client = kind == Kind.CLIENT

@@ -11,10 +11,10 @@ from weir.broker.api import events as ev
 from weir.broker.shard import Shard
 from weir.host.accept_queue import AcceptQueue
 from weir.host.connections import ClientConnection, Connections
-from weir.host.event_queue import Feed
+from weir.host.event_queue import EventQueue
 from weir.host.flush_schedule import FlushSchedule
 from weir.host.links.lanes import OutLane
-from weir.host.links.outbound import Outbound
+from weir.host.links.outbound import OutboundLink
 from weir.host.trunks import ServingEnd
 from weir_lab.sim.run import run_seed
 from weir_lab.sim.shape import NODE, UNORDERED
@@ -28,20 +28,24 @@ SHOWN: dict[str, tuple[type, str, Callable[..., bool]]] = {
     "Rested": (Shard, "take", lambda _, *events: any(type(e) is ev.Rested for e in events)),
     "LetGo": (Shard, "take", lambda _, *events: any(type(e) is ev.LetGo for e in events)),
     "several events as one": (Shard, "take", lambda _, *events: len(events) > 1),
-    "settled behind a turn": (Feed, "follow", lambda effects: effects is None),
-    "nothing to settle": (Feed, "follow", lambda effects: effects == []),
+    "settled behind a turn": (EventQueue, "follow", lambda effects: effects is None),
+    "nothing to settle": (EventQueue, "follow", lambda effects: effects == []),
     "a flush inline": (FlushSchedule, "start", lambda inline, _: inline),
     "a flush beside": (FlushSchedule, "start", lambda inline, _: not inline),
     "a wait to be let in": (AcceptQueue, "may_enter", lambda enters, *_: not enters),
     "a full client": (ClientConnection, "pause_writing", lambda _: True),
     "a silent device": (ClientConnection, "hang_up", lambda _, why: "ping to stay" in why),
     "requests one by one": (Connections, "go_on", lambda _: True),
-    "a link to a shard's own port": (Outbound, "_redirect", lambda *_: True),
-    "a link to another node": (Outbound, "_refused", lambda _, why: "correct the address" in why),
-    "a link to a node founded anew": (Outbound, "_refused", lambda _, why: FOUNDED_ANEW in why),
+    "a link to a shard's own port": (OutboundLink, "_redirect", lambda *_: True),
+    "a link to another node": (
+        OutboundLink,
+        "_refused",
+        lambda _, why: "correct the address" in why,
+    ),
+    "a link to a node founded anew": (OutboundLink, "_refused", lambda _, why: FOUNDED_ANEW in why),
     "a link that is silent": (OutLane, "end", lambda _, why: "it said nothing" in why),
-    "a link that ends with its trunk": (Outbound, "_ended", lambda _, __, why: "trunk" in why),
-    "links that come back": (Outbound, "nudge", lambda _: True),
+    "a link that ends with its trunk": (OutboundLink, "_ended", lambda _, __, why: "trunk" in why),
+    "links that come back": (OutboundLink, "nudge", lambda _: True),
     "a full trunk": (ServingEnd, "pause_writing", lambda _: True),
     "held reads": (Connections, "_hold", lambda _, effect: effect.hold),
 }
@@ -50,7 +54,7 @@ FOUNDED_ANEW = "has another data folder"
 
 #: What only long worlds of several nodes play.
 AT_LENGTH = {"a silent device"} | {what for what, (owner, *_) in SHOWN.items()
-                                   if owner in (Outbound, OutLane)}  # fmt: skip
+                                   if owner in (OutboundLink, OutLane)}  # fmt: skip
 
 
 def test_worlds_play_what_a_server_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from weir.broker.runtime.session import ANONYMOUS
 from weir.codec.fields import U32, Buffer
 from weir.errors import Refused, RemoteProtocolError, Revoked
 from weir.host.accept_queue import AcceptQueue, ConnectionLimits
-from weir.host.event_queue import Feed
+from weir.host.event_queue import EventQueue
 from weir.host.logger import Log
 from weir.model.limits import KIB, MIB, RETRY_AFTER_MS
 from weir.protocol.client.codec import encode_reply
@@ -119,7 +119,7 @@ class Receiver(Protocol):
         """Close once everything sent is out."""
 
 
-class Waiting(Protocol):
+class PendingFrames(Protocol):
     """Whose frames wait for the effects of others."""
 
     #: Whether it is among those with `more` to serve.
@@ -217,7 +217,7 @@ class ClientConnection(Generic[T]):
         if transport is None or transport.is_closing():
             return
         has_reservation = self._frame is not None and self._frame.state is State.RESERVED
-        hold = (connections.feed.held and not has_reservation) or not self._is_admitted
+        hold = (connections.queue.held and not has_reservation) or not self._is_admitted
         is_held = (self._full or hold or not self._inside) and not self.may_link
         if self._rest and not is_held:
             connections.line[self] = None
@@ -279,7 +279,7 @@ class ClientConnection(Generic[T]):
             connections.budget.release(charged)
             return
         if charged:
-            self._settle(transport)
+            self._release_sent(transport)
             self._unsent += charged
             connections.watched[self.session] = self
         if len(buffers) == 1:
@@ -296,7 +296,7 @@ class ClientConnection(Generic[T]):
         """Write a small reply."""
         self.send((reply,), 0)
 
-    def tick(self, now: float) -> bool:
+    def check_unsent(self, now: float) -> bool:
         """Give back what was sent; return whether some of it is still here, or the end is near.
 
         While the budget is used up, a peer that takes none of its replies is cut: others wait for
@@ -305,11 +305,11 @@ class ClientConnection(Generic[T]):
         connections = self._connections
         if self._transport is None:
             return False
-        self._settle(self._transport)
+        self._release_sent(self._transport)
         if self._cut_at and now >= self._cut_at:
             self.cut()
         stalled = now - self._moved > _STALL_SECONDS
-        if stalled and connections.feed.held and self._unsent:
+        if stalled and connections.queue.held and self._unsent:
             text = "session %d holds memory that others wait for: cut"
             connections.log.warning(text, self.session)
             self.cut()
@@ -319,7 +319,9 @@ class ClientConnection(Generic[T]):
         """Let a peer go that dribbles a frame, or a device that says nothing any more."""
         if self.gone:
             self.cut()
-        elif self._full or self._connections.feed.held or not self._inside or not self._is_admitted:
+        elif (
+            self._full or self._connections.queue.held or not self._inside or not self._is_admitted
+        ):
             self._began = now  # it is not read from: what is missing may be in the socket
         elif not self.stream.pending or self._rest:
             if self.stream.is_device and now - self._heard > limits.idle_seconds:
@@ -328,7 +330,7 @@ class ClientConnection(Generic[T]):
             self._connections.log.warning("session %d: a frame took too long: cut", self.session)
             self.cut()
 
-    def settle_frame(self, frame: Incoming) -> None:
+    def follow_decision(self, frame: Incoming) -> None:
         """Do what was decided about a frame: read it or not, or close the connection."""
         if frame is not self._frame:
             return
@@ -370,7 +372,7 @@ class ClientConnection(Generic[T]):
         try:
             frames = stream.receive(data)
         except RemoteProtocolError as error:
-            self._connections.feed.put(ev.LetGo(self.session, str(error)))
+            self._connections.queue.put(ev.LetGo(self.session, str(error)))
             return
         if frames:
             self._began = self._moved = now
@@ -380,7 +382,7 @@ class ClientConnection(Generic[T]):
         if stream.pending or self._rest:
             if not self._count(stream):
                 return
-        elif self._connections.feed.held:
+        elif self._connections.queue.held:
             self.update()
         if self.may_link:
             self.may_link = False
@@ -452,14 +454,14 @@ class ClientConnection(Generic[T]):
         frame, claimed = self._frame, stream.claimed
         if not self._greeted and claimed > FIRST_BYTES:
             reason = f"a frame of {claimed:,} bytes before hello"
-            self._connections.feed.put(ev.LetGo(self.session, reason))
+            self._connections.queue.put(ev.LetGo(self.session, reason))
             return False
         if frame is None:
             frame = self._frame = Incoming(self.session, ANONYMOUS, "")
         if claimed > FIRST_BYTES and not frame.address:
             frame.address = self.address
         self._connections.arrived(frame, stream.pending + len(self._rest), claimed)
-        if self._connections.feed.held:
+        if self._connections.queue.held:
             self.update()
         return True
 
@@ -468,7 +470,7 @@ class ClientConnection(Generic[T]):
         if frame is not None:
             self._connections.ended(frame)
 
-    def _settle(self, transport: T) -> None:
+    def _release_sent(self, transport: T) -> None:
         """Give back what has left this process since the last time."""
         if self._unsent:
             sent = self._unsent - min(self._unsent, transport.get_write_buffer_size())
@@ -481,35 +483,35 @@ class ClientConnection(Generic[T]):
 class Connections(Generic[T]):
     """All connections of a shard: who is let in, who is read, and who gets what.
 
-    What its host is told by transports may put events into the feed, and leave frames in `more`:
-    `go_on` serves those once the feed has no events, and the effects of all before are done.
+    What its host is told by transports may put events into the queue, and leave frames in `more`:
+    `go_on` serves those once the queue has no events, and the effects of all before are done.
     """
 
     def __init__(
         self,
-        feed: Feed,
+        queue: EventQueue,
         budget: Budget,
         limits: ConnectionLimits,
         network: Network[T],
-        guest: Callable[[int], Receiver | None],
+        remote_peer: Callable[[int], Receiver | None],
         time: Callable[[], float],
         first_session: int,
         log: Log,
     ) -> None:
-        """Tell `feed` what peers say. `guest` finds the peer of another shard by its session.
+        """Tell `queue` what peers say. `remote_peer` finds the peer of another shard by session.
         `time` gives seconds since whenever, and never falls. Sessions are numbered from
         `first_session` on, which is drawn: they are unique over restarts, for a session's id
         outlives it as a grant's consumer.
         """
-        self.feed = feed
+        self.queue = queue
         self.budget = budget
         self.network = network
         self.time = time
         self.log = log
         self._limits = limits
-        self._guest = guest
+        self._remote_peer = remote_peer
         self._sessions = count(first_session)
-        self._queue: AcceptQueue[ClientConnection[T]] = AcceptQueue(
+        self._accept_queue: AcceptQueue[ClientConnection[T]] = AcceptQueue(
             limits.accepts_per_second, limits.accept_burst, time()
         )
         self._sweep_at = 0.0
@@ -518,7 +520,7 @@ class Connections(Generic[T]):
         #: Those that are looked at with every tick.
         self.watched: dict[int, ClientConnection[T]] = {}
         #: Those with frames that wait for the effects of others.
-        self.more: deque[Waiting] = deque()
+        self.more: deque[PendingFrames] = deque()
         #: Those of which frames wait in line: they are served by parts, in turns of their own.
         self.line: dict[ClientConnection[T], None] = {}
         #: How many frames have come so far.
@@ -545,17 +547,17 @@ class Connections(Generic[T]):
 
     def wait(self) -> None:
         """Let nobody in until `begin`, but other nodes: the shard is not there yet."""
-        self._queue.closed = True
+        self._accept_queue.closed = True
 
     def begin(self) -> None:
         """Let those in who wait, as fast as the limits allow."""
-        self._queue.closed = False
+        self._accept_queue.closed = False
 
     def receive(self, session: int, frames: Frames) -> None:
         """Whole frames of a session came in: of a connection here, or of a peer elsewhere."""
         for frame in frames:
             self.frames += len(frame.sns) if type(frame) is DevicePublishes else 1
-        self.feed.receive(session, frames)
+        self.queue.receive(session, frames)
 
     def go_on(self) -> None:
         """Serve the next frames of who waits longest in `more`."""
@@ -575,19 +577,19 @@ class Connections(Generic[T]):
                 break
             one.serve_part()
 
-    def tick(self) -> None:
+    def check_connections(self) -> None:
         """Look at who has something unsent, or may come in, or is silent for too long."""
         now = self.time()
         watched = self.watched
-        for one in list({**watched, **self.open_now}.values() if self.feed.held
+        for one in list({**watched, **self.open_now}.values() if self.queue.held
                         else watched.values()):  # fmt: skip
-            if not one.tick(now):
+            if not one.check_unsent(now):
                 watched.pop(one.session, None)
         if self.reservations.is_due:
-            self._settle_frames()
-        for one in self._queue.entering(now):
+            self._decide_frames()
+        for one in self._accept_queue.entering(now):
             if one.session in self.open_now:
-                self.feed.put(ev.Opened(one.session))
+                self.queue.put(ev.Opened(one.session))
                 one.enter()
                 one.update()
         if now >= self._sweep_at:
@@ -598,7 +600,7 @@ class Connections(Generic[T]):
     def let_go(self, reason: str) -> None:
         """Let the shard end all sessions."""
         for session in self.open_now:
-            self.feed.put(ev.LetGo(session, reason))
+            self.queue.put(ev.LetGo(session, reason))
 
     def hang_up(self, reason: str) -> None:
         """Close all, once everything sent is out."""
@@ -616,20 +618,24 @@ class Connections(Generic[T]):
         """Let a connection in, or let it wait, or refuse it; return whether it is read from. Of a
         shard that broke or has ended nobody is let in.
         """
-        if self.feed.is_closed:
+        if self.queue.is_closed:
             one.cut()
             return False
-        most, queue, found = self._limits.connections_max, self._queue, self.network.found
-        one.may_link = queue.closed or (bool(found) and one.address in found)
+        most, accepting, found = (
+            self._limits.connections_max,
+            self._accept_queue,
+            self.network.found,
+        )
+        one.may_link = accepting.closed or (bool(found) and one.address in found)
         if len(self.open_now) >= most and not one.may_link:
             one.hang_up(f"{most:,} connections are open")
             return False
         self.open_now[one.session] = one
-        enters = queue.may_enter(one, self.time())
+        enters = accepting.may_enter(one, self.time())
         if enters:
-            self.feed.put(ev.Opened(one.session))
+            self.queue.put(ev.Opened(one.session))
             one.enter()
-        if self.feed.held or not enters:
+        if self.queue.held or not enters:
             one.update()
             return one.may_link
         return True
@@ -637,49 +643,49 @@ class Connections(Generic[T]):
     def forget(self, one: ClientConnection[T]) -> None:
         """A connection is gone, or no client's."""
         if self.open_now.pop(one.session, None) is not None:
-            self.feed.put(ev.Closed(one.session))
+            self.queue.put(ev.Closed(one.session))
 
     def arrived(self, frame: Incoming, came: int, size: int) -> None:
         """Of a frame of `size` bytes, which is not whole, there are `came` now."""
         self.reservations.arrived(frame, came, size)
         if self.reservations.is_due:
-            self._settle_frames()
+            self._decide_frames()
 
     def ended(self, frame: Incoming) -> None:
         """A frame is whole, or its connection is over."""
         self.reservations.ended(frame)
         if self.reservations.is_due:
-            self._settle_frames()
+            self._decide_frames()
 
-    def _settle_frames(self) -> None:
+    def _decide_frames(self) -> None:
         for frame in self.reservations.advance(self.time()):
             if (one := self.open_now.get(frame.connection)) is not None:
-                one.settle_frame(frame)
+                one.follow_decision(frame)
 
     # -- effects ------------------------------------------------------------------------------
 
     def _send(self, effect: ef.Send) -> None:
-        receiver = self.open_now.get(effect.session) or self._guest(effect.session)
+        receiver = self.open_now.get(effect.session) or self._remote_peer(effect.session)
         if receiver is not None:
             receiver.send(effect.buffers, effect.charged)
         else:
             self.budget.release(effect.charged)
 
     def _answer(self, effect: ef.Answers) -> None:
-        open_now, guest = self.open_now, self._guest
+        open_now, remote_peer = self.open_now, self._remote_peer
         for session, reply in effect.replies.items():
             if (one := open_now.get(session)) is not None:
                 one.send((reply,), 0)
-            elif (other := guest(session)) is not None:
+            elif (other := remote_peer(session)) is not None:
                 other.answer(reply)
 
     def _hang_up(self, effect: ef.Hangup) -> None:
-        receiver = self.open_now.get(effect.session) or self._guest(effect.session)
+        receiver = self.open_now.get(effect.session) or self._remote_peer(effect.session)
         if receiver is not None:
             receiver.hang_up(effect.reason)
 
     def _hold(self, effect: ef.HoldReads) -> None:
-        self.feed.held = effect.hold
+        self.queue.held = effect.hold
         self.log.warning("byte budget: reading is %s", "held" if effect.hold else "resumed")
         for one in list(self.open_now.values()):
             one.update()

@@ -16,13 +16,13 @@ _PUBLISHING = frozenset[type]((DeviceHello, DevicePublishes))
 _NOTHING: list[Effect] = []
 
 
-class Feed:
+class EventQueue:
     """The events of a shard that it has not taken yet.
 
-        feed.put(event)
-        while not feed.waits and feed.events:
-            do(feed.take())
-            do(feed.follow())       # or `settle` behind this turn, if that returns None
+        queue.put(event)
+        while not queue.waits and queue.events:
+            do(queue.take())
+            do(queue.follow())       # or `settle` behind this turn, if that returns None
 
     A host does all that is returned, in order, before it calls the next method. An exception of the
     shard's, or of what it asks for, is a bug, and may have left an entry half applied: nothing that

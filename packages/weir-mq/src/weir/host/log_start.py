@@ -16,31 +16,31 @@ from weir.storage.recovery import recover
 from weir.storage.settings import Settings
 
 
-class Start(NamedTuple):
+class LogStart(NamedTuple):
     """A recovered log, and the position below which recovery made all of it durable."""
 
     opened: Opened
     durable: int
 
 
-class Saves(Protocol):
+class PositionFile(Protocol):
     """Saves how far a log is durable."""
 
     def reached(self, position: int) -> None:
         """All of the log below a position is durable."""
 
 
-def open_log(disk: Disk, settings: Settings, file: DurablePosition) -> Start:
+def open_log(disk: Disk, settings: Settings, file: DurablePosition) -> LogStart:
     """Recover a log that was durable as far as `file` says.
 
     Raises what `recover` raises: `LogDamaged`, `DiskFailed`.
     """
     recovered = recover(disk, settings, file.position)
     opened = Opened(recovered.log, recovered.groups, recovered.body, recovered.holes)
-    return Start(opened, recovered.tail)
+    return LogStart(opened, recovered.tail)
 
 
-def tell_durable(starts: Iterable[Start], savers: Mapping[int, Saves]) -> None:
+def tell_durable(starts: Iterable[LogStart], savers: Mapping[int, PositionFile]) -> None:
     """Tell the saver of each log, by its number, how far that is durable by its recovery; at any
     time before the first flush is over.
     """

@@ -1,7 +1,7 @@
 """Connections to other shards, of this node or of others: who is at this end of each.
 
 A host keeps a `Wire` for each, and tells its `end` what the transport says. What comes of that is
-in the feed then: the host lets the shard take it.
+in the event queue then: the host lets the shard take it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from weir.broker.runtime.budget import Budget, Unfinished
 from weir.broker.shard import Shard
 from weir.host.connections import Connections, Transport
-from weir.host.event_queue import Feed
+from weir.host.event_queue import EventQueue
 from weir.host.logger import Log
 from weir.host.shard_loop import Soon
 
@@ -48,32 +48,41 @@ class Wire:
         self.end = end
 
 
-class Inlet(Protocol):
+class FrameSource(Protocol):
     """A connection on which frames come."""
 
     def cut(self) -> None:
         """Close at once."""
 
 
-class Home:
+class LocalShard:
     """What those at the ends of wires know of the shard here, and of its host."""
 
-    __slots__ = ("_shard", "budget", "connections", "feed", "later", "log", "soon", "time",
-                 "unfinished")  # fmt: skip
+    __slots__ = (
+        "_shard",
+        "budget",
+        "connections",
+        "later",
+        "log",
+        "queue",
+        "soon",
+        "time",
+        "unfinished",
+    )  # fmt: skip
 
     def __init__(
         self,
         shard: Shard,
-        feed: Feed,
+        queue: EventQueue,
         connections: Connections[Any],
         soon: Soon,
         later: Later,
         log: Log,
     ) -> None:
-        """Tell `feed` what comes in for `shard`."""
+        """Tell `queue` what comes in for `shard`."""
         self._shard = shard
         self.budget: Budget = shard.budget
-        self.feed = feed
+        self.queue = queue
         self.connections = connections
         self.soon = soon
         self.later = later
@@ -81,11 +90,11 @@ class Home:
         #: Seconds since whenever; they never fall.
         self.time = connections.time
         #: Other shards have a pool of their own, which holds the largest frames.
-        self.unfinished: Unfinished[Inlet] = Unfinished(connections.reservations.limit // 2)
+        self.unfinished: Unfinished[FrameSource] = Unfinished(connections.reservations.limit // 2)
 
-    def brought(self, inlet: Inlet, size: int) -> None:
+    def brought(self, source: FrameSource, size: int) -> None:
         """Of the frame under way on a connection there are `size` bytes now; 0: there is none."""
-        self.unfinished.came(inlet, size)
+        self.unfinished.came(source, size)
         for slowest in self.unfinished.overflow():
             self.log.warning("a connection of another shard was cut: its frame waited longest")
             slowest.cut()

@@ -9,7 +9,7 @@ from weir.broker.api import events as ev
 from weir.broker.api.effects import Effect
 from weir.broker.shard import Shard
 from weir.host.connections import Connections
-from weir.host.event_queue import Feed
+from weir.host.event_queue import EventQueue
 
 #: Calls what it is given behind this turn of the host.
 Soon = Callable[[Callable[[], None]], object]
@@ -26,15 +26,15 @@ class Host(Protocol):
 
 
 class ShardLoop:
-    """Lets a shard take what is in its feed, and has done what it asks for, until that is empty."""
+    """Lets a shard take what is in its queue, and does what it asks for, until that is empty."""
 
     __slots__ = (
         "_actions",
         "_connections",
-        "_feed",
         "_host",
         "_lining",
         "_linked",
+        "_queue",
         "_shard",
         "_soon",
         "_started",
@@ -44,7 +44,7 @@ class ShardLoop:
     def __init__(
         self,
         shard: Shard,
-        feed: Feed,
+        queue: EventQueue,
         connections: Connections[Any],
         linked: Sized,
         actions: Mapping[type, Callable[[Any], None]],
@@ -56,7 +56,7 @@ class ShardLoop:
         between them.
         """
         self._shard = shard
-        self._feed = feed
+        self._queue = queue
         self._connections = connections
         self._linked = linked
         self._actions = actions
@@ -74,25 +74,25 @@ class ShardLoop:
 
     def handle(self, event: ev.Event, /) -> None:
         """Feed one event and do what comes of it, unless events are gathered."""
-        feed = self._feed
-        feed.put(event)
-        if not feed.waits:
+        queue = self._queue
+        queue.put(event)
+        if not queue.waits:
             self.run()
 
     def run(self) -> None:
-        """Let the shard take what is in its feed, and do what comes of it, until that is empty."""
-        feed, connections = self._feed, self._connections
+        """Let the shard take what is in its queue, and do what comes of it, until that is empty."""
+        queue, connections = self._queue, self._connections
         more = connections.more
         try:
-            while not feed.waits:
-                if not feed.events:
+            while not queue.waits:
+                if not queue.events:
                     if not more:
                         break
                     connections.go_on()
                     continue
-                if effects := feed.take():
+                if effects := queue.take():
                     self.do(effects)
-                behind = feed.follow()
+                behind = queue.follow()
                 if behind:
                     self.do(behind)
                 elif behind is None:
@@ -118,7 +118,7 @@ class ShardLoop:
 
     def _settle(self) -> None:
         try:
-            self.do(self._feed.settle())
+            self.do(self._queue.settle())
             if not self.serves:
                 self._look()
         except Exception as error:
@@ -132,6 +132,6 @@ class ShardLoop:
             self._host.serve()
 
     def _broke(self, error: Exception) -> None:
-        taken = self._feed.taken
-        self._feed.close()
+        taken = self._queue.taken
+        self._queue.close()
         self._host.broke(type(taken[0]).__name__ if taken else "settling", error)

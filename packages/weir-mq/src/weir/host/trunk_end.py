@@ -8,17 +8,17 @@ from typing import Protocol
 from weir.codec.fields import Buffer
 from weir.errors import RemoteProtocolError
 from weir.host.connections import Transport
-from weir.host.shard_connections import Home
+from weir.host.shard_connections import LocalShard
 from weir.protocol import trunk
 from weir.protocol.trunk import Kind, TrunkFrame, TrunkStream
 
 
-class Outlet:
+class ShardWriter:
     """Writing to another shard, and giving back what was charged once it is out."""
 
-    def __init__(self, home: Home, transport: Transport) -> None:
+    def __init__(self, local: LocalShard, transport: Transport) -> None:
         """Write to `transport`."""
-        self._home = home
+        self._local = local
         self._transport: Transport | None = transport
         self._unsent = 0
 
@@ -41,7 +41,7 @@ class Outlet:
 
     def give_back(self, size: int) -> None:
         """These bytes have left this process, or never will."""
-        self._home.budget.release(size)
+        self._local.budget.release(size)
 
     def write(self, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
         """Write buffers as they are; `charged` bytes are given back once they are out."""
@@ -49,11 +49,11 @@ class Outlet:
             self.give_back(charged)
             return
         if charged:
-            self.settle()
+            self.release_sent()
             self._unsent += charged
         self._transport.writelines(buffers)
 
-    def settle(self) -> None:
+    def release_sent(self) -> None:
         """Give back what has left this process since the last time."""
         if self._transport is not None:
             sent = self._unsent - min(self._unsent, self._transport.get_write_buffer_size())
@@ -71,7 +71,7 @@ class Outlet:
             self._transport.abort()
 
 
-class TrunkEnd(Outlet):
+class TrunkEnd(ShardWriter):
     """What both ends of a trunk have in common.
 
     What is written in one turn of the loop goes out together: while thousands of devices connect, a
@@ -81,53 +81,53 @@ class TrunkEnd(Outlet):
     #: The kinds of frames that this end is sent.
     takes: frozenset[Kind]
 
-    def __init__(self, home: Home, transport: Transport) -> None:
+    def __init__(self, local: LocalShard, transport: Transport) -> None:
         """Read from and write to `transport`."""
-        super().__init__(home, transport)
+        super().__init__(local, transport)
         self._stream = TrunkStream()
         self._gathered: list[Buffer] = []
         #: Small replies behind that.
         self._answers: list[tuple[int, bytes]] = []
-        self._settles = False
+        self._flushes_soon = False
         self._pending = 0  # bytes told of the frame under way
 
     def write(self, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
-        """Write buffers as they are, behind this turn of the loop; see `Outlet.write`."""
+        """Write buffers as they are, behind this turn of the loop; see `ShardWriter.write`."""
         if self._transport is None:
             self.give_back(charged)
             return
-        self._settle_soon()
+        self._flush_soon()
         self._put_answers()
         self._gathered += buffers
         self._unsent += charged
 
     def answer(self, remote: int, reply: bytes) -> None:
         """Write a small reply to a peer of the other shard: one frame for those of this turn."""
-        self._settle_soon()
+        self._flush_soon()
         self._answers.append((remote, reply))
 
-    def _settle_soon(self) -> None:
-        if not self._settles:
-            self._settles = True
-            self._home.soon(self.settle)
+    def _flush_soon(self) -> None:
+        if not self._flushes_soon:
+            self._flushes_soon = True
+            self._local.soon(self.flush)
 
     def _put_answers(self) -> None:
         if self._answers:
             self._gathered += trunk.encode_answers(self._answers)
             self._answers = []
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Let out what was gathered, and give back what has left this process."""
-        self._settles = False
+        self._flushes_soon = False
         self._put_answers()
         if self._gathered and self._transport is not None:
             gathered, self._gathered = self._gathered, []
             self._transport.writelines(gathered)
-        super().settle()
+        self.release_sent()
 
     def close(self) -> None:
         """Close once what was written is out."""
-        self.settle()
+        self.flush()
         super().close()
 
     def receive(self, data: bytes) -> None:
@@ -138,7 +138,7 @@ class TrunkEnd(Outlet):
                 if kind not in self.takes:
                     raise RemoteProtocolError(f"a frame of kind {kind} came the wrong way")
         except RemoteProtocolError as error:
-            self._home.log.error("a trunk broke: %s", error)
+            self._local.log.error("a trunk broke: %s", error)
             self.cut()
         else:
             self._count(self._stream.pending)
@@ -153,7 +153,7 @@ class TrunkEnd(Outlet):
         """Tell how much there is of the frame under way; most reads end with none."""
         if pending or self._pending:
             self._pending = pending
-            self._home.brought(self, pending)
+            self._local.brought(self, pending)
 
     def take(self, frames: Sequence[TrunkFrame]) -> None:
         """Take whole frames, perhaps none; each end has its own use for them."""
@@ -172,7 +172,7 @@ class Writes(Protocol):
         """Write a small reply to a session of the shard at the other end."""
 
 
-class Guest:
+class RemotePeer:
     """A peer of another shard, which has the connection: what is sent to it goes over a trunk."""
 
     __slots__ = ("_end", "_remote")

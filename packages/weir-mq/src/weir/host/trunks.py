@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.host.connections import Transport
-from weir.host.shard_connections import Home, Wire
-from weir.host.trunk_end import Guest, TrunkEnd
+from weir.host.shard_connections import LocalShard, Wire
+from weir.host.trunk_end import RemotePeer, TrunkEnd
 from weir.model.ids import place_node
 from weir.model.limits import CONNECTIONS_MAX
 from weir.protocol import trunk
@@ -35,27 +35,27 @@ class AskingEnd(TrunkEnd):
 
     def __init__(
         self,
-        home: Home,
+        local: LocalShard,
         transport: Transport,
         shard: int,
         lost: Callable[[AskingEnd], None],
         told: Told | None,
     ) -> None:
         """Ask `shard`; `lost` is told when that is over, and tells `told`, if there is one."""
-        super().__init__(home, transport)
+        super().__init__(local, transport)
         self.shard = shard
         self.told = told
         self._lost = lost
-        home.feed.put(ev.TrunkOpened(shard))
+        local.queue.put(ev.TrunkOpened(shard))
 
     def give_back(self, size: int) -> None:
         """There is room for more to this shard."""
-        self._home.passed_on(self.shard, size)
+        self._local.passed_on(self.shard, size)
 
     def take(self, frames: Sequence[TrunkFrame]) -> None:
         """Hand on what came back."""
         if frames:
-            self._home.feed.put(ev.PassedBack(self.shard, frames))
+            self._local.queue.put(ev.PassedBack(self.shard, frames))
 
     def lost(self, why: str) -> None:
         """The other shard is gone, or this one stops."""
@@ -70,22 +70,22 @@ class ServingEnd(TrunkEnd):
 
     def __init__(
         self,
-        home: Home,
+        local: LocalShard,
         transport: Transport,
         shard: int,
         trunks: Trunks,
         told: Told,
-        guests_max: int,
+        remote_peers_max: int,
     ) -> None:
-        """Serve `shard`, up to `guests_max` peers if it is another node's; make the sessions known
-        to `trunks`. `told` is when that is over.
+        """Serve `shard`, up to `remote_peers_max` peers if it is another node's; make the sessions
+        known to `trunks`. `told` is when that is over.
         """
-        super().__init__(home, transport)
+        super().__init__(local, transport)
         self.shard = shard
         self._trunks = trunks
         self._told = told
         self._is_foreign = place_node(shard) != 0
-        self._guests_max = guests_max
+        self._remote_peers_max = remote_peers_max
         self._numbers: dict[int, int] = {}
         self._waiting: deque[TrunkFrame] = deque()
         self._full = False
@@ -120,7 +120,7 @@ class ServingEnd(TrunkEnd):
         """Read, or not: under a used-up budget only to finish a frame that was begun."""
         if self._transport is None or self._transport.is_closing():
             return
-        if self._full or (self._home.feed.held and not self._stream.pending):
+        if self._full or (self._local.queue.held and not self._stream.pending):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -145,7 +145,7 @@ class ServingEnd(TrunkEnd):
             if kind == Kind.CLIENT and number is not None:
                 if not begun:
                     self._waiting.popleft()
-                    self._home.connections.receive(number, [take_client_frame(body)])
+                    self._local.connections.receive(number, [take_client_frame(body)])
                 self._serve_more()
                 return
             self._waiting.popleft()
@@ -159,7 +159,7 @@ class ServingEnd(TrunkEnd):
             elif kind == Kind.ARRIVALS:
                 if self._is_foreign:
                     text = "a trunk broke: another node passes no crowds of devices on"
-                    self._home.log.error(text)
+                    self._local.log.error(text)
                     self.cut()
                     return
                 self._arrived(*body)
@@ -170,17 +170,17 @@ class ServingEnd(TrunkEnd):
                 # A device's hello comes with what it publishes: one event, as it was one packet.
                 while self._waiting and self._waiting[0][:2] == (kind, remote):
                     requests.append(self._waiting.popleft()[2])
-                self._home.connections.receive(number, requests)
+                self._local.connections.receive(number, requests)
             begun = True
 
     def _serve_more(self) -> None:
         if self._waiting:
             self.queued = True
-            self._home.connections.more.append(self)
+            self._local.connections.more.append(self)
 
     def _has_room(self, remote: int) -> bool:
         """Whether another node's shard may have one more session here, or its peer is let go."""
-        if not self._is_foreign or len(self._numbers) < self._guests_max:
+        if not self._is_foreign or len(self._numbers) < self._remote_peers_max:
             return True
         reason = b"its node has too many peers of the node that leads: connect again shortly"
         self.write(trunk.encode(Kind.HANGUP, remote, reason))
@@ -192,7 +192,7 @@ class ServingEnd(TrunkEnd):
             self._closed(remote)
         self._trunks.arrived(self, arrivals)
         self._numbers.update(zip(remotes, [one.session for one in arrivals], strict=True))
-        self._home.feed.arrive(ev.Arrived(arrivals, principal, self.shard))
+        self._local.queue.arrive(ev.Arrived(arrivals, principal, self.shard))
 
     def _closed(self, remote: int) -> None:
         number = self._numbers.pop(remote, None)
@@ -204,16 +204,19 @@ class Trunks:
     """All trunks of a shard: it asks through one end for each other shard, and serves others."""
 
     def __init__(
-        self, home: Home, guests: dict[int, Guest], guests_max: int = CONNECTIONS_MAX
+        self,
+        local: LocalShard,
+        remote_peers: dict[int, RemotePeer],
+        remote_peers_max: int = CONNECTIONS_MAX,
     ) -> None:
-        """Begin without any. `guests` are the peers of other shards, by their sessions here; a
-        shard of another node lets in up to `guests_max` of its own.
+        """Begin without any. `remote_peers` are the peers of other shards, by their sessions here;
+        a shard of another node lets in up to `remote_peers_max` of its own.
         """
-        self.guests_max = guests_max
-        self._home = home
+        self.remote_peers_max = remote_peers_max
+        self._local = local
         self._asking: dict[int, AskingEnd] = {}
         self._serving: list[ServingEnd] = []
-        self._guests = guests
+        self._remote_peers = remote_peers
         #: Told of each other shard that cannot be asked any more, and might be by a new trunk.
         self.lost: Callable[[int], None] = _nobody
 
@@ -248,7 +251,7 @@ class Trunks:
     def end(self, effect: ef.EndTrunk) -> None:
         """Cut the trunk to a shard; there may be a new one."""
         if (end := self._asking.get(effect.place)) is not None:
-            self._home.log.error("a trunk broke: %s", effect.reason)
+            self._local.log.error("a trunk broke: %s", effect.reason)
             end.cut()
 
     def send(self, effect: ef.Pass) -> None:
@@ -257,31 +260,31 @@ class Trunks:
         if end is not None:
             end.write(effect.buffers, effect.charged)
         else:
-            self._home.passed_on(effect.shard, effect.charged)
+            self._local.passed_on(effect.shard, effect.charged)
 
     def opened(self, end: ServingEnd, remote: int, principal: str) -> int:
         """Begin a session for another shard's peer; return its number."""
-        number = self._home.connections.new_session()
-        self._guests[number] = Guest(end, remote)
-        self._home.feed.put(ev.Opened(number, principal, end.shard))
+        number = self._local.connections.new_session()
+        self._remote_peers[number] = RemotePeer(end, remote)
+        self._local.queue.put(ev.Opened(number, principal, end.shard))
         return number
 
     def arrived(self, end: ServingEnd, arrivals: Sequence[Arrival]) -> None:
         """Begin sessions for another shard's devices; what they said is theirs from now on."""
         for one in arrivals:
-            number = self._home.connections.new_session()
-            self._guests[number] = Guest(end, one.session)
+            number = self._local.connections.new_session()
+            self._remote_peers[number] = RemotePeer(end, one.session)
             one.session = number
 
     def closed(self, number: int) -> None:
         """End such a session."""
-        del self._guests[number]
-        self._home.feed.put(ev.Closed(number))
+        del self._remote_peers[number]
+        self._local.queue.put(ev.Closed(number))
 
-    def tick(self) -> None:
-        """Give back what was sent."""
+    def flush(self) -> None:
+        """Let out what was gathered, and give back what was sent."""
         for end in self._ends():
-            end.settle()
+            end.flush()
 
     def update(self) -> None:
         """The shard holds, or does not any more."""
@@ -290,7 +293,7 @@ class Trunks:
 
     def close(self) -> None:
         """Close all, once what was written is out."""
-        self.tick()
+        self.flush()
         for end in self._ends():
             end.close()
 
@@ -299,27 +302,27 @@ class Trunks:
 
     def _to_ask(self, shard: int, transport: Transport, told: Told | None) -> TrunkEnd:
         self._ask_no_more(shard)
-        end = self._asking[shard] = AskingEnd(self._home, transport, shard, self._lost, told)
+        end = self._asking[shard] = AskingEnd(self._local, transport, shard, self._lost, told)
         return end
 
     def _to_serve(
         self, shard: int, transport: Transport, told: Told | None, shards: int = 1
     ) -> TrunkEnd:
-        most = shards * (self.guests_max + 1)  # those it lets in, and one for itself
-        end = ServingEnd(self._home, transport, shard, self, told or _nobody, most)
+        most = shards * (self.remote_peers_max + 1)  # those it lets in, and one for itself
+        end = ServingEnd(self._local, transport, shard, self, told or _nobody, most)
         self._serving = [one for one in self._serving if not one.is_over]
         self._serving.append(end)
         return end
 
     def _ask_no_more(self, shard: int) -> None:
         if (end := self._asking.pop(shard, None)) is not None:
-            self._home.feed.put(ev.TrunkClosed(shard))
+            self._local.queue.put(ev.TrunkClosed(shard))
             end.cut()
 
     def _lost(self, end: AskingEnd) -> None:
         if self._asking.get(end.shard) is end:
             del self._asking[end.shard]
-            self._home.feed.put(ev.TrunkClosed(end.shard))
+            self._local.queue.put(ev.TrunkClosed(end.shard))
             (end.told or self.lost)(end.shard)
 
 

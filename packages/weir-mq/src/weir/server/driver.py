@@ -18,13 +18,13 @@ from weir.broker.runtime.budget import Reservations
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
-from weir.host.event_queue import Feed
+from weir.host.event_queue import EventQueue
 from weir.host.flush_schedule import FlushSchedule
-from weir.host.links.links import Links, Own
-from weir.host.links.outbound import Whereabouts
-from weir.host.shard_connections import Home
+from weir.host.links.links import Links, ShardInfo
+from weir.host.links.outbound import NodeAddress
+from weir.host.shard_connections import LocalShard
 from weir.host.shard_loop import ShardLoop
-from weir.host.trunk_end import Guest
+from weir.host.trunk_end import RemotePeer
 from weir.host.trunks import Trunks
 from weir.model.limits import CONNECTIONS_MAX
 from weir.server.disk.flushes import Flushes
@@ -46,7 +46,7 @@ class Driver:
         shard: Shard,
         disks: Mapping[int, Disk],
         limits: ConnectionLimits | None = None,
-        own: Own | None = None,
+        own: ShardInfo | None = None,
         positions: Mapping[int, PositionSaver] | None = None,
     ) -> None:
         """Drive `shard`, whose log number n lies on `disks[n]`; let peers in within `limits`. Other
@@ -55,33 +55,35 @@ class Driver:
         self._shard = shard
         self._loop = loop = asyncio.get_running_loop()
         self._broken: asyncio.Future[None] = loop.create_future()
-        nodes: dict[int, Whereabouts] = {}
-        guests: dict[int, Guest] = {}
+        nodes: dict[int, NodeAddress] = {}
+        remote_peers: dict[int, RemotePeer] = {}
         found: set[str] = set()
         schedule = FlushSchedule(disks, nodes, loop.time)
         self._flushes = Flushes(disks, self, schedule, positions)
-        self._feed = Feed(shard, schedule)
+        self._queue = EventQueue(shard, schedule)
         self._pool = ThreadPool(disks, self._tell)
         limits = limits or ConnectionLimits()
         network = Network(found, self._accept)
         self._connections = Connections(
-            self._feed, shard.budget, limits, network, guests.get, loop.time,
+            self._queue, shard.budget, limits, network, remote_peers.get, loop.time,
             secrets.randbits(31) << 31, log,
         )  # fmt: skip
         self._actions: dict[type, Callable[..., None]] = {}
         self._turns = ShardLoop(
-            shard, self._feed, self._connections, nodes, self._actions, self, loop.call_soon
+            shard, self._queue, self._connections, nodes, self._actions, self, loop.call_soon
         )
         #: Feeds one event and does what comes of it, unless events are gathered.
         self.handle = self._turns.handle
         self._run = self._turns.run
-        self._wires = ShardConnections(self._turns, self._feed, network, found)
-        self._home = Home(
-            shard, self._feed, self._connections, loop.call_soon, self._wires.later, log
+        self._wires = ShardConnections(self._turns, self._queue, network, found)
+        self._local = LocalShard(
+            shard, self._queue, self._connections, loop.call_soon, self._wires.later, log
         )
-        self.trunks = Trunks(self._home, guests, max(limits.connections_max, CONNECTIONS_MAX))
+        self.trunks = Trunks(
+            self._local, remote_peers, max(limits.connections_max, CONNECTIONS_MAX)
+        )
         self.links = Links(
-            self._home, self.trunks, own or Own(shard.identity, len(disks)), nodes, found,
+            self._local, self.trunks, own or ShardInfo(shard.identity, len(disks)), nodes, found,
             secrets.randbits(62), self._wires, secrets.SystemRandom(),
         )  # fmt: skip
         self._ready = asyncio.Event()
@@ -137,7 +139,7 @@ class Driver:
 
     def protocol(self) -> Peer:
         """Return the protocol of a new connection."""
-        return Peer(self._turns, self._feed, self._connections.connection())
+        return Peer(self._turns, self._queue, self._connections.connection())
 
     def new_session(self) -> int:
         """Return a number that no session ever had."""
@@ -157,12 +159,12 @@ class Driver:
     # -- events -------------------------------------------------------------------------------
 
     def gather(self) -> None:
-        """Keep all events until `settle`: the shard takes them as one."""
-        self._feed.gather()
+        """Keep all events until `release`: the shard takes them as one."""
+        self._queue.gather()
 
-    def settle(self) -> None:
+    def release(self) -> None:
         """Feed what was gathered."""
-        self._feed.release()
+        self._queue.release()
         self._run()
 
     def serve(self) -> None:
@@ -202,7 +204,7 @@ class Driver:
     @property
     def held(self) -> bool:
         """Whether the byte budget is used up: peers only finish frames that they have begun."""
-        return self._feed.held
+        return self._queue.held
 
     def later(self, seconds: float, act: Callable[[], None]) -> None:
         """Call `act` after a while."""
@@ -250,10 +252,10 @@ class Driver:
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(ev.TICK_MS / 1000, self._tick)
-        self._connections.tick()
-        self.trunks.tick()
+        self._connections.check_connections()
+        self.trunks.flush()
         self.handle(ev.Ticked())
-        self.links.tick()  # last: pings go with the beats that this tick sent
+        self.links.check_silence()  # last: pings go with the beats that this tick sent
         self._run()
 
 

@@ -19,7 +19,7 @@ from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
-from weir.host.event_queue import Feed
+from weir.host.event_queue import EventQueue
 from weir.host.flush_schedule import FlushSchedule
 from weir.host.shard_loop import ShardLoop
 from weir.model.limits import MIB
@@ -70,14 +70,14 @@ class Host:
         self._ready = asyncio.Event()
         self._ticker: asyncio.TimerHandle | None = None
         self._flushes = FlushSchedule((0,), (), self._loop.time)
-        self._feed = Feed(self._shard, self._flushes)
+        self._queue = EventQueue(self._shard, self._flushes)
         nobody = Network(frozenset(), lambda transport, data: transport.abort())
         self._connections = Connections(
-            self._feed, self._shard.budget, ConnectionLimits(), nobody, lambda session: None,
+            self._queue, self._shard.budget, ConnectionLimits(), nobody, lambda session: None,
             self._loop.time, life << 32, log,
         )  # fmt: skip
         self._turns = ShardLoop(
-            self._shard, self._feed, self._connections, (), self._actions(), self,
+            self._shard, self._queue, self._connections, (), self._actions(), self,
             self._loop.call_soon,
         )  # fmt: skip
         #: Feeds one event and does what comes of it.
@@ -95,7 +95,7 @@ class Host:
 
     def end(self) -> None:
         """Stop at once, cutting everybody off."""
-        self._feed.close()
+        self._queue.close()
         if self._ticker is not None:
             self._ticker.cancel()
         self._ready.set()
@@ -117,7 +117,7 @@ class Host:
 
     def protocol(self) -> Peer:
         """Return the protocol of a new connection."""
-        return Peer(self._turns, self._feed, self._connections.connection())
+        return Peer(self._turns, self._queue, self._connections.connection())
 
     # -- effects -------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class Host:
 
     def _work(self, effect: ef.Effect) -> None:
         """Do what touches the disk; the power may have been cut in between."""
-        if self._feed.is_closed:
+        if self._queue.is_closed:
             return
         try:
             self._work_on(effect)
@@ -165,5 +165,5 @@ class Host:
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(ev.TICK_MS / 1_000, self._tick)
-        self._connections.tick()
+        self._connections.check_connections()
         self.handle(ev.Ticked())

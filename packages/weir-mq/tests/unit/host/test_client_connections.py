@@ -17,7 +17,7 @@ from weir.broker.shard import Shard
 from weir.errors import Revoked
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import PART_FRAMES, Connections
-from weir.host.event_queue import Feed
+from weir.host.event_queue import EventQueue
 from weir.host.flush_schedule import FlushSchedule
 from weir.model.limits import KIB, MIB
 from weir.protocol.client import messages as m
@@ -96,26 +96,26 @@ class Around:
         self.time = 0.0
         self.budget = Budget(0)
         flushes = FlushSchedule((), (), lambda: self.time)
-        self.feed = Feed(cast(Shard, None), flushes)
+        self.queue = EventQueue(cast(Shard, None), flushes)
         self.network = Network()
-        self.guests: dict[int, Any] = {}
+        self.remote_peers: dict[int, Any] = {}
         self.connections: Connections[FakeTransport] = Connections(
-            self.feed, self.budget, limits or ConnectionLimits(), self.network, self.guests.get,
-            lambda: self.time, 1, logging.getLogger(__name__),
+            self.queue, self.budget, limits or ConnectionLimits(), self.network,
+            self.remote_peers.get, lambda: self.time, 1, logging.getLogger(__name__),
         )  # fmt: skip
 
     @property
     def frames(self) -> list[Any]:
         return [
             frame
-            for event in self.feed.events
+            for event in self.queue.events
             if isinstance(event, ev.Received)
             for frame in event.frames
         ]
 
     @property
     def reasons(self) -> list[str]:
-        return [event.reason for event in self.feed.events if isinstance(event, ev.LetGo)]
+        return [event.reason for event in self.queue.events if isinstance(event, ev.LetGo)]
 
 
 class Scene:
@@ -152,10 +152,10 @@ def test_small_replies_that_nobody_reads_are_charged_too(scene: Scene) -> None:
     assert scene.around.budget.used == 64 * KIB + 1
     assert scene.around.connections.watched == {scene.peer.session: scene.peer}
     scene.transport.unsent = 100
-    assert scene.peer.tick(0.0)
+    assert scene.peer.check_unsent(0.0)
     assert scene.around.budget.used == 100
     scene.transport.unsent = 0
-    assert not scene.peer.tick(0.0)
+    assert not scene.peer.check_unsent(0.0)
     assert scene.around.budget.used == 0
 
 
@@ -205,7 +205,7 @@ def test_a_frame_under_way_costs_what_came_however_its_header_came(
     assert (left.first_bytes, left.reserved_bytes, scene.around.budget.used) == (len(data), 0, 0)
     scene.peer.receive(bytes(FIRST_BYTES))
     assert (left.first_bytes, left.reserved_bytes) == (0, CLIENT_HEADER.size + 8 * MIB)
-    scene.around.feed.held = True
+    scene.around.queue.held = True
     scene.peer.update()
     assert scene.transport.reading, "a frame with a reservation can always finish"
     scene.peer.receive(bytes(8 * MIB - 1_000 - FIRST_BYTES))
@@ -217,10 +217,10 @@ def test_a_frame_under_way_costs_what_came_however_its_header_came(
 def test_a_frame_without_a_reservation_is_not_read_while_the_node_holds(scene: Scene) -> None:
     scene.greet()
     scene.peer.receive(claim(MIB, 0)[:7])
-    scene.around.feed.held = True
+    scene.around.queue.held = True
     scene.peer.update()
     assert not scene.transport.reading
-    scene.around.feed.held = False
+    scene.around.queue.held = False
     scene.peer.update()
     assert scene.transport.reading
 
@@ -252,7 +252,7 @@ def test_a_revoked_frame_is_refused_with_a_code_and_its_connection_closed() -> N
         scene.peer.receive(bytes(100))
     for _ in range(6):
         around.time += 0.05
-        around.connections.tick()
+        around.connections.check_connections()
     loser = full[0]
     (frame,) = ClientStream().receive(loser.transport.written)
     refusal = decode_reply(frame)
@@ -265,10 +265,10 @@ def test_a_revoked_frame_is_refused_with_a_code_and_its_connection_closed() -> N
     loser.peer.send((b"a confirm that comes too late",), 5)
     assert around.budget.used == -5, "it is given back, not written"
     around.time += 0.9
-    around.connections.tick()
+    around.connections.check_connections()
     assert not loser.transport.end
     around.time += 0.1
-    around.connections.tick()
+    around.connections.check_connections()
     assert loser.transport.end == "cut"
 
 
@@ -295,7 +295,7 @@ def test_a_device_that_loses_its_memory_is_cut() -> None:
     frame = scene.peer._frame
     assert frame is not None
     frame.state = State.EVICTED
-    scene.peer.settle_frame(frame)
+    scene.peer.follow_decision(frame)
     assert scene.transport.end == "cut"
 
 
@@ -315,9 +315,9 @@ def test_time_does_not_count_against_a_peer_that_is_not_read_from(scene: Scene) 
     assert not scene.transport.reading
     assert scene.sweep_after(1_000) == ""
     scene.peer.resume_writing()
-    scene.around.feed.held = True
+    scene.around.queue.held = True
     assert scene.sweep_after(1_000) == ""
-    scene.around.feed.held = False
+    scene.around.queue.held = False
     assert scene.sweep_after(59) == ""
     assert scene.sweep_after(2) == "cut"
 
@@ -341,10 +341,10 @@ def test_who_waits_to_be_let_in_is_not_read_from_and_loses_nothing() -> None:
     assert scene.transport.reading, "it may be another node"
     scene.peer.receive(PING + PING)
     assert not scene.transport.reading
-    assert around.feed.events == []
+    assert around.queue.events == []
     around.connections.begin()
-    around.connections.tick()
-    assert around.feed.events[0] == ev.Opened(1)
+    around.connections.check_connections()
+    assert around.queue.events[0] == ev.Opened(1)
     assert around.frames == [device.DevicePing(1), device.DevicePing(1)]
     assert scene.transport.reading
 
@@ -355,9 +355,9 @@ def test_who_hung_up_while_it_waited_is_cut_and_never_let_in() -> None:
     scene = Scene(around)
     around.network.gone.add(scene.transport)
     around.connections.begin()
-    around.connections.tick()
+    around.connections.check_connections()
     assert scene.transport.end == "cut"
-    assert around.feed.events == []
+    assert around.queue.events == []
 
 
 def test_one_connection_too_many_is_closed_and_another_node_is_not() -> None:
@@ -369,20 +369,20 @@ def test_one_connection_too_many_is_closed_and_another_node_is_not() -> None:
     late = Scene(around)
     assert late.transport.end == "closed"
     around.time += 4.9
-    around.connections.tick()
+    around.connections.check_connections()
     assert late.transport.end == "closed", "it may read why"
     around.time += 0.2
-    around.connections.tick()
+    around.connections.check_connections()
     assert late.transport.end == "cut"
     late.peer.close()
-    assert around.feed.events == [ev.Opened(n) for n in (1, 2, 3)], "it was never told of"
+    assert around.queue.events == [ev.Opened(n) for n in (1, 2, 3)], "it was never told of"
 
 
 def test_a_connection_in_the_link_dialect_is_handed_over() -> None:
     scene = Scene()
     scene.peer.receive(b"\x03hello")
     assert scene.around.network.links == [(scene.transport, b"\x03hello")]
-    assert scene.around.feed.events == [ev.Opened(1), ev.Closed(1)]
+    assert scene.around.queue.events == [ev.Opened(1), ev.Closed(1)]
     scene.peer.receive(b"more")
     scene.peer.close()
     assert scene.transport.end == ""
@@ -396,7 +396,7 @@ def test_frames_that_ask_for_messages_come_one_at_a_time_and_none_to_a_full_peer
     scene = Scene()
     around, more = scene.around, scene.around.connections.more
     scene.greet()
-    around.feed.events.clear()
+    around.queue.events.clear()
     scene.peer.receive(fetch(2) + fetch(3) + b"".join(encode_request(m.Hello("x"), 4)))
     assert [frame.correlation for frame in around.frames] == [2]
     scene.peer.receive(fetch(5))
@@ -424,7 +424,7 @@ def test_effects_reach_connections_and_guests_and_charges_of_who_is_gone_come_ba
     scene = Scene()
     around, actions = scene.around, scene.around.connections.actions
     heard: list[Any] = []
-    around.guests[8] = SimpleNamespace(
+    around.remote_peers[8] = SimpleNamespace(
         send=lambda *given: heard.append(given),
         answer=lambda reply: heard.append(reply),
         hang_up=lambda reason: heard.append(reason),
@@ -439,7 +439,7 @@ def test_effects_reach_connections_and_guests_and_charges_of_who_is_gone_come_ba
     assert scene.transport.unsent == 5
     assert around.budget.used == 20
     actions[ef.HoldReads](ef.HoldReads(True))
-    assert around.feed.held
+    assert around.queue.held
     assert not scene.transport.reading
     actions[ef.HoldReads](ef.HoldReads(False))
     assert scene.transport.reading
@@ -452,16 +452,16 @@ def test_a_stalled_peer_is_cut_while_others_wait_for_its_memory() -> None:
     scene.around.budget.take(10)
     scene.peer.send((b"0123456789",), 10)
     scene.around.time += 11
-    scene.around.connections.tick()
+    scene.around.connections.check_connections()
     assert scene.transport.end == ""
-    scene.around.feed.held = True
-    scene.around.connections.tick()
+    scene.around.queue.held = True
+    scene.around.connections.check_connections()
     assert scene.transport.end == "cut"
 
 
 def test_nobody_is_let_in_by_a_shard_that_has_ended() -> None:
     around = Around()
-    around.feed.close()
+    around.queue.close()
     scene = Scene(around)
     assert scene.transport.end == "cut"
     assert not around.connections.open_now

@@ -10,7 +10,7 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
-from weir.host.event_queue import Feed
+from weir.host.event_queue import EventQueue
 from weir.host.flush_schedule import FlushSchedule
 from weir.protocol.device.codec import DeviceHello, DevicePing, DevicePublishes
 from weir.protocol.trunk import Arrival
@@ -36,13 +36,13 @@ class Noting:
         return SETTLED
 
 
-def fed(*events: ev.Event, lone: tuple[int, ...] = ()) -> tuple[Noting, Feed]:
+def fed(*events: ev.Event, lone: tuple[int, ...] = ()) -> tuple[Noting, EventQueue]:
     shard, flushes = Noting(), FlushSchedule((), (), lambda: 0.0)
     flushes.inline.update(dict.fromkeys(lone, FLUSHED.flush))
-    feed = Feed(cast(Shard, shard), flushes)
+    queue = EventQueue(cast(Shard, shard), flushes)
     for event in events:
-        feed.put(event)
-    return shard, feed
+        queue.put(event)
+    return shard, queue
 
 
 def said(session: int) -> tuple[DeviceHello, DevicePublishes]:
@@ -74,90 +74,90 @@ PINGS = ev.Received(1, [DevicePing(1)])
 def test_the_shard_settles_at_once_behind_the_turn_or_not_at_all(
     event: ev.Event, used: int, lone: tuple[int, ...], follows: str
 ) -> None:
-    shard, feed = fed(event, lone=lone)
+    shard, queue = fed(event, lone=lone)
     shard.budget.take(used)
-    assert feed.take() == [ef.Stopped()]
-    behind = feed.follow()
+    assert queue.take() == [ef.Stopped()]
+    behind = queue.follow()
     assert shard.heard == [(event,)] + ["settled"] * (follows == "at once")
     expected = {"at once": SETTLED, "behind the turn": None, "not at all": []}
     assert behind == expected[follows]
 
 
 def test_a_hold_that_is_known_is_no_news() -> None:
-    shard, feed = fed(PUBLISHES)
+    shard, queue = fed(PUBLISHES)
     shard.budget.take(90)
-    feed.held = True
-    feed.take()
-    assert feed.follow() == []
+    queue.held = True
+    queue.take()
+    assert queue.follow() == []
     shard.budget.release(50)  # it ends
-    feed.put(PUBLISHES)
-    feed.take()
-    assert feed.follow() == SETTLED
+    queue.put(PUBLISHES)
+    queue.take()
+    assert queue.follow() == SETTLED
 
 
 def test_one_settling_behind_a_turn_is_enough() -> None:
-    shard, feed = fed()
+    shard, queue = fed()
     found: list[Any] = []
     for _ in range(3):
-        feed.put(FLUSHED)
-        feed.take()
-        found.append(feed.follow())
+        queue.put(FLUSHED)
+        queue.take()
+        found.append(queue.follow())
     assert found == [None, [], []]
-    assert feed.settle() == SETTLED
-    feed.put(FLUSHED)
-    feed.take()
-    assert feed.follow() is None
+    assert queue.settle() == SETTLED
+    queue.put(FLUSHED)
+    queue.take()
+    assert queue.follow() is None
     assert shard.heard == [(FLUSHED,)] * 3 + ["settled", (FLUSHED,)]
 
 
 def test_events_that_come_while_effects_are_done_wait_for_their_end() -> None:
-    shard, feed = fed(PINGS)
-    feed.take()
-    feed.put(FLUSHED)
-    assert feed.waits
-    feed.follow()
-    assert not feed.waits
-    feed.take()
+    shard, queue = fed(PINGS)
+    queue.take()
+    queue.put(FLUSHED)
+    assert queue.waits
+    queue.follow()
+    assert not queue.waits
+    queue.take()
     assert shard.heard == [(PINGS,), "settled", (FLUSHED,)]
 
 
 def test_what_is_gathered_is_taken_as_one() -> None:
-    shard, feed = fed()
-    feed.gather()
-    feed.put(PINGS)
-    feed.gather()  # one inside of another loses nothing
-    feed.put(PUBLISHES)
-    assert feed.waits
-    feed.release()
-    assert not feed.waits
-    feed.take()
-    assert feed.follow() == SETTLED, "one of them is no publish"
+    shard, queue = fed()
+    queue.gather()
+    queue.put(PINGS)
+    queue.gather()  # one inside of another loses nothing
+    queue.put(PUBLISHES)
+    assert queue.waits
+    queue.release()
+    assert not queue.waits
+    queue.take()
+    assert queue.follow() == SETTLED, "one of them is no publish"
     assert shard.heard == [(PINGS, PUBLISHES), "settled"]
 
 
 def test_devices_that_say_hello_and_publish_as_they_come_are_one_event() -> None:
-    _, feed = fed()
+    _, queue = fed()
 
     def comes(session: int, principal: str = "", place: int = 0) -> None:
-        feed.put(ev.Opened(session, principal, place))
-        feed.receive(session, said(session))
+        queue.put(ev.Opened(session, principal, place))
+        queue.receive(session, said(session))
 
     def one(session: int) -> Arrival:
         return Arrival(session, *said(session))
 
-    feed.gather()
+    queue.gather()
     comes(1)
     comes(2)
-    feed.put(ev.Opened(3))
-    feed.put(ev.Opened(4))
-    feed.receive(3, said(3))  # who comes between is no part of it
+    queue.put(ev.Opened(3))
+    queue.put(ev.Opened(4))
+    queue.receive(3, said(3))  # who comes between is no part of it
     comes(6, "ada", 1)
     comes(7, "ada", 1)
     comes(8, "ada", 2)
-    feed.put(ev.Opened(9))
-    feed.receive(9, said(9)[:1])
-    feed.release()
-    assert feed.events == [
+    queue.put(ev.Opened(9))
+    queue.receive(9, said(9)[:1])
+    queue.release()
+    assert queue.events == [
         ev.Arrived([one(1), one(2)]),
         ev.Opened(3),
         ev.Opened(4),
@@ -170,26 +170,26 @@ def test_devices_that_say_hello_and_publish_as_they_come_are_one_event() -> None
 
 
 def test_a_closed_feed_takes_nothing_any_more() -> None:
-    shard, feed = fed(FLUSHED)
-    feed.take()
-    assert feed.follow() is None
-    feed.put(PINGS)
-    feed.close()
-    feed.put(PINGS)
-    feed.receive(1, said(1))
-    feed.gather()
-    feed.release()
-    assert feed.waits
-    assert not feed.events
-    assert feed.settle() == []
+    shard, queue = fed(FLUSHED)
+    queue.take()
+    assert queue.follow() is None
+    queue.put(PINGS)
+    queue.close()
+    queue.put(PINGS)
+    queue.receive(1, said(1))
+    queue.gather()
+    queue.release()
+    assert queue.waits
+    assert not queue.events
+    assert queue.settle() == []
     assert shard.heard == [(FLUSHED,)]
 
 
 def test_what_peers_ask_for_is_counted() -> None:
     flushes = FlushSchedule((), (), lambda: 0.0)
-    feed = Feed(cast(Shard, Noting()), flushes)
-    feed.put(ev.Opened(1))
-    feed.receive(1, said(1))
-    feed.receive(2, PINGS.frames)
-    feed.arrive(ev.Arrived([Arrival(3, *said(3)), Arrival(4, *said(4))], "ada", 1))
+    queue = EventQueue(cast(Shard, Noting()), flushes)
+    queue.put(ev.Opened(1))
+    queue.receive(1, said(1))
+    queue.receive(2, PINGS.frames)
+    queue.arrive(ev.Arrived([Arrival(3, *said(3)), Arrival(4, *said(4))], "ada", 1))
     assert flushes.asked == 2 + 1 + 4

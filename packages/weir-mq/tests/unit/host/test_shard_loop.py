@@ -12,7 +12,7 @@ from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
-from weir.host.event_queue import Feed
+from weir.host.event_queue import EventQueue
 from weir.host.flush_schedule import FlushSchedule
 from weir.host.shard_loop import ShardLoop
 from weir.storage.segments.flush import Flush
@@ -40,15 +40,15 @@ class Noting:
         self.turn: list[Any] = []
         self.behind: list[Callable[[], None]] = []
         self.breaks = False
-        self.feed = Feed(cast(Shard, self), FlushSchedule((), (), lambda: 0.0))
+        self.queue = EventQueue(cast(Shard, self), FlushSchedule((), (), lambda: 0.0))
         connections: Connections[Any] = Connections(
-            self.feed, self.budget, ConnectionLimits(), Network(), lambda session: None,
+            self.queue, self.budget, ConnectionLimits(), Network(), lambda session: None,
             lambda: 0.0, 1, logging.getLogger("test"),
         )  # fmt: skip
         self.linked: list[int] = []
         actions = {ef.Stopped: self.stopped, ef.Connect: self.turn.append}
         self.loop = ShardLoop(
-            cast(Shard, self), self.feed, connections, self.linked, actions, self,
+            cast(Shard, self), self.queue, connections, self.linked, actions, self,
             self.behind.append,
         )  # fmt: skip
 

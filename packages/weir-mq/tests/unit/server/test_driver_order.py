@@ -14,7 +14,7 @@ from weir.broker.api.settings import Identity
 from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
 from weir.host.flush_schedule import LONE_IN_A_ROW, QUICK_SECONDS
-from weir.host.trunk_end import Guest
+from weir.host.trunk_end import RemotePeer
 from weir.protocol.device.codec import DeviceHello, DevicePing, DevicePublishes, DeviceRequest
 from weir.protocol.trunk import Arrival
 from weir.server.driver import Driver
@@ -28,7 +28,7 @@ def received(driver: Driver, session: int, frames: Sequence[Any]) -> None:
 
 
 def arrived(driver: Driver, event: ev.Arrived) -> None:
-    driver._feed.arrive(event)
+    driver._queue.arrive(event)
     driver._run()
 
 
@@ -65,17 +65,17 @@ def test_what_is_gathered_is_fed_in_order_and_settled_once() -> None:
         for event in (ev.Opened(1), ev.Received(1, [DevicePing(1)]), ev.Closed(1)):
             driver.handle(event)
         assert shard.heard == []
-        driver.settle()
+        driver.release()
         assert shard.heard == [3, ev.Opened(1), ev.Received(1, [DevicePing(1)]), ev.Closed(1)]
         driver.gather()
-        driver.settle()
+        driver.release()
         driver.handle(ev.Ticked())
         assert shard.heard[4:] == [1, ev.Ticked()]
         driver.gather()
         driver.handle(ev.Closed(2))
         driver.gather()  # one inside of another loses nothing
-        driver.settle()
-        driver.settle()
+        driver.release()
+        driver.release()
         assert shard.heard[6:] == [1, ev.Closed(2)]
         driver._pool.shutdown()
 
@@ -158,7 +158,7 @@ def test_a_flush_is_settled_behind_its_turn_and_publishes_of_devices_not_at_all(
         shard.heard.clear()
         shard.budget.take(90)  # this cannot wait: others would be read from meanwhile
         received(driver, 1, publishes)
-        assert driver._feed.held
+        assert driver._queue.held
         assert shard.heard == [ev.Received(1, publishes), "settled"]
         driver._pool.shutdown()
 
@@ -192,7 +192,7 @@ def test_the_shard_settles_once_the_confirm_of_a_lone_flush_is_out() -> None:
         shard.said = [ef.StartFlush(3, flush)]
         received(driver, 1, asked.frames)
         assert shard.heard == [asked, "settled"]
-        assert driver._feed.held
+        assert driver._queue.held
         await asyncio.sleep(0)
         assert shard.heard[:3] == [asked, "settled", flushed]
         driver._flushes.stop()
@@ -227,7 +227,7 @@ def test_devices_that_say_hello_and_publish_as_they_come_are_one_event() -> None
         comes(6)
         comes(7, "ada", 1)
         comes(8, "ada", 1)
-        driver.settle()
+        driver.release()
         assert shard.heard == [
             ev.Arrived([one(1), one(2)]),
             ev.Opened(3),
@@ -251,7 +251,7 @@ def test_answers_to_many_find_peers_and_guests() -> None:
         driver._connections.open_now[7] = cast(
             Any, SimpleNamespace(send=lambda *given: heard.append(given))
         )
-        driver.trunks._guests[8] = Guest(cast(Any, end), 80)
+        driver.trunks._remote_peers[8] = RemotePeer(cast(Any, end), 80)
         shard.said = [ef.Answers({7: b"one", 8: b"two", 9: b"gone"})]
         driver.handle(ev.Ticked())
         assert heard == [((b"one",), 0), (80, b"two")]

@@ -12,7 +12,7 @@ from weir_lab.sim.outcome import CRASH
 
 _ACCEPT_QUEUE = "weir.host.accept_queue"
 _CONNECTIONS = "weir.host.connections"
-_FEED = "weir.host.event_queue"
+_EVENT_QUEUE = "weir.host.event_queue"
 _FLUSHES = "weir.host.flush_schedule"
 
 
@@ -20,7 +20,7 @@ _FLUSHES = "weir.host.flush_schedule"
 def nothing_is_settled_behind_requests(patch: Patch) -> None:
     """Whatever a shard takes is settled behind it, if it is more than a publish."""
     patch.source(
-        _FEED,
+        _EVENT_QUEUE,
         "return _NOTHING if _only_publish(taken) else shard.settle()",
         "return _NOTHING",
     )
@@ -30,7 +30,7 @@ def nothing_is_settled_behind_requests(patch: Patch) -> None:
 def another_device_is_taken_for_the_one_that_was_let_in(patch: Patch) -> None:
     """What a device says first goes with its own arrival alone."""
     patch.source(
-        _FEED,
+        _EVENT_QUEUE,
         "                and opened.session == session\n",
         "                and opened.session\n",
     )
@@ -103,7 +103,7 @@ def a_session_that_ended_is_not_told(patch: Patch) -> None:
     patch.source(
         _CONNECTIONS,
         "        if self.open_now.pop(one.session, None) is not None:\n"
-        "            self.feed.put(ev.Closed(one.session))",
+        "            self.queue.put(ev.Closed(one.session))",
         "        self.open_now.pop(one.session, None)",
     )
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from weir.errors import RemoteProtocolError
 from weir.host.connections import Transport
-from weir.host.shard_connections import Home, Wire
+from weir.host.shard_connections import LocalShard, Wire
 from weir.model.limits import LINK_HELLO_SECONDS
 from weir.protocol.link import Greeting, LinkAnswer, LinkHello, decode_answer, encode_greeting
 
@@ -27,36 +27,38 @@ class Dice(Protocol):
 class Dialer(Protocol):
     """Makes connections to other nodes."""
 
-    def dial(self, host: str, port: int, tries: int, dialled: Dialled) -> None:
+    def dial(self, host: str, port: int, tries: int, dialled: DialedConnection) -> None:
         """Connect, and tell `dialled` that it is `connected` or has `failed`, after this returns.
         The addresses that a host has are tried in turn: this is attempt `tries`.
         """
 
 
-class Linking(Protocol):
+class DialingLink(Protocol):
     """The link that a connection is for."""
 
-    def answered(self, dialled: Dialled, wire: Wire, answer: LinkAnswer) -> None:
+    def answered(self, dialled: DialedConnection, wire: Wire, answer: LinkAnswer) -> None:
         """The other side has answered."""
 
-    def failed(self, dialled: Dialled, why: str) -> None:
+    def failed(self, dialled: DialedConnection, why: str) -> None:
         """It has not."""
 
 
-class Linked(Protocol):
+class LinkServer(Protocol):
     """The links of a shard that others link to."""
 
-    def greeted(self, caller: Caller, body: memoryview) -> None:
+    def greeted(self, caller: AcceptedConnection, body: memoryview) -> None:
         """Somebody said hello."""
 
-    def unheard(self, caller: Caller, why: str) -> None:
+    def unheard(self, caller: AcceptedConnection, why: str) -> None:
         """Somebody went without a hello."""
 
 
-class Dialled:
+class DialedConnection:
     """A connection that this side dials, until the other one has answered its hello."""
 
-    def __init__(self, link: Linking, home: Home, hello: LinkHello, host: str, port: int) -> None:
+    def __init__(
+        self, link: DialingLink, local: LocalShard, hello: LinkHello, host: str, port: int
+    ) -> None:
         """Say `hello` to who is there; `link` is told what comes of that within seconds."""
         self.hello = hello
         self.host = host
@@ -66,7 +68,7 @@ class Dialled:
         self._link = link
         self._wire: Wire | None = None
         self._stream = Greeting()
-        self._wait_no_more = home.later(LINK_HELLO_SECONDS, self._expire)
+        self._wait_no_more = local.later(LINK_HELLO_SECONDS, self._expire)
 
     # -- the dialer calls ---------------------------------------------------------------------
 
@@ -127,17 +129,19 @@ class Dialled:
         self.failed(_LATE)
 
 
-class Caller:
+class AcceptedConnection:
     """A connection that another node dialled, until it has said who it is."""
 
-    def __init__(self, links: Linked, home: Home, transport: Transport, address: str) -> None:
+    def __init__(
+        self, links: LinkServer, local: LocalShard, transport: Transport, address: str
+    ) -> None:
         """Wait for its hello, for seconds."""
         self.wire = Wire(transport, self)
         self.address = address
         self._links = links
         self.is_over = False
         self._stream = Greeting()
-        self._wait_no_more = home.later(LINK_HELLO_SECONDS, self._expire)
+        self._wait_no_more = local.later(LINK_HELLO_SECONDS, self._expire)
 
     def refuse(self, answer: LinkAnswer) -> None:
         """Say why there is no link, and close."""

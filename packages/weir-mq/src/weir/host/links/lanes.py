@@ -8,9 +8,9 @@ from weir.broker.api import events as ev
 from weir.codec.fields import Buffer, total
 from weir.errors import RemoteProtocolError
 from weir.host.connections import Transport
-from weir.host.links.link_timeout import Silence
-from weir.host.shard_connections import Home
-from weir.host.trunk_end import Outlet
+from weir.host.links.link_timeout import LinkTimeout
+from weir.host.shard_connections import LocalShard
+from weir.host.trunk_end import ShardWriter
 from weir.model.limits import KIB, LINK_SILENT_MS, LINK_STALLED_MS, LINK_UNSENT_BYTES_MAX
 from weir.protocol.link import PING, LinkStream, encode
 
@@ -33,12 +33,12 @@ _PINGS = encode(PING, 0)
 Over = Callable[[str], None]
 
 
-class OutLane(Outlet):
+class OutLane(ShardWriter):
     """The sending side: it dialled. A shard that takes or says nothing any more is cut."""
 
-    def __init__(self, home: Home, transport: Transport, quick: bool, over: Over) -> None:
+    def __init__(self, local: LocalShard, transport: Transport, quick: bool, over: Over) -> None:
         """Be a lane that is over when `over` is told. A quick one asks whether anybody is there."""
-        super().__init__(home, transport)
+        super().__init__(local, transport)
         self._quick = quick
         self._over = over
         self._stream = LinkStream()
@@ -47,7 +47,7 @@ class OutLane(Outlet):
         self._stalled = 0  # ticks without a byte taken, of those that wait
         self._silent = 0  # ticks without a word
         self._unasked = 0  # ticks since it was last asked whether anybody is there
-        self._silence = Silence()
+        self._silence = LinkTimeout()
         if quick:
             self._ping()
 
@@ -55,7 +55,7 @@ class OutLane(Outlet):
         """Hear that the other side is there; nothing else is said on this way."""
         self._silent = 0
         if self._quick:
-            self._silence.heard(int(self._home.time() * 1_000))
+            self._silence.heard(int(self._local.time() * 1_000))
         try:
             if any(frame.kind != PING for frame in self._stream.receive(data)):
                 raise RemoteProtocolError("frames came back on a one-way lane")
@@ -70,7 +70,7 @@ class OutLane(Outlet):
     def give_back(self, size: int) -> None:
         """These bytes have left this process, or never will."""
         if size:
-            self._home.budget.release(size)
+            self._local.budget.release(size)
 
     def write(self, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
         """Write whole frames; one that lets too much pile up is cut. A ping that is due goes with
@@ -85,11 +85,11 @@ class OutLane(Outlet):
         if transport is not None and transport.get_write_buffer_size() > LINK_UNSENT_BYTES_MAX:
             self.end(f"{LINK_UNSENT_BYTES_MAX:,} bytes wait to be sent to it")
 
-    def tick(self) -> None:
+    def check_silence(self) -> None:
         """Look whether what was sent is taken, and whether anybody is there."""
         if self._transport is None:
             return
-        self.settle()
+        self.release_sent()
         sent = self._written - self._transport.get_write_buffer_size()
         waits = sent < self._written and sent == self._sent
         self._stalled = self._stalled + 1 if waits else 0
@@ -118,12 +118,12 @@ class OutLane(Outlet):
 class InLane:
     """The receiving side. It is always read: what its frames mean may be what frees memory here,
     and two nodes that both hold would wait for each other for ever. What has come of a frame is
-    bounded for all lanes together (see `Home.brought`).
+    bounded for all lanes together (see `LocalShard.brought`).
     """
 
-    def __init__(self, home: Home, transport: Transport, place: int, over: Over) -> None:
+    def __init__(self, local: LocalShard, transport: Transport, place: int, over: Over) -> None:
         """Hand on what the shard at `place` sends; `over` is told when that ends."""
-        self._home = home
+        self._local = local
         self._place = place
         self._over = over
         self._stream = LinkStream()
@@ -150,7 +150,7 @@ class InLane:
         if len(frames) < len(found):
             self._answer()
         if frames:
-            self._home.feed.put(ev.PeerSent(self._place, frames))
+            self._local.queue.put(ev.PeerSent(self._place, frames))
         self._count(self._stream.pending)
 
     def lost(self, why: str) -> None:
@@ -159,7 +159,7 @@ class InLane:
         self._count(0)
         self._over(why or HUNG_UP)
 
-    def tick(self) -> None:
+    def check_silence(self) -> None:
         """Cut one that pings no more."""
         self._unheard += 1
         if self._unheard > _UNHEARD_TICKS:
@@ -181,4 +181,4 @@ class InLane:
     def _count(self, pending: int) -> None:
         if pending or self._pending:
             self._pending = pending
-            self._home.brought(self, pending)
+            self._local.brought(self, pending)

@@ -24,7 +24,7 @@ _ENOUGH = 20
 _ANEW_MS = 1_000
 
 
-class Silence:
+class LinkTimeout:
     """The heartbeats of one link, and the limit that follows from them."""
 
     __slots__ = ("_anew_at", "_gaps", "_last", "limit_ms")

@@ -18,10 +18,10 @@ from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
 from weir.errors import RemoteProtocolError
 from weir.host.connections import Transport
-from weir.host.links.greeting import Caller, Dialer, Dice
+from weir.host.links.greeting import AcceptedConnection, Dialer, Dice
 from weir.host.links.lanes import InLane
-from weir.host.links.outbound import LinkRefused, Outbound, Whereabouts, founded_anew
-from weir.host.shard_connections import Home, Wire
+from weir.host.links.outbound import LinkRefused, NodeAddress, OutboundLink, founded_anew
+from weir.host.shard_connections import LocalShard, Wire
 from weir.host.trunk_end import TrunkEnd
 from weir.host.trunks import Trunks
 from weir.model.ids import place_node, place_of, place_shard
@@ -43,16 +43,16 @@ from weir.protocol.link import (
 _COMPLAINTS_MAX = 64
 
 
-class Inbound:
+class InboundLink:
     """A link from the shard at a place. It began with its quick lane, and ends with any of them."""
 
-    def __init__(self, home: Home, trunks: Trunks, place: int, hello: LinkHello) -> None:
+    def __init__(self, local: LocalShard, trunks: Trunks, place: int, hello: LinkHello) -> None:
         """Have no lane yet; `hello` is what the other side said first, which tells this life of its
         process from others, and perhaps its node's folder.
         """
         self.hello = hello
         self.over = False
-        self._home = home
+        self._local = local
         self._trunks = trunks
         self._place = place
         self._lanes: dict[Lane, InLane | TrunkEnd] = {}
@@ -68,14 +68,14 @@ class Inbound:
                 self._place, wire, lambda _: self.end("its trunk broke"), self.hello.shards
             )
         else:
-            one = InLane(self._home, wire.transport, self._place, self.end)
+            one = InLane(self._local, wire.transport, self._place, self.end)
             self._lanes[lane] = wire.end = one
 
-    def tick(self) -> None:
+    def check_silence(self) -> None:
         """Look whether the other side is still there."""
         quick = self._lanes.get(Lane.QUICK)
         if isinstance(quick, InLane):
-            quick.tick()
+            quick.check_silence()
 
     def cut(self) -> None:
         """End the link, which is no news."""
@@ -89,7 +89,7 @@ class Inbound:
             return
         node, shard = place_node(self._place), place_shard(self._place)
         fields = {"peer_node": node, "peer_shard": shard}
-        log = self._home.log
+        log = self._local.log
         say = log.warning if is_warning else log.info
         text = "shard %d of node %d sends here no more: %s"
         say(text, shard, node, why, extra={"fields": fields})
@@ -97,7 +97,7 @@ class Inbound:
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class ShardInfo:
     """This shard as others are told of it: who it is, of how many logs and shards, the shards' own
     ports by number (none if there is but one), and where other nodes reach the port of them all.
     """
@@ -115,10 +115,10 @@ class Links:
 
     def __init__(
         self,
-        home: Home,
+        local: LocalShard,
         trunks: Trunks,
-        own: Own,
-        nodes: dict[int, Whereabouts],
+        own: ShardInfo,
+        nodes: dict[int, NodeAddress],
         found: set[str],
         run: int,
         dialer: Dialer,
@@ -128,7 +128,7 @@ class Links:
         that this shard links to, by number, and `found` the addresses of other nodes, as far as
         they are known. `run` tells this life of the process from others.
         """
-        self.home = home
+        self.local = local
         self.trunks = trunks
         self.dialer = dialer
         self.dice = dice
@@ -136,14 +136,14 @@ class Links:
         self.found = found
         self._own = own
         self.nodes = nodes
-        self._out: dict[int, dict[int, Outbound]] = {}
-        self._in: dict[int, Inbound] = {}
+        self._out: dict[int, dict[int, OutboundLink]] = {}
+        self._in: dict[int, InboundLink] = {}
         self._removed: set[int] = set()
         #: By node, the birth of the only folder that is this node.
         self._births: dict[int, int] = {}
         #: Who was refused, and why: told once until it is let in, for it comes every second.
         self._complaints: set[tuple[int, str]] = set()
-        self._callers: dict[Caller, None] = {}
+        self._callers: dict[AcceptedConnection, None] = {}
         self._closed = False
 
     # -- the host calls -----------------------------------------------------------------------
@@ -159,7 +159,7 @@ class Links:
             self._cut([at for at, one in inbound if not is_from(one.hello, effect.birth)])
             for link in self._out.get(effect.node, {}).values():
                 link.expect(effect.birth)
-        at = self.nodes.setdefault(effect.node, Whereabouts(effect.node))
+        at = self.nodes.setdefault(effect.node, NodeAddress(effect.node))
         at.told = effect.host, effect.port
         self._join(at)
 
@@ -167,7 +167,7 @@ class Links:
         """Keep none any more, and serve none."""
         self._removed.add(effect.node)
         # Behind what this turn has to say: replies to peers of that node may be gathered already.
-        self.home.later(0.0, partial(self._leave, effect.node))
+        self.local.later(0.0, partial(self._leave, effect.node))
 
     def end_inbound(self, effect: ef.EndLink) -> None:
         """End a link that is served; the other side may dial again."""
@@ -181,13 +181,13 @@ class Links:
         if lane is not None:
             lane.write(effect.buffers, effect.charged)
         elif effect.charged:
-            self.home.budget.release(effect.charged)
+            self.local.budget.release(effect.charged)
 
     def accept(self, transport: Transport, data: bytes, address: str) -> Wire:
         """Take a connection over that began with `data`, in the link dialect; `address` is where it
         comes from.
         """
-        caller = Caller(self, self.home, transport, address)
+        caller = AcceptedConnection(self, self.local, transport, address)
         wire = caller.wire
         if self._closed or len(self._callers) >= LINKS_GREETING_MAX:
             caller.cut()
@@ -196,13 +196,13 @@ class Links:
         wire.end.receive(data)
         return wire
 
-    def tick(self) -> None:
+    def check_silence(self) -> None:
         """Look after all lanes."""
         for links in self._out.values():
             for link in links.values():
-                link.tick()
+                link.check_silence()
         for serving in list(self._in.values()):
-            serving.tick()
+            serving.check_silence()
 
     def close(self) -> None:
         """End all links; the shard hears no more of them."""
@@ -231,7 +231,7 @@ class Links:
         )  # fmt: skip
         return msgspec.structs.replace(hello, proof=vouch(who.birth, hello))
 
-    def lanes_to(self, at: Whereabouts, shard: int) -> list[Lane]:
+    def lanes_to(self, at: NodeAddress, shard: int) -> list[Lane]:
         """Return which lanes a link has, in the order to dial them: entries go only between shards
         that share a log, since the same group lies in the same log everywhere.
         """
@@ -239,7 +239,7 @@ class Links:
         shared = any(log % at.shards == shard for log in logs)
         return [Lane.QUICK, *([Lane.BULK] if shared else []), Lane.TRUNK]
 
-    def answered(self, at: Whereabouts, host: str, hello: LinkHello, answer: LinkAnswer) -> None:
+    def answered(self, at: NodeAddress, host: str, hello: LinkHello, answer: LinkAnswer) -> None:
         """A node that was dialled at `host` said who it is. Raises `LinkRefused` if its folder is
         another than that node's.
         """
@@ -257,9 +257,9 @@ class Links:
     def tell(self, event: ev.LinkOpened | ev.LinkClosed) -> None:
         """Tell the shard what became of a link."""
         if not self._closed:
-            self.home.feed.put(event)
+            self.local.queue.put(event)
 
-    def _join(self, at: Whereabouts) -> None:
+    def _join(self, at: NodeAddress) -> None:
         """Have a link to each shard that a node has now."""
         if self.nodes.get(at.node) is not at:
             return
@@ -268,7 +268,7 @@ class Links:
             links.pop(shard).close()
         for shard in range(at.shards):
             if shard not in links:
-                links[shard] = Outbound(self, at, shard)
+                links[shard] = OutboundLink(self, at, shard)
 
     def _leave(self, node: int) -> None:
         self.nodes.pop(node, None)
@@ -276,25 +276,25 @@ class Links:
             link.close()
         self._cut([place for place, _ in self._of(node)])
 
-    def _of(self, node: int) -> list[tuple[int, Inbound]]:
+    def _of(self, node: int) -> list[tuple[int, InboundLink]]:
         return [(place, link) for place, link in self._in.items() if place_node(place) == node]
 
     def _cut(self, places: list[int]) -> None:
         for place in places:
             self._in.pop(place).cut()
 
-    def _outbound(self, place: int) -> Outbound | None:
+    def _outbound(self, place: int) -> OutboundLink | None:
         return self._out.get(place_node(place), {}).get(place_shard(place))
 
     # -- links that are served ----------------------------------------------------------------
 
-    def greeted(self, caller: Caller, body: memoryview) -> None:
+    def greeted(self, caller: AcceptedConnection, body: memoryview) -> None:
         """Who linked here has said who it is: let it in, or say why not."""
         self._callers.pop(caller, None)
         try:
             hello = decode_hello(body)
         except RemoteProtocolError as error:
-            self.home.log.warning("a link was refused: %s", error)
+            self.local.log.warning("a link was refused: %s", error)
             caller.refuse(self._answer(Verdict.UNCLEAR, str(error)))
             return
         if (refused := self._judge(hello)) is not None:
@@ -307,15 +307,15 @@ class Links:
         if hello.lane is Lane.QUICK:
             self._met(hello)
 
-    def unheard(self, caller: Caller, why: str) -> None:
+    def unheard(self, caller: AcceptedConnection, why: str) -> None:
         """Who linked here did not say who it is."""
         if self._callers.pop(caller, caller) is None:
-            self.home.log.warning("a link without a hello: %s", why)
+            self.local.log.warning("a link without a hello: %s", why)
 
     def _complain(self, node: int, reason: str) -> None:
         if (node, reason) not in self._complaints and len(self._complaints) < _COMPLAINTS_MAX:
             self._complaints.add((node, reason))
-            self.home.log.warning("node %d may not link here: %s", node, reason)
+            self.local.log.warning("node %d may not link here: %s", node, reason)
 
     def _judge(self, hello: LinkHello) -> tuple[Verdict, str] | None:
         """Return why there is no link; None if there is."""
@@ -348,7 +348,7 @@ class Links:
             self._in = {place: link for place, link in self._in.items() if not link.over}
         return len(self._in) < most
 
-    def _serve(self, hello: LinkHello, caller: Caller) -> None:
+    def _serve(self, hello: LinkHello, caller: AcceptedConnection) -> None:
         if caller.address:
             self.found.add(caller.address)
         self._complaints = {one for one in self._complaints if one[0] != hello.node}
@@ -359,7 +359,7 @@ class Links:
         if hello.lane is Lane.QUICK:
             if (old := self._in.pop(place, None)) is not None:
                 old.cut()
-            self._in[place] = Inbound(self.home, self.trunks, place, hello)
+            self._in[place] = InboundLink(self.local, self.trunks, place, hello)
         self._in[place].add(hello.lane, wire)
 
     def _met(self, hello: LinkHello) -> None:
@@ -368,7 +368,7 @@ class Links:
         if at is None:
             if not hello.port or len(self.nodes) >= LINK_NODES_MAX:
                 return
-            at = self.nodes[hello.node] = Whereabouts(hello.node)
+            at = self.nodes[hello.node] = NodeAddress(hello.node)
         if hello.port:
             at.said = hello.host, hello.port
         at.shards = hello.shards
@@ -385,7 +385,7 @@ class Links:
         )  # fmt: skip
 
 
-def _strange(hello: LinkHello, own: Own) -> str:
+def _strange(hello: LinkHello, own: ShardInfo) -> str:
     """Return what makes a node a stranger here; empty if nothing does."""
     who = own.identity
     if hello.system != who.system:

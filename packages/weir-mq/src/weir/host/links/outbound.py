@@ -10,10 +10,10 @@ from functools import partial
 from typing import Protocol
 
 from weir.broker.api import events as ev
-from weir.host.links.greeting import Dialer, Dialled, Dice
+from weir.host.links.greeting import DialedConnection, Dialer, Dice
 from weir.host.links.lanes import OutLane
-from weir.host.shard_connections import Home, Wire
-from weir.host.trunk_end import Outlet
+from weir.host.shard_connections import LocalShard, Wire
+from weir.host.trunk_end import ShardWriter
 from weir.host.trunks import Trunks
 from weir.model.ids import place_of
 from weir.protocol.link import Lane, LinkAnswer, LinkHello, Verdict, is_of
@@ -28,7 +28,7 @@ class LinkRefused(Exception):
     """The other side answered, and will have no link."""
 
 
-class Whereabouts:
+class NodeAddress:
     """Where a node is reached, and what its answers told of its shards."""
 
     def __init__(self, node: int) -> None:
@@ -53,10 +53,10 @@ class Whereabouts:
         return list(dict.fromkeys(one for one in (own, self.told, self.said) if one is not None))
 
 
-class Dialling(Protocol):
+class LinkKeeper(Protocol):
     """What one link asks of those who keep them all."""
 
-    home: Home
+    local: LocalShard
     trunks: Trunks
     dialer: Dialer
     dice: Dice
@@ -64,10 +64,10 @@ class Dialling(Protocol):
     def hello(self, lane: Lane, node: int, shard: int) -> LinkHello:
         """Return what this shard says when it dials another."""
 
-    def lanes_to(self, at: Whereabouts, shard: int) -> list[Lane]:
+    def lanes_to(self, at: NodeAddress, shard: int) -> list[Lane]:
         """Return which lanes a link has, in the order to dial them."""
 
-    def answered(self, at: Whereabouts, host: str, hello: LinkHello, answer: LinkAnswer) -> None:
+    def answered(self, at: NodeAddress, host: str, hello: LinkHello, answer: LinkAnswer) -> None:
         """A node that was dialled at `host` said who it is. Raises `LinkRefused` if its folder is
         another than that node's.
         """
@@ -76,21 +76,21 @@ class Dialling(Protocol):
         """Tell the shard what became of a link."""
 
 
-class Outbound:
+class OutboundLink:
     """The link from this shard to one of another node, kept up until `close`."""
 
-    def __init__(self, links: Dialling, at: Whereabouts, shard: int) -> None:
+    def __init__(self, links: LinkKeeper, at: NodeAddress, shard: int) -> None:
         """Begin to dial."""
         self.place = place_of(at.node, shard)
         self._links = links
         self._at = at
         self._shard = shard
-        self._lanes: dict[Lane, Outlet] = {}
+        self._lanes: dict[Lane, ShardWriter] = {}
         self._up = self._closed = False
         self._complaints: set[str] = set()
         #: What ends with each time that the link does: lanes, a lane that is dialled, a rest.
         self._time = 0
-        self._dialled: Dialled | None = None
+        self._dialled: DialedConnection | None = None
         #: How often dialling was in vain, and whether the last answer said where to dial instead.
         self._tries, self._redirected = 0, False
         #: While it rests: whether it may be dialled before that is over, and is to be.
@@ -101,15 +101,15 @@ class Outbound:
         self._greeted: tuple[LinkHello, LinkAnswer] | None = None
         self._dial()
 
-    def lane(self, quick: bool) -> Outlet | None:
+    def lane(self, quick: bool) -> ShardWriter | None:
         """Return where frames are to be written; None while the link is down."""
         return self._lanes.get(Lane.QUICK if quick else Lane.BULK) if self._up else None
 
-    def tick(self) -> None:
+    def check_silence(self) -> None:
         """Look after the lanes."""
         for lane in list(self._lanes.values()):
             if isinstance(lane, OutLane):
-                lane.tick()
+                lane.check_silence()
 
     def close(self) -> None:
         """End the link for good, once what was written is out."""
@@ -122,7 +122,7 @@ class Outbound:
             lane.close()
         if self._up:
             self._up = False
-            self._links.home.log.info("%s is let go", self._name(), extra=self._fields())
+            self._links.local.log.info("%s is let go", self._name(), extra=self._fields())
             self._links.tell(ev.LinkClosed(self.place))
 
     def expect(self, birth: int) -> None:
@@ -137,7 +137,7 @@ class Outbound:
 
     # -- who is dialled tells -----------------------------------------------------------------
 
-    def answered(self, dialled: Dialled, wire: Wire, answer: LinkAnswer) -> None:
+    def answered(self, dialled: DialedConnection, wire: Wire, answer: LinkAnswer) -> None:
         """The other side said what comes of a lane."""
         self._dialled = None
         try:
@@ -160,11 +160,11 @@ class Outbound:
             trunks = self._links.trunks
             self._lanes[lane] = trunks.ask(self.place, wire, lambda _: over("its trunk broke"))
         else:
-            out = OutLane(self._links.home, wire.transport, lane is Lane.QUICK, over)
+            out = OutLane(self._links.local, wire.transport, lane is Lane.QUICK, over)
             self._lanes[lane] = wire.end = out
         self._dial()
 
-    def failed(self, dialled: Dialled, why: str) -> None:
+    def failed(self, dialled: DialedConnection, why: str) -> None:
         """There is no answer."""
         if self._dialled is dialled:
             self._dialled = None
@@ -182,7 +182,7 @@ class Outbound:
         places = self._at.of(self._shard)
         host, port = places[self._tries % len(places)]
         hello = self._links.hello(lane, self._at.node, self._shard)
-        self._dialled = Dialled(self, self._links.home, hello, host, port)
+        self._dialled = DialedConnection(self, self._links.local, hello, host, port)
         self._links.dialer.dial(host, port, self._tries, self._dialled)
 
     def _check(self, answer: LinkAnswer, where: str) -> bool:
@@ -236,7 +236,7 @@ class Outbound:
         seconds = self._pause * self._links.dice.uniform(0.5, 1.0)
         self._pause = min(2 * self._pause, PAUSE_MOST_SECONDS)
         self._rests, self._may_wake, self._nudged = True, False, False
-        later = self._links.home.later
+        later = self._links.local.later
         if seconds > PAUSE_FIRST_SECONDS:
             later(PAUSE_FIRST_SECONDS, partial(self._may_be_woken, self._time))
         later(seconds, partial(self._rested, self._time))
@@ -258,14 +258,14 @@ class Outbound:
     def _came_up(self) -> None:
         self._up = True
         self._complaints.clear()
-        self._links.home.log.info("%s is linked", self._name(), extra=self._fields())
+        self._links.local.log.info("%s is linked", self._name(), extra=self._fields())
         if Lane.BULK in self._lanes:
             self._links.tell(ev.LinkOpened(self.place, self._at.shards, self._run))
 
     def _down(self, why: str) -> bool:
         """Say that the link is down, and why; return whether it was up."""
         was_up, self._up = self._up, False
-        log = self._links.home.log
+        log = self._links.local.log
         if was_up:
             log.warning("%s is linked no more: %s", self._name(), why, extra=self._fields())
             self._links.tell(ev.LinkClosed(self.place))

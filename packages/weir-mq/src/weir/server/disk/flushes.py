@@ -181,7 +181,7 @@ class Flusher:
                 return time.perf_counter() - began
 
 
-class Telling(Protocol):
+class FlushHost(Protocol):
     """A driver, as its flushes use it: it takes what comes of them, and keeps time."""
 
     def handle(self, event: ev.Event) -> None:
@@ -197,7 +197,7 @@ class Flushes:
     def __init__(
         self,
         disks: Mapping[int, Disk],
-        driver: Telling,
+        driver: FlushHost,
         schedule: FlushSchedule,
         positions: Mapping[int, PositionSaver] | None = None,
     ) -> None:

@@ -8,18 +8,18 @@ from collections.abc import Callable, Container
 from typing import Protocol, cast
 
 from weir.host.connections import UNSENT_BYTES_MAX, ClientConnection
-from weir.host.event_queue import Feed
+from weir.host.event_queue import EventQueue
 
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 #: The first byte of Linux's `struct tcp_info`, of a connection that neither side has ended.
 _ESTABLISHED = 1
 
 
-class Running(Protocol):
+class Runner(Protocol):
     """Who does what a shard asks for."""
 
     def run(self) -> None:
-        """Let the shard take what is in its feed, and do what comes of it."""
+        """Let the shard take what is in its queue, and do what comes of it."""
 
 
 class Network:
@@ -49,15 +49,18 @@ class Network:
 class Peer(asyncio.Protocol):
     """Hands on what a transport says, and has the shard take it."""
 
-    __slots__ = ("_feed", "_running", "connection")
+    __slots__ = ("_queue", "_running", "connection")
 
     def __init__(
-        self, running: Running, feed: Feed, connection: ClientConnection[asyncio.Transport]
+        self,
+        running: Runner,
+        queue: EventQueue,
+        connection: ClientConnection[asyncio.Transport],
     ) -> None:
-        """Tell `connection`, and have `running` run when that has put something into `feed`."""
+        """Tell `connection`, and have `running` run when that has put something into `queue`."""
         self.connection = connection
         self._running = running
-        self._feed = feed
+        self._queue = queue
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, or hang up if there are enough connections."""
@@ -66,8 +69,8 @@ class Peer(asyncio.Protocol):
         if not self.connection.open(transport):
             # Later: uvloop begins to read behind connection_made.
             asyncio.get_running_loop().call_soon(self.connection.update)
-        feed = self._feed
-        if feed.events and not feed.waits:
+        queue = self._queue
+        if queue.events and not queue.waits:
             self._running.run()
 
     def moved(self, transport: asyncio.Transport) -> None:
@@ -82,8 +85,8 @@ class Peer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hand bytes on."""
         self.connection.receive(data)
-        feed = self._feed
-        if feed.events and not feed.waits:
+        queue = self._queue
+        if queue.events and not queue.waits:
             self._running.run()
 
     def pause_writing(self) -> None:
@@ -93,7 +96,7 @@ class Peer(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The peer took its replies."""
         self.connection.resume_writing()
-        if not self._feed.waits:
+        if not self._queue.waits:
             self._running.run()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -102,6 +105,6 @@ class Peer(asyncio.Protocol):
         self._run()
 
     def _run(self) -> None:
-        feed = self._feed
-        if feed.events and not feed.waits:
+        queue = self._queue
+        if queue.events and not queue.waits:
             self._running.run()

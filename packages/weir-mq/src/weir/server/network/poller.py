@@ -36,7 +36,7 @@ _PAUSE_SECONDS = 0.5
 _NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
-class Guided(Protocol):
+class MovableProtocol(Protocol):
     """A protocol that may be given another transport for its connection."""
 
     def moved(self, transport: asyncio.Transport) -> None:
@@ -46,7 +46,7 @@ class Guided(Protocol):
         """Read, or not, as it is to be."""
 
 
-class Gathering(Protocol):
+class EventGatherer(Protocol):
     """Who is told what connections say."""
 
     @property
@@ -54,9 +54,9 @@ class Gathering(Protocol):
         """How many frames have come from all connections so far."""
 
     def gather(self) -> None:
-        """Keep what connections say, until `settle`: it is one to the shard."""
+        """Keep what connections say, until `release`: it is one to the shard."""
 
-    def settle(self) -> None:
+    def release(self) -> None:
         """Hand on what was gathered."""
 
 
@@ -81,7 +81,7 @@ class Door(socket.socket):
 class Crowd:
     """The connections that came in through `doors`, and all of them that are devices'."""
 
-    def __init__(self, protocol: Callable[[], asyncio.Protocol], gathering: Gathering) -> None:
+    def __init__(self, protocol: Callable[[], asyncio.Protocol], gathering: EventGatherer) -> None:
         """Let each connection have its protocol, which tells `gathering`, until `shut`."""
         self._protocol = protocol
         self._gathering = gathering
@@ -171,7 +171,7 @@ class Crowd:
         try:
             yield
         finally:
-            self._gathering.settle()
+            self._gathering.release()
 
     def _turn(self) -> None:
         with self._gathered():
@@ -277,7 +277,7 @@ class _Mover(asyncio.Protocol):
         self._moved = True
         new, old = cast(asyncio.Transport, transport), self._old
         protocol = old.protocol
-        guided = cast(Guided, protocol)
+        guided = cast(MovableProtocol, protocol)
         new.set_protocol(protocol)
         guided.moved(new)
         if unsent := old.taken():

@@ -11,8 +11,8 @@ from functools import partial
 from typing import cast
 
 from weir.host.connections import UNSENT_BYTES_MAX
-from weir.host.event_queue import Feed
-from weir.host.links.greeting import Dialled
+from weir.host.event_queue import EventQueue
+from weir.host.links.greeting import DialedConnection
 from weir.host.shard_connections import Wire
 from weir.host.shard_loop import ShardLoop
 from weir.model.limits import LINK_HELLO_SECONDS
@@ -25,14 +25,14 @@ Begin = Callable[[asyncio.Transport], Wire]
 class WireProtocol(asyncio.Protocol):
     """Hands on what a transport says, and has the shard take what comes of it."""
 
-    __slots__ = ("_begin", "_feed", "_turns", "_wire")
+    __slots__ = ("_begin", "_queue", "_turns", "_wire")
 
     _wire: Wire
 
-    def __init__(self, turns: ShardLoop, feed: Feed, begin: Begin) -> None:
-        """Tell the wire that `begin` returns; `turns` has the shard take what is in `feed`."""
+    def __init__(self, turns: ShardLoop, queue: EventQueue, begin: Begin) -> None:
+        """Tell the wire that `begin` returns; `turns` has the shard take what is in `queue`."""
         self._turns = turns
-        self._feed = feed
+        self._queue = queue
         self._begin = begin
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -45,7 +45,7 @@ class WireProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hand bytes on."""
         self._wire.end.receive(data)
-        if not self._feed.waits:
+        if not self._queue.waits:
             self._turns.run()
 
     def pause_writing(self) -> None:
@@ -63,17 +63,19 @@ class WireProtocol(asyncio.Protocol):
         self._run()
 
     def _run(self) -> None:
-        if not self._feed.waits:
+        if not self._queue.waits:
             self._turns.run()
 
 
 class ShardConnections:
     """Makes connections to other shards, and takes those over that others made."""
 
-    def __init__(self, turns: ShardLoop, feed: Feed, network: Network, found: set[str]) -> None:
+    def __init__(
+        self, turns: ShardLoop, queue: EventQueue, network: Network, found: set[str]
+    ) -> None:
         """Add the addresses of other nodes to `found`."""
         self._turns = turns
-        self._feed = feed
+        self._queue = queue
         self._network = network
         self._found = found
         self._loop = asyncio.get_running_loop()
@@ -85,7 +87,7 @@ class ShardConnections:
         """
         return self._loop.call_later(seconds, self._act, act).cancel
 
-    def dial(self, host: str, port: int, tries: int, dialled: Dialled) -> None:
+    def dial(self, host: str, port: int, tries: int, dialled: DialedConnection) -> None:
         """Connect, and tell `dialled` what comes of that."""
         task = self._loop.create_task(self._dial(host, port, tries, dialled), name="weir link")
         self._dialling.add(task)
@@ -98,13 +100,13 @@ class ShardConnections:
         if (sock := transport.get_extra_info("socket")) is not None:
             _tune(sock)
         address = self._network.address(transport)
-        protocol = WireProtocol(self._turns, self._feed, lambda _: begin(address))
+        protocol = WireProtocol(self._turns, self._queue, lambda _: begin(address))
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
 
     async def join(self, end: socket.socket, begin: Begin) -> None:
         """Take one end of a socket pair."""
-        protocol = WireProtocol(self._turns, self._feed, begin)
+        protocol = WireProtocol(self._turns, self._queue, begin)
         await self._loop.create_unix_connection(lambda: protocol, sock=end)
 
     def close(self) -> None:
@@ -114,16 +116,17 @@ class ShardConnections:
 
     def _act(self, act: Callable[[], None]) -> None:
         act()
-        if not self._feed.waits:
+        if not self._queue.waits:
             self._turns.run()
 
-    async def _dial(self, host: str, port: int, tries: int, dialled: Dialled) -> None:
+    async def _dial(self, host: str, port: int, tries: int, dialled: DialedConnection) -> None:
         try:
             async with asyncio.timeout(LINK_HELLO_SECONDS):
                 sock = await self._connected(host, port, tries)
                 try:
                     await self._loop.create_connection(
-                        lambda: WireProtocol(self._turns, self._feed, dialled.connected), sock=sock
+                        lambda: WireProtocol(self._turns, self._queue, dialled.connected),
+                        sock=sock,
                     )
                 except BaseException:
                     sock.close()

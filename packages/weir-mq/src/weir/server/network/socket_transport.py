@@ -22,7 +22,7 @@ _FRAME_BYTES = 9
 _HIGH_DEFAULT = 1 << 16
 
 
-class Watching(Protocol):
+class TransportWatcher(Protocol):
     """Who looks at many sockets at once."""
 
     def watch(self, transport: PlainTransport, events: int) -> None:
@@ -47,7 +47,9 @@ class PlainTransport(asyncio.Transport):
     __slots__ = ("_closing", "_error", "_full", "_high", "_new", "_reading", "_unsent",
                  "_watching", "events", "frame_bytes", "moving", "protocol", "sock")  # fmt: skip
 
-    def __init__(self, watching: Watching, sock: SocketType, protocol: asyncio.Protocol) -> None:
+    def __init__(
+        self, watching: TransportWatcher, sock: SocketType, protocol: asyncio.Protocol
+    ) -> None:
         """Serve `protocol` on a connection; `open` begins."""
         # Its base would have a dictionary of its own for `get_extra_info`: for each of thousands.
         self.sock = sock

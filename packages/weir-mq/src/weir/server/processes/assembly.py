@@ -18,8 +18,8 @@ from typing import Any
 from weir.broker.api.settings import Layout, ShardSettings
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
-from weir.host.links.links import Own
-from weir.host.log_start import Start, open_log, tell_durable
+from weir.host.links.links import ShardInfo
+from weir.host.log_start import LogStart, open_log, tell_durable
 from weir.model.limits import LISTEN_BACKLOG, MIB
 from weir.server.config.sections import Config, advertised
 from weir.server.disk.file_disk import FileDisk, FolderInUse
@@ -46,7 +46,7 @@ _OWN_DESCRIPTORS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ShardSlot:
     """Which shard of how many a process is, and the shards' own ports, by number."""
 
     shard: int = 0
@@ -79,7 +79,7 @@ async def serve(
     founded = folder.found(config.node.logs)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(folder.held())
-        hosted = hosting(config, founded, Share())
+        hosted = hosting(config, founded, ShardSlot())
         driver, shard = await stack.enter_async_context(hosted)
         notifier = await stack.enter_async_context(observed(driver, shard, config, stopping))
         try:
@@ -97,7 +97,7 @@ async def serve(
 
 @contextlib.asynccontextmanager
 async def hosting(
-    config: Config, founded: Founded, share: Share
+    config: Config, founded: Founded, share: ShardSlot
 ) -> AsyncIterator[tuple[Driver, Shard]]:
     """Recover a shard's logs, and have it and its driver while it lasts; they are not started."""
     folder = NodeFolder(config.node.data)
@@ -139,7 +139,9 @@ async def hosting(
             device_in_hand=config.connections.device_in_hand,
         )
         shard = Shard(founded.identity(share.shard), logs, SystemTime(), settings, layout)
-        own = Own(shard.identity, founded.logs, share.shards, share.ports, *_reached(config, shard))
+        own = ShardInfo(
+            shard.identity, founded.logs, share.shards, share.ports, *_reached(config, shard)
+        )
         savers = {n: PositionSaver(n, file) for n, file in positions.items()}
         tell_durable(starts, savers)
         yield Driver(shard, disks, open_doors(config.connections.doors()), own, savers), shard
@@ -239,7 +241,7 @@ async def _disk(folder: Path) -> FileDisk:
         await asyncio.sleep(_POLL_SECONDS)
 
 
-def _open(disk: FileDisk, settings: Settings, file: DurablePosition) -> Start:
+def _open(disk: FileDisk, settings: Settings, file: DurablePosition) -> LogStart:
     """Recover a log, and tell of what was found at it."""
     if not file.found.count and any(segment_number(name) is not None for name in disk.names()):
         log.warning(

@@ -25,7 +25,7 @@ from weir.server.exit_codes import EXIT_FAILED, EXIT_ORPHANED
 from weir.server.network.poller import Door
 from weir.server.observability.monitoring import observed
 from weir.server.observability.status import configure
-from weir.server.processes.assembly import Share, drain, hosting, listening
+from weir.server.processes.assembly import ShardSlot, drain, hosting, listening
 from weir.server.processes.control_channel import (
     Alive,
     Assignment,
@@ -128,7 +128,7 @@ def _end_if_failed(task: asyncio.Task[None]) -> None:
 async def _be_shard(led: _Led, doors: Sequence[Door]) -> bool:
     given = await led.assignment
     configure(given.config.status, shard=given.shard)
-    share = Share(given.shard, given.shards, given.ports)
+    share = ShardSlot(given.shard, given.shards, given.ports)
     host, own = given.config.node.host, given.ports[given.shard]
     for number, door in enumerate(doors):
         if number % given.shards != given.shard:

@@ -14,14 +14,14 @@ from weir.broker.api.settings import Identity, Layout, ShardSettings
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
-from weir.host.event_queue import Feed
+from weir.host.event_queue import EventQueue
 from weir.host.flush_schedule import FlushSchedule
-from weir.host.links.links import Links, Own
-from weir.host.links.outbound import Whereabouts
-from weir.host.log_start import Start, open_log, tell_durable
-from weir.host.shard_connections import Home
+from weir.host.links.links import Links, ShardInfo
+from weir.host.links.outbound import NodeAddress
+from weir.host.log_start import LogStart, open_log, tell_durable
+from weir.host.shard_connections import LocalShard
 from weir.host.shard_loop import ShardLoop
-from weir.host.trunk_end import Guest
+from weir.host.trunk_end import RemotePeer
 from weir.host.trunks import Trunks
 from weir.storage.format.durable_position import DurablePosition, Owner
 from weir.storage.settings import Settings
@@ -125,14 +125,14 @@ class Process:
         #: Whether everything is durable and saved, after it was told to stop.
         self.stopped = False
         #: Those of other nodes that it links to, and the peers of other shards, by session.
-        self.nodes: dict[int, Whereabouts] = {}
-        self._guests: dict[int, Guest] = {}
+        self.nodes: dict[int, NodeAddress] = {}
+        self._remote_peers: dict[int, RemotePeer] = {}
         self._seat = seat
         self._jobs = Jobs(self, seat.machine.flush, seat.faults)
         self._sockets: dict[Link, Socket] = {}
         #: Those to other nodes that this process has dialled.
         self._dialled: dict[Link, Socket] = {}
-        self._feed: Feed | None = None
+        self._queue: EventQueue | None = None
         self._connections: Connections[Socket] | None = None
         self._turns: ShardLoop | None = None
         #: Those that are accepted in the next turn, if there are any, and what is read then.
@@ -188,21 +188,21 @@ class Process:
         self.shard = Shard(identity, opened, seat.time, settings, layout)
         tell_durable(starts, self._jobs.positions)
         self.flushes = FlushSchedule(self.logs, self.nodes, self._seconds)
-        feed = self._feed = Feed(self.shard, self.flushes)
+        queue = self._queue = EventQueue(self.shard, self.flushes)
         found: set[str] = set()
         connections = self._connections = Connections(
-            feed, self.shard.budget, seat.machine.limits, Network(found, self._accept_link),
-            self._guests.get, self._seconds, self.world.dice.getrandbits(31) << 31,
+            queue, self.shard.budget, seat.machine.limits, Network(found, self._accept_link),
+            self._remote_peers.get, self._seconds, self.world.dice.getrandbits(31) << 31,
             _Notes(self.world),
         )  # fmt: skip
-        home = Home(self.shard, feed, connections, self._soon, self._later, connections.log)
-        self.trunks = Trunks(home, self._guests)
+        local = LocalShard(self.shard, queue, connections, self._soon, self._later, connections.log)
+        self.trunks = Trunks(local, self._remote_peers)
         self.trunks.lost = partial(seat.keeper.trunk_lost, self)
         reached = (f"node{self.node}", PORT) if identity.members else ("", 0)
-        own = Own(identity, len(self.disks), layout.shards, ports, *reached)
+        own = ShardInfo(identity, len(self.disks), layout.shards, ports, *reached)
         dialer = Dialer(self, seat.dial, found)
         self.links = Links(
-            home, self.trunks, own, self.nodes, found, self.run, dialer, self.world.dice
+            local, self.trunks, own, self.nodes, found, self.run, dialer, self.world.dice
         )
         actions: dict[type, Callable[[Any], None]] = {
             **connections.actions,
@@ -219,12 +219,12 @@ class Process:
             **dict.fromkeys(BESIDES, self._jobs.start),
         }
         self._turns = ShardLoop(
-            self.shard, feed, connections, self.nodes, actions, self, self._soon
+            self.shard, queue, connections, self.nodes, actions, self, self._soon
         )
         self._turns.start()
         self._tick()
 
-    def _open(self, log: int) -> Start:
+    def _open(self, log: int) -> LogStart:
         disk = self.disks[log]
         if self.world.chance(self._seat.faults.recoveries):
             disk.cut_after(self.world.dice.randrange(_RECOVERY_STEPS))
@@ -243,7 +243,7 @@ class Process:
         """
         self._seat.witness.look(self)
         self._jobs.abandon()
-        self.shard = self._feed = self._connections = self._turns = None
+        self.shard = self._queue = self._connections = self._turns = None
         self._backlog.clear()
         self._readable.clear()
         self._accepting.clear()
@@ -338,7 +338,7 @@ class Process:
 
     def leave(self, shards: tuple[int, ...]) -> None:
         """Cut the trunks to and from shards of its node that stand still."""
-        if self._feed is not None and not self.asleep(self.leave, shards):
+        if self._queue is not None and not self.asleep(self.leave, shards):
             self.trunks.leave(shards)
             self._run()
 
@@ -372,7 +372,7 @@ class Process:
         self.world.after(0, self._read_again, socket)
 
     def _read_again(self, socket: Socket) -> None:
-        if self._feed is not None and not self.asleep(self._read_again, socket):
+        if self._queue is not None and not self.asleep(self._read_again, socket):
             self._read(socket)
 
     def _read(self, socket: Socket) -> None:
@@ -385,16 +385,16 @@ class Process:
 
     def _turn(self) -> None:
         """Accept who came, and read all that is there: it is one to the shard."""
-        if self._feed is None or self.asleep(self._turn):
+        if self._queue is None or self.asleep(self._turn):
             return
         accepting, self._accepting = self._accepting, []
         readable, self._readable = self._readable, []
-        self._feed.gather()
+        self._queue.gather()
         for socket in accepting:
             socket.accept()
         for socket in readable:
             socket.read()
-        self._feed.release()
+        self._queue.release()
         self._run()
 
     def peers(self) -> list[Link]:
@@ -405,9 +405,9 @@ class Process:
 
     def handle(self, event: ev.Event) -> None:
         """Feed one event, unless the process has ended, and do what comes of it."""
-        if (feed := self._feed) is not None:
-            feed.put(event)
-            if not feed.waits:
+        if (queue := self._queue) is not None:
+            queue.put(event)
+            if not queue.waits:
                 self._run()
 
     def _run(self) -> None:
@@ -438,7 +438,7 @@ class Process:
 
     def behind(self, act: Callable[[], None]) -> None:
         """Do something in a turn of its own, and let the shard take what comes of it."""
-        if self._feed is not None and not self.asleep(self.behind, act):
+        if self._queue is not None and not self.asleep(self.behind, act):
             act()
             self._run()
 
@@ -452,7 +452,7 @@ class Process:
         self._looks = False
         if self._connections is not None:
             self.full = [socket for socket in self.full if not socket.drain()]
-            self._connections.tick()
+            self._connections.check_connections()
 
     def _seconds(self) -> float:
         return self.world.now / SECOND
@@ -494,9 +494,9 @@ class Process:
         if not (self.paused and self.asleep(self._tick)):
             self.world.after(self._seat.machine.tick, self._tick)
             self._look_now()
-            self.trunks.tick()
+            self.trunks.flush()
             self.handle(ev.Ticked())
-            self.links.tick()
+            self.links.check_silence()
             self._run()
             self._seat.witness.look(self)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from weir.host.connections import Transport
-from weir.host.links.greeting import Dialled
+from weir.host.links.greeting import DialedConnection
 from weir.host.shard_connections import Wire
 from weir.testing.simulator.network import End, Link, Way
 from weir.testing.simulator.ports import RunningProcess
@@ -31,7 +31,7 @@ Dial = Callable[[str, int], tuple[list[Listening], Way, Way]]
 Begin = Callable[[Transport], Wire]
 
 
-class Dialling(RunningProcess, Protocol):
+class LinkKeeper(RunningProcess, Protocol):
     """A process that asks others for connections."""
 
     def take(self, link: Link, begin: Begin, asks: bool = False, far: bool = False) -> None:
@@ -77,19 +77,19 @@ class Wired:
 class Dialer:
     """Makes connections from a process to those of other nodes."""
 
-    def __init__(self, process: Dialling, dial: Dial, found: set[str]) -> None:
+    def __init__(self, process: LinkKeeper, dial: Dial, found: set[str]) -> None:
         """Add the names of other nodes to `found`."""
         self._process = process
         self._at = dial
         self._found = found
 
-    def dial(self, host: str, port: int, tries: int, dialled: Dialled) -> None:
+    def dial(self, host: str, port: int, tries: int, dialled: DialedConnection) -> None:
         """Connect, and tell `dialled` what comes of that."""
         self._found.add(host)
         world = self._process.world
         world.after(world.between(*_CONNECTING), self._connect, host, port, dialled)
 
-    def _connect(self, host: str, port: int, dialled: Dialled) -> None:
+    def _connect(self, host: str, port: int, dialled: DialedConnection) -> None:
         process = self._process
         if process.shard is None or process.asleep(self._connect, host, port, dialled):
             return

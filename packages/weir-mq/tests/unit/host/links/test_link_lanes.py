@@ -33,27 +33,27 @@ def kinds(written: list[bytes]) -> list[list[str]]:
 
 
 def lane(*, quick: bool = True) -> tuple[OutLane, Transport]:
-    home: Any = SimpleNamespace(time=lambda: 0.0)
+    local: Any = SimpleNamespace(time=lambda: 0.0)
     transport: Any = Transport()
-    return OutLane(home, transport, quick, lambda why: pytest.fail(why)), transport
+    return OutLane(local, transport, quick, lambda why: pytest.fail(why)), transport
 
 
 def test_a_lane_with_nothing_to_say_asks_every_other_tick() -> None:
     one, transport = lane()
     assert kinds(transport.written) == [["ping"]]
     for _ in range(8):
-        one.tick()
+        one.check_silence()
     assert kinds(transport.written) == [["ping"]] * 4
 
 
 def test_pings_go_with_the_beats_of_their_tick() -> None:
     one, transport = lane()
     transport.written.clear()
-    one.tick()
+    one.check_silence()
     for _ in range(4):
-        one.tick()
+        one.check_silence()
         one.write(BEAT)
-        one.tick()
+        one.check_silence()
     assert kinds(transport.written) == [["ping", "beat"]] * 4
 
 
@@ -63,7 +63,7 @@ def test_a_busy_lane_asks_no_more_often() -> None:
     for _ in range(8):
         for _ in range(10):
             one.write(BEAT)
-        one.tick()
+        one.check_silence()
     asked = sum(held.count("ping") for held in kinds(transport.written))
     assert asked == 3
 
@@ -72,5 +72,5 @@ def test_a_lane_for_large_frames_asks_nothing() -> None:
     one, transport = lane(quick=False)
     for _ in range(4):
         one.write(BEAT)
-        one.tick()
+        one.check_silence()
     assert kinds(transport.written) == [["beat"]] * 4

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from weir.host.links.link_timeout import (
     SILENT_LEAST_MS,
     SILENT_MOST_MS,
-    Silence,
+    LinkTimeout,
     silent_after_ms,
 )
 
@@ -52,7 +52,7 @@ def test_a_longer_gap_never_lowers_the_limit(gaps: list[int], more: int) -> None
         assert silent_after_ms([*gaps[:-1], gaps[-1] + more]) >= silent_after_ms(gaps)
 
 
-def heard(silence: Silence, since: int, *gaps: int) -> int:
+def heard(silence: LinkTimeout, since: int, *gaps: int) -> int:
     for gap in gaps:
         since += gap
         silence.heard(since)
@@ -60,13 +60,13 @@ def heard(silence: Silence, since: int, *gaps: int) -> int:
 
 
 def test_a_link_of_which_nothing_is_known_has_the_most_time() -> None:
-    silence = Silence()
+    silence = LinkTimeout()
     heard(silence, 0, *[100] * 15)
     assert silence.limit_ms == SILENT_MOST_MS
 
 
 def test_late_heartbeats_count_for_a_minute() -> None:
-    silence = Silence()
+    silence = LinkTimeout()
     now = heard(silence, 0, *[100] * 100)
     assert silence.limit_ms == SILENT_LEAST_MS
     now = heard(silence, now, *[250] * 10)

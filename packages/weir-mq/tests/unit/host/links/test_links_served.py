@@ -11,8 +11,8 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
 from weir.broker.runtime.budget import Budget
-from weir.host.links.links import Links, Own
-from weir.host.shard_connections import Home, Wire
+from weir.host.links.links import Links, ShardInfo
+from weir.host.shard_connections import LocalShard, Wire
 from weir.host.trunks import Trunks
 from weir.protocol import link, trunk
 from weir.protocol.link import Lane, LinkHello
@@ -56,9 +56,9 @@ class World:
         #: What is done behind the turn under way, and what once seconds have passed.
         self.behind: list[Callable[[], None]] = []
         self.timers: list[Callable[[], None]] = []
-        self.guests: dict[int, Any] = {}
+        self.remote_peers: dict[int, Any] = {}
         sessions = count(1)
-        feed: Any = SimpleNamespace(put=self.heard.append, held=False, receive=lambda *_: None)
+        queue: Any = SimpleNamespace(put=self.heard.append, held=False, receive=lambda *_: None)
         connections: Any = SimpleNamespace(
             time=lambda: 0.0, reservations=SimpleNamespace(limit=1 << 20), more=[],
             new_session=lambda: next(sessions), receive=lambda *_: None,
@@ -69,10 +69,10 @@ class World:
         shard: Any = SimpleNamespace(budget=Budget(100), passed_on=lambda *_: None)
         dice: Any = SimpleNamespace(getrandbits=lambda bits: 7, uniform=lambda least, most: most)
         dialer: Any = SimpleNamespace(dial=lambda *_: None)
-        home = Home(shard, feed, connections, self.behind.append, self.later, log)
-        own = Own(Identity(7, 0, 1, birth=5), 2)
-        trunks = Trunks(home, self.guests)
-        self.links = Links(home, trunks, own, {}, set(), 1, dialer, dice)
+        local = LocalShard(shard, queue, connections, self.behind.append, self.later, log)
+        own = ShardInfo(Identity(7, 0, 1, birth=5), 2)
+        trunks = Trunks(local, self.remote_peers)
+        self.links = Links(local, trunks, own, {}, set(), 1, dialer, dice)
         self.links.connect(ef.Connect(2, "two", 6800))
 
     def later(self, seconds: float, act: Callable[[], None]) -> Callable[[], None]:
@@ -97,9 +97,9 @@ def test_replies_of_the_turn_of_a_disconnect_go_out() -> None:
     world.dialled(Lane.QUICK)
     transport, wire = world.dialled(Lane.TRUNK)
     wire.end.receive(b"".join(trunk.encode(Kind.OPENED, 3, b"who")))
-    (guest,) = world.guests.values()
+    (remote_peer,) = world.remote_peers.values()
     written = len(transport.data)
-    guest.send((b"confirm",), 0)
+    remote_peer.send((b"confirm",), 0)
     world.links.disconnect(ef.Disconnect(2))
     world.turns()
     assert b"confirm" in b"".join(transport.data[written:])

@@ -13,9 +13,9 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
 from weir.broker.runtime.budget import Budget
-from weir.host.links.greeting import Dialled
-from weir.host.links.links import Links, Own
-from weir.host.shard_connections import Home, Wire
+from weir.host.links.greeting import DialedConnection
+from weir.host.links.links import Links, ShardInfo
+from weir.host.shard_connections import LocalShard, Wire
 from weir.host.trunks import Trunks
 from weir.model.ids import place_of
 from weir.model.limits import LINK_HELLO_SECONDS
@@ -60,11 +60,11 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.heard: list[ev.Event] = []
-        self.dialled: list[tuple[str, int, Dialled]] = []
+        self.dialled: list[tuple[str, int, DialedConnection]] = []
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.told: list[str] = []
         budget = Budget(100)
-        feed = SimpleNamespace(put=self.heard.append, held=False)
+        queue = SimpleNamespace(put=self.heard.append, held=False)
         connections = SimpleNamespace(
             time=lambda: self.now,
             reservations=SimpleNamespace(limit=2),
@@ -73,17 +73,17 @@ class World:
         note = lambda text, *given, extra=None: self.told.append(text % given)  # noqa: E731
         log = SimpleNamespace(info=note, warning=note, error=note)
         shard = SimpleNamespace(budget=budget, passed_on=lambda place, size: budget.release(size))
-        home = Home(
-            cast(Any, shard), cast(Any, feed), cast(Any, connections), lambda act: None,
+        local = LocalShard(
+            cast(Any, shard), cast(Any, queue), cast(Any, connections), lambda act: None,
             self.later, cast(Any, log),
         )  # fmt: skip
         dice = SimpleNamespace(getrandbits=lambda bits: 77, uniform=lambda least, most: most)
-        own = Own(Identity(7, birth=5), 2)
+        own = ShardInfo(Identity(7, birth=5), 2)
         self.links = Links(
-            home, Trunks(home, {}), own, {}, set(), 1, cast(Any, self), cast(Any, dice)
+            local, Trunks(local, {}), own, {}, set(), 1, cast(Any, self), cast(Any, dice)
         )
 
-    def dial(self, host: str, port: int, tries: int, dialled: Dialled) -> None:
+    def dial(self, host: str, port: int, tries: int, dialled: DialedConnection) -> None:
         self.dialled.append((host, port, dialled))
 
     def later(self, seconds: float, act: Callable[[], None]) -> Callable[[], None]:
@@ -188,7 +188,7 @@ def test_the_peers_of_all_shards_of_a_node_may_come_through_one_of_them(
     world: World, shards: int
 ) -> None:
     """Those of half a node were hung up where it has two shards: one of them asks for all."""
-    world.links.trunks.guests_max = 4
+    world.links.trunks.remote_peers_max = 4
     for lane in (Lane.QUICK, Lane.TRUNK):
         hello = LinkHello(1, 7, 0, 2, 0, shards, 2, 1, 9, lane, 1, 0, "two", 6800)
         wire = world.links.accept(cast(Any, Transport()), link.encode_greeting(hello), "two")

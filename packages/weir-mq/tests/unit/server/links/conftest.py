@@ -15,7 +15,7 @@ from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
 from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
-from weir.host.links.links import Own
+from weir.host.links.links import ShardInfo
 from weir.protocol import link
 from weir.protocol.link import Lane, LinkHello
 from weir.server.driver import Driver
@@ -53,7 +53,7 @@ class Noting:
 class Node:
     """A shard of a node, its driver, and its port."""
 
-    def __init__(self, own: Own) -> None:
+    def __init__(self, own: ShardInfo) -> None:
         self.shard = Noting(own.identity)
         self.driver = Driver(cast(Shard, self.shard), {}, None, own)
         self.links = self.driver.links
@@ -97,7 +97,7 @@ class Node:
         self.driver._run()
 
     def tick(self) -> None:
-        self.links.tick()
+        self.links.check_silence()
         self.driver._run()
 
     def send(self, place: int, quick: bool, *body: bytes, charged: int = 0) -> None:
@@ -107,12 +107,12 @@ class Node:
 
 def made_own(
     node: int, shard: int = 0, shards: int = 1, logs: int = 2, system: int = SYSTEM
-) -> Own:
-    return Own(Identity(system, 0, node, shard), logs, shards)
+) -> ShardInfo:
+    return ShardInfo(Identity(system, 0, node, shard), logs, shards)
 
 
 @asynccontextmanager
-async def nodes_running(*owns: Own) -> AsyncIterator[list[Node]]:
+async def nodes_running(*owns: ShardInfo) -> AsyncIterator[list[Node]]:
     nodes = [Node(one) for one in owns]
     servers = [await node.listen() for node in nodes]
     try:
@@ -162,7 +162,7 @@ def made_hello(node: int = 2, to: int = 1, lane: Lane = Lane.QUICK, **changes: A
 
 
 @pytest.fixture
-def make_node() -> Callable[[Own], Node]:
+def make_node() -> Callable[[ShardInfo], Node]:
     """Return what makes a node that does not listen yet."""
     return Node
 
@@ -174,7 +174,7 @@ def running() -> Callable[..., AbstractAsyncContextManager[list[Node]]]:
 
 
 @pytest.fixture
-def own() -> Callable[..., Own]:
+def own() -> Callable[..., ShardInfo]:
     """Return what makes an `Own`: (node, shard, shards, logs, system)."""
     return made_own
 

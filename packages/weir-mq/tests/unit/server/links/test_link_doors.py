@@ -18,14 +18,14 @@ from weir.protocol import link
 from weir.protocol.link import Lane, Verdict
 
 MIB = 1 << 20
-Running = Callable[..., AbstractAsyncContextManager[list[Any]]]
+Runner = Callable[..., AbstractAsyncContextManager[list[Any]]]
 Made = Callable[..., Any]
 Greet = Callable[..., Awaitable[Any]]
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 
 
 def test_what_came_of_a_frame_is_counted_until_the_shard_has_it(
-    running: Running, own: Made, greet: Greet, hello: Made, run: Run
+    running: Runner, own: Made, greet: Greet, hello: Made, run: Run
 ) -> None:
     async def body() -> None:
         async with running(own(1)) as (one,):
@@ -37,19 +37,19 @@ def test_what_came_of_a_frame_is_counted_until_the_shard_has_it(
             size = 4 * MIB
             await loop.sock_sendall(bulk, head[:4] + size.to_bytes(4, "little") + head[8:] + b"x")
             async with asyncio.timeout(30):
-                while one.driver._home.unfinished.used != 17:  # what came, not what it claims
+                while one.driver._local.unfinished.used != 17:  # what came, not what it claims
                     await asyncio.sleep(0)
             await loop.sock_sendall(bulk, bytes(size - 1))
             ((_, kind, _, whole),) = await one.frames(1)
-            assert (kind, len(whole), one.driver._home.unfinished.used) == (9, size, 0)
+            assert (kind, len(whole), one.driver._local.unfinished.used) == (9, size, 0)
             # A client waits when the budget is used up; a node that frees some must not.
-            one.driver._feed.held = True
+            one.driver._queue.held = True
             await loop.sock_sendall(bulk, head)
             assert len(await one.frames(2)) == 2
             await loop.sock_sendall(bulk, head[:4] + b"\xff\xff\xff\xff" + head[8:])
             assert await loop.sock_recv(bulk, 1) == b""
             assert await loop.sock_recv(quick, 1) == b""
-            assert one.driver._home.unfinished.used == 0
+            assert one.driver._local.unfinished.used == 0
             quick.close()
             bulk.close()
 
@@ -75,7 +75,7 @@ def test_what_came_of_a_frame_is_counted_until_the_shard_has_it(
     ],
 )
 def test_strangers_are_refused_and_told_why(
-    running: Running,
+    running: Runner,
     own: Made,
     greet: Greet,
     hello: Made,
@@ -99,7 +99,7 @@ def test_strangers_are_refused_and_told_why(
 
 
 def test_a_node_founded_anew_is_cut_off_as_soon_as_the_set_knows_the_other_folder(
-    running: Running, own: Made, greet: Greet, hello: Made, run: Run
+    running: Runner, own: Made, greet: Greet, hello: Made, run: Run
 ) -> None:
     async def body() -> None:
         async with running(own(1)) as (one,):
@@ -116,7 +116,7 @@ def test_a_node_founded_anew_is_cut_off_as_soon_as_the_set_knows_the_other_folde
 
 
 def test_no_link_is_kept_to_a_node_founded_anew(
-    running: Running, own: Made, run: Run, caplog: pytest.LogCaptureFixture
+    running: Runner, own: Made, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was up for all others while it could not answer: they refused its links, not theirs."""
 
@@ -137,7 +137,7 @@ def test_no_link_is_kept_to_a_node_founded_anew(
 
 
 def test_who_is_refused_every_second_is_told_of_once_until_it_is_let_in(
-    running: Running,
+    running: Runner,
     own: Made,
     greet: Greet,
     hello: Made,
@@ -157,7 +157,7 @@ def test_who_is_refused_every_second_is_told_of_once_until_it_is_let_in(
 
 
 def test_a_hello_that_makes_no_sense_is_answered_and_one_too_long_is_not_kept(
-    running: Running, own: Made, greet: Greet, run: Run
+    running: Runner, own: Made, greet: Greet, run: Run
 ) -> None:
     async def body() -> None:
         async with running(own(1)) as (one,):
@@ -172,7 +172,7 @@ def test_a_hello_that_makes_no_sense_is_answered_and_one_too_long_is_not_kept(
 
 
 def test_a_node_nobody_told_of_is_linked_back_where_it_says_that_it_is(
-    running: Running, own: Made, run: Run
+    running: Runner, own: Made, run: Run
 ) -> None:
     async def body() -> None:
         async with running(own(1), own(2)) as (one, two):
@@ -187,7 +187,7 @@ def test_a_node_nobody_told_of_is_linked_back_where_it_says_that_it_is(
 
 
 def test_a_host_that_cannot_be_one_costs_no_link(
-    running: Running, own: Made, greet: Greet, hello: Made, run: Run
+    running: Runner, own: Made, greet: Greet, hello: Made, run: Run
 ) -> None:
     async def body() -> None:
         async with running(own(1), own(2)) as (one, two):
@@ -200,11 +200,11 @@ def test_a_host_that_cannot_be_one_costs_no_link(
     run(body)
 
 
-def test_links_come_in_while_clients_wait(running: Running, own: Made, run: Run) -> None:
+def test_links_come_in_while_clients_wait(running: Runner, own: Made, run: Run) -> None:
     async def body() -> None:
         async with running(own(1), own(2)) as (one, two):
             one.links.found.add("127.0.0.1")
-            one.driver._feed.held = True  # its budget is used up: what frees it may come by a link
+            one.driver._queue.held = True  # its budget is used up: what frees it may come by a link
             two.connect(one)
             await two.until(ev.LinkOpened)
             two.send(place_of(1, 0), False, b"committed")
@@ -222,7 +222,7 @@ def test_links_come_in_while_clients_wait(running: Running, own: Made, run: Run)
 
 
 def test_a_shard_that_waits_for_others_is_linked_and_lets_clients_in_then(
-    running: Running, own: Made, run: Run
+    running: Runner, own: Made, run: Run
 ) -> None:
     async def body() -> None:
         async with running(own(1), own(2)) as (one, two):
@@ -250,7 +250,7 @@ def test_a_shard_that_waits_for_others_is_linked_and_lets_clients_in_then(
 
 
 def test_an_answer_tells_no_birth_and_proves_it_to_who_knows_it(
-    running: Running, own: Made, greet: Greet, hello: Made, run: Run
+    running: Runner, own: Made, greet: Greet, hello: Made, run: Run
 ) -> None:
     async def body() -> None:
         mine = replace(own(1), identity=replace(own(1).identity, birth=8))
@@ -271,7 +271,7 @@ def test_an_answer_tells_no_birth_and_proves_it_to_who_knows_it(
 
 
 def test_who_says_that_it_is_a_node_unknown_here_is_told_no_birth(
-    own: Made, greet: Greet, hello: Made, running: Running, run: Run
+    own: Made, greet: Greet, hello: Made, running: Runner, run: Run
 ) -> None:
     """It is dialled where it says; the system's id is no secret, so it may be anybody."""
 
@@ -304,7 +304,7 @@ def test_who_says_that_it_is_a_node_unknown_here_is_told_no_birth(
 
 @pytest.mark.parametrize(("birth", "is_let_in"), [(8, True), (9, False)])
 def test_a_hello_is_judged_by_what_it_proves(
-    own: Made, greet: Greet, hello: Made, running: Running, run: Run, birth: int, is_let_in: bool
+    own: Made, greet: Greet, hello: Made, running: Runner, run: Run, birth: int, is_let_in: bool
 ) -> None:
     async def body() -> None:
         async with running(own(1)) as (one,):
@@ -326,7 +326,7 @@ def test_an_answer_of_an_earlier_release_is_judged_by_the_birth_it_tells(hello: 
 
 
 def test_so_many_nodes_that_nobody_has_named_may_link_here(
-    running: Running, own: Made, greet: Greet, hello: Made, run: Run,
+    running: Runner, own: Made, greet: Greet, hello: Made, run: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("weir.host.links.links.LINK_NODES_MAX", 2)

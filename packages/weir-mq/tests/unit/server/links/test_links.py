@@ -13,21 +13,21 @@ import pytest
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.host.links.outbound import Whereabouts
+from weir.host.links.outbound import NodeAddress
 from weir.model.ids import place_of
 from weir.model.limits import LINK_FRAME_BYTES_MAX, LINK_STALLED_MS, LINK_UNSENT_BYTES_MAX
 from weir.protocol import trunk
 from weir.protocol.link import Lane
 
 MIB = 1 << 20
-Running = Callable[..., AbstractAsyncContextManager[list[Any]]]
+Runner = Callable[..., AbstractAsyncContextManager[list[Any]]]
 Made = Callable[..., Any]
 Greet = Callable[..., Awaitable[Any]]
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 MANY_TICKS = 70
 
 
-def test_frames_go_both_ways_on_lanes_of_their_own(running: Running, own: Made, run: Run) -> None:
+def test_frames_go_both_ways_on_lanes_of_their_own(running: Runner, own: Made, run: Run) -> None:
     async def body() -> None:
         async with running(own(1), own(2)) as (one, two):
             one.connect(two)
@@ -50,7 +50,7 @@ def test_frames_go_both_ways_on_lanes_of_their_own(running: Running, own: Made, 
     run(body)
 
 
-def test_requests_are_passed_on_by_the_trunk_lane(running: Running, own: Made, run: Run) -> None:
+def test_requests_are_passed_on_by_the_trunk_lane(running: Runner, own: Made, run: Run) -> None:
     async def body() -> None:
         async with running(own(1), own(2)) as (one, two):
             one.connect(two)
@@ -73,7 +73,7 @@ def test_requests_are_passed_on_by_the_trunk_lane(running: Running, own: Made, r
 
 
 def test_the_shards_that_share_a_port_are_found_by_their_own(
-    running: Running, own: Made, run: Run, make_node: Made
+    running: Runner, own: Made, run: Run, make_node: Made
 ) -> None:
     async def body() -> None:
         async with running(own(1)) as (one,):
@@ -98,11 +98,11 @@ def test_the_shards_that_share_a_port_are_found_by_their_own(
 
 
 def test_entries_go_only_between_shards_that_share_a_log(
-    running: Running, own: Made, run: Run
+    running: Runner, own: Made, run: Run
 ) -> None:
     async def body() -> None:
         async with running(own(1, 0, 2, logs=4), own(1, 1, 2, logs=4)) as (even, odd):
-            there = Whereabouts(2)
+            there = NodeAddress(2)
             there.shards = 2
             assert even.links.lanes_to(there, 0) == [Lane.QUICK, Lane.BULK, Lane.TRUNK]
             assert even.links.lanes_to(there, 1) == [Lane.QUICK, Lane.TRUNK]
@@ -113,7 +113,7 @@ def test_entries_go_only_between_shards_that_share_a_log(
     run(body)
 
 
-def test_a_lost_link_is_told_and_dialled_again(running: Running, own: Made, run: Run) -> None:
+def test_a_lost_link_is_told_and_dialled_again(running: Runner, own: Made, run: Run) -> None:
     async def body() -> None:
         async with running(own(1), own(2)) as (one, two):
             one.connect(two)
@@ -135,7 +135,7 @@ def test_a_lost_link_is_told_and_dialled_again(running: Running, own: Made, run:
 
 
 def test_a_node_that_comes_back_is_another_run_of_it(
-    running: Running, own: Made, run: Run, make_node: Made
+    running: Runner, own: Made, run: Run, make_node: Made
 ) -> None:
     async def body() -> None:
         async with running(own(1), own(2)) as (one, two):
@@ -154,7 +154,7 @@ def test_a_node_that_comes_back_is_another_run_of_it(
 
 
 def test_who_answers_nothing_is_given_up_and_who_asks_nothing_too(
-    running: Running, own: Made, run: Run
+    running: Runner, own: Made, run: Run
 ) -> None:
     async def body() -> None:
         async with running(own(1), own(2)) as (one, two):
@@ -173,7 +173,7 @@ def test_who_answers_nothing_is_given_up_and_who_asks_nothing_too(
     run(body)
 
 
-def test_pings_keep_a_link_that_has_nothing_to_say(running: Running, own: Made, run: Run) -> None:
+def test_pings_keep_a_link_that_has_nothing_to_say(running: Runner, own: Made, run: Run) -> None:
     async def body() -> None:
         async with running(own(1), own(2)) as (one, two):
             one.connect(two)
@@ -193,7 +193,7 @@ def test_pings_keep_a_link_that_has_nothing_to_say(running: Running, own: Made, 
 
 
 def test_who_takes_nothing_is_cut_and_who_lets_too_much_pile_up(
-    running: Running, own: Made, run: Run
+    running: Runner, own: Made, run: Run
 ) -> None:
     async def body() -> None:
         async with running(own(1), own(2)) as (one, two):
@@ -204,7 +204,7 @@ def test_who_takes_nothing_is_cut_and_who_lets_too_much_pile_up(
             one.send(place_of(2, 0), False, bytes(40 * MIB), charged=40 * MIB)
             lane = cast(Any, one.links._out[2][0]._lanes[Lane.BULK])
             for _ in range(LINK_STALLED_MS // ev.TICK_MS + 30):
-                lane.tick()
+                lane.check_silence()
             await one.until(ev.LinkClosed)
             while one.shard.budget.used:
                 await asyncio.sleep(0)
@@ -220,9 +220,7 @@ def test_who_takes_nothing_is_cut_and_who_lets_too_much_pile_up(
     run(body)
 
 
-def test_a_node_that_moved_is_dialled_where_it_is_now(
-    running: Running, own: Made, run: Run
-) -> None:
+def test_a_node_that_moved_is_dialled_where_it_is_now(running: Runner, own: Made, run: Run) -> None:
     async def body() -> None:
         async with running(own(1), own(2)) as (one, two):
             with socket.socket() as nobody:
@@ -235,7 +233,7 @@ def test_a_node_that_moved_is_dialled_where_it_is_now(
 
 
 def test_a_shard_that_broke_links_no_more(
-    running: Running, own: Made, run: Run, monkeypatch: pytest.MonkeyPatch
+    running: Runner, own: Made, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body() -> None:
         async with running(own(1), own(2)) as (one, two):
@@ -251,7 +249,7 @@ def test_a_shard_that_broke_links_no_more(
     run(body)
 
 
-def test_a_frame_of_the_longest_length_goes_through(running: Running, own: Made, run: Run) -> None:
+def test_a_frame_of_the_longest_length_goes_through(running: Runner, own: Made, run: Run) -> None:
     async def body() -> None:
         async with running(own(1), own(2)) as (one, two):
             one.connect(two)

@@ -87,8 +87,8 @@ class Scene:
     def gather(self) -> None:
         self.turns.append("gather")
 
-    def settle(self) -> None:
-        self.turns.append("settle")
+    def release(self) -> None:
+        self.turns.append("release")
 
     def dial(self) -> socket.socket:
         one = socket.create_connection(self.door.getsockname(), timeout=10)
@@ -127,7 +127,7 @@ def play(
             end.close()
         await asyncio.sleep(0.01)
         assert scene.crowd._epoll.closed, "nobody is left"
-        assert scene.turns == ["gather", "settle"] * (len(scene.turns) // 2)
+        assert scene.turns == ["gather", "release"] * (len(scene.turns) // 2)
 
     run(whole())
 
@@ -360,7 +360,7 @@ def test_many_that_speak_at_once_are_one_to_who_gathers() -> None:
         for lock, _ in locks:
             lock.sendall(PING)
         await scene.until(lambda: all(peer.data == 2 * PING for _, peer in locks))
-        assert scene.turns == ["gather", "settle"]
+        assert scene.turns == ["gather", "release"]
 
     play(body)
 

@@ -15,7 +15,7 @@ TURN_BYTES = 128 << 10
 TURN_FRAMES = 1_024
 
 
-class Gathering:
+class EventGatherer:
     """Notes at the end of each turn how much was read until then."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Gathering:
     def gather(self) -> None:
         pass
 
-    def settle(self) -> None:
+    def release(self) -> None:
         self.until.append(self.read)
         self.frames_until.append(self.frames)
 
@@ -34,7 +34,7 @@ class Gathering:
 class Counting(asyncio.Protocol):
     """Counts what a device says."""
 
-    def __init__(self, gathering: Gathering) -> None:
+    def __init__(self, gathering: EventGatherer) -> None:
         self.gathering = gathering
         self.read = 0
 
@@ -48,7 +48,7 @@ def test_a_turn_is_short_though_many_have_much_to_say() -> None:
     """Some 1,800 pings of each of 64 devices in one turn: nobody else was served for seconds."""
 
     async def play() -> None:
-        gathering, door, came = Gathering(), Door(socket.AF_INET), list[Counting]()
+        gathering, door, came = EventGatherer(), Door(socket.AF_INET), list[Counting]()
 
         def protocol() -> Counting:
             came.append(Counting(gathering))

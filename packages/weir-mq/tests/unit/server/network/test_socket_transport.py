@@ -11,7 +11,7 @@ from weir.server.network.socket_transport import WRITES, PlainTransport
 COUNT = 50_000
 
 
-class Watching:
+class TransportWatcher:
     """Looks at one connection, when it is told to."""
 
     def watch(self, transport: PlainTransport, events: int) -> None:
@@ -34,7 +34,7 @@ def test_small_replies_that_nobody_reads_take_what_they_are_charged_for() -> Non
     """An object for each would take thirty times as much, of which the budget would not know."""
     lock, end = socket.socketpair()
     with lock, end:
-        transport = PlainTransport(Watching(), end, asyncio.Protocol())
+        transport = PlainTransport(TransportWatcher(), end, asyncio.Protocol())
         transport.set_write_buffer_limits(high=1 << 20)
         size = 0
         while not transport.get_write_buffer_size():

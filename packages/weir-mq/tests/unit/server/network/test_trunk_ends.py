@@ -14,7 +14,7 @@ import pytest
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.host.trunk_end import Guest
+from weir.host.trunk_end import RemotePeer
 from weir.host.trunks import ServingEnd, Trunks
 from weir.model.ids import place_of
 from weir.protocol import trunk
@@ -37,12 +37,12 @@ class Noting:
         self.events: list[Any] = []
         self.turns: list[list[str]] = [[]]
         self.sessions = count(1_000)
-        self.feed = self.budget = self.connections = self.log = self
+        self.queue = self.budget = self.connections = self.log = self
         self.more: deque[Any] = deque()
         self.loop = asyncio.get_running_loop()
         self.soon = self.loop.call_soon
-        self.guests: dict[int, Guest] = {}
-        self.trunks = Trunks(cast(Any, self), self.guests)
+        self.remote_peers: dict[int, RemotePeer] = {}
+        self.trunks = Trunks(cast(Any, self), self.remote_peers)
         self.told = asyncio.Event()
         self.lost: list[int] = []
         self.trunks.lost = self.lost.append
@@ -156,7 +156,7 @@ def test_what_is_written_in_one_turn_of_the_loop_goes_out_together() -> None:
         await asyncio.sleep(0)
         assert (written, asking.charged) == ([b"onetwothree"], 0)
         asking.trunks.send(passed(b"four"))
-        end.settle()
+        end.flush()
         assert written == [b"onetwothree", b"four"]
         end._transport = transport
 
@@ -176,22 +176,22 @@ def test_a_peer_of_one_shard_is_a_session_of_the_other() -> None:
             1_000, m.Fetch(m.Address(1, 0, 9), 0, 1),
         )  # fmt: skip
         assert second == ev.Received(1_000, [DevicePing(3)])
-        guest = serving.guests.get(1_000)
-        assert guest is not None
+        remote_peer = serving.remote_peers.get(1_000)
+        assert remote_peer is not None
         serving.charge(5)  # as the shard does
-        guest.send((b"re", b"ply"), 5)
-        guest.hang_up("enough")
+        remote_peer.send((b"re", b"ply"), 5)
+        remote_peer.hang_up("enough")
         await asking.until(lambda: sum(len(e.frames) for e in asking.events[1:]) == 2)
         frames = [frame for event in asking.events[1:] for frame in event.frames]
         assert [(kind, number, bytes(data)) for kind, number, data in frames] == [
             (Kind.REPLIES, 7, b"reply"),
             (Kind.HANGUP, 7, b"enough"),
         ]
-        serving.trunks.tick()
+        serving.trunks.flush()
         asking.trunks.send(passed(*trunk.encode(Kind.CLOSED, 7)))
         await serving.until(lambda: len(serving.events) == 4)
         assert serving.events[3] == ev.Closed(1_000)
-        assert serving.guests.get(1_000) is None
+        assert serving.remote_peers.get(1_000) is None
         assert (asking.charged, serving.charged) == (0, 0)
 
     run(body)
@@ -214,7 +214,7 @@ def test_devices_that_came_at_once_are_one_event_and_their_confirms_one_frame() 
             (1_001, 8),
         ]
         assert received == ev.Received(1_001, [DevicePing(3)])
-        first, second = serving.guests.get(1_000), serving.guests.get(1_001)
+        first, second = serving.remote_peers.get(1_000), serving.remote_peers.get(1_001)
         assert first is not None
         assert second is not None
         first.answer(b"one")
@@ -252,17 +252,17 @@ def test_a_shard_that_holds_serves_no_more_but_always_hears_replies() -> None:
         asking.hold(True)
         asking.charge(2 * MIB)
         asking.trunks.send(passed(*fetch(2 * MIB), charged=2 * MIB))
-        guest = serving.guests.get(1_000)
-        assert guest is not None
-        guest.send((bytes(2 * MIB),), 0)
+        remote_peer = serving.remote_peers.get(1_000)
+        assert remote_peer is not None
+        remote_peer.send((bytes(2 * MIB),), 0)
         await asking.until(lambda: "PassedBack" in asking.kinds())
         assert serving.kinds() == ["Opened"]
-        asking.trunks.tick()
+        asking.trunks.flush()
         assert asking.charged > 0
         serving.hold(False)
         await serving.until(lambda: len(serving.events) == 2)
         while asking.charged:
-            asking.trunks.tick()
+            asking.trunks.flush()
             await asyncio.sleep(0)
         assert serving.charged == 0
 
@@ -389,7 +389,7 @@ def test_what_devices_ask_is_one_to_the_shard_and_what_clients_ask_is_not() -> N
 def test_another_node_has_so_many_peers_here_and_no_more() -> None:
     async def body(asking: Noting, serving: Noting) -> None:
         mine, other = socket.socketpair()
-        serving.trunks.guests_max = 4
+        serving.trunks.remote_peers_max = 4
         loop = asyncio.get_running_loop()
         await serving.join(mine, place_of(2, 0), asks=False)
         other.setblocking(False)
@@ -403,18 +403,18 @@ def test_another_node_has_so_many_peers_here_and_no_more() -> None:
             (Kind.HANGUP, session) for session in (6, 7, 8, 9)
         ]
         assert serving.kinds() == ["Opened"] * 5
-        assert len(serving.trunks._guests) == 5
+        assert len(serving.trunks._remote_peers) == 5
         # Whoever opens a session again has it once; one that leaves makes room.
         for kind, session in ((Kind.OPENED, 5), (Kind.CLOSED, 1), (Kind.OPENED, 6)):
             await loop.sock_sendall(
                 other, b"".join(trunk.encode(kind, session, *[b"a"][kind - 1 :]))
             )
         await serving.until(lambda: serving.kinds().count("Opened") == 7)
-        assert len(serving.trunks._guests) == 5
+        assert len(serving.trunks._remote_peers) == 5
         hello, publishes = DeviceHello(0, 1, 1, 0, "t"), DevicePublishes([1], [0], [b"x"], [0])
         crowd = trunk.encode_arrivals("a", [Arrival(50, hello, publishes)])
         await loop.sock_sendall(other, b"".join(crowd))
-        await serving.until(lambda: not serving.trunks._guests)
+        await serving.until(lambda: not serving.trunks._remote_peers)
         assert "Arrived" not in serving.kinds()
         other.close()
 

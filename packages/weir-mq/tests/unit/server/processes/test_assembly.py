@@ -34,7 +34,7 @@ def test_a_node_that_is_killed_before_its_first_flush_starts_again(
     founded = NodeFolder(tmp_path).found(2)
 
     async def start() -> None:
-        async with assembly.hosting(config, founded, assembly.Share()):
+        async with assembly.hosting(config, founded, assembly.ShardSlot()):
             pass
 
     for _ in range(3):
