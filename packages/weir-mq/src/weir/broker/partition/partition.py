@@ -5,12 +5,11 @@ What it tells of itself it tells on any replica that may answer for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import weir_raft as raft
 from weir.broker.consumers.operations import Change
-from weir.broker.metadata.reassignment import behind, holders
 from weir.broker.partition.context import PartitionContext
 from weir.broker.partition.fetches import ChunkReads, Fetches, check_replica, end_if_astray
 from weir.broker.partition.leader import PartitionLeader
@@ -29,8 +28,9 @@ from weir.model.batch import Batch
 from weir.model.ids import node_of, partition_of
 from weir.model.topic import ClusterPause, Topic
 from weir.order.clock import HybridClock
-from weir.protocol.client.admin import ForgetHub, ListClusters, ListHubs, PartitionInfo
+from weir.protocol.client.admin import ForgetHub, ListClusters, ListHubs
 from weir.protocol.client.consumers import MoveCursor, SeekCursor, TakeTurn
+from weir.protocol.client.declaration import ControlReply
 from weir.protocol.client.messages import (
     Ack,
     Decide,
@@ -56,15 +56,6 @@ def order_of(
     if partition_of(group):
         return stamp, 0
     return stamp, context.topics.founded_with(group) + len(state.roster)
-
-
-def info_of(group: Group, state: PartitionState) -> PartitionInfo:
-    """Return what it holds, and who else does."""
-    stored = group.log.reader.group_bytes(group.id) + state.values.stored
-    return PartitionInfo(
-        state.log_start, state.decided_offset, stored, sorted(state.clusters),
-        holders(group), behind(group),
-    )  # fmt: skip
 
 
 class EntryWriter(Protocol):
@@ -208,12 +199,12 @@ class Partition:
         self._may_wait()
         leading.turn(caller, request)
 
-    def describe(self, caller: Caller) -> None:
-        """Say what this partition holds."""
+    def report(self, caller: Caller, say: Callable[[Group, PartitionState], ControlReply]) -> None:
+        """Answer what `say` says of this partition, once nobody else can have led it before."""
         self._check_applied()
         outbox = self._context.outbox
         group, state = self.group, self.state
-        assured(group, outbox, caller, lambda: outbox.reply(caller, info_of(group, state)))
+        assured(group, outbox, caller, lambda: outbox.reply(caller, say(group, state)))
 
     @property
     def leader(self) -> tuple[int, int]:

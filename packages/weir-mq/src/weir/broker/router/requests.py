@@ -1,8 +1,7 @@
 """Requests of the client dialect, each to where it belongs.
 
 Who may ask, and where it is decided, a request's class declares (`weir.protocol.client`). Here is
-one table of what answers it: `_BY_PARTITION` for what a partition decides, and the handlers that
-each room gives for all else.
+what answers it: a partition, as `partition.requests` says, or a handler that a room gives.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from weir.broker.api.settings import AccessControl, Identity
 from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.partition import Partition
+from weir.broker.partition.requests import BY_PARTITION
 from weir.broker.partition.topics import Topics
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
@@ -43,27 +43,6 @@ from weir.protocol.frame import ClientFrame
 #: What answers a request that no partition decides.
 Handler = Callable[[Session, Caller, Any], None]
 
-#: What a partition does with each request that it decides.
-_BY_PARTITION: Mapping[type[m.Request], Callable[[Partition, Caller, Any], None]] = {
-    m.Positions: lambda partition, caller, request: partition.positions(caller, request.stamp),
-    m.Fetch: Partition.fetch,
-    m.FetchChunks: Partition.fetch_chunks,
-    m.OpenCluster: Partition.open_cluster,
-    m.Pull: Partition.pull,
-    m.Ack: Partition.settle,
-    m.Nack: Partition.settle,
-    m.Extend: Partition.settle,
-    m.Withdraw: Partition.settle,
-    m.TakeTurn: Partition.turn,
-    m.MoveCursor: Partition.turn,
-    m.SeekCursor: Partition.turn,
-    a.DescribePartition: lambda partition, caller, request: partition.describe(caller),
-    a.ListClusters: Partition.list_clusters,
-    a.SeekCluster: Partition.change_cluster,
-    a.DeleteCluster: Partition.change_cluster,
-    a.ListHubs: Partition.list_hubs,
-    a.ForgetHub: Partition.forget_hub,
-}
 #: At hand: they are looked at for each request.
 _STRANGER, _SHARD = Asker.STRANGER, Asker.SHARD
 _PARTITION, _FIRST, _REPLICA = Scope.PARTITION, Scope.FIRST_PARTITION, Scope.REPLICA
@@ -163,7 +142,7 @@ class Requests:
                 self._passing.request(session, caller, frame, place)
                 return
         kind = type(request)
-        serve = _BY_PARTITION.get(kind)
+        serve = BY_PARTITION.get(kind)
         if serve is None and kind is not m.Produce:
             self._answer(session, caller, request, declared)
             return

@@ -173,7 +173,7 @@ class Administration:
     async def parts(self, topic: str) -> list[Part]:
         """Return what each partition holds."""
         places = await Places.find(self._link, topic)
-        infos = await _each(
+        infos = await ask_each(
             places, lambda _, address: a.DescribePartition(address), a.PartitionInfo
         )
         return [
@@ -265,9 +265,11 @@ class Administration:
             )
         if cluster.paused:  # one of its name that comes later is not
             await self.pause(topic, name, False)
-        infos = await _each(places, lambda _, address: a.ListClusters(address, name), a.ClusterList)
+        infos = await ask_each(
+            places, lambda _, address: a.ListClusters(address, name), a.ClusterList
+        )
         mine = [partition for partition, info in enumerate(infos) if info.clusters]
-        await _each(
+        await ask_each(
             places,
             lambda _, address: a.DeleteCluster(address, name),
             a.ClusterChanged,
@@ -285,7 +287,7 @@ class Administration:
         return places
 
     async def _clusters(self, places: Places, name: str) -> list[Cluster]:
-        replies = await _each(
+        replies = await ask_each(
             places, lambda _, address: a.ListClusters(address, name), a.ClusterList
         )
         names = sorted({info.name for reply in replies for info in reply.clusters})
@@ -295,11 +297,11 @@ class Administration:
         known = await self._clusters(places, name)
         if known and known[0].order == "total":
             offsets = tuple(wanted.get(share.partition, share.cursor) for share in known[0].shares)
-            await _each(
+            await ask_each(
                 places, lambda _, address: m.SeekCursor(address, name, offsets), m.Moved, [0]
             )
             return
-        await _each(
+        await ask_each(
             places,
             lambda partition, address: a.SeekCluster(address, name, wanted[partition]),
             a.ClusterChanged,
@@ -307,7 +309,7 @@ class Administration:
         )
 
 
-async def _each(
+async def ask_each(
     places: Places,
     request: Callable[[int, Address], m.Request],
     kind: type[R],

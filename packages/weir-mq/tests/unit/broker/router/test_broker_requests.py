@@ -9,8 +9,8 @@ import pytest
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
+from weir.broker.partition.requests import BY_PARTITION
 from weir.broker.router import sessions
-from weir.broker.router.requests import _BY_PARTITION
 from weir.errors import (
     NoHello,
     OffsetOutOfRange,
@@ -59,9 +59,9 @@ def test_what_is_not_known_is_refused(rig: Any) -> None:
 
 def test_every_request_that_is_declared_is_answered(rig: Any) -> None:
     requests = rig.shard._reception._requests
-    answered = {m.Produce, *requests._handlers, *_BY_PARTITION}
+    answered = {m.Produce, *requests._handlers, *BY_PARTITION}
     assert answered == set(m.REQUESTS)
-    for kind in _BY_PARTITION:
+    for kind in BY_PARTITION:
         assert kind not in requests._handlers
         assert kind.declaration.rights
 
