@@ -159,7 +159,7 @@ def shards_fed_by_hand(root: Path) -> Iterator[str]:
     for name, node in source_nodes(root):
         if not name.startswith((LAB, *(f"{WEIR}{host}/" for host in HOSTS))):
             continue
-        if isinstance(node, ast.Attribute) and node.attr in {"handle", "take", "follow", "settle"}:
+        if isinstance(node, ast.Attribute) and node.attr in {"handle", "step", "take", "follow", "run_deferred"}:
             owner = node.value
             of = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
             if (of := of.strip("_")) in {"shard", "feed"}:

@@ -45,7 +45,7 @@ class Talking:
     def start(self) -> list[ef.Effect]:
         return []
 
-    def take(self, *events: Any) -> list[ef.Effect]:
+    def step(self, *events: Any) -> list[ef.Effect]:
         sent = [event for event in events if isinstance(event, ev.PeerSent)]
         if not self.echoes:
             for event in events:
@@ -58,7 +58,7 @@ class Talking:
             for one in event.frames
         ]
 
-    def settle(self) -> list[ef.Effect]:
+    def run_deferred(self) -> list[ef.Effect]:
         return []
 
     def passed_on(self, shard: int, size: int) -> None:

@@ -131,8 +131,8 @@ class World:
                 events.append(ev.Closed(session))
             else:
                 events.append(ev.Received(session, DeviceStream().receive(said)))
-        one.do(one.shard.take(*events))
-        one.do(one.shard.settle())
+        one.do(one.shard.step(*events))
+        one.do(one.shard.run_deferred())
 
     def end(self) -> dict[str, Any]:
         """Let all that waits come; return what can be seen then."""

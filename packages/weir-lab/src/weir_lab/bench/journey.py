@@ -134,7 +134,7 @@ class _Counter:
 
 _TICKS: CodeType = Process._tick.__code__
 _SENDS: CodeType = Link.to_client.__code__
-_TAKES: frozenset[CodeType] = frozenset({Shard.handle.__code__, Shard.take.__code__})
+_TAKES: frozenset[CodeType] = frozenset({Shard.handle.__code__, Shard.step.__code__})
 _rooms: dict[CodeType, str] = {}
 
 

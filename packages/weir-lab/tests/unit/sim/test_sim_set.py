@@ -44,14 +44,14 @@ def test_a_node_that_stands_still_handles_nothing_and_then_all(
 ) -> None:
     world, brokers = started(2)
     still, handled = brokers.hosts[2], list[tuple[int, type]]()
-    honest = Shard.take
+    honest = Shard.step
 
-    def take(self: Shard, *events: ev.Event) -> Any:
+    def step(self: Shard, *events: ev.Event) -> Any:
         if self.identity.node == still.node:
             handled.extend((world.now, type(event)) for event in events)
         return honest(self, *events)
 
-    monkeypatch.setattr(Shard, "take", take)
+    monkeypatch.setattr(Shard, "step", step)
     woken = world.now + 700 * MS
     still.pause(700 * MS)
     world.run(woken - 1)

@@ -24,10 +24,10 @@ SEEDS, LONG_SEEDS = 80, 20
 
 # What is called, and when that shows what: told what it returned, and what it was given.
 SHOWN: dict[str, tuple[type, str, Callable[..., bool]]] = {
-    "Arrived": (Shard, "take", lambda _, *events: any(type(e) is ev.Arrived for e in events)),
-    "Rested": (Shard, "take", lambda _, *events: any(type(e) is ev.Rested for e in events)),
-    "LetGo": (Shard, "take", lambda _, *events: any(type(e) is ev.LetGo for e in events)),
-    "several events as one": (Shard, "take", lambda _, *events: len(events) > 1),
+    "Arrived": (Shard, "step", lambda _, *events: any(type(e) is ev.Arrived for e in events)),
+    "Rested": (Shard, "step", lambda _, *events: any(type(e) is ev.Rested for e in events)),
+    "LetGo": (Shard, "step", lambda _, *events: any(type(e) is ev.LetGo for e in events)),
+    "several events as one": (Shard, "step", lambda _, *events: len(events) > 1),
     "settled behind a turn": (EventQueue, "follow", lambda effects: effects is None),
     "nothing to settle": (EventQueue, "follow", lambda effects: effects == []),
     "a flush inline": (FlushSchedule, "start", lambda inline, _: inline),

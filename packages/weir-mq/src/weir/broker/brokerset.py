@@ -357,4 +357,4 @@ def _ask_again(group: Group) -> None:
     is told of nothing while nothing happens.
     """
     group.node.ask_again()
-    group.advance()
+    group.process_ready()

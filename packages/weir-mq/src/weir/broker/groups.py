@@ -237,7 +237,7 @@ class Groups:
             partition.end(UnknownTopic(f"topic {topic.full_name} was deleted", topic.id))
             self.ending.append(partition)
 
-    def advance(self) -> None:
+    def close_ended(self) -> None:
         """Let go of groups that have come to their end, and of all that they have stored."""
         if not self.ending:
             return

@@ -129,7 +129,7 @@ class Shard:
             group = self._groups.open_registry()
             first, *_ = self.identity.founding_voters
             self._run_registry(group, first == group.voter)
-        return self.settle()
+        return self.run_deferred()
 
     # -- findings ----------------------------------------------------------------------------
 
@@ -188,11 +188,11 @@ class Shard:
 
     def handle(self, event: ev.Event) -> list[Effect]:
         """Take one event; return what to do about it, in order."""
-        return self.take(event) + self.settle()
+        return self.step(event) + self.run_deferred()
 
-    def take(self, *events: ev.Event) -> list[Effect]:
-        """Take events; return what to do about them at once, in order. The host calls `settle`
-        when that is done: a confirm, or what it waits for, waits for nothing that may be due.
+    def step(self, *events: ev.Event) -> list[Effect]:
+        """Take events; return what to do about them at once, in order. The host does that, then
+        calls `run_deferred`: a confirm, or what it waits for, waits for nothing that may be due.
         """
         if self._time.monotonic_ms() >= self._peers.late_ms:  # others may lead by now
             self._peers.tick()
@@ -203,7 +203,7 @@ class Shard:
         if self._reports.answers:  # before the flush, for what follows may join it
             self._coordinator.take_reports()
         for writer in self.writers:
-            writer.flush()
+            writer.start_flush()
         return self._outbox.take()
 
     # -- events ------------------------------------------------------------------------------
@@ -274,11 +274,11 @@ class Shard:
         if self._groups.all_open:
             self._admission.look_at_disks(self.topics.partitions())
             for writer in self.writers:
-                writer.tick()
+                writer.work_by_time()
                 _let_others_lead(writer, self._time, self._disks)
         self._reception.tick()
 
-    def settle(self) -> list[Effect]:
+    def run_deferred(self) -> list[Effect]:
         """Do what any event may have made possible; return what comes of it, in order."""
         if not self._groups.all_open and self._neighbours.settled:
             self._groups.open_all()
@@ -286,17 +286,17 @@ class Shard:
         if self._partition_events.readable:
             self._partition_events.answer_fetches()
         if self._reads.queue:
-            self._reads.advance()
+            self._reads.start_waiting()
         self._neighbours.advance()
         if self._outbox.kept:
             self._devices.receivers.take_replies()
         if self._groups.ending:
-            self._groups.advance()
+            self._groups.close_ended()
         if self._reports.answers:
             self._coordinator.take_reports()
         self._orders.proceed()
         for writer in self.writers:
-            writer.advance()
+            writer.start_work()
         if self._findings or self._resumed:
             self._act_on_findings()
         if self._multi.beats_wanted or self._multi.asking:
@@ -325,7 +325,7 @@ class Shard:
             partition.drain(acks=self._time.monotonic_ms() < self._acks_until_ms)
         for writer in self.writers:
             writer.log.mark_idle()
-            writer.advance()
+            writer.start_work()
         if all(writer.idle for writer in self.writers):
             for writer in self.writers:
                 if not writer.clean and self._groups.all_open:

@@ -1,4 +1,4 @@
-"""When a shard takes events, and when it settles behind them."""
+"""When a shard takes events, and when it does what is deferred."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EventQueue:
         queue.put(event)
         while not queue.waits and queue.events:
             do(queue.take())
-            do(queue.follow())       # or `settle` behind this turn, if that returns None
+            do(queue.follow())       # or `run_deferred` behind this turn, if that returns None
 
     A host does all that is returned, in order, before it calls the next method. An exception of the
     shard's, or of what it asks for, is a bug, and may have left an entry half applied: nothing that
@@ -30,7 +30,7 @@ class EventQueue:
     """
 
     __slots__ = (
-        "_flushes", "_gathers", "_settles", "_shard", "events", "held", "is_closed", "put", "taken",
+        "_defers", "_flushes", "_gathers", "_shard", "events", "held", "is_closed", "put", "taken",
         "waits",
     )  # fmt: skip
 
@@ -38,7 +38,7 @@ class EventQueue:
         """Feed `shard`, whose flushes run as `flushes` says, which counts what peers ask for."""
         self._shard = shard
         self._flushes = flushes
-        self._gathers = self._settles = False
+        self._gathers = self._defers = False
         #: What the shard has taken, until `follow`.
         self.taken: Sequence[ev.Event] = ()
         #: What has happened since, in order.
@@ -99,29 +99,29 @@ class EventQueue:
         self.waits = True
         taken = self.taken = tuple(self.events)
         self.events.clear()
-        return self._shard.take(*taken)
+        return self._shard.step(*taken)
 
     def follow(self) -> list[Effect] | None:
-        """Return what is to be done behind that. None: the host calls `settle`, once, behind this
-        turn and behind the flushes that run inline then. What they confirm goes out before.
+        """Return what is to be done behind that. None: the host calls `run_deferred`, once, behind
+        this turn and behind the flushes that run inline then. What they confirm goes out before.
         """
         taken, self.taken = self.taken, ()
         self.waits = self._gathers or self.is_closed
         shard = self._shard
         if type(taken[0]) is not ev.Flushed:
             if shard.budget.is_news(self.held):
-                return shard.settle()
+                return shard.run_deferred()
             if not self._flushes.inline:
-                return _NOTHING if _only_publish(taken) else shard.settle()
-        if self._settles:
+                return _NOTHING if _only_publish(taken) else shard.run_deferred()
+        if self._defers:
             return _NOTHING
-        self._settles = True
+        self._defers = True
         return None
 
-    def settle(self) -> list[Effect]:
+    def run_deferred(self) -> list[Effect]:
         """Return what any event may have made possible."""
-        self._settles = False
-        return _NOTHING if self.is_closed else self._shard.settle()
+        self._defers = False
+        return _NOTHING if self.is_closed else self._shard.run_deferred()
 
     def close(self) -> None:
         """Drop all events from now on: the shard broke, or has ended."""
@@ -131,7 +131,7 @@ class EventQueue:
 
 
 def _only_publish(events: Sequence[ev.Event]) -> bool:
-    """Whether events make nothing possible but a flush: nothing is to be settled behind them."""
+    """Whether events make nothing possible but a flush: nothing else can be done behind them."""
     for event in events:
         if isinstance(event, ev.Received):
             for frame in event.frames:

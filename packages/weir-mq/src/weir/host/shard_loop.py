@@ -96,7 +96,7 @@ class ShardLoop:
                 if behind:
                     self.do(behind)
                 elif behind is None:
-                    self._soon(self._settle)
+                    self._soon(self._run_deferred)
             if not self.serves:
                 self._look()
             if connections.line and not self._lining:
@@ -116,9 +116,9 @@ class ShardLoop:
         self._connections.serve_line()
         self.run()
 
-    def _settle(self) -> None:
+    def _run_deferred(self) -> None:
         try:
-            self.do(self._queue.settle())
+            self.do(self._queue.run_deferred())
             if not self.serves:
                 self._look()
         except Exception as error:

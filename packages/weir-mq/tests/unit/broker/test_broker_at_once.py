@@ -19,16 +19,16 @@ def test_a_confirm_leaves_before_those_who_wait_for_messages_are_told(rig: Any) 
     request = rig.batch(info, grant, 0, b"one")
     frames = ClientStream().receive(b"".join(encode_request(request, 7)))
 
-    begun = rig.shard.take(ev.Received(1, frames))
+    begun = rig.shard.step(ev.Received(1, frames))
     assert [type(effect) for effect in begun] == [ef.StartFlush]
-    assert rig.shard.settle() == []
+    assert rig.shard.run_deferred() == []
 
     flush = begun[0]
     flush.flush.run(rig.disk)
-    sent = rig.shard.take(ev.Flushed(0, flush.flush))
+    sent = rig.shard.step(ev.Flushed(0, flush.flush))
     assert [effect.session for effect in sent] == [1]
     rig.do(sent)
-    woken = rig.shard.settle()
+    woken = rig.shard.run_deferred()
     assert [effect.session for effect in woken if isinstance(effect, ef.Send)] == [reader]
     rig.do(woken)
     [(_, confirm)] = [reply for reply in rig.replies[1] if isinstance(reply[1], m.Confirm)]

@@ -88,7 +88,7 @@ def test_leadership_that_is_handed_over_costs_no_message(trio: Any, produce: Any
     heir = next(node for node in trio.live() if node is not old)
     old.group(group).node.transfer_leadership(voter_of(heir.id))
     asked = old.ask(produce(info, grant, 1, b"b"))
-    old.group(group).advance()
+    old.group(group).process_ready()
     assert not old.group(group).accepts
     trio.until(lambda: old.reply_to(asked))
     assert trio.leader(group) is heir

@@ -94,7 +94,7 @@ def test_a_delay_ends_by_the_time_where_a_new_leader_stamps_ahead_of_it(
     trio.answer(first, m.AskBarriers(info.id, promised, 1_000))
     leader = next(node for node in trio.live() if node is not first)
     first.group(group).node.transfer_leadership(leader.group(group).voter)
-    first.group(group).advance()
+    first.group(group).process_ready()
     trio.until(lambda: trio.leader(group) is leader)
     clock = leader.group(group).machine.leading.intake.clock
     assert trio.clock.wall < due_ms

@@ -36,13 +36,13 @@ class Crew:
     def hand_over(self, old: Any, new: Any) -> None:
         """Let another lead, in the middle of what is under way."""
         old.group(self.group).node.transfer_leadership(new.group(self.group).voter)
-        old.group(self.group).advance()
+        old.group(self.group).process_ready()
         self.trio.until(lambda: self.trio.leader(self.group) is new)
 
     def hand_over_quickly(self, old: Any, new: Any) -> None:
         """Let another lead before the old leader's own disk has what it proposed."""
         old.group(self.group).node.transfer_leadership(new.group(self.group).voter)
-        old.group(self.group).advance()
+        old.group(self.group).process_ready()
         jobs, old.jobs = old.jobs, []
         (_, partition) = old.shard.topics.partition(self.group)
         while partition.leads:
@@ -97,7 +97,7 @@ def test_a_change_that_is_refused_while_leadership_is_handed_over_holds_nothing(
     granted = trio.answer(leader, crew.pull(1))
     trio.isolate(heir.id)
     leader.group(crew.group).node.transfer_leadership(heir.group(crew.group).voter)
-    leader.group(crew.group).advance()
+    leader.group(crew.group).process_ready()
     assert not leader.group(crew.group).accepts
     nack = m.Nack(address, "crew", granted.fence, [(0, 1)])
     for request in (a.SeekCluster(address, "crew", 2), nack):

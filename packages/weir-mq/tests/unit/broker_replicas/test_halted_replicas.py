@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -57,7 +58,7 @@ def told(node: Any, group: int, message: r.Message) -> list[str]:
     """Give a node a message as another one's; return why it ended the link, if it did."""
     frames = LinkStream().receive(b"".join(pack(group, message)))
     place = place_of(node_of(message.sender), 0)
-    effects = node.shard.take(ev.PeerSent(place, frames)) + node.shard.settle()
+    effects = node.shard.step(ev.PeerSent(place, frames)) + node.shard.run_deferred()
     node.do([one for one in effects if not isinstance(one, ef.EndLink)])
     return [one.reason for one in effects if isinstance(one, ef.EndLink)]
 
@@ -91,7 +92,7 @@ def led_anew(trio: Any, group: int, node: Any) -> None:
     leader = trio.leader(group)
     other = next(one for one in trio.live() if one not in (leader, node))
     leader.group(group).node.transfer_leadership(other.group(group).voter)
-    leader.group(group).advance()
+    leader.group(group).process_ready()
     trio.until(lambda: other.group(group).leads, "it was not handed over")
 
 
@@ -116,7 +117,7 @@ def test_a_record_that_cannot_be_applied_stops_the_replica_alone(trio: Any, prod
     with pytest.raises(Unavailable, match="has stopped"):
         here.propose(Payload(Kind.CONTROL, (b"",), 0))
     refused: list[Any] = []
-    here.read(refused.append)
+    here.read(SimpleNamespace(readable=refused.append))
     assert isinstance(refused[0], Unavailable)
     # It says nothing to anybody any more, whatever it is told.
     term = here.node.term
@@ -190,7 +191,7 @@ def test_a_replica_that_stopped_stops_again_at_the_next_start(trio: Any) -> None
 def saves(node: Any) -> bool:
     """Ask for a checkpoint; return whether one is being saved then."""
     node.shard.writers[0].checkpoint()
-    effects = node.shard.settle()
+    effects = node.shard.run_deferred()
     node.do(effects)
     return any(isinstance(one, ef.SaveCheckpoint) for one in effects)
 

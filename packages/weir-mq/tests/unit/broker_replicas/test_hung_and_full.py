@@ -114,7 +114,7 @@ def test_a_promise_about_stamps_outlives_its_leader(trio: Any, produce: Any) -> 
     assert trio.answer(old, m.Positions(address, asked)).end == 3
     new = next(node for node in trio.live() if node is not old)
     old.group(group).node.transfer_leadership(new.group(group).voter)
-    old.group(group).advance()
+    old.group(group).process_ready()
     trio.until(lambda: new.group(group).machine.leads)
     confirm = trio.answer(new, produce(info, grant, 3, b"late"))
     assert (confirm.offset, confirm.stamp >= asked) == (3, True)

@@ -38,7 +38,7 @@ TO, SENDER = voter_of(1), voter_of(2)
 def told(trio: Any, data: bytes) -> list[str]:
     """Give node 1 a frame as node 2's; return why it ended the link, if it did."""
     frames = LinkStream().receive(data)
-    effects = trio[1].shard.take(ev.PeerSent(place_of(2, 0), frames))
+    effects = trio[1].shard.step(ev.PeerSent(place_of(2, 0), frames))
     ended = [one.reason for one in effects if isinstance(one, ef.EndLink)]
     trio[1].do([one for one in effects if not isinstance(one, ef.EndLink)])
     return ended

@@ -167,7 +167,7 @@ def test_who_belongs_to_a_group_may_be_what_rotted(trio: Any, produce: Any) -> N
     values = fill(trio, produce, info, grant, 0, 5)
     leader = trio.leader(group).group(group)
     leader.node.change(Change(add_learners=(voter_of(9, 0),)))  # it is sent away again at once
-    leader.advance()
+    leader.process_ready()
     trio.run(1_000)
     values += fill(trio, produce, info, grant, 5, 5)
     trio.same_everywhere(group)

@@ -215,7 +215,7 @@ def test_who_lacks_old_messages_leads_no_longer_than_it_must(trio: Any, produce:
             break
         heir = trio.leader(group).group(group)
         heir.node.transfer_leadership(first.group(group).voter)
-        heir.advance()
+        heir.process_ready()
         trio.run(100)
     trio.until(lambda: others[0].group(group).machine.leads, "it did not hand over")
     trio.run(5_000)

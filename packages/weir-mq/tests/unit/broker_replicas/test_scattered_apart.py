@@ -35,7 +35,7 @@ def test_who_was_cut_off_behind_its_prepare_decides_as_all_do(trio: Any, is_told
         told: list[Any] = []
         node = leaders[group]
         ask_part(node.shard, request, told.append)
-        node.do(node.shard.settle())
+        node.do(node.shard.run_deferred())
         return trio.until(lambda: told)[0]
 
     for group in groups:

@@ -113,7 +113,7 @@ def test_a_crowd_goes_to_another_shard_in_one_frame(node: Any) -> None:
     one = node.all[here]
     arrivals = [said(n, device.publish(1, b"v", 0)) for n in range(100, 130)]
     one.raw.update((arrival.session, b"") for arrival in arrivals)
-    effects = one.shard.take(ev.Arrived(arrivals))
+    effects = one.shard.step(ev.Arrived(arrivals))
     (passed,) = [effect for effect in effects if isinstance(effect, ef.Pass)]
     assert passed.charged == len(b"".join(passed.buffers))
     one.do(effects)
@@ -243,14 +243,14 @@ def test_who_is_let_go_or_left_by_a_shard_that_stops_hears_its_welcome(node: Any
     one = node.all[info.addresses[0].shard]
     one.raw.update({100: b"", 101: b"", 102: b""})
     one.handle(ev.Arrived([said(n, device.publish(1, b"v", 0)) for n in (100, 101)]))
-    welcomed, hung_up = one.shard.take(ev.LetGo(100, "it breaks its dialect"))
+    welcomed, hung_up = one.shard.step(ev.LetGo(100, "it breaks its dialect"))
     assert codes(b"".join(welcomed.buffers)) == [(HELLO, 0)]
     assert hung_up == ef.Hangup(100, "it breaks its dialect")
     assert one.raw[101] == b""
-    one.do(one.shard.take(ev.Stopping()))
+    one.do(one.shard.step(ev.Stopping()))
     assert codes(one.raw[101]) == [(HELLO, 0)]
-    one.do(one.shard.take(ev.Arrived([said(102, device.publish(1, b"v", 0))])))
-    one.do(one.shard.take(ev.Ticked()))
+    one.do(one.shard.step(ev.Arrived([said(102, device.publish(1, b"v", 0))])))
+    one.do(one.shard.step(ev.Ticked()))
     assert codes(one.raw[102])[0] == (HELLO, 0), "none waits any more"
 
 
@@ -265,7 +265,7 @@ def test_a_crowd_goes_on_under_the_name_of_who_let_it_in_and_not_for_another_nod
 ) -> None:
     info = node.answer(0, m.CreateTopic("locks", 1))
     one = node.all[(info.addresses[0].shard + 1) % 3]
-    frames = passed(one.shard.take(ev.Arrived([said(100, device.publish(1, b"v", 0))], "ada")))
+    frames = passed(one.shard.step(ev.Arrived([said(100, device.publish(1, b"v", 0))], "ada")))
     assert [(frame.kind, frame.body[0]) for frame in frames] == [(Kind.ARRIVALS, "ada")]
     passing = one.shard._neighbours.passing
     passing.opened(place_of(2, 0))
@@ -294,7 +294,7 @@ def test_a_large_crowd_goes_on_one_by_one(node: Any) -> None:
     info = node.answer(0, m.CreateTopic("locks", 1))
     one = node.all[(info.addresses[0].shard + 1) % 3]
     arrivals = [said(n, device.publish(1, bytes(60_000), 0)) for n in range(100, 105)]
-    frames = passed(one.shard.take(ev.Arrived(arrivals)))
+    frames = passed(one.shard.step(ev.Arrived(arrivals)))
     assert [frame.kind for frame in frames] == [Kind.OPENED, Kind.DEVICE, Kind.DEVICE] * 5
 
 

@@ -1,4 +1,4 @@
-"""When a shard takes events, and when it settles: the same for every host."""
+"""When a shard takes events, and when it does what is deferred: the same for every host."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ SETTLED: list[ef.Effect] = [ef.HoldReads(True)]
 
 
 class Noting:
-    """A shard that notes what it takes and when it settles, and has an effect for either."""
+    """A shard that notes what it takes and does, and has an effect for either."""
 
     def __init__(self) -> None:
         self.budget = Budget(100)
         self.heard: list[Any] = []
 
-    def take(self, *events: ev.Event) -> list[ef.Effect]:
+    def step(self, *events: ev.Event) -> list[ef.Effect]:
         self.heard.append(events)
         return [ef.Stopped()]
 
-    def settle(self) -> list[ef.Effect]:
+    def run_deferred(self) -> list[ef.Effect]:
         self.heard.append("settled")
         return SETTLED
 
@@ -103,7 +103,7 @@ def test_one_settling_behind_a_turn_is_enough() -> None:
         queue.take()
         found.append(queue.follow())
     assert found == [None, [], []]
-    assert queue.settle() == SETTLED
+    assert queue.run_deferred() == SETTLED
     queue.put(FLUSHED)
     queue.take()
     assert queue.follow() is None
@@ -181,7 +181,7 @@ def test_a_closed_feed_takes_nothing_any_more() -> None:
     queue.release()
     assert queue.waits
     assert not queue.events
-    assert queue.settle() == []
+    assert queue.run_deferred() == []
     assert shard.heard == [(FLUSHED,)]
 
 

@@ -55,13 +55,13 @@ class Noting:
     def start(self) -> list[ef.Effect]:
         return [ef.Connect(2, "host", 1)]
 
-    def take(self, *events: ev.Event) -> list[ef.Effect]:
+    def step(self, *events: ev.Event) -> list[ef.Effect]:
         self.turn.append(events)
         if self.breaks:
             raise KeyError("planted")
         return [ef.Stopped(), ef.Connect(3, "host", 1)] if events == (ev.Stopping(),) else []
 
-    def settle(self) -> list[ef.Effect]:
+    def run_deferred(self) -> list[ef.Effect]:
         self.turn.append("settled")
         return []
 

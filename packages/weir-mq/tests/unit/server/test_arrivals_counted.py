@@ -23,10 +23,10 @@ class Noting:
     def __init__(self) -> None:
         self.budget = Budget(1 << 20)
 
-    def take(self, *events: Any) -> list[ef.Effect]:
+    def step(self, *events: Any) -> list[ef.Effect]:
         return []
 
-    def settle(self) -> list[ef.Effect]:
+    def run_deferred(self) -> list[ef.Effect]:
         return []
 
 

@@ -43,20 +43,20 @@ class Noting:
         self.heard: list[Any] = []
         self.said: list[ef.Effect] = []
 
-    def take(self, *events: Any) -> list[ef.Effect]:
+    def step(self, *events: Any) -> list[ef.Effect]:
         self.heard += events
         said, self.said = self.said, []
         return said
 
-    def settle(self) -> list[ef.Effect]:
+    def run_deferred(self) -> list[ef.Effect]:
         return []
 
 
 def test_what_is_gathered_is_fed_in_order_and_settled_once() -> None:
     class Counting(Noting):
-        def take(self, *events: Any) -> list[ef.Effect]:
+        def step(self, *events: Any) -> list[ef.Effect]:
             self.heard.append(len(events))
-            return super().take(*events)
+            return super().step(*events)
 
     async def body() -> None:
         shard = Counting()
@@ -132,7 +132,7 @@ def test_a_log_rests_behind_a_flush_of_a_crowd_and_behind_no_other() -> None:
 class Settling(Noting):
     """Notes when it is settled, too; it is held above three quarters."""
 
-    def settle(self) -> list[ef.Effect]:
+    def run_deferred(self) -> list[ef.Effect]:
         self.heard.append("settled")
         return [ef.HoldReads(True)] if self.budget.used > 75 else []
 

@@ -118,7 +118,7 @@ def test_what_broke_the_node_is_raised_in_the_end(monkeypatch: pytest.MonkeyPatc
         raise ZeroDivisionError("planted")
 
     node = testing.node().start()
-    monkeypatch.setattr("weir.broker.shard.Shard.take", broken)
+    monkeypatch.setattr("weir.broker.shard.Shard.step", broken)
     node.advance(1)
     with pytest.raises(ZeroDivisionError, match="planted"):
         node.close()

@@ -3,7 +3,7 @@
 @mutant(seed=3, breaks={"Durable"})
 def acks_come_early(patch: Patch) -> None:
     '''What rule is gone, and where it is written.'''
-    patch.setattr(Writer, "advance", ...)
+    patch.setattr(Writer, "start_work", ...)
 
 @bug(breaks={"Live"})                          # no seed is kept: `weir sim power` plays it
 def a_hold_is_never_released(patch: Patch) -> None:

@@ -14,7 +14,7 @@ leader cannot be asked, or does not answer, what is not in the copy is not known
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -55,6 +55,17 @@ class _Round:
         self.thens = thens
         self.until_ms = until_ms
         self.index: int | None = None
+
+
+class _LedRound(NamedTuple):
+    """A round that asks no other shard, for the replica here leads."""
+
+    view: Current
+    begun: _Round
+
+    def readable(self, error: Refused | None) -> None:
+        """It still leads, or does not."""
+        self.view.led(self.begun, error)
 
 
 class Current:
@@ -160,11 +171,12 @@ class Current:
             except Refused:
                 self._end(False)
         elif self._registry.ready:
-            group.read(lambda error: self._led(begun, error))
+            group.read(_LedRound(self, begun))
         else:
             self._end(False)
 
-    def _led(self, begun: _Round, error: Refused | None) -> None:
+    def led(self, begun: _Round, error: Refused | None) -> None:
+        """The replica here, which leads, is current; or an `error` says why that is unknown."""
         group = self._registry.group
         if self._round is not begun or group is None:
             return

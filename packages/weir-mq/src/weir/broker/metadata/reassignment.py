@@ -124,7 +124,7 @@ class Led(Protocol):
     def leads(self) -> bool:
         """Whether this node leads the group."""
 
-    def advance(self) -> None:
+    def process_ready(self) -> None:
         """Go on, for the node was told something."""
 
 
@@ -260,7 +260,7 @@ def take(group: Led, step: Change | Transfer) -> bool:
             group.node.change(step)
     except (raft.NotLeader, raft.NotReady, raft.Overloaded, Refused):
         return False
-    group.advance()
+    group.process_ready()
     return True
 
 

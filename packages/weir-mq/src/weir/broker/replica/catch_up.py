@@ -56,7 +56,7 @@ class Served(Protocol):
     id: int
     node: raft.Node
 
-    def advance(self) -> None:
+    def process_ready(self) -> None:
         """Do what the node has ready."""
 
 
@@ -92,7 +92,7 @@ class Slots:
         self._line.pop(group, None)
         self.done(group)
 
-    def tick(self) -> None:
+    def free_overdue(self) -> None:
         """Free the slots of those who were sent something and never answered."""
         if not (self._held or self._line):
             return
@@ -178,7 +178,7 @@ class CatchUp:
             # The state that came of it is whole: a snapshot of that may do instead.
             self._checkpoints.checkpoint()
         self._group.node.loaded(load.number, entries)
-        self._group.advance()
+        self._group.process_ready()
 
     def snapshot(self, voter: int, state: raft.Snapshot) -> None:
         """Send the state; the member is sent all entries too that lie in the log.
@@ -200,7 +200,7 @@ class CatchUp:
             return  # what comes behind it is gone by now: a newer one will do
         snapshot = replace(state, data=found[0], base_index=index, base_term=term)
         self._group.node.send_snapshot(voter, snapshot)
-        self._group.advance()
+        self._group.process_ready()
 
 
 class Incoming:

@@ -18,7 +18,7 @@ from weir.broker.replica.catch_up import CatchUp, Checkpoints, Incoming, Slots
 from weir.broker.replica.findings import Findings, ReplicaStopped
 from weir.broker.replica.raft_storage import LogStorage, stage
 from weir.broker.replica.refusals import ReplicaHalt, elsewhere, refusal_of
-from weir.broker.replica.requests import Rounds, Then
+from weir.broker.replica.requests import Reader, Rounds
 from weir.broker.runtime.reads import Pause, Reads
 from weir.codec.fields import Buffer
 from weir.errors import Damaged, NotLeader, Refused, Unavailable
@@ -87,8 +87,8 @@ class GroupContext(NamedTuple):
 class Group:
     """Moves one group forward: proposals into the log, committed entries into the machine."""
 
-    __slots__ = ("_advancing", "_awaited", "_configuration", "_findings", "_halt", "_incoming",
-                 "_is_paused", "_reads", "_replicas", "_rounds", "_supply", "cut_off", "damage",
+    __slots__ = ("_awaited", "_configuration", "_findings", "_halt", "_incoming", "_is_paused",
+                 "_is_processing", "_reads", "_replicas", "_rounds", "_supply", "cut_off", "damage",
                  "id", "is_over", "is_placed_elsewhere", "log", "machine", "node", "overheard",
                  "past", "voter")  # fmt: skip
 
@@ -127,7 +127,7 @@ class Group:
         self._rounds = Rounds()
         #: The last entry of which the machine is told that the own disk has it; 0 for none.
         self._awaited = 0
-        self._advancing = self._is_paused = False
+        self._is_processing = self._is_paused = False
         self._incoming = Incoming(past.log, context.reads)
         #: Why it stopped since it was opened, if it did.
         self._halt: ReplicaHalt | None = None
@@ -149,7 +149,7 @@ class Group:
         if self.damage is None:
             if campaign:
                 self.node.campaign()
-            self.advance()
+            self.process_ready()
 
     @property
     def leads(self) -> bool:
@@ -275,17 +275,17 @@ class Group:
             index = self.node.propose(payload, payload.size)
         except (raft.NotLeader, raft.NotReady, raft.Overloaded) as error:
             raise refusal_of(error) from None
-        self.advance()
+        self.process_ready()
         return index
 
-    def read(self, then: Then) -> None:
-        """Tell `then` when what is applied here holds all that was confirmed to anybody by now, or
-        why that will not be: at once where no other node could know better.
+    def read(self, reader: Reader) -> None:
+        """Tell `reader` when what is applied here holds all that was confirmed to anybody by now,
+        or why that will not be: at once where no other node could know better.
         """
         if self._halt is not None:
-            then(Unavailable(str(self._halt)))
-        elif self._rounds.begin(self.node, then):
-            self.advance()
+            reader.readable(Unavailable(str(self._halt)))
+        elif self._rounds.begin(self.node, reader):
+            self.process_ready()
 
     def report_durable(self, index: int) -> None:
         """Tell the machine once this node's own disk has an entry that it proposed just now; never,
@@ -306,7 +306,7 @@ class Group:
     def persisted(self, ready: int) -> None:
         """Take note that a Ready is durable; apply what is committed by it."""
         self.node.persisted(ready)
-        self.advance()
+        self.process_ready()
         if self._awaited:
             durable = self.node.durable_index
             if durable >= self._awaited:
@@ -351,18 +351,18 @@ class Group:
         self.node.step(message)
         if isinstance(message, raft.AppendReply) and not message.rejected:
             self._supply.acknowledged(message.sender, message.index)
-        self.advance()
+        self.process_ready()
 
-    def advance(self) -> None:
+    def process_ready(self) -> None:
         """Stage and apply all that Raft has ready.
 
         A machine may propose while it applies: the loop that is running takes that up, for a
         second one inside it could apply later entries before earlier ones.
         """
         node = self.node
-        if not node.touched or self._advancing or self.is_over:
+        if not node.touched or self._is_processing or self.is_over:
             return
-        self._advancing, room = True, _AT_ONCE_BYTES
+        self._is_processing, room = True, _AT_ONCE_BYTES
         try:
             while self._halt is None and node.touched and (ready := node.take()) is not None:
                 self._do(ready)
@@ -371,7 +371,7 @@ class Group:
                     if room <= 0:  # whoever was away may have an hour to apply
                         return self._pause()
         finally:
-            self._advancing = False
+            self._is_processing = False
 
     def _pause(self) -> None:
         """Let other events have their turn first; any that concerns this group may go on, too."""
@@ -381,7 +381,7 @@ class Group:
 
     def _pause_over(self, _: Sequence[Buffer], failure: Refused | None) -> None:
         self._is_paused = False
-        self.advance()
+        self.process_ready()
 
     def _do(self, ready: raft.Ready) -> None:
         if ready.lost_leadership:

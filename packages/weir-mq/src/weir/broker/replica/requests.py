@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import weir_raft as raft
 from weir.broker.replica.refusals import refusal_of
@@ -17,8 +17,15 @@ from weir.errors import NotLeader, Refused
 
 Proposed = TypeVar("Proposed")
 BarrierWaiter = TypeVar("BarrierWaiter")
-#: Told None when the read may be served, or why not.
-Then = Callable[[Refused | None], None]
+
+
+class Reader(Protocol):
+    """Who waits until a group may be read."""
+
+    def readable(self, error: Refused | None, /) -> None:
+        """What is applied here holds all that was confirmed to anybody when this was asked for; or
+        an `error` says why that will not be.
+        """
 
 
 class Proposals(Generic[Proposed, BarrierWaiter]):
@@ -67,46 +74,46 @@ class Rounds:
     def __init__(self) -> None:
         """Begin with none."""
         self._next = 1
-        self._asked: dict[int, Then] = {}
+        self._asked: dict[int, Reader] = {}
         #: Reads whose round is over, and the entry that each waits for. Indices rise, for rounds
         #: end in the order in which they began.
-        self.confirmed: deque[tuple[int, Then]] = deque()
+        self.confirmed: deque[tuple[int, Reader]] = deque()
 
-    def begin(self, node: raft.Node, then: Then) -> bool:
+    def begin(self, node: raft.Node, reader: Reader) -> bool:
         """Ask for a round, or answer at once where no other node could know better; return whether
         the node has something to send.
         """
         known = node.configuration
         if node.role is raft.Role.LEADER and known.voters == (node.leader,) and not known.outgoing:
-            then(None)
+            reader.readable(None)
             return False
         context, self._next = self._next, self._next + 1
-        self._asked[context] = then
+        self._asked[context] = reader
         try:
             node.read_index(context)
         except (raft.NotLeader, raft.NotReady) as error:
             del self._asked[context]
-            then(refusal_of(error))
+            reader.readable(refusal_of(error))
             return False
         return True
 
     def confirm(self, read: raft.ReadState) -> None:
         """A round is over."""
-        then = self._asked.pop(read.context, None)
-        if then is not None:
-            self.confirmed.append((read.index, then))
+        reader = self._asked.pop(read.context, None)
+        if reader is not None:
+            self.confirmed.append((read.index, reader))
 
     def applied(self, index: int) -> None:
         """Serve what may be served once entry `index` is applied."""
         while self.confirmed and self.confirmed[0][0] <= index:
-            self.confirmed.popleft()[1](None)
+            self.confirmed.popleft()[1].readable(None)
 
     def lose(self, error: NotLeader) -> None:
         """This node leads no more: whoever leads next must be asked."""
         asked, self._asked = self._asked, {}
         confirmed, self.confirmed = self.confirmed, deque()
-        for then in (*(then for _, then in confirmed), *asked.values()):
-            then(error)
+        for reader in (*(reader for _, reader in confirmed), *asked.values()):
+            reader.readable(error)
 
 
 class Readable(Protocol):
@@ -116,8 +123,26 @@ class Readable(Protocol):
     def is_read_as_it_lies(self) -> bool:
         """Whether it is damaged, and nobody else has it."""
 
-    def read(self, then: Then) -> None:
-        """Tell `then` once what is applied here holds all that was confirmed by now."""
+    def read(self, reader: Reader) -> None:
+        """Tell `reader` once what is applied here holds all that was confirmed by now."""
+
+
+class _Assured(NamedTuple):
+    """A caller that is answered once it is sure that no other node has led since."""
+
+    outbox: Outbox
+    caller: Caller
+    #: A function, for each kind of request has an answer of its own, which is made only then.
+    tell: Callable[[], None]
+
+    def readable(self, error: Refused | None) -> None:
+        """Answer, or refuse."""
+        try:
+            if error is not None:
+                raise error
+            self.tell()
+        except Refused as refused:
+            self.outbox.refuse(self.caller, refused)
 
 
 def assured(group: Readable, outbox: Outbox, caller: Caller, tell: Callable[[], None]) -> None:
@@ -126,16 +151,7 @@ def assured(group: Readable, outbox: Outbox, caller: Caller, tell: Callable[[], 
     What nobody else has of a damaged group is read as it lies. A grant needs no such round: its
     messages leave when its entry is committed.
     """
-
-    def then(error: Refused | None) -> None:
-        try:
-            if error is not None:
-                raise error
-            tell()
-        except Refused as refused:
-            outbox.refuse(caller, refused)
-
     if group.is_read_as_it_lies:
         tell()
     else:
-        group.read(then)
+        group.read(_Assured(outbox, caller, tell))

@@ -202,10 +202,10 @@ class Writer:
         """Cut this partition's next entry when the time comes."""
         self._dirty[partition.group.id] = partition
 
-    def advance(self) -> None:
+    def start_work(self) -> None:
         """Start the next flush, and what the log may need besides."""
         if self._dirty or self.log.staged is not None:
-            self.flush()
+            self.start_flush()
         if self._tends:
             self._tends = False
             self._start_chore(self.log.next_chore)
@@ -214,7 +214,7 @@ class Writer:
             if not self._full:
                 self._ask_for_spare()
 
-    def flush(self) -> None:
+    def start_flush(self) -> None:
         """Start the next flush, if none is in flight and there is something to write."""
         if self._in_flight or self._rests:
             return
@@ -320,7 +320,7 @@ class Writer:
                 self.scrubber.mended(piece.stored.place)
             self._findings.append(MendDone(piece, self.log.reader.mended(piece) and is_sound))
 
-    def tick(self) -> None:
+    def work_by_time(self) -> None:
         """Write an idle mark after a quiet moment, and a checkpoint after much or long, or where it
         frees segments.
         """

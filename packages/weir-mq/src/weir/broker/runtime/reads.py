@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from weir.broker.api.effects import StartRead, Work
 from weir.broker.api.events import ReadDone
@@ -43,10 +44,19 @@ class Pause:
         return ()
 
 
+class _Started(NamedTuple):
+    """A reading, and who is told what it came to: by a function, for any room may read, and what it
+    makes of bytes, a grant or a snapshot, is its own.
+    """
+
+    work: Work
+    then: Then
+
+
 class Reads:
     """Hands readings to the host and the answers back; charges the bytes meanwhile."""
 
-    __slots__ = ("_budget", "_next", "_outbox", "_waiting", "queue")
+    __slots__ = ("_budget", "_next", "_outbox", "_under_way", "queue")
 
     def __init__(self, outbox: Outbox, budget: Budget) -> None:
         """Begin with none."""
@@ -54,8 +64,8 @@ class Reads:
         self._budget = budget
         self._next = 1
         #: Readings that wait for room.
-        self.queue: deque[tuple[Work, Then]] = deque()
-        self._waiting: dict[int, tuple[Work, Then]] = {}
+        self.queue: deque[_Started] = deque()
+        self._under_way: dict[int, _Started] = {}
 
     def start(self, reading: Work, then: Then, at_once: bool = False) -> None:
         """Call `then` with the payloads: now if they are cached, else after the host's read.
@@ -69,30 +79,31 @@ class Reads:
             return
         reading.pin()
         if at_once:
-            self._start(reading, then)
+            self._start(_Started(reading, then))
             return
-        self.queue.append((reading, then))
-        self.advance()
+        self.queue.append(_Started(reading, then))
+        self.start_waiting()
 
-    def advance(self) -> None:
+    def start_waiting(self) -> None:
         """Start the readings that wait, in turn, as far as the budget has room."""
-        while self.queue and self._budget.has_room(self.queue[0][0].size):
-            self._start(*self.queue.popleft())
+        while self.queue and self._budget.has_room(self.queue[0].work.size):
+            self._start(self.queue.popleft())
 
-    def _start(self, reading: Work, then: Then) -> None:
+    def _start(self, started: _Started) -> None:
+        reading = started.work
         self._outbox.counts.reads_disk += reading.size > 0  # else it asks no disk
         self._budget.take(reading.size)
         ticket, self._next = self._next, self._next + 1
-        self._waiting[ticket] = (reading, then)
+        self._under_way[ticket] = started
         self._outbox.put(StartRead(reading.log, ticket, reading))
 
     def under_way(self, ticket: int) -> Work:
         """Return what the host reads under a number."""
-        return self._waiting[ticket][0]
+        return self._under_way[ticket].work
 
     def done(self, event: ReadDone, comes: bool = False) -> None:
         """Pass on what the host read. What is damaged `comes` from other nodes, or does not."""
-        reading, then = self._waiting.pop(event.ticket)
+        reading, then = self._under_way.pop(event.ticket)
         reading.release()
         self._budget.release(reading.size)
         failure = _refusal(event)

@@ -191,7 +191,7 @@ class FakeGroup:
     def changing(self) -> None:
         """It has promised nothing to anybody."""
 
-    def advance(self) -> None:
+    def process_ready(self) -> None:
         """There is nothing to go on with."""
 
 

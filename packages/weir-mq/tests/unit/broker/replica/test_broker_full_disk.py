@@ -169,12 +169,12 @@ def test_a_stop_waits_for_what_waits_for_a_spare(time: Any) -> None:
     writer = Writer(0, Opened(found.log, found.groups), outbox, time, Findings())
     for index in range(1, 6):
         found.log.append(Record(9, 1, index, Kind.NOOP, (b"x" * 900,), 900))
-    writer.advance()
+    writer.start_work()
     assert outbox.take() == [ef.MakeSpare(0, spare)]
     assert not writer.idle
     assert found.log.filled == 1.0, "who zeroes it must not take its time"
     writer.spare_made(ev.SpareMade(0, spare))
-    writer.advance()
+    writer.start_work()
     assert [type(effect) for effect in outbox.take()] == [ef.StartFlush, ef.MakeSpare]
 
 
@@ -195,17 +195,17 @@ def saves(outbox: Outbox) -> int:
 def test_a_failed_checkpoint_is_tried_again_after_a_pause(writer: Any, time: Any) -> None:
     writer, outbox = writer
     writer.log.append(Record(9, 1, 1, Kind.NOOP, (b"x" * 900,), 900))
-    writer.tick()
+    writer.work_by_time()
     assert saves(outbox) == 1
     writer.saved(False)
-    writer.tick()
+    writer.work_by_time()
     assert saves(outbox) == 0, "not at once"
     time.pass_ms(CHECKPOINT_RETRY_MS)
-    writer.tick()
+    writer.work_by_time()
     assert saves(outbox) == 1, "nothing was saved, so all of the log is still to be covered"
     writer.saved(True)
     time.pass_ms(CHECKPOINT_RETRY_MS)
-    writer.tick()
+    writer.work_by_time()
     assert saves(outbox) == 0
 
 
@@ -218,20 +218,20 @@ def test_many_small_frames_are_worth_a_checkpoint(
     outbox = Outbox(Budget())
     writer = Writer(0, Opened(found.log, found.groups), outbox, time, Findings())
     for index in range(1, 22):
-        writer.tick()
+        writer.work_by_time()
         assert saves(outbox) == 0
         writer.log.append(Record(9, 1, index, Kind.NOOP, (b"x",), 1))
-    writer.tick()
+    writer.work_by_time()
     assert saves(outbox) == 1
     writer.saved(True)
-    writer.tick()
+    writer.work_by_time()
     assert saves(outbox) == 0
 
 
 def test_a_stop_does_not_insist_on_a_checkpoint(writer: Any) -> None:
     writer, outbox = writer
     writer.log.append(Record(9, 1, 1, Kind.NOOP, (b"x" * 900,), 900))
-    writer.advance()
+    writer.start_work()
     (started,) = outbox.take()
     writer.flushed(started.flush)
     assert not writer.clean

@@ -63,8 +63,8 @@ def test_who_is_gone_leaves_the_line(slots: Slots, went: list[int]) -> None:
 
 def test_a_slot_is_free_though_nobody_answers(slots: Slots, went: list[int], time: Any) -> None:
     time.pass_ms(1_999)
-    slots.tick()
+    slots.free_overdue()
     assert went == [*range(SLOTS)]
     time.pass_ms(1)
-    slots.tick()
+    slots.free_overdue()
     assert went == [*range(SLOTS + 2)]

@@ -32,7 +32,7 @@ class Still:
     def node(self) -> Still:
         return self
 
-    def advance(self) -> None:
+    def process_ready(self) -> None:
         """It was given entries."""
 
     def checkpoint(self) -> None:

@@ -38,12 +38,12 @@ class Noting:
     def start(self) -> list[ef.Effect]:
         return []
 
-    def take(self, *events: Any) -> list[ef.Effect]:
+    def step(self, *events: Any) -> list[ef.Effect]:
         self.heard += [event for event in events if not isinstance(event, ev.Ticked)]
         self.news.set()
         return []
 
-    def settle(self) -> list[ef.Effect]:
+    def run_deferred(self) -> list[ef.Effect]:
         return []
 
     def passed_on(self, shard: int, size: int) -> None:

@@ -239,7 +239,7 @@ def test_a_shard_that_broke_links_no_more(
         async with running(own(1), own(2)) as (one, two):
             two.connect(one)
             await two.until(ev.LinkOpened)
-            monkeypatch.setattr(one.shard, "take", None)
+            monkeypatch.setattr(one.shard, "step", None)
             two.send(place_of(1, 0), True, b"vote")
             await two.until(ev.LinkClosed)
             assert one.driver._broken.exception() is not None

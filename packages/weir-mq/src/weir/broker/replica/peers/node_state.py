@@ -49,13 +49,13 @@ class Clocks:
     `monotonic_ms` is the own clock that never jumps.
     """
 
-    __slots__ = ("_at", "_heard", "_looked", "_node", "differ", "monotonic_ms", "own_ms")
+    __slots__ = ("_at", "_heard", "_looked", "_node", "_time", "differ", "monotonic_ms")
 
     def __init__(self, node: int, time: Time) -> None:
         """Be `node`, which has heard of nobody yet."""
+        self._time = time
+        #: The host's own function: each event asks for the time, and nothing is added to it here.
         self.monotonic_ms: Callable[[], int] = time.monotonic_ms
-        #: What the own wall clock says, right or wrong.
-        self.own_ms: Callable[[], int] = time.wall_ms
         self._node = node
         #: By node, by how much its wall clock lay before the own clock that never jumps.
         self._heard: dict[int, deque[int]] = {}
@@ -66,9 +66,13 @@ class Clocks:
         self.differ = False
         self._looked = self._own()
 
+    def own_ms(self) -> int:
+        """Return what the own wall clock says, right or wrong."""
+        return self._time.wall_ms()
+
     def wall_ms(self) -> int:
         """Milliseconds since 1970, by the median of all clocks where the own one is far from it."""
-        wall = self.own_ms()
+        wall = self._time.wall_ms()
         if not self.differ and abs(wall - self.monotonic_ms() - self._looked) <= _SET_MS:
             return wall  # as nearly always
         return wall - self._astray_at(wall)
@@ -76,7 +80,7 @@ class Clocks:
     @property
     def astray_ms(self) -> int:
         """By how much the own wall clock lies ahead of `wall_ms`; 0 where it is not far from it."""
-        return self._astray_at(self.own_ms())
+        return self._astray_at(self._time.wall_ms())
 
     def _astray_at(self, wall: int) -> int:
         if not self.differ:
@@ -95,7 +99,7 @@ class Clocks:
     def look(self) -> None:
         """See whether all clocks agree; called so often that a clock that was set is noticed."""
         now = self.monotonic_ms()
-        self._looked = self.own_ms() - now
+        self._looked = self._time.wall_ms() - now
         if not self._at:
             self.differ = False
             return
@@ -133,7 +137,7 @@ class Clocks:
         return max(heard) if heard else None
 
     def _own(self) -> int:
-        return self.own_ms() - self.monotonic_ms()
+        return self._time.wall_ms() - self.monotonic_ms()
 
 
 def _nodes(group: Voting) -> list[int]:

@@ -142,7 +142,7 @@ class Refill:
             return False
         return lack.gained_ms is None or self._time.monotonic_ms() - lack.gained_ms < HOPE_MS
 
-    def tick(self) -> None:
+    def ask_again(self) -> None:
         """Ask for what is missing, if it is time."""
         if not self._lacks:
             return

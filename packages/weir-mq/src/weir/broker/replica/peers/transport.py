@@ -151,7 +151,7 @@ class Peers:
             case LinkClosed(place):
                 self._links.closed(place)
                 self._multi.link_down(place)
-        self._serve()
+        self._process_active()
 
     def send(self, group: int, messages: Sequence[raft.Message]) -> None:
         """Send messages to the replicas that they name."""
@@ -179,7 +179,7 @@ class Peers:
             except BadMessage:
                 self._outbox.counts.bad_frames += 1
         if of_all:  # whom a message to one group concerned has been served with it
-            self._serve()
+            self._process_active()
 
     def _end(self, place: int, reason: str) -> None:
         self._outbox.counts.bad_frames += 1
@@ -256,8 +256,8 @@ class Peers:
         elapsed, self._ticked = now - self._ticked, now
         self.late_ms = now + self._election_ms
         self._fence_max = 0
-        self._slots.tick()
-        self._refill.tick()
+        self._slots.free_overdue()
+        self._refill.ask_again()
         self._time.look()
         needs = bool(self._disks.needed_bytes)
         # At once, for the little room that is left goes quickly.
@@ -268,7 +268,7 @@ class Peers:
                 self._tell_time(place)
         if elapsed > 0:
             self._multi.tick(elapsed)
-            self._serve()
+            self._process_active()
 
     def send_beats(self) -> None:
         """Send the beats that are due, after all that was said to groups one by one."""
@@ -284,9 +284,9 @@ class Peers:
             full = pack_link(FullTold(self._disks.needed_bytes))
             self._outbox.put(SendToPeer(place, True, full))
 
-    def _serve(self) -> None:
+    def _process_active(self) -> None:
         for id in self._multi.take_active():
-            self._groups[id].advance()
+            self._groups[id].process_ready()
 
 
 def _check_level(message: raft.Message, level: int) -> None:
