@@ -155,11 +155,15 @@ def pure_nodes(root: Path) -> Iterator[tuple[str, ast.AST]]:
             yield name, node
 
 
+#: What lets a shard take events, or do what is deferred.
+TURNS = {"handle", "step", "take", "follow", "run_deferred"}
+
+
 def shards_fed_by_hand(root: Path) -> Iterator[str]:
     for name, node in source_nodes(root):
         if not name.startswith((LAB, *(f"{WEIR}{host}/" for host in HOSTS))):
             continue
-        if isinstance(node, ast.Attribute) and node.attr in {"handle", "step", "take", "follow", "run_deferred"}:
+        if isinstance(node, ast.Attribute) and node.attr in TURNS:
             owner = node.value
             of = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
             if (of := of.strip("_")) in {"shard", "feed"}:
