@@ -134,7 +134,7 @@ def recover(disk: Disk, settings: Settings, durable: int = 0) -> Recovered:
     # Their blocks stay ours on a disk that is full by now; the host zeroes them off the loop.
     whole = (name for name in sorted(files.rest) if disk.size(name) == settings.segment_bytes)
     kept = list(islice(whole, settings.spares))
-    _settle(disk, files.row, [name for name in files.rest if name not in kept], scan)
+    _make_durable(disk, files.row, [name for name in files.rest if name not in kept], scan)
     _remove_orphans(disk, (*scan.live, *(one.segment for one in copies.segments)))
     there = set(disk.names())
     used = (*scan.live, *(one.segment for one in copies.segments))
@@ -333,7 +333,7 @@ def _remove_orphans(disk: Disk, live: Iterable[Segment]) -> None:
             disk.remove(name)
 
 
-def _settle(disk: Disk, row: list[Segment], rest: list[str], scan: Scan) -> None:
+def _make_durable(disk: Disk, row: list[Segment], rest: list[str], scan: Scan) -> None:
     """Make the disk hold exactly what the scan believed, whatever a cache says."""
     live = {segment.name for segment in scan.live}
     # The latest first, so that a power cut in between leaves no hole in the row.

@@ -96,7 +96,7 @@ def test_a_delay_ends_by_the_time_where_a_new_leader_stamps_ahead_of_it(
     first.group(group).node.transfer_leadership(leader.group(group).voter)
     first.group(group).process_ready()
     trio.until(lambda: trio.leader(group) is leader)
-    clock = leader.group(group).machine.leading.intake.clock
+    clock = leader.group(group).machine.leading.appender.clock
     assert trio.clock.wall < due_ms
     assert milliseconds_of(clock.last) > due_ms, "it stamps no further ahead"
 

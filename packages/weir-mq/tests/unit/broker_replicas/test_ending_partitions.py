@@ -132,7 +132,7 @@ def test_what_is_undecided_lies_before_the_end_and_is_decided_first(
     part = scatter(info, grant, 0, 1)
     batch = next(one.batch for one in part.parts if one.address.group == group)
     parts = tuple(sorted(map(batch_part, (group_of(info.id, 0), group))))
-    stamp = leading.intake.clock.floor + 1_000
+    stamp = leading.appender.clock.floor + 1_000
     # Nobody finds out what became of it.
     monkeypatch.setattr(RecoverySchedule, "overdue", lambda self: [])
     request = m.Prepare(info.addresses[1], grant.producer, grant.epoch, 0, stamp, parts, batch)

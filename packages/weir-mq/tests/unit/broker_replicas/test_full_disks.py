@@ -236,14 +236,14 @@ def test_retries_of_devices_cost_nothing_while_disks_are_full(
     device(d.publish(3, VALUE, 0))
     trio.run(500)
     used = leader.shard.budget.used
-    fan_in = leader.shard.topics.find(group).leading.fan_in
+    batcher = leader.shard.topics.find(group).leading.device_batcher
     for _ in range(20):
         device(d.publish(3, VALUE, 0))
         trio.run(500)
     leader.shard._admission._short.clear()  # as when disks have room for a moment
     device(d.publish(3, VALUE, 0))
     trio.run(500)
-    assert not any(gathering.behind for gathering in fan_in._flying)
+    assert not any(gathering.behind for gathering in batcher._flying)
     assert leader.shard.budget.used == used
     replies = d.DeviceReplies().receive(leader.raw[50])
     assert len(replies) == 1 + 1 + 21

@@ -79,7 +79,7 @@ def a_barrier_goes_by_what_is_undecided(patch: Patch) -> None:
     """The barrier stays below the stamp of what is undecided (ADR 0024, readers)."""
 
     def barrier(self: PartitionLeader, fenced: int) -> Barrier:
-        under_way = self.intake.lowest_under_way
+        under_way = self.appender.lowest_under_way
         return barrier_at(fenced, self._state.last_stamp, under_way, self._state.decided_offset)
 
     patch.setattr(PartitionLeader, "barrier", barrier)

@@ -89,12 +89,12 @@ def ack_before_fsync(patch: Patch) -> None:
 def page_cache_believed(patch: Patch) -> None:
     """Recovery neither rewrites nor syncs what lies above the durable mark (counterexample 9)."""
 
-    def settle(disk: Disk, row: list[Segment], rest: list[str], scan: segment_scan.Scan) -> None:
+    def believe(disk: Disk, row: list[Segment], rest: list[str], scan: segment_scan.Scan) -> None:
         live = {segment.name for segment in scan.live}
         for name in [*(s.name for s in reversed(row) if s.name not in live), *rest]:
             disk.remove(name)
 
-    patch.setattr(recovery, "_settle", settle)
+    patch.setattr(recovery, "_make_durable", believe)
 
 
 @mutant(seed=0, breaks={"Durable", "Honest", CRASH})

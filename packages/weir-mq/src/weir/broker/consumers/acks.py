@@ -153,15 +153,15 @@ def _rows(
 class Returns:
     """Takes nacks and extensions of one partition while this node leads it."""
 
-    __slots__ = ("_grants", "_intake", "_outbox", "_state", "_time", "commands")
+    __slots__ = ("_appender", "_grants", "_outbox", "_state", "_time", "commands")
 
     def __init__(
-        self, group: Group, state: PartitionState, intake: Appender, grants: Grants, outbox: Outbox,
-        time: Time,
+        self, group: Group, state: PartitionState, appender: Appender, grants: Grants,
+        outbox: Outbox, time: Time,
     ) -> None:  # fmt: skip
         """Begin to lead; nobody waits for an answer yet."""
         self._state = state
-        self._intake = intake
+        self._appender = appender
         self._grants = grants
         self._outbox = outbox
         self._time = time
@@ -260,7 +260,7 @@ class Returns:
 
     def _deadline(self, duration_ms: int) -> tuple[int, int]:
         """Return the stamp of now, and the one of so many milliseconds later."""
-        stamp = self._intake.clock.stamp(self._time.wall_ms())
+        stamp = self._appender.clock.stamp(self._time.wall_ms())
         return stamp, stamp_at(milliseconds_of(stamp) + duration_ms)
 
 

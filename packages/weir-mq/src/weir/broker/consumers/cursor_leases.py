@@ -37,11 +37,11 @@ class CursorLeases:
     """Gives turns of one topic's clusters while this node leads its partition 0."""
 
     __slots__ = (
+        "_appender",
         "_draining",
         "_due",
         "_grants",
         "_group",
-        "_intake",
         "_moves",
         "_outbox",
         "_paused",
@@ -53,7 +53,7 @@ class CursorLeases:
     )  # fmt: skip
 
     def __init__(
-        self, group: Group, state: PartitionState, intake: Appender, outbox: Outbox, time: Time,
+        self, group: Group, state: PartitionState, appender: Appender, outbox: Outbox, time: Time,
         grants: Grants,
     ) -> None:  # fmt: skip
         """Begin to lead: turns that earlier leaders gave last as long as their log says.
@@ -63,7 +63,7 @@ class CursorLeases:
         self._grants = grants
         self._group = group
         self._state = state
-        self._intake = intake
+        self._appender = appender
         self._outbox = outbox
         self._time = time
         self._queues: dict[str, Waits[TakeTurn]] = {}
@@ -182,7 +182,7 @@ class CursorLeases:
         return min(record.deadline, now + record.deadline - record.stamp)
 
     def _deadline(self, duration_ms: int) -> tuple[int, int]:
-        stamp = self._intake.clock.stamp(self._time.wall_ms())
+        stamp = self._appender.clock.stamp(self._time.wall_ms())
         return stamp, stamp_at(milliseconds_of(stamp) + duration_ms)
 
     # -- entries -----------------------------------------------------------------------------

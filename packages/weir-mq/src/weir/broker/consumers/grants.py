@@ -47,11 +47,11 @@ class Grants:
     """Grants messages of one partition to consumers while this node leads it."""
 
     __slots__ = (
+        "_appender",
         "_caps",
         "_changing",
         "_context",
         "_draining",
-        "_intake",
         "_members",
         "_outbox",
         "_paused",
@@ -63,16 +63,16 @@ class Grants:
     )  # fmt: skip
 
     def __init__(
-        self, group: Group, state: PartitionState, intake: Appender, reads: Reads, outbox: Outbox,
+        self, group: Group, state: PartitionState, appender: Appender, reads: Reads, outbox: Outbox,
         time: Time,
     ) -> None:  # fmt: skip
         """Begin to lead; grants of earlier leaders are in the state."""
-        self._intake = intake
+        self._appender = appender
         self._outbox = outbox
         self.leases = Leases(state.clusters, state.last_stamp, time)
         self.begun = BegunMessages(state.clusters)
         self._context = PickerContext(
-            self, group, state, self.leases, reads, time, intake.clock, Ranges(), self.begun
+            self, group, state, self.leases, reads, time, appender.clock, Ranges(), self.begun
         )
         #: What decides in each cluster that was pulled for.
         self.pickers = Pickers(self._context)
@@ -363,7 +363,7 @@ class Grants:
     def _propose(self, name: str, queue: PullQueue, waiter: Wait[Pull], pick: Pick) -> bool:
         picker, cluster = self.pickers[name], self._context.state.clusters.get(name)
         group, session = self._context.group, waiter.caller.session
-        stamp = self._intake.clock.stamp(self._context.time.wall_ms())
+        stamp = self._appender.clock.stamp(self._context.time.wall_ms())
         deadline = stamp_at(milliseconds_of(stamp) + waiter.request.lease_ms)
         record = MessagesGranted(
             name, session, pick.first, pick.behind, deadline, stamp, list(pick.runs),

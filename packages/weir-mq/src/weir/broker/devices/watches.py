@@ -69,7 +69,7 @@ class PartitionRequests:
             case m.Fetch():
                 partition.fetch(caller, request)
             case m.Ack() | m.Nack() | m.Extend():
-                partition.settle(caller, request)
+                partition.change_grants(caller, request)
 
 
 class Watches:

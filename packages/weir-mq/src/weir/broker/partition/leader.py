@@ -62,13 +62,13 @@ class PartitionLeader:
         "_sealing",
         "_state",
         "acks",
+        "appender",
         "cluster_operations",
         "cursor_leases",
-        "fan_in",
+        "device_batcher",
         "grants",
         "hub_operations",
-        "intake",
-        "parts",
+        "participant",
         "returns",
         "stable_positions",
     )  # fmt: skip
@@ -81,21 +81,21 @@ class PartitionLeader:
         `pauses` are what the registry says of the topic's clusters.
         """
         reads, outbox, time = context.reads, context.outbox, context.time
-        self.intake = Appender(group, state, time, clock, outbox.counts)
-        self.grants = Grants(group, state, self.intake, reads, outbox, time)
+        self.appender = Appender(group, state, time, clock, outbox.counts)
+        self.grants = Grants(group, state, self.appender, reads, outbox, time)
         self.acks = Acks(group, state, outbox)
-        self.returns = Returns(group, state, self.intake, self.grants, outbox, time)
-        self.cursor_leases = CursorLeases(group, state, self.intake, outbox, time, self.grants)
+        self.returns = Returns(group, state, self.appender, self.grants, outbox, time)
+        self.cursor_leases = CursorLeases(group, state, self.appender, outbox, time, self.grants)
         self.cluster_operations = ClusterOperations(
             group, state, self.grants, self.cursor_leases, outbox, time
         )
         self.cluster_operations.follow(pauses)
         self.hub_operations = HubOperations(group, state, outbox)
-        self.stable_positions = StablePositions(group, self.intake, state, outbox, time)
-        self.parts = Participant(
-            group, state, self.intake, self.grants, context.budget, time, context.reports
+        self.stable_positions = StablePositions(group, self.appender, state, outbox, time)
+        self.participant = Participant(
+            group, state, self.appender, self.grants, context.budget, time, context.reports
         )
-        self.fan_in: DeviceBatcher | None = None
+        self.device_batcher: DeviceBatcher | None = None
         self._group = group
         self._context = context
         self._budget = context.budget
@@ -113,8 +113,8 @@ class PartitionLeader:
         """Take the batch of a request that its sender may publish; the reply comes once it is as
         safe as its level says. Return whether there is something new to propose. Raises `Refused`.
         """
-        intake, columns = self.intake, batch.header.columns
-        verdict = intake.judge(batch.header)
+        appender, columns = self.appender, batch.header.columns
+        verdict = appender.judge(batch.header)
         # Who sends a chunk needs to know its place, to refer to it.
         level = _REPLICATED if columns & _CHUNK else request.level
         if isinstance(verdict, Confirm):
@@ -122,15 +122,15 @@ class PartitionLeader:
             return False
         repeats = verdict is not None
         if verdict is None:
-            if request.seen > intake.clock.highest:  # else who is honest had it from here
-                intake.check_seen(request.seen)
+            if request.seen > appender.clock.highest:  # else who is honest had it from here
+                appender.check_seen(request.seen)
             self._budget.check(batch.header.raw_size)
-            intake.look_into(batch)
+            appender.look_into(batch)
             if columns & _SPECIAL:
-                intake.check_large(batch)
+                appender.check_large(batch)
                 self.grants.pickers.check_dues(batch)
             self._budget.charge(len(request.batch))
-            verdict = intake.accept(batch, request.seen)
+            verdict = appender.accept(batch, request.seen)
             verdict.charged = len(request.batch)
         # One that was cut already may be durable, or not: whoever repeats it waits for the commit.
         waiters = verdict.early if level == _EARLY and not repeats else verdict.clients
@@ -150,9 +150,9 @@ class PartitionLeader:
             for one in crowd:
                 self.publish_devices(producer, (one,))
             return
-        if (devices := self.fan_in) is None:
-            devices = self.fan_in = DeviceBatcher(
-                self.intake, self._state, producer, self._outbox, self._budget
+        if (devices := self.device_batcher) is None:
+            devices = self.device_batcher = DeviceBatcher(
+                self.appender, self._state, producer, self._outbox, self._budget
             )
         try:
             self._context.admission.check(self._group.id)
@@ -166,27 +166,27 @@ class PartitionLeader:
 
     def committed(self, record: BatchRecord) -> None:
         """Tell all who wait for a batch that is applied now."""
-        pending = self.intake.committed(record)
+        pending = self.appender.committed(record)
         if pending is None:
             return
         early, pending.early = pending.early, []
         for waiter in (*early, *pending.clients):
             self._confirm(waiter, record)
         if record.scattered is not None:
-            self.parts.batch_prepared(record)
-        elif record.fan_in is not None and self.fan_in is not None:
-            self.fan_in.committed(record.stamp)
+            self.participant.batch_prepared(record)
+        elif record.device_batch is not None and self.device_batcher is not None:
+            self.device_batcher.committed(record.stamp)
         self._budget.release(pending.charged)
 
     def durable(self, index: int) -> None:
         """This node's own disk has its entries through `index`: some wait for no more."""
-        for pending in self.intake.durable(index):
+        for pending in self.appender.durable(index):
             early, pending.early = pending.early, []
             for waiter in early:
                 self._confirm(waiter, pending.record)
 
     def _confirm(self, waiter: PublishWaiter, record: BatchRecord) -> None:
-        self._tell(waiter.caller, waiter.level, self.intake.confirm(record, waiter.is_repeat))
+        self._tell(waiter.caller, waiter.level, self.appender.confirm(record, waiter.is_repeat))
 
     def _tell(self, caller: Caller, level: int, confirm: Confirm) -> None:
         if level == _VISIBLE:
@@ -196,7 +196,7 @@ class PartitionLeader:
 
     # -- requests ----------------------------------------------------------------------------
 
-    def settle(self, caller: Caller, request: Ack | Nack | Extend | Withdraw) -> None:
+    def change_grants(self, caller: Caller, request: Ack | Nack | Extend | Withdraw) -> None:
         """Ack messages of grants, give them back, let grants last longer, or wait for none. Raises
         `Refused`.
         """
@@ -212,7 +212,7 @@ class PartitionLeader:
                 self.cursor_leases.withdraw(caller.session, request.cluster)
                 self._outbox.reply(caller, Withdrawn())
 
-    def turn(self, caller: Caller, request: TakeTurn | MoveCursor | SeekCursor) -> None:
+    def steer_cursor(self, caller: Caller, request: TakeTurn | MoveCursor | SeekCursor) -> None:
         """Read the topic in total order, in turn. Raises `Refused`."""
         match request:
             case TakeTurn():
@@ -225,11 +225,11 @@ class PartitionLeader:
     def barrier(self, fenced: int) -> Barrier:
         """Return what may be said now, where `fenced` is what a majority has promised."""
         state = self._state
-        if not (state.scatterings.batches or self.intake.flying or self._joining):
+        if not (state.scatterings.batches or self.appender.flying or self._joining):
             # It rests, as most partitions of most topics do: each question looks at all of them.
             committed = state.last_stamp
             return Barrier(committed if committed > fenced else fenced, state.next_offset)
-        undecided = state.undecided or self.intake.lowest_under_way  # committed before, so lower
+        undecided = state.undecided or self.appender.lowest_under_way  # committed before, so lower
         if self._joining:  # whoever is told more must know who has joined
             floor = min(self._joining.values())
             undecided = min(undecided or floor, floor)
@@ -240,7 +240,7 @@ class PartitionLeader:
         was ever promised here (counterexample 6).
         """
         if partition not in self._joining and self._group.accepts:
-            floor = self.intake.clock.stamp(wall_ms)
+            floor = self.appender.clock.stamp(wall_ms)
             self._group.propose(of_control(PartitionJoined(partition, floor)))
             self._joining[partition] = floor
 
@@ -252,10 +252,10 @@ class PartitionLeader:
         """Take no messages any more, and, once all that were taken are proposed, propose that for
         good. What is undecided by then lies in front of the seal.
         """
-        self.intake.is_closed = True
+        self.appender.is_closed = True
         if self._sealing or self.has_gathered or not self._group.accepts:
             return
-        stamp = self.intake.clock.stamp(wall_ms)
+        stamp = self.appender.clock.stamp(wall_ms)
         self._group.propose(of_control(PartitionSealed(stamp)))
         self._sealing = True
 
@@ -271,7 +271,7 @@ class PartitionLeader:
         return (
             self.grants.waiting
             or bool(self.stable_positions)
-            or self.parts.waiting
+            or self.participant.waiting
             or self.cursor_leases.waiting
             or self.cluster_operations.has_unproposed
         )
@@ -279,8 +279,8 @@ class PartitionLeader:
     @property
     def has_gathered(self) -> bool:
         """Whether something waits to be proposed."""
-        arrived = self.fan_in is not None and self.fan_in.has_arrived
-        return arrived or self.intake.has_staged or self.parts.has_decided
+        arrived = self.device_batcher is not None and self.device_batcher.has_arrived
+        return arrived or self.appender.has_staged or self.participant.has_decided
 
     @property
     def at_rest(self) -> bool:
@@ -291,10 +291,10 @@ class PartitionLeader:
     def cut(self) -> int:
         """Propose what has gathered; return from how many reads of devices' connections."""
         devices = 0
-        if self.fan_in is not None and self.fan_in.has_arrived:
-            devices = self.fan_in.cut()
-        self.intake.cut()
-        self.parts.cut()
+        if self.device_batcher is not None and self.device_batcher.has_arrived:
+            devices = self.device_batcher.cut()
+        self.appender.cut()
+        self.participant.cut()
         return devices
 
     def messages_committed(self) -> None:
@@ -306,7 +306,7 @@ class PartitionLeader:
         """Let waits end that are over."""
         self.grants.serve_all()
         self.stable_positions.expire()
-        self.parts.tick()
+        self.participant.tick()
         self.cursor_leases.serve_all()
         self.cluster_operations.propose_pauses()
 
@@ -328,10 +328,10 @@ class PartitionLeader:
 
     def stall(self, error: Refused) -> None:
         """No majority has room for what is under way: tell who waits for it."""
-        for waiter in self.intake.stall():
+        for waiter in self.appender.stall():
             self._outbox.refuse(waiter.caller, error)
-        if self.fan_in is not None:
-            self.fan_in.stall(error)
+        if self.device_batcher is not None:
+            self.device_batcher.stall(error)
 
     def end(self, error: Refused) -> None:
         """The topic is deleted: refuse all who wait; what is under way comes to its end."""
@@ -341,13 +341,13 @@ class PartitionLeader:
 
     def lose(self, error: Refused) -> None:
         """Another leads: refuse all who wait, give back what was charged for them."""
-        for pending in self.intake.lose():
+        for pending in self.appender.lose():
             for waiter in (*pending.early, *pending.clients):
                 self._outbox.refuse(waiter.caller, error)
             self._budget.release(pending.charged)
-        if self.fan_in is not None:
-            self.fan_in.lose(error)
-        self.parts.lose(error)
+        if self.device_batcher is not None:
+            self.device_batcher.lose(error)
+        self.participant.lose(error)
         self.cursor_leases.lose(error)
         self.grants.lose(error)
         self.acks.commands.lose(error)

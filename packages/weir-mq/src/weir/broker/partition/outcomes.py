@@ -186,15 +186,15 @@ def apply_scattering(
         case AcksPrepared():
             is_whole = state.prepare_acks(record, index)
             if leading is not None:
-                leading.parts.acks_prepared(index, is_whole)
+                leading.participant.acks_prepared(index, is_whole)
         case ScatteringsBarred(stamp):
             state.bar(stamp)
             if leading is not None:
-                leading.parts.barred(index)
+                leading.participant.barred(index)
         case AttemptBarred(producer, epoch, number, stamp):
             state.bar_alone(Attempt(producer, epoch, number, stamp))
             if leading is not None:
-                leading.parts.barred(index)
+                leading.participant.barred(index)
         case ScatteringsDecided():
             _decide(record, state, leading)
 
@@ -210,7 +210,7 @@ def _decide(
         committed = outcome == Outcome.COMMITTED
         if not is_acks:
             if state.decide_batch(attempt, committed) and leading is not None:
-                leading.intake.decided(producer)
+                leading.appender.decided(producer)
         elif (prepared := state.scatterings.decide_acks(attempt, committed)) is not None:
             if committed:
                 _ack(prepared, state, leading)
@@ -218,7 +218,7 @@ def _decide(
                 state.bar(stamp)
                 _give_again(attempt, prepared, state, leading)
         if leading is not None:
-            leading.parts.decided(attempt, is_acks, committed)
+            leading.participant.decided(attempt, is_acks, committed)
 
 
 def _ack(prepared: PreparedAcks, state: PartitionState, leading: PartitionLeader | None) -> None:
@@ -246,4 +246,4 @@ def _give_again(
         if cluster is None or not give_again(cluster, prepared.fence, one) or leading is None:
             continue
         left = milliseconds_of(one.deadline) - milliseconds_of(attempt.stamp)
-        leading.parts.given_again(one.cluster, one.fence, max(left, 0))
+        leading.participant.given_again(one.cluster, one.fence, max(left, 0))

@@ -138,7 +138,7 @@ class Partition:
         self._context.admission.check(self.group.id)
         leading = self.leading or self._led()
         self._context.outbox.touches(caller.session, self.group.id)
-        return leading.intake.open(request.batch)
+        return leading.appender.open(request.batch)
 
     def publish(self, caller: Caller, request: Produce, batch: Batch) -> None:
         """Take a batch; the reply comes after the commit."""
@@ -159,7 +159,7 @@ class Partition:
         if isinstance(request, Prepare):
             self._context.admission.check(self.group.id)
         self._may_wait()
-        if self._led().parts.take(request, asker):
+        if self._led().participant.take(request, asker):
             self._writer.mark_dirty(self)
 
     def fetch(self, caller: Caller, request: Fetch) -> None:
@@ -188,16 +188,16 @@ class Partition:
         """A consumer says what it works on. Raises `NotLeader` where another node leads."""
         self._led().grants.begun.report(cluster, session, runs)
 
-    def settle(self, caller: Caller, request: Ack | Nack | Extend | Withdraw) -> None:
+    def change_grants(self, caller: Caller, request: Ack | Nack | Extend | Withdraw) -> None:
         """Ack messages of grants, give them back, let grants last longer, or wait for none."""
-        self._led().settle(caller, request)
+        self._led().change_grants(caller, request)
 
-    def turn(self, caller: Caller, request: TakeTurn | MoveCursor | SeekCursor) -> None:
+    def steer_cursor(self, caller: Caller, request: TakeTurn | MoveCursor | SeekCursor) -> None:
         """Read the topic in total order, in turn."""
         leading = self._led()
         self._context.outbox.touches(caller.session, self.group.id)
         self._may_wait()
-        leading.turn(caller, request)
+        leading.steer_cursor(caller, request)
 
     def report(self, caller: Caller, say: Callable[[Group, PartitionState], ControlReply]) -> None:
         """Answer what `say` says of this partition, once nobody else can have led it before."""
@@ -246,7 +246,7 @@ class Partition:
     @property
     def has_staged(self) -> bool:
         """Whether something is in line that is not proposed yet."""
-        return self.leading is not None and self.leading.intake.has_staged
+        return self.leading is not None and self.leading.appender.has_staged
 
     def cut(self) -> int:
         """Propose all that has gathered since the last flush began; return from how many devices,
@@ -317,11 +317,11 @@ class Partition:
     @property
     def under_way(self) -> set[tuple[int, int]]:
         """The producers, and their epochs, of what is accepted and not committed yet."""
-        return set() if self.leading is None else self.leading.intake.under_way
+        return set() if self.leading is None else self.leading.appender.under_way
 
     def has_under_way(self, producer: int) -> bool:
         """Return whether a batch of a producer is accepted and not committed yet."""
-        return self.leading is not None and self.leading.intake.has_under_way(producer)
+        return self.leading is not None and self.leading.appender.has_under_way(producer)
 
     def closed(self, session: int) -> None:
         """A peer is gone."""
@@ -354,7 +354,7 @@ class Partition:
         """Stamp above what had been promised when this partition joined its topic's order."""
         self._fence = max(self._fence, floor)
         if self.leading is not None:
-            self.leading.intake.clock.raise_to(floor)
+            self.leading.appender.clock.raise_to(floor)
 
     def pause(self, pauses: tuple[ClusterPause, ...]) -> None:
         """The registry says which of the topic's clusters are paused, and which go on."""

@@ -81,12 +81,21 @@ class _Gathering:
 class DeviceBatcher:
     """Gathers publishes until the next entry is cut, and confirms them after the commit."""
 
-    __slots__ = ("_arrived", "_budget", "_flying", "_fresh", "_intake", "_outbox", "_producer",
-                 "_sequence", "_state")  # fmt: skip
+    __slots__ = (
+        "_appender",
+        "_arrived",
+        "_budget",
+        "_flying",
+        "_fresh",
+        "_outbox",
+        "_producer",
+        "_sequence",
+        "_state",
+    )  # fmt: skip
 
     def __init__(
         self,
-        intake: Appender,
+        appender: Appender,
         state: PartitionState,
         producer: int,
         outbox: Outbox,
@@ -96,7 +105,7 @@ class DeviceBatcher:
 
         All that it ever proposed is applied by now, or never will be.
         """
-        self._intake = intake
+        self._appender = appender
         self._state = state
         self._producer = producer
         self._outbox = outbox
@@ -122,7 +131,7 @@ class DeviceBatcher:
         self._arrived.append((seat, publishes, charged, detail))
 
     def cut(self) -> int:
-        """Turn what has arrived into batches for the intake; return how many reads that were."""
+        """Turn what has arrived into batches for the appender; return how many reads that were."""
         arrived, self._arrived = self._arrived, []
         gathering = _Gathering()
         for seat, publishes, charged, detail in arrived:
@@ -141,7 +150,7 @@ class DeviceBatcher:
         confirms = into.confirms
         confirms.sns += publishes.sns
         confirms.sequences += publishes.sequences
-        base = self._intake.next_offset
+        base = self._appender.next_offset
         rows = zip(
             publishes.sns, publishes.sequences, publishes.values, publishes.codes, strict=True
         )
@@ -166,7 +175,7 @@ class DeviceBatcher:
         self, into: _Gathering, seat: Seat, sn: int, sequence: int, value: bytes, place: int
     ) -> tuple[int, int]:
         """Return `_ACCEPT` and `place`, its offset then, or the code and offset to answer with."""
-        closed = self._closed() if self._intake.is_closed else None
+        closed = self._closed() if self._appender.is_closed else None
         if sequence == NO_SEQUENCE:
             return closed or (_ACCEPT, place)
         known = self._known(into, seat.hub, sn)
@@ -196,7 +205,7 @@ class DeviceBatcher:
 
     def _closed(self) -> tuple[int, int] | None:
         try:
-            self._intake.check_open()
+            self._appender.check_open()
         except Refused as error:
             return error.code, error.detail
         return None
@@ -224,17 +233,17 @@ class DeviceBatcher:
         origins = Origins(gathering.hubs, gathering.boots, gathering.sequences, gathering.sns)
         batch = encode(
             gathering.values,
-            group=self._intake.group_id,
+            group=self._appender.group_id,
             producer=self._producer,
             sequence=self._sequence,
-            base_time=self._intake.wall_us(),
+            base_time=self._appender.wall_us(),
             origins=origins,
         )
         opened = Batch(batch)
         # A hub cannot tell a stamp that is too far ahead from a good one: it is not refused for it.
-        intake = self._intake
-        seen = intake.clock.clamp(intake.wall_us() // 1_000, gathering.seen)
-        intake.accept(opened, seen)
+        appender = self._appender
+        seen = appender.clock.clamp(appender.wall_us() // 1_000, gathering.seen)
+        appender.accept(opened, seen)
         self._sequence += len(gathering.values)
         self._flying.append(gathering)
         self._fresh += gathering.fresh
@@ -295,7 +304,7 @@ class DeviceBatcher:
     def _tell(self, gathering: _Gathering, stamp: int) -> None:
         self._budget.release(gathering.charged)
         c = gathering.confirms
-        self._intake.counts.told_devices(c.codes)
+        self._appender.counts.told_devices(c.codes)
         replies: dict[int, bytes] = {}
         more: dict[int, list[bytes]] = {}  # of those who published several: few, as a rule
         rows = zip(c.seats, c.sns, c.sequences, c.codes, c.offsets, strict=True)

@@ -39,14 +39,14 @@ class PositionWaiter(NamedTuple):
 class StablePositions:
     """Answers who asks once what was accepted before is committed, while this node leads."""
 
-    __slots__ = ("_group", "_intake", "_outbox", "_promised", "_state", "_time", "_waits")
+    __slots__ = ("_appender", "_group", "_outbox", "_promised", "_state", "_time", "_waits")
 
     def __init__(
-        self, group: Group, intake: Appender, state: PartitionState, outbox: Outbox, time: Time
+        self, group: Group, appender: Appender, state: PartitionState, outbox: Outbox, time: Time
     ) -> None:
         """Begin to lead; nobody waits yet."""
         self._group = group
-        self._intake = intake
+        self._appender = appender
         self._state = state
         self._outbox = outbox
         self._time = time
@@ -63,10 +63,10 @@ class StablePositions:
         A stamp further ahead than a client may have seen is no bound: others may come below it.
         Raises `Overloaded` where nobody may wait, and what `Group.propose` does.
         """
-        bound = self._intake.clock.clamp(self._time.wall_ms(), stamp - 1)
-        self._intake.clock.raise_to(bound)
+        bound = self._appender.clock.clamp(self._time.wall_ms(), stamp - 1)
+        self._appender.clock.raise_to(bound)
         bound = self._promise(bound)
-        behind = self._intake.next_offset
+        behind = self._appender.next_offset
         if self._is_kept(behind, bound):
             self._outbox.reply(caller, positions_of(self._group, self._state, stamp))
             return
@@ -89,7 +89,7 @@ class StablePositions:
     def raise_above(self, promised: int) -> None:
         """Propose an entry that is stamped above all that was `promised`, unless there is one."""
         if promised > max(self._state.last_stamp, self._promised):
-            stamp = self._intake.clock.stamp(self._time.wall_ms())
+            stamp = self._appender.clock.stamp(self._time.wall_ms())
             self._group.propose(of_control(StampsRaised(stamp)))
             self._promised = stamp
 

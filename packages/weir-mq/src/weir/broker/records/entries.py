@@ -36,7 +36,7 @@ class BatchRecord(NamedTuple):
     offset: int
     stamp: int
     #: The batch itself if devices sent it: applying it needs its origin column and its values.
-    fan_in: Batch | None = None
+    device_batch: Batch | None = None
     #: Of a chunk where its piece lies in its value; of a closing batch what it refers to.
     large: Piece | References | None = None
     #: Its bytes in the log, header included.
@@ -65,11 +65,11 @@ class Payload(msgspec.Struct, frozen=True):
 def record_of(batch: Batch, offset: int, stamp: int) -> BatchRecord:
     """Return what applying a batch needs, at its place in the partition."""
     h = batch.header
-    fan_in = batch if h.columns & _ORIGIN else None
+    device_batch = batch if h.columns & _ORIGIN else None
     large = (batch.piece or batch.references) if h.columns & _LARGE else None
     dues = due_span(batch) if h.columns & _DUE and not h.columns & _CHUNK else None
     return BatchRecord(
-        h.producer, h.epoch, h.sequence, h.count, h.hash, offset, stamp, fan_in, large,
+        h.producer, h.epoch, h.sequence, h.count, h.hash, offset, stamp, device_batch, large,
         h.total_size, dues, batch.scattered if h.columns & _SCATTERED else None,
     )  # fmt: skip
 

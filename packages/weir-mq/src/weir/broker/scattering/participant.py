@@ -145,20 +145,33 @@ class RecoverySchedule:
 class Participant:
     """Prepares parts, writes down what became of them, and sees to it that something does."""
 
-    __slots__ = ("_asking", "_budget", "_closing", "_deciding", "_grants", "_group", "_intake",
-                 "_preparing", "_reports", "_rows", "_schedule", "_state", "_taking",
-                 "_time")  # fmt: skip
+    __slots__ = (
+        "_appender",
+        "_asking",
+        "_budget",
+        "_closing",
+        "_deciding",
+        "_grants",
+        "_group",
+        "_preparing",
+        "_reports",
+        "_rows",
+        "_schedule",
+        "_state",
+        "_taking",
+        "_time",
+    )  # fmt: skip
 
     def __init__(
-        self, group: Group, state: PartitionState, intake: Appender, grants: Grants, budget: Budget,
-        time: Time, reports: ParticipantReports,
+        self, group: Group, state: PartitionState, appender: Appender, grants: Grants,
+        budget: Budget, time: Time, reports: ParticipantReports,
     ) -> None:  # fmt: skip
         """Begin to lead: what earlier leaders prepared is in the state. Who asks is answered by
         the `reports`.
         """
         self._group = group
         self._state = state
-        self._intake = intake
+        self._appender = appender
         self._grants = grants
         self._budget = budget
         self._time = time
@@ -179,7 +192,7 @@ class Participant:
     @property
     def waiting(self) -> bool:
         """Whether time brings something to do."""
-        coming = self._closing or self._taking or self._intake.is_preparing
+        coming = self._closing or self._taking or self._appender.is_preparing
         return bool(coming) or self._state.scatterings.kept > 0
 
     @property
@@ -220,19 +233,19 @@ class Participant:
         return self._prepare_batch(key, request, asker)
 
     def _prepare_batch(self, key: _Key, request: Prepare, asker: Caller) -> bool:
-        attempt, intake = key[0], self._intake
+        attempt, appender = key[0], self._appender
         other = self._state.scatterings.producers.get(attempt.producer)
         if other is not None:
             self._reports.answer(asker, PartState(Standing.OTHER, other.stamp))
             return False
 
-        pending = intake.preparing(attempt.producer)
+        pending = appender.preparing(attempt.producer)
         if pending is not None and pending.record.stamp == attempt.stamp:
             self._preparing[key].append(asker)
             return False
-        if pending is not None or intake.has_under_way(attempt.producer):
+        if pending is not None or appender.has_under_way(attempt.producer):
             raise Unavailable("other batches of this producer are under way: try again shortly")
-        batch = intake.open(memoryview(request.batch), is_part=True)
+        batch = appender.open(memoryview(request.batch), is_part=True)
         header = batch.header
         if (header.producer, header.epoch) != (attempt.producer, attempt.epoch):
             raise BadRequest("a batch is another producer's than its scattering")
@@ -242,21 +255,21 @@ class Participant:
             raise BadRequest(str(error)) from None
         if scattered != Scattered(attempt.number, request.parts):
             raise BadRequest("a batch and its scattering do not name the same parts")
-        verdict = intake.judge(header)
+        verdict = appender.judge(header)
         if isinstance(verdict, Confirm):
             self._reports.answer(
                 asker, PartState(Standing.COMMITTED, verdict.stamp, max(verdict.offset, 0))
             )
             return False
         assert verdict is None  # nothing of its producer is under way
-        intake.check_seen(attempt.stamp)
+        appender.check_seen(attempt.stamp)
         self._budget.check(header.raw_size)
-        intake.look_into(batch)
-        if not intake.clock.take(attempt.stamp):
-            self._reports.answer(asker, PartState(Standing.TOO_LOW, intake.clock.floor))
+        appender.look_into(batch)
+        if not appender.clock.take(attempt.stamp):
+            self._reports.answer(asker, PartState(Standing.TOO_LOW, appender.clock.floor))
             return False
         self._budget.charge(len(request.batch))
-        pending = intake.accept(batch, 0, attempt.stamp)
+        pending = appender.accept(batch, 0, attempt.stamp)
         pending.charged = len(request.batch)
         self._preparing[key] = [asker]
         return True
@@ -270,8 +283,8 @@ class Participant:
                 self._reports.answer(asker, PartState(Standing.OTHER, other.stamp))
                 return
         self._check_held(request.acks)
-        self._intake.check_seen(attempt.stamp)
-        self._intake.clock.raise_to(attempt.stamp)
+        self._appender.check_seen(attempt.stamp)
+        self._appender.clock.raise_to(attempt.stamp)
         record = AcksPrepared(*attempt, request.parts, request.acks)
         self._taking.propose(of_control(record), (key, record, asker))
         for name, ranges in request.acks:
@@ -326,7 +339,7 @@ class Participant:
         """Return what bars an attempt: alone if a clock that was wrong gave its stamp, for the
         partition's stamps are not to go there.
         """
-        clock, stamp = self._intake.clock, attempt.stamp
+        clock, stamp = self._appender.clock, attempt.stamp
         if clock.clamp(self._time.wall_ms(), stamp) == stamp:
             clock.raise_to(stamp)
             return ScatteringsBarred(stamp)
@@ -367,7 +380,7 @@ class Participant:
         key = Attempt(record.producer, record.epoch, number, record.stamp), False
         state = self._standing(key)
         if state.standing == Standing.NEVER:  # it is void
-            self._intake.decided(record.producer)
+            self._appender.decided(record.producer)
         for asker in self._preparing.pop(key, ()):
             self._reports.answer(asker, state)
 

@@ -131,7 +131,9 @@ class PartitionState:
 
     def apply(self, batch: BatchRecord, index: int) -> None:
         """Take note of a committed batch of the entry at Raft index `index`."""
-        producer, epoch, sequence, messages, hash_, offset, stamp, fan_in, large, size, *_ = batch
+        producer, epoch, sequence, messages, hash_, offset, stamp, device_batch, large, size, *_ = (
+            batch
+        )
         if self.values.opened:
             self.values.at(producer, epoch, stamp)
         behind, answer = offset + messages, offset
@@ -149,8 +151,8 @@ class PartitionState:
             prepared = PreparedBatch(parts, told)
             if not self.scatterings.prepare(Attempt(producer, epoch, number, stamp), prepared):
                 self._skip(offset, behind)
-        if fan_in is not None:
-            self._note_origins(fan_in, offset)
+        if device_batch is not None:
+            self._note_origins(device_batch, offset)
         if batch.dues is not None:
             row = Row(offset, behind, *batch.dues)
             self.delays.add(row, milliseconds_of(stamp), DELAYED_BATCHES_MAX)

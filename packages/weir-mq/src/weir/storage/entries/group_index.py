@@ -132,7 +132,7 @@ class GroupIndex:
             if self.base < 0:
                 self.base = first_offset
             if last == UNKNOWN:
-                self._settle(stamp)
+                self._stamp_lost(stamp)
                 last = stamp
             if next_offset > behind:
                 behind = next_offset
@@ -218,7 +218,7 @@ class GroupIndex:
             for later in range(at, len(self)):
                 self._totals[later] += self._lengths[at]
 
-    def _settle(self, stamp: int) -> None:
+    def _stamp_lost(self, stamp: int) -> None:
         """Let the lost entries at the end have been stamped up to `stamp`."""
         at = bisect_left(self._stamps, UNKNOWN)
         self._stamps[at:] = array("q", [stamp]) * (len(self._stamps) - at)
@@ -422,7 +422,7 @@ class GroupIndex:
         if self.base < 0:
             self.base = rows.base
         if self._stamps and self._stamps[-1] == UNKNOWN and rows.stamps:
-            self._settle(rows.stamps[0])
+            self._stamp_lost(rows.stamps[0])
         total = self._totals[-1] if self._totals else self._total
         for mine, more in zip(self._columns, rows.columns, strict=True):
             mine.extend(more)
