@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from weir.broker.runtime.outbox import AcceptedConnection
+from weir.broker.runtime.outbox import Caller
 from weir.broker.shard import Shard
 from weir.protocol.client.scattering import Decide, Prepare
 from weir.protocol.trunk import OWN_SESSION
@@ -39,14 +39,14 @@ def listen(shard: Shard) -> _Answers:
     return reports.answers
 
 
-def asker_of(shard: Shard, tell: Tell) -> AcceptedConnection:
+def asker_of(shard: Shard, tell: Tell) -> Caller:
     """Return who asks once: `tell` gets the answer."""
     answers = listen(shard)
     number = -1 - len(answers.waiting)
     while number in answers.waiting:
         number -= 1
     answers.waiting[number] = tell
-    return AcceptedConnection(OWN_SESSION, 0, number)
+    return Caller(OWN_SESSION, 0, number)
 
 
 def ask_part(shard: Shard, request: Prepare | Decide, tell: Tell) -> None:
