@@ -57,6 +57,22 @@ async def main(url, topic, how):
 asyncio.run(main(*sys.argv[1:4]))
 """
 
+#: Has a message in hand, which it does not begin, and dies.
+_WAITER = """
+import asyncio, os, sys
+import weir
+
+async def main(url, topic, mode):
+    async with weir.connect(url) as w, w.consumer(topic, cluster="c", mode=mode) as consumer:
+        deliveries = consumer.deliveries()
+        while (delivery := deliveries.at_hand()) is None:
+            await deliveries.more()
+        print(delivery.message.offset, delivery.attempts, flush=True)
+        os._exit(9)
+
+asyncio.run(main(*sys.argv[1:4]))
+"""
+
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
@@ -64,11 +80,12 @@ def node() -> Iterator[Node]:
         yield one
 
 
-async def fill(url: str, topic: str) -> None:
+async def fill(url: str, topic: str, first: int = 0, behind: int = MESSAGES) -> None:
+    numbers = range(first, behind)
     async with weir.connect(url) as w:
         await w.create_topic(topic, partitions=1)
         async with w.producer(topic) as producer:
-            await producer.send_many([b"%d" % n for n in range(MESSAGES)], keys=[b"k"] * MESSAGES)
+            await producer.send_many([b"%d" % n for n in numbers], keys=[b"k"] * len(numbers))
 
 
 @pytest.mark.parametrize("work", [0.0, 0.02])
@@ -123,3 +140,21 @@ def test_what_was_begun_after_the_pull_is_told_by_pings_and_extensions(
     assert {offset for offset, count in found.items() if count == 2} == tried
     assert {*found.values()} == {1, 2}
     assert 0 not in found
+
+
+@pytest.mark.parametrize("mode", ["shared", "keyed", "ordered"])
+def test_what_was_tried_and_only_waits_loses_no_attempt(node: Node, mode: str) -> None:
+    topic = f"waits-{mode}"
+    asyncio.run(fill(node.url, topic, KILLER, KILLER + 1))
+
+    def attempt(script: str, *arguments: str) -> str:
+        victim = subprocess.run(
+            [sys.executable, "-c", script, node.url, topic, mode, *arguments],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert victim.returncode == 9, victim.stderr
+        return victim.stdout.strip()
+
+    assert attempt(_VICTIM, "0") == "0 1"
+    assert [attempt(_WAITER) for _ in range(3)] == ["0 2"] * 3
+    assert [attempt(_VICTIM, "0") for _ in range(3)] == ["0 2", "0 3", "0 4"]

@@ -206,12 +206,10 @@ class Handling:
             self._taking.put_back(unit)
             return
         try:
-            if tried:
-                dead = self._policy.delivered(unit.attempts, breaker.forgives(now))
-                if dead is not None:
-                    breaker.give_up(ticket)
-                    await self._buried(unit, dead)
-                    return
+            if tried and not await self._begins_again(unit, breaker.forgives(now)):
+                breaker.give_up(ticket)
+                self._known.set()  # others may wait for what would come of it
+                return
             self._begun[worker] = now
             try:
                 await self._work(unit.message)
@@ -231,6 +229,19 @@ class Handling:
             self._taking.done(unit)
             if worker in self._hanging:  # it made nothing of being cancelled
                 self._why_cancelled(worker, None)
+
+    async def _begins_again(self, unit: Unit, forgiven: bool) -> bool:
+        """Report that what was tried before is about to be handled; False if it must not be: its
+        attempts are used up, or the broker would not know of this one.
+        """
+        dead = self._policy.delivered(unit.attempts, forgiven)
+        if dead is not None:
+            await self._buried(unit, dead)
+            return False
+        begins = await unit.begin()
+        if not begins:
+            unit.give_back()
+        return begins
 
     def _why_cancelled(self, worker: Worker, error: asyncio.CancelledError | None) -> BaseException:
         """Return what went wrong in a handler that nobody stops; let its worker go on."""

@@ -75,6 +75,15 @@ class Bundle:
         for part in self.parts:
             part.give_back()
 
+    @property
+    def was_tried(self) -> bool:
+        """Whether any was begun before."""
+        return any(part.was_tried for part in self.parts)
+
+    async def begin(self) -> bool:
+        """Report that they are about to be handled; False if they must not be. See `Delivery`."""
+        return all([await part.begin() for part in self.parts])
+
 
 Unit = Delivery | Bundle
 

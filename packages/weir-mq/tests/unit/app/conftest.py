@@ -25,6 +25,17 @@ class FakeDelivery:
         self.held = True
         self.outcome: object = None
         self.settled = asyncio.Event()
+        #: How often it was reported, and whether that can be.
+        self.reports = 0
+        self.may_begin = True
+
+    @property
+    def was_tried(self) -> bool:
+        return self.attempts > 1
+
+    async def begin(self) -> bool:
+        self.reports += self.was_tried
+        return self.may_begin and self.held
 
     def done(self) -> None:
         self._settle("done")

@@ -114,6 +114,42 @@ def test_where_nothing_can_be_told_it_is_not_begun(begun: Any, delivery: Any) ->
     asyncio.run(test())
 
 
+def test_what_was_tried_is_reported_when_it_begins_and_no_sooner(begun: Any, delivery: Any) -> None:
+    async def test() -> None:
+        work = Work()
+        async with begun(work, retry=RETRY, concurrency=2) as run:
+            slow, last = delivery("slow"), delivery("last", 3)
+            run.source.add(slow, last)
+            await until(lambda: run.source.pauses == 1)
+            assert (slow.reports, last.reports) == (0, 0), "it waits to be alone"
+            work.gate(b"slow").set()
+            await until(lambda: b"last" in work.begun)
+            assert (slow.reports, last.reports) == (0, 1)
+            work.gate(b"last").set()
+            await until(lambda: last.outcome)
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("attempts", [2, 3])
+def test_what_cannot_be_reported_does_not_begin(begun: Any, delivery: Any, attempts: int) -> None:
+    async def test() -> None:
+        work = Work()
+        async with begun(work, retry=RETRY, concurrency=2) as run:
+            again = delivery("again", attempts)
+            again.may_begin = False
+            run.source.add(again)
+            await until(lambda: again.outcome)
+            assert (again.outcome, work.begun, run.dead) == ("untried", [], [])
+            later = delivery("later", attempts)
+            work.gate(b"later").set()
+            run.source.add(later)
+            await until(lambda: later.outcome)
+            assert later.outcome == "done"
+
+    asyncio.run(test())
+
+
 def test_nobody_holds_another_that_is_to_be_alone_later(begun: Any, delivery: Any) -> None:
     """Who had taken one, and waited until the room was free, lost an attempt of it."""
 

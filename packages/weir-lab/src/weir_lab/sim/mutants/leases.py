@@ -11,8 +11,10 @@ from weir.broker.consumers.grants import Grants
 from weir.broker.consumers.leases import BegunMessages, Leases, Run
 from weir.broker.records.control import MessagesGranted, MessagesReturned
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Grant
+from weir.client.consumer.pulls import Pulling
 from weir.model.clusters import AckOutcome
 from weir_lab.sim.mutants.planting import Patch, mutant
+from weir_lab.sim.scenarios.killers import play_killers
 from weir_lab.sim.shape import NODE
 
 #: One node and the client that ships, with large values, devices and an operator beside them.
@@ -139,3 +141,19 @@ def whoever_told_nothing_tried_nothing(patch: Patch) -> None:
         return [run for fence in lost for run in self._begun(name, self._clusters[name], fence)]
 
     patch.setattr(BegunMessages, "of_grants", of_grants)
+
+
+@mutant(seed=0, breaks={"AckedOnce"}, play=play_killers)
+def what_only_waits_loses_attempts(patch: Patch) -> None:
+    """What was tried before and was not reported was not begun again (ADR 0064)."""
+    patch.setattr(BegunMessages, "_waits", lambda self, name, grant: False)
+
+
+@mutant(seed=0, breaks={"Live"}, play=play_killers)
+def what_was_tried_begins_unreported(patch: Patch) -> None:
+    """A client reports what was tried before, and then begins it (ADR 0064)."""
+
+    async def report(self: Pulling, partition: int) -> None:
+        return
+
+    patch.setattr(Pulling, "report", report)

@@ -190,6 +190,7 @@ class Grants:
             self._release(session, [])
             return
         self._members.setdefault(session, set()).add(name)
+        self.begun.granted(name, session, waiter.request.begun)
         self._hand_out(index, record, grant, waiter, pick)
 
     def _hand_out(

@@ -202,12 +202,16 @@ class Caps:
 
 
 class BegunMessages:
-    """By cluster and consumer, the messages of a partition that were begun, as was said last."""
+    """By cluster and consumer, the messages of a partition that were begun, as was reported last.
+
+    A consumer that reports does so before it begins a message that was tried before: of a grant of
+    such messages nothing was begun unless it is reported (docs/adr/0064).
+    """
 
     __slots__ = ("_clusters", "_reported")
 
     def __init__(self, clusters: dict[str, ClusterState]) -> None:
-        """Begin to lead; nobody has said anything."""
+        """Begin to lead; nobody has reported anything."""
         self._clusters = clusters
         self._reported: dict[tuple[str, int], Ranges] = {}
 
@@ -217,10 +221,17 @@ class BegunMessages:
         """
         cluster = self._clusters.get(name)
         if runs is not None and cluster is not None and consumer in cluster.held:
-            self._reported[name, consumer] = said = Ranges()
+            self._reported[name, consumer] = reported = Ranges()
             for first, behind in runs:  # in any order, as far as is known
                 if first < behind:
-                    said.add(first, behind)
+                    reported.add(first, behind)
+
+    def granted(self, name: str, consumer: int, runs: Sequence[Run] | None) -> None:
+        """A consumer that pulled with `runs` is granted messages: whether it reports is known from
+        then on.
+        """
+        if (name, consumer) not in self._reported:
+            self.report(name, consumer, runs)
 
     def forget(self, name: str, consumer: int) -> None:
         """A consumer is gone."""
@@ -228,7 +239,7 @@ class BegunMessages:
 
     def lost_by(self, name: str, consumer: int) -> list[Run]:
         """Return what counts an attempt of all that a consumer holds which is gone: what it had
-        begun; where it said of nothing that is unfinished, the first message of each grant.
+        begun; where it reported nothing that is unfinished, see `of_grants`.
         """
         cluster = self._clusters[name]
         fences = [*cluster.held.get(consumer, ())]
@@ -237,20 +248,30 @@ class BegunMessages:
 
     def of_grants(self, name: str, fences: Iterable[int]) -> list[Run]:
         """Return what counts an attempt of each of some grants whose leases have ended: what was
-        begun, or else its first message.
+        begun, or else its first message; but none where it would have been reported.
         """
         cluster, found = self._clusters[name], list[Run]()
         for fence in fences:
             grant = cluster.grants[fence]
-            if not grant.is_counted:
+            if grant.is_counted:
+                continue
+            begun = self._begun(name, cluster, fence)
+            if not begun and not self._waits(name, grant):
                 first, _ = next(iter(grant.left))
-                found += self._begun(name, cluster, fence) or [(first, first + 1)]
+                begun.append((first, first + 1))
+            found += begun
         return found
 
     def _begun(self, name: str, cluster: ClusterState, fence: int) -> list[Run]:
         grant = cluster.grants[fence]
-        said = self._reported.get((name, grant.consumer))
-        return [] if said is None else [one for run in grant.left for one in said.within(*run)]
+        reported = self._reported.get((name, grant.consumer))
+        if reported is None:
+            return []
+        return [one for run in grant.left for one in reported.within(*run)]
+
+    def _waits(self, name: str, grant: Grant) -> bool:
+        """Whether nothing of a grant was begun if nothing is reported: it was tried before."""
+        return grant.attempts > 1 and (name, grant.consumer) in self._reported
 
 
 class Tries:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import chain
 from types import TracebackType
 
 from weir.client.arguments.values import Delay, delay_ms
@@ -55,6 +56,8 @@ class Consumer:
         self._unopened: deque[Delivered] = deque()
         # Of the grant, all below these offsets was handed out; is done; is noted as done; is there.
         self._handed = self._done = self._noted = self._end = 0
+        #: The message of the grant that was reported last, as it was tried before; -1 if none was.
+        self._reported = -1
 
     @property
     def stale(self) -> int:
@@ -135,10 +138,15 @@ class Consumer:
             if taken.over:
                 self._drop()
                 return None
+            if message.offset in taken.skipped:
+                self._handed = message.offset + 1
+                continue
+            if taken.grant.attempts > 1 and message.offset != self._reported:
+                self._messages = chain((message,), self._messages)
+                return None  # `more` reports it, and then it is here
             self._handed = message.offset + 1
-            if message.offset not in taken.skipped:
-                taken.current = message.offset
-                return message
+            taken.current = message.offset
+            return message
         return None
 
     async def more(self) -> None:
@@ -147,6 +155,8 @@ class Consumer:
         Whatever of the last grant holds no messages is done with it. What is left of one whose
         lease has ended is not handed out: it is another consumer's.
         """
+        if await self._report():
+            return
         if not self._unopened:
             await self._next_grant()
             return
@@ -162,6 +172,23 @@ class Consumer:
             self._unopened.popleft()
             self._messages = delivered.messages()
 
+    async def _report(self) -> bool:
+        """Report the next message, if it was tried before and is here; return whether it is."""
+        taken, message = self._taken, next(self._messages, None)
+        if message is None:
+            return False
+        self._messages = chain((message,), self._messages)
+        assert taken is not None  # it is of this grant
+        if not taken.over:
+            taken.current = message.offset
+            try:
+                await self._holdings.report(taken)
+            except BaseException:
+                taken.current = -1
+                raise
+            self._reported = message.offset
+        return True
+
     async def batches(self) -> AsyncIterator[Grant]:
         """Yield grants of up to `max_messages`; `ack` each when its messages are done.
 
@@ -174,6 +201,12 @@ class Consumer:
                     self._ready.let_next_come()
             holding = self._ready
             grant = await with_values(holding.grant, self._options.value_bytes_max)
+            if grant.attempts > 1:
+                holding.all_begun = True
+                try:
+                    await self._holdings.report(holding)
+                finally:
+                    holding.all_begun = False
             if not holding.left:
                 continue  # it went back meanwhile
             if self._mode is not Mode.KEYED:
@@ -301,6 +334,7 @@ class Consumer:
         self._began = self._monotonic()
         grant = taken.grant
         self._handed = self._done = self._noted = grant.offset
+        self._reported = -1
         self._unopened.extend(grant.batches)
         self._end = grant.batches[-1].next_offset
         if self._mode is not Mode.KEYED:

@@ -111,6 +111,9 @@ class Turns:
         """Return, in a pause, when no turn is asked for any more. Raises what a request does."""
         await self._withdrawing.withdraw()
 
+    async def report(self, partition: int) -> None:
+        """Tell nothing: a turn that does not get on is an attempt, whatever was worked on."""
+
     def resume(self) -> None:
         """Take turns again."""
         self._runs.set()

@@ -198,6 +198,9 @@ class Owner(Protocol):
     def given_back(self, delivery: Delivery, holding: Holding, delay: Delay, untried: bool) -> None:
         """One goes back."""
 
+    async def report(self, holding: Holding) -> bool:
+        """Tell the broker what is worked on of a grant's partition; False if that cannot be."""
+
 
 class Delivery:
     """One message of a grant, to be settled by itself: once, in the event loop's thread.
@@ -218,6 +221,20 @@ class Delivery:
     def attempts(self) -> int:
         """The how-manieth time it was handed to a consumer: 1, unless work failed."""
         return self._holding.grant.attempts
+
+    @property
+    def was_tried(self) -> bool:
+        """Whether it was begun before, by whomever: it is to `begin` before it is worked on."""
+        return self._holding.grant.attempts > 1
+
+    async def begin(self) -> bool:
+        """Report that it is about to be worked on, if it was tried before; False if it must not
+        be: its lease has ended, or the broker cannot be told.
+        """
+        if not self.was_tried:
+            return self.held
+        self._holding.opened.add(self.message.offset)
+        return await self._owner.report(self._holding) and self.held
 
     @property
     def held(self) -> bool:

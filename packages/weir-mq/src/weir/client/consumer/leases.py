@@ -172,8 +172,8 @@ class ConsumerLeases:
             self.soon()
             holding.let_next_come()
 
-    async def _may_pull(self, partition: int) -> list[Run]:
-        """Return once a partition may be pulled from, and the messages of it that are worked on.
+    async def _may_pull(self, partition: int) -> None:
+        """Return once a partition may be pulled from.
 
         What is done and not told might be granted again once its lease has ended, so that is told
         before. And while work goes on whose lease has ended, nothing is pulled ahead.
@@ -189,7 +189,6 @@ class ConsumerLeases:
                 break
             self._moved.clear()
             await self._moved.wait()
-        return self.held.begun(partition)
 
     def in_hand(self) -> list[tuple[Address, str, list[Run]]]:
         """Return what is worked on, of all partitions, as a ping tells it."""
@@ -312,6 +311,15 @@ class ConsumerLeases:
             self._returning.back(partition, fence, run, delay_ms, untried=True)
         failed = self.take_out(holding, runs)
         return await self._returning.now(partition, fence, failed, delay_ms)
+
+    async def report(self, holding: Holding) -> None:
+        """Tell what is worked on, before a message begins that was tried before: the broker counts
+        no attempt of such a message that is lost and was not reported (docs/adr/0064).
+
+        Raises what a request does: then the message must not begin.
+        """
+        assert self._pulling is not None  # it was pulled
+        await self._pulling.report(holding.partition)
 
     async def extend(self, holding: Holding, lease: float) -> bool:
         """Let a lease run for `lease` seconds from now; False if it had ended."""

@@ -9,6 +9,7 @@ from weir.client.consumer.delivery import ConsumerOptions, Delivery, Holding, Se
 from weir.client.consumer.leases import ConsumerLeases
 from weir.client.consumer.pulls import with_values
 from weir.client.core.grants import Prefetch
+from weir.errors import WeirError
 from weir.model.clusters import Mode
 from weir.model.message import Message
 
@@ -16,6 +17,8 @@ from weir.model.message import Message
 class Deliveries:
     """Iterate it, or ask `at_hand` and await `more`: one task at a time, and as fast as settled.
 
+    What `at_hand` returns must `begin` before it is worked on, if it `was_tried`; what an iteration
+    returns has begun.
     Whoever takes it settles all of it: a grant whose deliveries stay open ends with its lease.
     """
 
@@ -48,9 +51,12 @@ class Deliveries:
         return self
 
     async def __anext__(self) -> Delivery:
-        while (delivery := self.at_hand()) is None:
-            await self.more()
-        return delivery
+        while True:
+            while (delivery := self.at_hand()) is None:
+                await self.more()
+            if not delivery.was_tried or await delivery.begin():
+                return delivery
+            delivery.give_back()
 
     def at_hand(self) -> Delivery | None:
         """Return the next message if it is here; None: await `more`."""
@@ -67,7 +73,8 @@ class Deliveries:
                 continue
             delivery = Delivery(message, holding, self)
             holding.open += 1
-            holding.opened.add(message.offset)
+            if not delivery.was_tried:
+                holding.opened.add(message.offset)
             self._open += 1
             self._handed += 1
             if self._mode is not Mode.SHARED:
@@ -121,6 +128,14 @@ class Deliveries:
     async def flush(self) -> None:
         """Tell the broker of all that is settled; return when a majority knows."""
         await self._holdings.flush()
+
+    async def report(self, holding: Holding) -> bool:
+        """Tell the broker what is worked on of a grant's partition; False if that cannot be."""
+        try:
+            await self._holdings.report(holding)
+        except WeirError:
+            return False
+        return True
 
     async def quiet(self) -> None:
         """Flush, in a pause; return when nothing can be granted to this consumer any more, either,

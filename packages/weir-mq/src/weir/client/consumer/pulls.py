@@ -12,7 +12,7 @@ from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places, watch
 from weir.client.consumer.delivery import Extending, Held, Holding
 from weir.client.core.delivered_batches import Delivered, LargeDelivered, deliver
-from weir.client.core.grants import Grant, Run, sorted_out
+from weir.client.core.grants import Grant, sorted_out
 from weir.client.reader.fetcher import EMPTY_PAUSE, LONG_POLL, Chunks, Feed, loaded
 from weir.errors import UnknownOpcode, ValueLost
 from weir.model.clusters import Mode
@@ -47,7 +47,7 @@ class Pulling:
         wanted: Wanted,
         quiet: Callable[[int], Awaitable[int]],
         refuse: Callable[[Holding], None],
-        begin: Callable[[int], Awaitable[list[Run]]],
+        begin: Callable[[int], Awaitable[None]],
         held: Held,
     ) -> None:
         """Take where to ask; `home` is the link whose publishes come after what is pulled.
@@ -56,7 +56,7 @@ class Pulling:
         often that was. In order nothing is pulled before that: what is behind it would come
         without it.
         `refuse` takes what comes during a `pause`. `begin` returns when a partition may be pulled
-        from, and what of it is worked on; `held` is what was pulled and is not settled.
+        from; `held` is what was pulled and is not settled.
         """
         #: Messages to ask for; whoever takes the grants says.
         self.size = 1
@@ -97,6 +97,18 @@ class Pulling:
         extending = Extending(cluster, self._places, lease, self._held, monotonic)
         return await extending.extend([holding])
 
+    async def report(self, partition: int) -> None:
+        """Tell what is worked on in a partition, by a pull of no message. Raises what a request
+        does.
+        """
+        wanted, lease_ms = self._wanted, int(self._wanted.lease * 1_000)
+
+        def request(address: Address) -> m.Request:
+            begun = self._held.begun(partition)
+            return m.Pull(address, wanted.cluster, 0, 0, 0, lease_ms, wanted.mode, begun)
+
+        await self._places.ask(partition, request, m.Granted)
+
     def feed(self) -> Feed[Holding]:
         """Begin to pull."""
         known = len(self._places)
@@ -117,12 +129,12 @@ class Pulling:
         await self._open()
         while True:
             await slot.acquire()
-            begun = await self._begin(partition)
+            await self._begin(partition)
             while not self._runs.is_set():
                 await self._runs.wait()
-                begun = await self._begin(partition)
+                await self._begin(partition)
             with self._withdrawing.asks(partition):
-                came = await self._grant(partition, slot, begun)
+                came = await self._grant(partition, slot)
                 if came is not None and self._runs.is_set():
                     feed.put(came)
                 elif came is not None:
@@ -148,22 +160,22 @@ class Pulling:
                     await self._places.ask(_HOME, request, m.ClusterIsOpen)
                 self._is_open = True
 
-    async def _grant(
-        self, partition: int, slot: asyncio.Semaphore, begun: list[Run]
-    ) -> Holding | None:
+    async def _grant(self, partition: int, slot: asyncio.Semaphore) -> Holding | None:
         asked = 0
         if self._wanted.mode is Mode.ORDERED:
             asked = await self._quiet(partition)
-        grant = await self._once(partition, begun)
+        grant = await self._once(partition)
         if grant is None:
             return None
         ends = self._monotonic() + self._wanted.lease
         return Holding(grant, ends, self._monotonic, slot, asked)
 
-    async def _once(self, partition: int, begun: list[Run]) -> Grant | None:
+    async def _once(self, partition: int) -> Grant | None:
         places, wanted, delivered = self._places, self._wanted, list[Delivered]()
 
         def request(address: Address) -> m.Request:
+            # As of now: what was begun while the pull waited must not be forgotten by it.
+            begun = self._held.begun(partition)
             return m.Pull(
                 address,
                 wanted.cluster,

@@ -169,6 +169,76 @@ def test_where_nothing_was_said_the_first_unfinished_message_counts(crew: Crew) 
     assert [offset for offset in counts if counts[offset] == 2] == [4]
 
 
+def tried(crew: Crew) -> None:
+    """Let message 0 have had an attempt, and no other."""
+    one = crew.consumer()
+    assert runs_of(crew.pull(one, 1)) == [(0, 1)]
+    crew.die(one)
+
+
+def again(crew: Crew, session: int, begun: list[Run] | None) -> Any:
+    """Pull what was tried, as one who begins it later."""
+    granted = crew.rig.answer(session, crew.request(1, 0, begun))
+    assert runs_of(granted) == [(0, 1)]
+    return granted
+
+
+def test_what_was_tried_and_only_waits_loses_no_attempt_by_a_connection_that_breaks(
+    crew: Crew,
+) -> None:
+    tried(crew)
+    for _ in range(3):
+        session = crew.consumer()
+        assert again(crew, session, []).attempts == 2
+        crew.die(session)
+    crew.rig.boot()  # it is in the log
+    assert crew.attempts(crew.consumer())[0] == 2
+
+
+def test_what_was_tried_and_only_waits_loses_no_attempt_by_the_end_of_its_lease(
+    crew: Crew,
+) -> None:
+    tried(crew)
+    for _ in range(3):
+        assert again(crew, crew.consumer(), []).attempts == 2
+        crew.rig.time.pass_ms(LEASE_MS)
+    assert crew.attempts(crew.consumer())[0] == 2
+
+
+@pytest.mark.parametrize("ends", ["connection", "lease"])
+def test_what_was_tried_counts_once_it_is_reported(crew: Crew, ends: str) -> None:
+    tried(crew)
+    for attempts in (2, 3, 4):
+        session = crew.consumer()
+        granted = again(crew, session, [])
+        assert granted.attempts == attempts
+        crew.says(session, granted, "pull", [(0, 1)])
+        if ends == "connection":
+            crew.die(session)
+        else:
+            crew.rig.time.pass_ms(LEASE_MS)
+    assert crew.attempts(crew.consumer())[0] == 5
+
+
+def test_of_one_who_does_not_report_the_first_message_counts_as_often_as_it_is_lost(
+    crew: Crew,
+) -> None:
+    tried(crew)
+    for attempts in (2, 3, 4):
+        session = crew.consumer()
+        assert again(crew, session, None).attempts == attempts
+        crew.die(session)
+
+
+def test_a_new_leader_has_heard_no_report_and_counts_what_may_have_begun(crew: Crew) -> None:
+    tried(crew)
+    granted = again(crew, session := crew.consumer(), [])
+    crew.says(session, granted, "pull", [(0, 1)])
+    crew.rig.boot()
+    crew.rig.time.pass_ms(LEASE_MS)
+    assert crew.attempts(crew.consumer())[0] == 3
+
+
 def test_a_grant_that_never_left_is_no_attempt(crew: Crew) -> None:
     one = crew.consumer()
     crew.rig.ask(one, crew.request(10))

@@ -13,7 +13,7 @@ from weir.client.consumer.acknowledgements import Nacks
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.delivery import Holding
 from weir.client.consumer.pulls import Pulling
-from weir.client.core.grants import Grant, Run
+from weir.client.core.grants import Grant
 from weir.errors import Disconnected
 
 COUNT = 12
@@ -110,8 +110,8 @@ def test_a_grant_on_its_way_when_one_before_it_failed_is_not_handed_out(
     once = Pulling._once
     granted, gate = asyncio.Event(), asyncio.Event()
 
-    async def slowly(self: Pulling, partition: int, begun: list[Run]) -> Grant | None:
-        grant = await once(self, partition, begun)
+    async def slowly(self: Pulling, partition: int) -> Grant | None:
+        grant = await once(self, partition)
         if grant is not None and grant.offset == 4 and not granted.is_set():
             granted.set()
             await gate.wait()

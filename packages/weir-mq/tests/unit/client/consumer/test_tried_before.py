@@ -1,0 +1,140 @@
+"""What was tried before is reported before it begins, however it is consumed (docs/adr/0064)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+import weir
+from weir import sync, testing
+from weir.client.consumer.consumer import Consumer
+from weir.client.consumer.pulls import Pulling
+from weir.client.core.grants import Run
+from weir.errors import Unavailable
+
+WAYS = ["iteration", "batches", "deliveries"]
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[list[Run]]:
+    """What consumers reported by itself, and not with what they ask for anyhow."""
+    found: list[list[Run]] = []
+    honest = Pulling.report
+
+    async def report(self: Pulling, partition: int) -> None:
+        found.append(self._held.begun(partition))
+        await honest(self, partition)
+
+    monkeypatch.setattr(Pulling, "report", report)
+    return found
+
+
+async def fail_once(w: weir.Client) -> None:
+    """Let three messages be there, of which the first was begun by one who did not end it."""
+    await w.create_topic("t", partitions=1)
+    async with w.producer("t") as producer:
+        await producer.send_many([b"0", b"1", b"2"])
+    async with w.consumer("t", cluster="c") as consumer:
+        await anext(consumer)
+
+
+async def take(consumer: Consumer, way: str) -> tuple[int, int]:
+    """Take one message; return its offset, and for the how-manieth time it came."""
+    if way == "iteration":
+        return (await anext(consumer)).offset, consumer.attempts
+    if way == "batches":
+        grant = await anext(consumer.batches())
+        return grant.offset, grant.attempts
+    delivery = await anext(consumer.deliveries())
+    return delivery.message.offset, delivery.attempts
+
+
+def run(scenario: Callable[[testing.Node, weir.Client], object]) -> None:
+    async def whole() -> None:
+        async with testing.node() as node, weir.connect(node.url) as w, asyncio.timeout(30):
+            await fail_once(w)
+            found = scenario(node, w)
+            assert asyncio.iscoroutine(found)
+            await found
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_is_reported_before_it_is_handed_out(reports: list[list[Run]], way: str) -> None:
+    async def scenario(_: testing.Node, w: weir.Client) -> None:
+        assert reports == [], "of what nobody tried nothing is reported"
+        async with w.consumer("t", cluster="c") as consumer:
+            assert await take(consumer, way) == (0, 2)
+            assert reports == [[(0, 1)]]
+
+    run(scenario)
+
+
+def test_each_is_reported_and_what_nobody_tried_is_not(reports: list[list[Run]]) -> None:
+    async def scenario(_: testing.Node, w: weir.Client) -> None:
+        async with w.consumer("t", cluster="c") as consumer:
+            assert await take(consumer, "batches") == (0, 2)
+            grants = consumer.batches()
+            assert (await anext(grants)).attempts == 1
+        async with w.consumer("t", cluster="c") as consumer:
+            found = [(await anext(consumer)).offset for _ in range(3)]
+            assert sorted(found) == [0, 1, 2]
+        # Each came alone the first time; two were at work as one batch, and come one by one.
+        assert reports[0] == [(0, 1)]
+        assert sorted(reports[1:]) == [[(0, 1)], [(1, 2)], [(2, 3)]]
+
+    run(scenario)
+
+
+def test_code_without_async_reports_too(reports: list[list[Run]]) -> None:
+    with testing.node() as node, sync.connect(node.url) as client:
+        client.create_topic("t", partitions=1)
+        client.publish("t", b"0")
+        for attempts in (1, 2, 3):
+            with client.consumer("t", cluster="c") as consumer:
+                assert next(consumer).offset == 0
+                assert consumer.attempts == attempts
+    assert reports == [[(0, 1)], [(0, 1)]]
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def report(self: Pulling, partition: int) -> None:
+        raise Unavailable("no broker knows of it")
+
+    monkeypatch.setattr(Pulling, "report", report)
+
+
+@pytest.mark.parametrize("way", WAYS[:2])
+def test_what_cannot_be_reported_is_not_handed_out(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    async def scenario(_: testing.Node, w: weir.Client) -> None:
+        async with w.consumer("t", cluster="c") as consumer:
+            with monkeypatch.context() as patch:
+                refusing(patch)
+                with pytest.raises(Unavailable):
+                    await take(consumer, way)
+            assert await take(consumer, way) == (0, 2)
+
+    run(scenario)
+
+
+def test_a_delivery_that_cannot_be_reported_goes_back_untried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(_: testing.Node, w: weir.Client) -> None:
+        async with w.consumer("t", cluster="c") as consumer:
+            with monkeypatch.context() as patch:
+                refusing(patch)
+                assert await take(consumer, "deliveries") == (1, 1)
+            await consumer.flush()
+        async with w.consumer("t", cluster="c") as consumer:
+            deliveries = consumer.deliveries()
+            found = [await anext(deliveries) for _ in range(3)]
+            counts = {one.message.offset: one.attempts for one in found}
+            assert counts == {0: 2, 1: 2, 2: 1}
+
+    run(scenario)
