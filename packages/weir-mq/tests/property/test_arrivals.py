@@ -93,7 +93,7 @@ class World:
         self.node = node = _fakes.Node(SHARDS)
         for one in node.all:
             one.shard._devices._access = _NoSecrets()
-            one.shard._reception._arriving._access = _NoSecrets()
+            one.shard._reception._arrivals._access = _NoSecrets()
             node.connect(one.number)
         self.addresses = [
             address
@@ -192,7 +192,7 @@ class World:
     @staticmethod
     def _in_flight(one: Any) -> int:
         sessions = one.shard._reception._sessions.values()
-        return sum(session.seat.in_flight for session in sessions if session.seat is not None)
+        return sum(session.device.in_flight for session in sessions if session.device is not None)
 
 
 @settings(max_examples=40, deadline=None, phases=[Phase.generate])

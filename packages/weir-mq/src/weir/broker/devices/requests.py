@@ -17,7 +17,7 @@ from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.partition.topics import Topics
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
-from weir.broker.runtime.session import ANONYMOUS, Seat, Session
+from weir.broker.runtime.session import ANONYMOUS, DeviceSession, Session
 from weir.errors import ErasedBoot, NoHello, Refused, UnknownTopic
 from weir.model.ids import group_of, place_node
 from weir.model.limits import BOOT_MAX
@@ -45,8 +45,8 @@ from weir.protocol.device.deliveries import (
 from weir.protocol.trunk import Arrival
 
 
-class Arriving:
-    """Lets crowds of devices in, and takes what they publish."""
+class DeviceArrivals:
+    """Admits devices that come together, and takes what they publish."""
 
     __slots__ = ("_access", "_identity", "_outbox", "_passing", "_sessions", "_time", "_topics")
 
@@ -80,13 +80,13 @@ class Arriving:
                 left.append(one)
                 continue
             group = group_of(topic.id, partition)
-            if (crowd := groups.get(group)) is None:
+            if (batch := groups.get(group)) is None:
                 groups[group] = [one]
             else:
-                crowd.append(one)
-        for group, crowd in groups.items():
-            if not self._served(group, crowd, principal, place):
-                left += crowd
+                batch.append(one)
+        for group, batch in groups.items():
+            if not self._served(group, batch, principal, place):
+                left += batch
         return left
 
     def _topic(self, name: str, principal: str) -> Topic | None:
@@ -97,50 +97,50 @@ class Arriving:
             return None
         return topic
 
-    def _served(self, group: int, crowd: list[Arrival], principal: str, place: int) -> bool:
-        """Serve a crowd of one partition; False if nothing is done: it is not led here, or it is
+    def _served(self, group: int, batch: list[Arrival], principal: str, place: int) -> bool:
+        """Serve a batch of one partition; False if nothing is done: it is not led here, or it is
         short of something, which is said to each by itself.
         """
         passing = self._passing
-        sessions = self._begin(group, crowd, principal, place)
-        publishes = [one.publishes for one in crowd]
+        sessions = self._begin(group, batch, principal, place)
+        publishes = [one.publishes for one in batch]
         try:
             at = passing.routes.toward(group, place_node(place) != 0)
             if at != passing.shard:
-                if not passing.crowd(crowd, principal or ANONYMOUS, at):
+                if not passing.device_batch(batch, principal or ANONYMOUS, at):
                     return False
-                for (_, seat), published in zip(sessions, publishes, strict=True):
-                    seat.in_flight = len(published.sns)
+                for (_, device), published in zip(sessions, publishes, strict=True):
+                    device.in_flight = len(published.sns)
             else:
                 led = self._topics.find(group)
                 if led is None or not led.leads:
                     return False
-                seats = [seat for _, seat in sessions]
-                led.publish_devices([*zip(seats, publishes, strict=True)])
+                devices = [device for _, device in sessions]
+                led.publish_devices([*zip(devices, publishes, strict=True)])
         except Refused:
             return False
         for session, _ in sessions:
-            session.seated = at
+            session.device_place = at
             self._sessions[session.id] = session
-        self._outbox.opened_all([one.session for one in crowd])
+        self._outbox.opened_all([one.session for one in batch])
         if at == passing.shard:
             now_ms, system = self._time.monotonic_ms(), self._identity.system
-            for one in crowd:
+            for one in batch:
                 welcome = encode_welcome(one.hello.sn, 0, system)
                 self._outbox.welcome(one.session, welcome, now_ms)
         return True
 
     def _begin(
-        self, group: int, crowd: list[Arrival], principal: str, place: int
-    ) -> list[tuple[Session, Seat]]:
+        self, group: int, batch: list[Arrival], principal: str, place: int
+    ) -> list[tuple[Session, DeviceSession]]:
         now_ms = self._time.monotonic_ms()
-        found: list[tuple[Session, Seat]] = []
-        for one in crowd:
+        found: list[tuple[Session, DeviceSession]] = []
+        for one in batch:
             hello, number = one.hello, one.session
             session = Session.opened(number, now_ms, principal, place)
-            session.seat = seat = Seat(number, hello.hub, hello.boot, group)
+            session.device = device = DeviceSession(number, hello.hub, hello.boot, group)
             session.hub = hello.hub
-            found.append((session, seat))
+            found.append((session, device))
         return found
 
 
@@ -174,9 +174,9 @@ class Devices:
             topics, outbox, access, time, neighbours.passing, budget, in_hand
         )
 
-    def arriving(self, sessions: dict[int, Session]) -> Arriving:
+    def arrivals(self, sessions: dict[int, Session]) -> DeviceArrivals:
         """Return who serves those that come at once, and keeps them in `sessions`."""
-        return Arriving(
+        return DeviceArrivals(
             self._identity, sessions, self._topics, self._outbox, self._access, self._time,
             self._neighbours.passing,
         )  # fmt: skip
@@ -193,7 +193,7 @@ class Devices:
             case DevicePublishes():
                 self._publish(session, request)
             case DevicePing(sn):
-                code = NoHello.code if session.seat is None else 0
+                code = NoHello.code if session.device is None else 0
                 self._outbox.send(session.id, encode_code(DeviceOpcode.PING, sn, code))
             case DeviceSubscribe():
                 self.receivers.subscribe(session, request)
@@ -220,8 +220,8 @@ class Devices:
             group = group_of(topic.id, partition)
             passing = self._neighbours.passing
             place = passing.routes.toward(group, session.foreign)
-            session.sit(request.hub, request.boot, group)
-            session.hub, session.seated = request.hub, place
+            session.begin_device(request.hub, request.boot, group)
+            session.hub, session.device_place = request.hub, place
             if place != passing.shard:
                 passing.device(session, request)
                 return True
@@ -240,31 +240,31 @@ class Devices:
         return True
 
     def _publish(self, session: Session, publishes: DevicePublishes) -> None:
-        seat = session.seat
-        if seat is None:
+        device = session.device
+        if device is None:
             self._refuse(session, publishes, NoHello("say hello first"))
             return
         passing = self._neighbours.passing
         try:
-            led = self._topics.find(seat.group) if session.seated == passing.shard else None
+            led = self._topics.find(device.group) if session.device_place == passing.shard else None
             if led is not None and led.leads:
-                led.publish_devices(((seat, publishes),))
+                led.publish_devices(((device, publishes),))
                 return
-            place = passing.routes.toward(seat.group, session.foreign)
-            if place != session.seated:
+            place = passing.routes.toward(device.group, session.foreign)
+            if place != session.device_place:
                 # Who leads now knows nothing of this device, and who led may still answer it.
                 self._outbox.put(Hangup(session.id, "another node leads: connect again"))
                 return
             if place != passing.shard:
                 passing.device(session, publishes)
                 return
-            _, partition = self._topics.partition(seat.group)
-            partition.publish_devices(((seat, publishes),))
+            _, partition = self._topics.partition(device.group)
+            partition.publish_devices(((device, publishes),))
         except Refused as error:
             self._refuse(session, publishes, error)
 
     def _refuse(self, session: Session, publishes: DevicePublishes, error: Refused) -> None:
-        if session.seat is not None and session.seat.in_flight:
+        if session.device is not None and session.device.in_flight:
             # Their confirms come later, and a refusal must not overtake them.
             self._outbox.put(Hangup(session.id, str(error)))
             return

@@ -46,7 +46,7 @@ NO_REPLY = 1 << 62
 #: No opcode: replies that nobody else listens for.
 _ANY = -1
 #: Devices that come at once go on by themselves where they are larger than this together.
-_CROWD_BYTES_MAX = 256 * KIB
+_DEVICE_BATCH_BYTES_MAX = 256 * KIB
 _FOLLOW, _PULL = opcode_of(m.Follow), opcode_of(m.Pull)
 #: What may be asked again if there is no room for the answer: nothing changes by it.
 _READS = frozenset({opcode_of(m.Fetch), opcode_of(m.FetchChunks)})
@@ -171,7 +171,7 @@ class Forwarder:
             for caller in callers:
                 self._outbox.refuse(caller, _lost(shard))
         for session in self._sessions.values():
-            if session.seat is not None and session.seated == shard:
+            if session.device is not None and session.device_place == shard:
                 self._outbox.put(Hangup(session.id, str(_lost(shard))))
 
     def left(self, session: Session) -> None:
@@ -197,17 +197,17 @@ class Forwarder:
 
         Raises `Unavailable`, or `Overloaded`.
         """
-        seat, shard = session.seat, session.seated
-        assert seat is not None
+        device, shard = session.device, session.device_place
+        assert device is not None
         self._introduce(session.id, session.principal, shard)
         buffers = trunk.encode_device(session.id, request)
         charged = total(buffers)
         self.lanes.take(shard, charged)
         if isinstance(request, DevicePublishes):
-            seat.in_flight += len(request.sns)
+            device.in_flight += len(request.sns)
         self._put(shard, buffers, charged)
 
-    def crowd(self, arrivals: Sequence[Arrival], principal: str, shard: int) -> bool:
+    def device_batch(self, arrivals: Sequence[Arrival], principal: str, shard: int) -> bool:
         """Pass devices that came at once on to another shard of this node, as one; False, and
         nothing is done, if that cannot be. Raises `Overloaded`.
         """
@@ -216,7 +216,7 @@ class Forwarder:
             return False
         buffers = trunk.encode_arrivals(principal, arrivals)
         charged = total(buffers)
-        if charged > _CROWD_BYTES_MAX:
+        if charged > _DEVICE_BATCH_BYTES_MAX:
             return False
         self.lanes.take(shard, charged)
         one.known.update([arrival.session for arrival in arrivals])
@@ -273,9 +273,9 @@ class Forwarder:
         found: dict[int, bytes] = {}
         for number, reply in answers:
             session = self._sessions.get(number)
-            if session is None or session.seat is None:
+            if session is None or session.device is None:
                 continue
-            session.seat.in_flight -= count_confirms(reply)
+            session.device.in_flight -= count_confirms(reply)
             reply = found.pop(number, b"") + reply
             if len(reply) <= SMALL:
                 found[number] = reply
@@ -310,8 +310,8 @@ class Forwarder:
             if not self._budget.has_room(len(body)) and not self._takes(caller, len(body)):
                 return
             self._outbox.answered(session.id)
-        elif session.seat is not None:
-            session.seat.in_flight -= count_confirms(body)
+        elif session.device is not None:
+            session.device.in_flight -= count_confirms(body)
         # A device's small replies are free, as they are where its own shard gives them.
         charged = len(body) if len(body) > SMALL or body[0] == CLIENT_VERSION else 0
         self._budget.take(charged)

@@ -11,7 +11,7 @@ from weir.broker.consumers.grants import Grants
 from weir.broker.consumers.operations import ClusterOperations, HubOperations
 from weir.broker.partition.context import PartitionContext, VisibleConfirm
 from weir.broker.produce.appender import Appender, PublishWaiter
-from weir.broker.produce.batcher import Crowd, DeviceBatcher, refused
+from weir.broker.produce.batcher import DeviceBatch, DeviceBatcher, refused
 from weir.broker.produce.stable_positions import StablePositions
 from weir.broker.records.control import PartitionEnded, PartitionJoined, PartitionSealed
 from weir.broker.records.entries import BatchRecord, of_control
@@ -137,17 +137,17 @@ class PartitionLeader:
         waiters.append(PublishWaiter(caller, level, repeats))
         return not repeats
 
-    def publish_devices(self, producer: int, crowd: Crowd) -> None:
+    def publish_devices(self, producer: int, batch: DeviceBatch) -> None:
         """Take device publishes, of each connection, as the shard's own `producer`, or refuse all
         of it, in line either way: one without a sequence knows its reply by its place alone.
         """
         charges = [
             sum(map(len, publishes.values)) + ROW_BYTES * len(publishes.values)
-            for _, publishes in crowd
+            for _, publishes in batch
         ]
         charged = sum(charges)
-        if len(crowd) > 1 and not self._budget.fits(charged):  # there may be room for some
-            for one in crowd:
+        if len(batch) > 1 and not self._budget.fits(charged):  # there may be room for some
+            for one in batch:
                 self.publish_devices(producer, (one,))
             return
         if (devices := self.device_batcher) is None:
@@ -158,11 +158,11 @@ class PartitionLeader:
             self._context.admission.check(self._group.id)
             self._budget.charge(charged)
         except Refused as error:
-            for seat, publishes in crowd:
-                devices.add(seat, refused(publishes, error), 0, error.detail)
+            for device, publishes in batch:
+                devices.add(device, refused(publishes, error), 0, error.detail)
         else:
-            for (seat, publishes), charged in zip(crowd, charges, strict=True):
-                devices.add(seat, publishes, charged)
+            for (device, publishes), charged in zip(batch, charges, strict=True):
+                devices.add(device, publishes, charged)
 
     def committed(self, record: BatchRecord) -> None:
         """Tell all who wait for a batch that is applied now."""

@@ -15,7 +15,7 @@ from weir.broker.partition.fetches import ChunkReads, Fetches, check_replica, en
 from weir.broker.partition.leader import PartitionLeader
 from weir.broker.partition.outcomes import apply_control
 from weir.broker.partition.retention import done_below, first_needed, retain
-from weir.broker.produce.batcher import Crowd
+from weir.broker.produce.batcher import DeviceBatch
 from weir.broker.produce.stable_positions import positions_of
 from weir.broker.records.entries import Payload
 from weir.broker.replica.group import Group
@@ -146,12 +146,12 @@ class Partition:
         if leading.publish(caller, request, batch):
             self._writer.mark_dirty(self)
 
-    def publish_devices(self, crowd: Crowd) -> None:
+    def publish_devices(self, batch: DeviceBatch) -> None:
         """Take device publishes, those of a connection together; confirms come after the commit."""
         leading, producer = self._led(), self._context.device_producer.id
         if not producer:
             raise Unavailable("the shard's own producer is being opened: try again shortly")
-        leading.publish_devices(producer, crowd)
+        leading.publish_devices(producer, batch)
         self._writer.mark_dirty(self)
 
     def part(self, request: Prepare | Decide, asker: Caller) -> None:

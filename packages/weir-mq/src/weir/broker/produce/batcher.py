@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from weir.broker.produce.appender import Appender
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
-from weir.broker.runtime.session import ROW_BYTES, Seat
+from weir.broker.runtime.session import ROW_BYTES, DeviceSession
 from weir.broker.state.dedupe import Origin, value_hash
 from weir.broker.state.state import PartitionState
 from weir.errors import Fenced, Overloaded, Refused, SequenceGap, SequenceReused
@@ -27,7 +27,7 @@ DUPLICATE = (1 << 64) - 1
 _ACCEPT = -1
 
 #: Devices and what they published.
-Crowd = Sequence[tuple[Seat, DevicePublishes]]
+DeviceBatch = Sequence[tuple[DeviceSession, DevicePublishes]]
 
 
 #: A boot, an offset, and a value's hash.
@@ -37,10 +37,10 @@ First = tuple[int, int, int]
 class _Confirms:
     """Replies, column by column, in the order of the frames that they answer."""
 
-    __slots__ = ("codes", "offsets", "seats", "sequences", "sns")
+    __slots__ = ("codes", "devices", "offsets", "sequences", "sns")
 
     def __init__(self) -> None:
-        self.seats: list[Seat] = []
+        self.devices: list[DeviceSession] = []
         self.sns: list[int] = []
         self.sequences: list[int] = []
         self.codes: list[int] = []
@@ -112,7 +112,7 @@ class DeviceBatcher:
         self._budget = budget
         known = state.producers.known(producer)
         self._sequence = known.next_sequence if known is not None else 0
-        self._arrived: list[tuple[Seat, DevicePublishes, int, int]] = []
+        self._arrived: list[tuple[DeviceSession, DevicePublishes, int, int]] = []
         self._flying: deque[_Gathering] = deque()
         #: How many devices in those were not known before.
         self._fresh = 0
@@ -122,22 +122,24 @@ class DeviceBatcher:
         """Whether `cut` has something to do."""
         return bool(self._arrived)
 
-    def add(self, seat: Seat, publishes: DevicePublishes, charged: int, detail: int = 0) -> None:
+    def add(
+        self, device: DeviceSession, publishes: DevicePublishes, charged: int, detail: int = 0
+    ) -> None:
         """Put publishes in line; `charged` bytes of the budget come back with the confirms.
 
         `detail` goes with those that are refused already.
         """
-        seat.in_flight += len(publishes.sns)
-        self._arrived.append((seat, publishes, charged, detail))
+        device.in_flight += len(publishes.sns)
+        self._arrived.append((device, publishes, charged, detail))
 
     def cut(self) -> int:
         """Turn what has arrived into batches for the appender; return how many reads that were."""
         arrived, self._arrived = self._arrived, []
         gathering = _Gathering()
-        for seat, publishes, charged, detail in arrived:
+        for device, publishes, charged, detail in arrived:
             gathering.charged += charged
-            gathering.seen = max(gathering.seen, seat.seen)
-            self._gather(gathering, seat, publishes, detail)
+            gathering.seen = max(gathering.seen, device.seen)
+            self._gather(gathering, device, publishes, detail)
             if gathering.bytes > BATCH_BYTES_DEFAULT:
                 self._close(gathering)
                 gathering = _Gathering()
@@ -145,7 +147,7 @@ class DeviceBatcher:
         return len(arrived)
 
     def _gather(
-        self, into: _Gathering, seat: Seat, publishes: DevicePublishes, detail: int
+        self, into: _Gathering, device: DeviceSession, publishes: DevicePublishes, detail: int
     ) -> None:
         confirms = into.confirms
         confirms.sns += publishes.sns
@@ -158,34 +160,40 @@ class DeviceBatcher:
             offset = detail
             if not code:
                 place = base + len(into.values)
-                code, offset = self._judge(into, seat, sn, sequence, value, place)
+                code, offset = self._judge(into, device, sn, sequence, value, place)
             if code == _ACCEPT:
                 code = 0
                 into.values.append(value)
-                into.hubs.append(seat.hub)
-                into.boots.append(seat.boot)
+                into.hubs.append(device.hub)
+                into.boots.append(device.boot)
                 into.sequences.append(sequence)
                 into.sns.append(sn)
                 into.bytes += len(value) + ROW_BYTES
-            confirms.seats.append(seat)
+            confirms.devices.append(device)
             confirms.codes.append(code)
             confirms.offsets.append(offset)
 
     def _judge(
-        self, into: _Gathering, seat: Seat, sn: int, sequence: int, value: bytes, place: int
+        self,
+        into: _Gathering,
+        device: DeviceSession,
+        sn: int,
+        sequence: int,
+        value: bytes,
+        place: int,
     ) -> tuple[int, int]:
         """Return `_ACCEPT` and `place`, its offset then, or the code and offset to answer with."""
         closed = self._closed() if self._appender.is_closed else None
         if sequence == NO_SEQUENCE:
             return closed or (_ACCEPT, place)
-        known = self._known(into, seat.hub, sn)
+        known = self._known(into, device.hub, sn)
         if known is None and closed is not None:
             return closed
         if known is None and self._is_full(into):
             return Overloaded.code, RETRY_AFTER_MS
-        if known is not None and seat.boot < known.boot:
+        if known is not None and device.boot < known.boot:
             return Fenced.code, known.boot
-        here = known if known is not None and seat.boot == known.boot else None
+        here = known if known is not None and device.boot == known.boot else None
         wanted = 0 if here is None else here.next_sequence
         if closed is not None and sequence >= wanted:
             return closed
@@ -193,11 +201,11 @@ class DeviceBatcher:
             return SequenceGap.code, wanted
         hash_ = value_hash(value)
         if here is None:
-            into.known[seat.hub, sn] = seat.boot, place, hash_
+            into.known[device.hub, sn] = device.boot, place, hash_
             into.fresh += known is None
             return _ACCEPT, place
         if sequence == wanted:
-            into.known[seat.hub, sn] = here.after(sequence, place, hash_)
+            into.known[device.hub, sn] = here.after(sequence, place, hash_)
             return _ACCEPT, place
         if not here.holds(sequence, hash_):
             return SequenceReused.code, 0
@@ -250,7 +258,7 @@ class DeviceBatcher:
 
     def _answer_alone(self, gathering: _Gathering) -> None:
         """Nothing was accepted: answer behind the batches under way, so that replies keep order."""
-        if not gathering.confirms.seats:
+        if not gathering.confirms.devices:
             return
         if self._flying:
             self._flying[-1].behind.append(gathering)
@@ -280,9 +288,9 @@ class DeviceBatcher:
                 self._refuse(one, error)
         arrived, self._arrived = self._arrived, []
         gathering = _Gathering()
-        for seat, publishes, charged, detail in arrived:
+        for device, publishes, charged, detail in arrived:
             gathering.charged += charged
-            self._gather(gathering, seat, refused(publishes, error), detail)
+            self._gather(gathering, device, refused(publishes, error), detail)
         self._refuse(gathering, error)
 
     def committed(self, stamp: int) -> None:
@@ -307,14 +315,14 @@ class DeviceBatcher:
         self._appender.counts.told_devices(c.codes)
         replies: dict[int, bytes] = {}
         more: dict[int, list[bytes]] = {}  # of those who published several: few, as a rule
-        rows = zip(c.seats, c.sns, c.sequences, c.codes, c.offsets, strict=True)
-        for seat, sn, sequence, code, offset in rows:
-            if seat.seen < stamp:
-                seat.seen = stamp
-            seat.in_flight -= 1
+        rows = zip(c.devices, c.sns, c.sequences, c.codes, c.offsets, strict=True)
+        for device, sn, sequence, code, offset in rows:
+            if device.seen < stamp:
+                device.seen = stamp
+            device.in_flight -= 1
             reply = encode_confirm(sn, sequence, code, offset)
-            if (first := replies.setdefault(seat.session, reply)) is not reply:
-                more.setdefault(seat.session, [first]).append(reply)
+            if (first := replies.setdefault(device.session, reply)) is not reply:
+                more.setdefault(device.session, [first]).append(reply)
         for session, parts in more.items():
             replies[session] = b"".join(parts)
         self._outbox.answer(replies)

@@ -12,7 +12,7 @@ from weir.broker.partition.topics import Topics
 from weir.broker.router.requests import Requests
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
-from weir.broker.runtime.session import Session, Strangers
+from weir.broker.runtime.session import NewSessions, Session
 from weir.model.limits import HELLO_WITHIN_MS, REQUESTS_PENDING_MAX
 from weir.order.clock import Time
 from weir.protocol.device.codec import DevicePublishes, DeviceRequest
@@ -22,8 +22,18 @@ from weir.protocol.frame import ClientFrame
 class Reception:
     """Lets peers in, keeps what has to wait for news, and forgets who is gone."""
 
-    __slots__ = ("_arriving", "_budget", "_devices", "_neighbours", "_outbox", "_requests",
-                 "_sessions", "_strangers", "_time", "_topics")  # fmt: skip
+    __slots__ = (
+        "_arrivals",
+        "_budget",
+        "_devices",
+        "_neighbours",
+        "_new_sessions",
+        "_outbox",
+        "_requests",
+        "_sessions",
+        "_time",
+        "_topics",
+    )  # fmt: skip
 
     def __init__(
         self, sessions: dict[int, Session], outbox: Outbox, budget: Budget, time: Time,
@@ -31,7 +41,7 @@ class Reception:
     ) -> None:  # fmt: skip
         """Keep `sessions`, by number; nobody is there yet."""
         self._sessions = sessions
-        self._strangers = Strangers(HELLO_WITHIN_MS)
+        self._new_sessions = NewSessions(HELLO_WITHIN_MS)
         self._outbox = outbox
         self._budget = budget
         self._time = time
@@ -39,13 +49,13 @@ class Reception:
         self._neighbours = neighbours
         self._requests = requests
         self._devices = devices
-        self._arriving = devices.arriving(sessions)
+        self._arrivals = devices.arrivals(sessions)
 
     def opened(self, number: int, principal: str, place: int) -> None:
         """A peer connected; with a `principal` it did so elsewhere, at `place`."""
         session = Session.opened(number, self._time.monotonic_ms(), principal, place)
         self._sessions[number] = session
-        self._strangers.add(session)
+        self._new_sessions.add(session)
         self._outbox.opened(number)
 
     def handle(self, event: Arrived | LetGo) -> None:
@@ -54,7 +64,7 @@ class Reception:
             self._outbox.put(Hangup(event.session, event.reason))
             return
         principal, place = event.principal, event.place
-        for one in self._arriving.take(event.arrivals, principal, place):
+        for one in self._arrivals.take(event.arrivals, principal, place):
             self.opened(one.session, principal, place)
             self.received(one.session, (one.hello, one.publishes))
 
@@ -118,5 +128,5 @@ class Reception:
         """Let go of who has not said who it is, and welcomes that wait in vain."""
         now_ms = self._time.monotonic_ms()
         self._outbox.let_out(now_ms)
-        for session in self._strangers.overdue(now_ms):
+        for session in self._new_sessions.overdue(now_ms):
             self._outbox.put(Hangup(session.id, f"no hello within {HELLO_WITHIN_MS // 1000} s"))

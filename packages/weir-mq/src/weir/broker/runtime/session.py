@@ -21,7 +21,7 @@ SHARD = "shard:"
 ROW_BYTES = 64
 
 
-class Seat(msgspec.Struct, eq=False):
+class DeviceSession(msgspec.Struct, eq=False):
     """A hub's connection: who it is, where its messages go, and the highest stamp it was told.
 
     There is one for a session: a later hello changes it, and only while nothing is in flight.
@@ -48,9 +48,9 @@ class Session(msgspec.Struct, eq=False):
     place: int = 0
     #: What a device's hello named.
     hub: int = 0
-    seat: Seat | None = None
+    device: DeviceSession | None = None
     #: The place that took its hello.
-    seated: int = -1
+    device_place: int = -1
     #: What came while it has to wait for news of the registry; None while it need not.
     parked: list[ClientFrame | DeviceRequest] | None = None
     #: What is charged for it.
@@ -76,7 +76,7 @@ class Session(msgspec.Struct, eq=False):
     @property
     def greeted(self) -> bool:
         """Whether the peer said hello."""
-        return self.welcomed or self.seat is not None
+        return self.welcomed or self.device is not None
 
     def keep(self, frames: Sequence[ClientFrame | DeviceRequest], budget: Budget) -> bool:
         """Park frames, charged to `budget`; False, and nothing is kept, if that is too much."""
@@ -95,21 +95,22 @@ class Session(msgspec.Struct, eq=False):
         self._parked_bytes = 0
         return frames
 
-    def sit(self, hub: int, boot: int, group: int) -> None:
+    def begin_device(self, hub: int, boot: int, group: int) -> None:
         """Take a device's hello. Raises `BadRequest` if it changes something too early.
 
         Replies of two partitions would overtake each other, and the new one could stamp below what
         is about to be confirmed in the old one.
         """
-        seat = self.seat
-        if seat is None:
-            self.seat = Seat(self.id, hub, boot, group)
-        elif (seat.hub, seat.boot, seat.group) != (hub, boot, group):
-            if seat.in_flight:
+        device = self.device
+        if device is None:
+            self.device = DeviceSession(self.id, hub, boot, group)
+        elif (device.hub, device.boot, device.group) != (hub, boot, group):
+            if device.in_flight:
                 raise BadRequest(
-                    f"{seat.in_flight} publishes wait for their replies: say hello again after them"
+                    f"{device.in_flight} publishes wait for their replies: "
+                    "say hello again after them"
                 )
-            seat.hub, seat.boot, seat.group = hub, boot, group
+            device.hub, device.boot, device.group = hub, boot, group
 
     def check_welcomed(self) -> None:
         """Raise `NoHello` unless a client hello came first."""
@@ -125,30 +126,30 @@ def _bytes_of(frame: ClientFrame | DeviceRequest) -> int:
     return ROW_BYTES
 
 
-class Strangers:
+class NewSessions:
     """Peers that have not said hello, in order of arrival: only they are looked at, however many
     are connected.
     """
 
-    __slots__ = ("_line", "_within_ms")
+    __slots__ = ("_queue", "_within_ms")
 
     def __init__(self, within_ms: int) -> None:
         """Expect hello within so many milliseconds."""
         self._within_ms = within_ms
-        self._line: deque[Session] = deque()
+        self._queue: deque[Session] = deque()
 
     def add(self, session: Session) -> None:
         """A peer connected."""
-        self._line.append(session)
+        self._queue.append(session)
 
     def overdue(self, now_ms: int) -> list[Session]:
         """Return those whose time is up, once, and forget those who said hello."""
         found = []
-        while self._line:
-            session = self._line[0]
+        while self._queue:
+            session = self._queue[0]
             if not session.greeted:
                 if now_ms - session.opened_ms <= self._within_ms:
                     break
                 found.append(session)
-            self._line.popleft()
+            self._queue.popleft()
         return found

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from weir.broker.api import effects as ef
-from weir.broker.runtime.session import Session, Strangers
+from weir.broker.runtime.session import NewSessions, Session
 from weir.model.limits import HELLO_WITHIN_MS
 from weir.protocol.device import codec as d
 
 
 def test_those_who_say_nothing_are_overdue_once_and_in_order() -> None:
-    strangers = Strangers(within_ms=100)
+    strangers = NewSessions(within_ms=100)
     sessions = [Session(n, opened_ms=10 * n) for n in range(4)]
     for session in sessions:
         strangers.add(session)
