@@ -184,7 +184,7 @@ class ConnectionsConfig(msgspec.Struct, frozen=True):
         ),
     ] = DEVICE_IN_HAND_DEFAULT
 
-    def doors(self) -> ConnectionLimits:
+    def limits(self) -> ConnectionLimits:
         """Return them as the driver takes them."""
         return ConnectionLimits(
             self.most, self.accepts_per_second, self.idle_seconds, self.frame_seconds

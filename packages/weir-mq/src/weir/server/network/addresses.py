@@ -55,12 +55,12 @@ class Ports(NamedTuple):
     own: tuple[int, ...]
     #: The shared port's sockets: for each address of the host as many as there are shards, for each
     #: lets only so many connections wait.
-    doors: tuple[socket.socket, ...]
+    listeners: tuple[socket.socket, ...]
 
     def leave(self) -> None:
         """Listen no more on the shared port, once every shard has closed it too."""
-        for door in self.doors:
-            door.close()
+        for listener in self.listeners:
+            listener.close()
 
 
 @contextmanager
@@ -75,16 +75,16 @@ def reserved(host: str, port: int, shards: int) -> Iterator[Ports]:
     places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     found = [*dict.fromkeys((family, str(address[0])) for family, *_, address in places)]
     with ExitStack() as stack:
-        doors: list[socket.socket] = []
+        listeners: list[socket.socket] = []
         for family, address in found:
             # They share it by SO_REUSEPORT, by which another node could slip in too.
             with _bound(family, address, port, shared=False) as probe:
                 port = probe.getsockname()[1]
             for _ in range(max(shards, 1)):
-                doors.append(stack.enter_context(_bound(family, address, port)))
+                listeners.append(stack.enter_context(_bound(family, address, port)))
         own = [stack.enter_context(_bound(*found[0], 0)) for _ in range(shards)]
         numbers = tuple(one.getsockname()[1] for one in own)
-        yield Ports(found[0][1], port, numbers, tuple(doors))
+        yield Ports(found[0][1], port, numbers, tuple(listeners))
 
 
 def check_free(config: Config) -> None:

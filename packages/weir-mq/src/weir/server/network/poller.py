@@ -60,13 +60,13 @@ class EventGatherer(Protocol):
         """Hand on what was gathered."""
 
 
-class Door(socket.socket):
+class ListeningSocket(socket.socket):
     """A listening socket."""
 
-    #: How many seconds who comes waits here for another process whose door it is.
-    patience = 0.0
+    #: How many seconds who comes waits here for another process whose listener it is.
+    accept_delay = 0.0
 
-    def take(self) -> socket.SocketType:
+    def accept_plain(self) -> socket.SocketType:
         """Return the next connection; quicker than `accept`, without what `socket.socket` adds in
         Python. Raises `OSError`.
         """
@@ -78,8 +78,8 @@ class Door(socket.socket):
         return int(self.family)
 
 
-class Crowd:
-    """The connections that came in through `doors`, and all of them that are devices'."""
+class DevicePoller:
+    """The connections that came in through `listeners`, and all of them that are devices'."""
 
     def __init__(self, protocol: Callable[[], asyncio.Protocol], gathering: EventGatherer) -> None:
         """Let each connection have its protocol, which tells `gathering`, until `shut`."""
@@ -87,7 +87,7 @@ class Crowd:
         self._gathering = gathering
         self._loop = asyncio.get_running_loop()
         self._epoll = select.epoll()
-        self._doors: dict[int, Door] = {}
+        self._listeners: dict[int, ListeningSocket] = {}
         self._members: dict[int, PlainTransport] = {}
         self._ending: list[PlainTransport] = []
         #: Sockets that had something and got no turn yet.
@@ -97,19 +97,19 @@ class Crowd:
         self._moves: set[asyncio.Task[None]] = set()
         self._loop.add_reader(self._epoll.fileno(), self._turn)
 
-    def open(self, door: Door) -> None:
+    def open(self, listener: ListeningSocket) -> None:
         """Take connections that come to a listening socket."""
-        self._doors[door.fileno()] = door
-        self._epoll.register(door, READS)
+        self._listeners[listener.fileno()] = listener
+        self._epoll.register(listener, READS)
 
     def shut(self) -> None:
         """Take no connections any more; who is in stays."""
-        for door in self._doors.values():
+        for listener in self._listeners.values():
             # Closed alone it would stay there while another process has it open, too.
             with contextlib.suppress(FileNotFoundError):  # nobody is taken just now
-                self._epoll.unregister(door)
-            door.close()
-        self._doors.clear()
+                self._epoll.unregister(listener)
+            listener.close()
+        self._listeners.clear()
         self._is_shut = True
         self._rest()
 
@@ -184,11 +184,11 @@ class Crowd:
                 transport = self._members.get(handle)
                 if transport is not None:
                     self._read(transport, len(found))
-                elif (door := self._doors.get(handle)) is not None:
-                    if door.patience:
-                        self._leave(door, door.patience)
+                elif (listener := self._listeners.get(handle)) is not None:
+                    if listener.accept_delay:
+                        self._suspend(listener, listener.accept_delay)
                     else:
-                        self._let_in(door)
+                        self._accept(listener)
 
     @property
     def _is_over(self) -> bool:
@@ -221,12 +221,12 @@ class Crowd:
             self._loop.remove_reader(self._epoll.fileno())
             self._epoll.close()
 
-    def _let_in(self, door: Door) -> None:
+    def _accept(self, listener: ListeningSocket) -> None:
         for _ in range(_ACCEPTS_MAX):
             if self._is_over:
                 return
             try:
-                sock = door.take()
+                sock = listener.accept_plain()
             except (BlockingIOError, InterruptedError):
                 return
             except ConnectionAbortedError:
@@ -234,7 +234,7 @@ class Crowd:
             except OSError as error:
                 if error.errno in _NO_ROOM:
                     log.error("connections wait: %s", error)
-                    self._leave(door, _PAUSE_SECONDS)
+                    self._suspend(listener, _PAUSE_SECONDS)
                     return
                 log.warning("a connection could not be taken: %s", error)
                 continue
@@ -242,16 +242,16 @@ class Crowd:
             self._members[sock.fileno()] = transport
             transport.open()
 
-    def _leave(self, door: Door, seconds: float) -> None:
-        self._epoll.unregister(door)
-        self._loop.call_later(seconds, self._return, door)
+    def _suspend(self, listener: ListeningSocket, seconds: float) -> None:
+        self._epoll.unregister(listener)
+        self._loop.call_later(seconds, self._resume, listener)
 
-    def _return(self, door: Door) -> None:
+    def _resume(self, listener: ListeningSocket) -> None:
         """Take who is still there."""
-        if door.fileno() in self._doors:
-            self._epoll.register(door, READS)
+        if listener.fileno() in self._listeners:
+            self._epoll.register(listener, READS)
             with self._gathered():
-                self._let_in(door)
+                self._accept(listener)
 
     async def _move(self, transport: PlainTransport, data: bytes) -> None:
         mover = _Mover(self._loop, transport, data)

@@ -27,7 +27,7 @@ from weir.server.disk.log_identity import begin, generation_of
 from weir.server.disk.node_folder import Founded, NodeFolder, Started
 from weir.server.disk.position_saver import PositionSaver
 from weir.server.driver import Driver
-from weir.server.network.poller import Crowd, Door
+from weir.server.network.poller import DevicePoller, ListeningSocket
 from weir.server.observability.monitoring import observed
 from weir.server.processes.event_loop import stop_by_signal
 from weir.storage.format.durable_position import DurablePosition, Owner
@@ -144,72 +144,73 @@ async def hosting(
         )
         savers = {n: PositionSaver(n, file) for n, file in positions.items()}
         tell_durable(starts, savers)
-        yield Driver(shard, disks, open_doors(config.connections.doors()), own, savers), shard
+        limits = allow_connections(config.connections.limits())
+        yield Driver(shard, disks, limits, own, savers), shard
 
 
 @contextlib.asynccontextmanager
 async def listening(
-    driver: Driver, host: str, port: int, shared: Sequence[Door] | None = None
+    driver: Driver, host: str, port: int, shared: Sequence[ListeningSocket] | None = None
 ) -> AsyncIterator[tuple[str, int]]:
     """Accept connections while it lasts; yields where. A shard of several shares bound sockets with
     the others, and the port is kept for it by the supervisor.
 
     Raises `OSError` if it cannot listen there.
     """
-    doors = [*await _doors(host, port, is_kept=shared is not None), *(shared or ())]
-    crowd = Crowd(driver.protocol, driver)
+    listeners = [*await _listeners(host, port, is_kept=shared is not None), *(shared or ())]
+    poller = DevicePoller(driver.protocol, driver)
     try:
-        for door in doors:
-            _listen(door)
-            crowd.open(door)
-        host, port = doors[0].getsockname()[:2]
+        for listener in listeners:
+            _listen(listener)
+            poller.open(listener)
+        host, port = listeners[0].getsockname()[:2]
         fields = {"host": host, "port": port}
         log.info("listening on %s:%d", host, port, extra={"fields": fields})
         yield host, port
     finally:
-        crowd.shut()
-        for door in doors:
-            door.close()  # also one that could not listen
+        poller.shut()
+        for listener in listeners:
+            listener.close()  # also one that could not listen
 
 
-async def _doors(host: str, port: int, is_kept: bool) -> list[Door]:
+async def _listeners(host: str, port: int, is_kept: bool) -> list[ListeningSocket]:
     """Return a bound socket for each address of a host."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
-    doors: list[Door] = []
+    listeners: list[ListeningSocket] = []
     try:
         for family, _, protocol, _, address in dict.fromkeys(found):
-            doors.append(Door(family, socket.SOCK_STREAM, protocol))
-            _bind(doors[-1], address, is_kept)
+            listeners.append(ListeningSocket(family, socket.SOCK_STREAM, protocol))
+            _bind(listeners[-1], address, is_kept)
     except BaseException:
-        for door in doors:
-            door.close()
+        for listener in listeners:
+            listener.close()
         raise
-    return doors
+    return listeners
 
 
-def _bind(door: Door, address: tuple[Any, ...], is_kept: bool) -> None:
-    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _bind(listener: ListeningSocket, address: tuple[Any, ...], is_kept: bool) -> None:
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if is_kept:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    if door.family == socket.AF_INET6:
-        door.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if listener.family == socket.AF_INET6:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     with _in_words(address):
-        door.bind(address)
+        listener.bind(address)
 
 
-def _listen(door: Door) -> None:
+def _listen(listener: ListeningSocket) -> None:
     # Connections inherit these: a call less for each that comes.
-    door.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # Who connects speaks first: it is worth a look once it has, or a second later.
-    door.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
-    door.setblocking(False)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
+    listener.setblocking(False)
     # All devices that lost this node come back within a second; the kernel takes somaxconn of them.
-    with _in_words(door.getsockname()):
-        door.listen(LISTEN_BACKLOG)
+    with _in_words(listener.getsockname()):
+        listener.listen(LISTEN_BACKLOG)
 
 
 @contextlib.contextmanager
@@ -259,7 +260,7 @@ def _open(disk: FileDisk, settings: Settings, file: DurablePosition) -> LogStart
     return start
 
 
-def open_doors(limits: ConnectionLimits) -> ConnectionLimits:
+def allow_connections(limits: ConnectionLimits) -> ConnectionLimits:
     """Raise this process's limit of open files as far as it goes; return what that allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = limits.connections_max + _OWN_DESCRIPTORS

@@ -22,7 +22,7 @@ from weir.errors import WeirError
 from weir.host.supervision import ALIVE_SECONDS
 from weir.server.driver import Driver
 from weir.server.exit_codes import EXIT_FAILED, EXIT_ORPHANED
-from weir.server.network.poller import Door
+from weir.server.network.poller import ListeningSocket
 from weir.server.observability.monitoring import observed
 from weir.server.observability.status import configure
 from weir.server.processes.assembly import ShardSlot, drain, hosting, listening
@@ -125,14 +125,14 @@ def _end_if_failed(task: asyncio.Task[None]) -> None:
         os._exit(EXIT_FAILED)
 
 
-async def _be_shard(led: _Led, doors: Sequence[Door]) -> bool:
+async def _be_shard(led: _Led, listeners: Sequence[ListeningSocket]) -> bool:
     given = await led.assignment
     configure(given.config.status, shard=given.shard)
     share = ShardSlot(given.shard, given.shards, given.ports)
     host, own = given.config.node.host, given.ports[given.shard]
-    for number, door in enumerate(doors):
+    for number, listener in enumerate(listeners):
         if number % given.shards != given.shard:
-            door.patience = _PATIENCE_SECONDS
+            listener.accept_delay = _PATIENCE_SECONDS
     async with (
         led.living(),
         hosting(given.config, given.founded, share) as (driver, shard),
@@ -140,7 +140,7 @@ async def _be_shard(led: _Led, doors: Sequence[Door]) -> bool:
         led.joining(driver),
     ):
         try:
-            async with listening(driver, host, own, doors):
+            async with listening(driver, host, own, listeners):
                 if await _unless(led.stopping, driver.start()):
                     led.served = True
                     led.tether.tell(Ready())
@@ -164,10 +164,10 @@ async def _unless(stopping: Event, doing: Coroutine[Any, Any, None]) -> bool:
         stop.cancel()
 
 
-async def _main(tether: int, *doors: int) -> int:
+async def _main(tether: int, *listeners: int) -> int:
     led = _Led(socket.socket(fileno=tether))
     try:
-        drained = await _be_shard(led, [Door(fileno=door) for door in doors])
+        drained = await _be_shard(led, [ListeningSocket(fileno=listener) for listener in listeners])
     except (WeirError, OSError) as error:
         if led.served:  # it could serve, so the next start may as well
             log.critical("the shard ends", exc_info=error)

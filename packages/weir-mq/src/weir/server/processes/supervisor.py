@@ -108,13 +108,13 @@ class Member:
         self._gone = asyncio.Event()
         self._tether: ControlChannel | None = None
 
-    async def start(self, assignment: Assignment, doors: Sequence[socket.socket]) -> None:
-        """Start the process and tell it what it is; it listens on `doors` with the others."""
+    async def start(self, assignment: Assignment, listeners: Sequence[socket.socket]) -> None:
+        """Start the process and tell it what it is; it listens on `listeners` with the others."""
         self._gone.clear()
         self.failed, self.drained = None, False
         ours, theirs = socket.socketpair()
         with theirs:
-            files = [one.fileno() for one in (theirs, *doors)]
+            files = [one.fileno() for one in (theirs, *listeners)]
             self.process = await create_subprocess_exec(
                 *python("weir.server.processes.shard_process", *map(str, files)),
                 stdin=DEVNULL,
@@ -282,7 +282,7 @@ class Processes:
                 len(self._members),
                 self._ports.own,
             ),
-            self._ports.doors,
+            self._ports.listeners,
         )
         self._do(self._supervision.started(member.shard))
         if self._stopping:  # too late for `stop`

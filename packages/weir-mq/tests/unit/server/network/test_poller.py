@@ -13,7 +13,7 @@ import uvloop
 
 from weir.protocol.device import codec as device
 from weir.server.network import poller
-from weir.server.network.poller import Crowd, Door
+from weir.server.network.poller import DevicePoller, ListeningSocket
 from weir.server.network.socket_transport import PlainTransport
 
 PING = device.frame(device.DeviceOpcode.PING, 1, b"")
@@ -64,19 +64,19 @@ class Listening(asyncio.Protocol):
 
 
 class Scene:
-    """A crowd behind a door, and those who came in."""
+    """A crowd behind a listener, and those who came in."""
 
     def __init__(self) -> None:
         self.came: list[Listening] = []
         self.dialed: list[socket.socket] = []
         self.turns: list[str] = []
         self.news = asyncio.Event()
-        self.crowd = Crowd(self.protocol, self)
-        self.door = Door(socket.AF_INET, socket.SOCK_STREAM)
-        self.door.setblocking(False)
-        self.door.bind(("127.0.0.1", 0))
-        self.door.listen()
-        self.crowd.open(self.door)
+        self.poller = DevicePoller(self.protocol, self)
+        self.listener = ListeningSocket(socket.AF_INET, socket.SOCK_STREAM)
+        self.listener.setblocking(False)
+        self.listener.bind(("127.0.0.1", 0))
+        self.listener.listen()
+        self.poller.open(self.listener)
 
     def protocol(self) -> Listening:
         self.came.append(Listening(self))
@@ -91,7 +91,7 @@ class Scene:
         self.turns.append("release")
 
     def dial(self) -> socket.socket:
-        one = socket.create_connection(self.door.getsockname(), timeout=10)
+        one = socket.create_connection(self.listener.getsockname(), timeout=10)
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.dialed.append(one)
         return one
@@ -120,13 +120,13 @@ def play(
     async def whole() -> None:
         scene = Scene()
         await body(scene)
-        scene.crowd.shut()
+        scene.poller.shut()
         for one in scene.came:
             one.transport.abort()
         for end in scene.dialed:
             end.close()
         await asyncio.sleep(0.01)
-        assert scene.crowd._epoll.closed, "nobody is left"
+        assert scene.poller._epoll.closed, "nobody is left"
         assert scene.turns == ["gather", "release"] * (len(scene.turns) // 2)
 
     run(whole())
@@ -325,9 +325,9 @@ def test_who_waits_unread_as_the_doors_shut_is_read_in_its_turn() -> None:
             peer.connection_made = connection_made  # type: ignore[method-assign]
             return peer
 
-        scene.crowd._protocol = protocol
+        scene.poller._protocol = protocol
         lock, peer = await scene.comes()
-        scene.crowd.shut()
+        scene.poller.shut()
         lock.sendall(PING)
         await asyncio.sleep(0.01)
         assert peer.data == b""
@@ -341,9 +341,9 @@ def test_a_door_that_another_process_holds_open_is_left_as_the_doors_shut() -> N
     """The epoll went on telling of it, with nobody to let in who came there."""
 
     async def body(scene: Scene) -> None:
-        with scene.door.dup() as held:
+        with scene.listener.dup() as held:
             await scene.comes(PING)
-            scene.crowd.shut()
+            scene.poller.shut()
             with socket.create_connection(held.getsockname(), timeout=10) as late:
                 late.sendall(PING)
                 scene.turns.clear()
@@ -369,14 +369,14 @@ def test_connections_wait_while_no_descriptor_is_free(monkeypatch: pytest.Monkey
     async def body(scene: Scene) -> None:
         monkeypatch.setattr(poller, "_PAUSE_SECONDS", 0.01)
         errors = [errno.EMFILE, errno.ECONNABORTED, errno.EPROTO, errno.EMFILE]
-        take = scene.door.take
+        take = scene.listener.accept_plain
 
         def taking() -> socket.socket:
             if errors:
                 raise OSError(errors.pop(0), "no")
             return take()
 
-        monkeypatch.setattr(scene.door, "take", taking)
+        monkeypatch.setattr(scene.listener, "accept_plain", taking)
         _, peer = await scene.comes(PING)
         assert peer.heard == ["made", "data"]
         assert not errors
@@ -387,8 +387,8 @@ def test_connections_wait_while_no_descriptor_is_free(monkeypatch: pytest.Monkey
 @LOOPS
 def test_who_comes_is_left_to_whose_door_it_is_for_a_while(run: Callable[..., Any]) -> None:
     async def body(scene: Scene) -> None:
-        scene.door.patience = 0.05
-        with socket.fromfd(scene.door.fileno(), socket.AF_INET, socket.SOCK_STREAM) as own:
+        scene.listener.accept_delay = 0.05
+        with socket.fromfd(scene.listener.fileno(), socket.AF_INET, socket.SOCK_STREAM) as own:
             scene.dial()
             own.accept()[0].close()
             await asyncio.sleep(0.1)

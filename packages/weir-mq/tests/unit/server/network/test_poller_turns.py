@@ -7,7 +7,7 @@ import itertools
 import socket
 
 from weir.protocol.device import codec as device
-from weir.server.network.poller import Crowd, Door
+from weir.server.network.poller import DevicePoller, ListeningSocket
 
 PING = device.frame(device.DeviceOpcode.PING, 1, b"")
 DEVICES, PINGS = 40, 1_500
@@ -48,7 +48,11 @@ def test_a_turn_is_short_though_many_have_much_to_say() -> None:
     """Some 1,800 pings of each of 64 devices in one turn: nobody else was served for seconds."""
 
     async def play() -> None:
-        gathering, door, came = EventGatherer(), Door(socket.AF_INET), list[Counting]()
+        gathering, listener, came = (
+            EventGatherer(),
+            ListeningSocket(socket.AF_INET),
+            list[Counting](),
+        )
 
         def protocol() -> Counting:
             came.append(Counting(gathering))
@@ -59,12 +63,12 @@ def test_a_turn_is_short_though_many_have_much_to_say() -> None:
                 while gathering.read < count:
                     await asyncio.sleep(0.001)
 
-        door.setblocking(False)
-        door.bind(("127.0.0.1", 0))
-        door.listen()
-        crowd = Crowd(protocol, gathering)
-        crowd.open(door)
-        ends = [socket.create_connection(door.getsockname()) for _ in range(DEVICES)]
+        listener.setblocking(False)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        poller = DevicePoller(protocol, gathering)
+        poller.open(listener)
+        ends = [socket.create_connection(listener.getsockname()) for _ in range(DEVICES)]
         for end in ends:
             end.sendall(PING)
         await until(DEVICES * len(PING))
@@ -77,7 +81,7 @@ def test_a_turn_is_short_though_many_have_much_to_say() -> None:
         # The last one that is read in a turn may bring its whole share beyond.
         assert max(taken) <= TURN_FRAMES + TURN_FRAMES // DEVICES + 2_048 // len(PING)
         assert {one.read for one in came} == {(1 + PINGS) * len(PING)}, "each had its turns"
-        crowd.shut()
+        poller.shut()
         for end in ends:
             end.close()
         await asyncio.sleep(0.01)

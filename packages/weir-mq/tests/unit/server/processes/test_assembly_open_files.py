@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from weir.host.accept_queue import ConnectionLimits
-from weir.server.processes.assembly import open_doors
+from weir.server.processes.assembly import allow_connections
 from weir.server.processes.interpreter import environment
 
 
@@ -31,7 +31,7 @@ def test_as_many_connections_as_the_system_gives_descriptors(
     calls: list[Any] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
     monkeypatch.setattr(resource, "setrlimit", lambda _, pair: calls.append(pair))
-    assert open_doors(ConnectionLimits(connections_max=20_000)).connections_max == allowed
+    assert allow_connections(ConnectionLimits(connections_max=20_000)).connections_max == allowed
     assert calls in ([], [asked])
     assert bool(calls) == (asked is not None)
 
@@ -40,7 +40,7 @@ def test_the_table_of_descriptors_has_room_for_all_before_they_come() -> None:
     """In a process of its own: a table never gets smaller."""
     script = (
         "from weir.server.processes.assembly import *\n"
-        "open_doors(ConnectionLimits(connections_max=3_000))\n"
+        "allow_connections(ConnectionLimits(connections_max=3_000))\n"
         "print(open('/proc/self/status').read())"
     )
     told = subprocess.run(
