@@ -109,6 +109,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     a.EndPartition: st.builds(a.EndPartition, TEXT, NATURAL),
     a.DescribePartition: st.builds(a.DescribePartition, ADDRESS),
     a.AskLeader: st.builds(a.AskLeader, ADDRESS),
+    a.AskStats: st.builds(a.AskStats, ADDRESS),
     a.ListClusters: st.builds(a.ListClusters, ADDRESS, TEXT),
     a.SeekCluster: st.builds(a.SeekCluster, ADDRESS, TEXT, NATURAL),
     a.PauseCluster: st.builds(a.PauseCluster, ADDRESS, TEXT, st.booleans()),
@@ -235,6 +236,7 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
         opcode_of(a.AskLeader),
         st.builds(a.LeaderInfo, NATURAL, NATURAL, st.lists(NATURAL).map(tuple)),
     ),
+    a.PartitionStats: (opcode_of(a.AskStats), st.builds(a.PartitionStats, *[NATURAL] * 6)),
     a.PartitionInfo: (
         opcode_of(a.DescribePartition),
         st.builds(a.PartitionInfo, *[INT64] * 3, st.lists(TEXT), *[st.lists(NATURAL)] * 2),

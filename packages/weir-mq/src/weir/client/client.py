@@ -13,6 +13,7 @@ from weir.client.admin.administration import (
     Device,
     Held,
     Part,
+    ask_each,
     change_of,
     devices_of,
     forget_hub,
@@ -44,6 +45,7 @@ from weir.client.scattering import Scattering, Scatterings
 from weir.errors import WeirError
 from weir.model.limits import GRANT_MS_DEFAULT, MIB, VALUE_BYTES_LOADED_MAX
 from weir.model.topic import Order, check_order
+from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 
 #: Ten years: a number that timers and arithmetic still take.
@@ -323,6 +325,13 @@ class Client:
     async def parts(self, name: str) -> list[Part]:
         """Return what each partition of a topic holds, and where it is served."""
         return await self._administration.parts(name)
+
+    async def topic_stats(self, name: str) -> list[a.PartitionStats]:
+        """Return how much each partition of a topic holds, in order: messages, bytes, first and
+        last offset, and when these were published. Raises `UnknownTopic`.
+        """
+        places = await Places.find(self._link, name)
+        return await ask_each(places, lambda _, address: a.AskStats(address), a.PartitionStats)
 
     # Consumer clusters.
 

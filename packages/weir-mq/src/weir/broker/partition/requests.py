@@ -23,6 +23,20 @@ def _describe(partition: Partition, caller: Caller, request: a.DescribePartition
     partition.report(caller, info_of)
 
 
+def _tell_stats(partition: Partition, caller: Caller, request: a.AskStats) -> None:
+    partition.report(caller, stats_of)
+
+
+def stats_of(group: Group, state: PartitionState) -> a.PartitionStats:
+    """Return how much it holds, without the messages of scatterings that were aborted."""
+    start, end, reader = state.log_start, state.decided_offset, group.log.reader
+    missing = sum(after - first for first, after in state.scatterings.voids.within(start, end))
+    stored = reader.group_bytes(group.id) + state.values.stored
+    stamps = (reader.stamp_of(group.id, start), reader.stamp_of(group.id, end - 1))
+    first, last = ((stamp or 0) if end > start else 0 for stamp in stamps)
+    return a.PartitionStats(start, end, end - start - missing, stored, first, last)
+
+
 def info_of(group: Group, state: PartitionState) -> a.PartitionInfo:
     """Return what it holds, and who else does."""
     stored = group.log.reader.group_bytes(group.id) + state.values.stored
@@ -47,6 +61,7 @@ BY_PARTITION: Mapping[type[Request], Callable[[Partition, Caller, Any], None]] =
     m.MoveCursor: Partition.steer_cursor,
     m.SeekCursor: Partition.steer_cursor,
     a.DescribePartition: _describe,
+    a.AskStats: _tell_stats,
     a.ListClusters: Partition.list_clusters,
     a.SeekCluster: Partition.change_cluster,
     a.DeleteCluster: Partition.change_cluster,

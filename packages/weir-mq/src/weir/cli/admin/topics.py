@@ -1,4 +1,4 @@
-"""`weir topic`: create, list, describe, alter, end-partition, delete."""
+"""`weir topic`: create, list, describe, stats, alter, end-partition, delete."""
 
 from __future__ import annotations
 
@@ -202,6 +202,53 @@ def describe(name: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> No
     )
     print(f"\nclusters: {', '.join(cluster.name for cluster in clusters) or 'none'}")
     hint(f"Next: weir cluster list {name}")
+
+
+@app.command()
+def stats(name: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
+    """Show how much each partition of a topic holds, and from when until when."""
+    from datetime import UTC, datetime
+
+    from weir.cli.output import print_json, print_table
+    from weir.model.stamp import milliseconds_of
+
+    found = connected(url, lambda client: client.topic_stats(name))
+    if as_json:
+        rows = [
+            {
+                "partition": partition,
+                "messages": one.messages,
+                "bytes": one.bytes,
+                "first_offset": one.start,
+                "next_offset": one.end,
+                "first_stamp": one.first_stamp,
+                "last_stamp": one.last_stamp,
+            }
+            for partition, one in enumerate(found)
+        ]
+        print_json("weir.topic-stats/1", {"url": url}, {"partitions": rows})
+        return
+
+    def shown(stamp: int) -> str:
+        when = datetime.fromtimestamp(milliseconds_of(stamp) / 1_000, UTC)
+        return f"{when:%Y-%m-%d %H:%M:%S}" if stamp else "-"
+
+    offsets = ("FIRST OFFSET", "NEXT OFFSET")
+    print_table(
+        ("PARTITION", "MESSAGES", "BYTES", *offsets, "FROM (UTC)", "TO (UTC)"),
+        [
+            (
+                partition,
+                one.messages,
+                one.bytes,
+                one.start,
+                one.end,
+                shown(one.first_stamp),
+                shown(one.last_stamp),
+            )
+            for partition, one in enumerate(found)
+        ],
+    )
 
 
 @app.command()

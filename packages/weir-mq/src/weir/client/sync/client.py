@@ -448,6 +448,7 @@ class Client(Twin[asynchronous.Client]):
     topics = _waits(asynchronous.Client.topics)
     held = _waits(asynchronous.Client.held)
     parts = _waits(asynchronous.Client.parts)
+    topic_stats = _waits(asynchronous.Client.topic_stats)
     clusters = _waits(asynchronous.Client.clusters)
     seek_cluster = _waits(asynchronous.Client.seek_cluster)
     pause_cluster = _waits(asynchronous.Client.pause_cluster)

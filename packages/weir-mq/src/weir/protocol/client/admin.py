@@ -252,6 +252,37 @@ class DescribePartition(ControlRequest, frozen=True, array_like=True):
     address: Address
 
 
+class PartitionStats(ControlReply, frozen=True, array_like=True):
+    """How much a partition holds: `messages` from offset `start` on and below `end`, and the stored
+    bytes of them.
+
+    `first_stamp` and `last_stamp` are those of the entries that hold the first message and the
+    last; an entry has the stamp of its last message. 0: there is no message.
+    """
+
+    start: Natural
+    end: Natural
+    messages: Natural
+    bytes: Natural
+    first_stamp: Natural = 0
+    last_stamp: Natural = 0
+
+
+class AskStats(ControlRequest, frozen=True, array_like=True):
+    """Ask how much a partition holds, and from when until when."""
+
+    declaration = Declaration(
+        38,
+        Scope.PARTITION,
+        PartitionStats,
+        Retry.READ,
+        rights=(Right("describe", Resource.TOPIC),),
+        methods=("Client.topic_stats",),
+    )
+
+    address: Address
+
+
 class LeaderInfo(ControlReply, frozen=True, array_like=True):
     """The node that leads a partition in Raft term `term`, and the nodes that are to hold it.
 
@@ -462,6 +493,7 @@ REQUESTS: tuple[type[Request], ...] = (
     EndPartition,
     DeleteTopic,
     DescribePartition,
+    AskStats,
     AskLeader,
     ListClusters,
     SeekCluster,

@@ -68,6 +68,18 @@ def test_a_topic_scatters_with_what_it_is_told_to(weir: Weir) -> None:
     assert "scatters" not in weir("topic", "describe", "t")[1]
 
 
+def test_stats_are_shown_by_partition(weir: Weir, w: sync.Client) -> None:
+    w.create_topic("t", 2)
+    w.publish("t", b"value", partition=1)
+    code, out, _ = weir("topic", "stats", "t")
+    empty, full = out.splitlines()[1:]
+    assert code == 0
+    assert (empty.split(), full.split()[:2]) == (["0", "0", "0", "0", "0", "-", "-"], ["1", "1"])
+    rows = json.loads(weir("topic", "stats", "t", "--json")[1])["partitions"]
+    assert [row["messages"] for row in rows] == [0, 1]
+    assert rows[1]["first_stamp"] == rows[1]["last_stamp"] > 0
+
+
 def test_more_partitions_come_with_a_warning(weir: Weir) -> None:
     weir("topic", "create", "t")
     code, out, warning = weir("topic", "alter", "t", "--partitions", "3")

@@ -19,7 +19,9 @@ from weir.errors import (
     UnknownCluster,
     UnknownTopic,
 )
+from weir.model.stamp import milliseconds_of
 from weir.model.topic import SettingsChange, TopicSettings
+from weir.protocol.client.admin import PartitionStats
 
 DAY_SECONDS = 24 * 3600
 
@@ -107,6 +109,23 @@ def test_parts_say_what_each_partition_holds(w: sync.Client) -> None:
     ]
     assert all(part.bytes > 0 for part in parts)
     assert {name for part in parts for name in part.clusters} == {"crew"}
+
+
+def test_stats_say_how_much_each_partition_holds_and_from_when(
+    node: testing.Node, w: sync.Client
+) -> None:
+    fill(w, partitions=2, each=3)
+    node.advance(60)
+    w.publish("t", b"late", partition=1)
+    first, second = w.topic_stats("t")
+    assert (first.start, first.end, first.messages) == (0, 3, 3)
+    assert (second.start, second.end, second.messages) == (0, 4, 4)
+    assert first.bytes > 0
+    assert first.first_stamp <= first.last_stamp < second.last_stamp
+    published = milliseconds_of(second.last_stamp) - milliseconds_of(second.first_stamp)
+    assert published >= 60_000
+    w.create_topic("empty")
+    assert w.topic_stats("empty") == [PartitionStats(0, 0, 0, 0)]
 
 
 def test_old_messages_go_and_readers_are_told_where_to_go_on(
