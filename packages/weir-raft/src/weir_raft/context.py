@@ -39,7 +39,7 @@ class Promises(Protocol):
         """Keep `fence` if it is the highest yet."""
 
 
-class Pledge:
+class Promise:
     """Promises that nodes of one host share, or that one has alone.
 
     What was promised for other groups is in it too, which may say more than is needed, never less.
@@ -111,7 +111,7 @@ class OwnContext:
     """That of a node which shares nothing: the default."""
 
     clock: Clock = field(default_factory=Clock)
-    promises: Promises = field(default_factory=Pledge)
+    promises: Promises = field(default_factory=Promise)
     contacts: Contacts = field(default_factory=Contacts)
     group: int = 0
     active: set[int] = field(default_factory=set)

@@ -21,7 +21,6 @@ from weir_raft.context import NodeContext
 from weir_raft.election import reply_to_request
 from weir_raft.errors import StorageError
 from weir_raft.follower import Follower
-from weir_raft.ground import Asked, Ground
 from weir_raft.leader import Leader
 from weir_raft.membership import Configuration
 from weir_raft.messages import (
@@ -36,6 +35,7 @@ from weir_raft.messages import (
     VoteReply,
     VoteRequest,
 )
+from weir_raft.node_state import Asked, NodeState
 from weir_raft.quorum import VoteResult
 from weir_raft.ready import Leadership
 from weir_raft.storage import NOBODY, Entry, EntryKind, HardState, Storage
@@ -62,19 +62,19 @@ _FROM_LEADER = (Append, Heartbeat, InstallSnapshot, TimeoutNow)
 class Core:
     """One node's decisions. It changes only when told to, and what it wants is taken from it."""
 
-    __slots__ = ("_lost_leadership", "_lost_quorum", "ground", "log", "state")
+    __slots__ = ("_lost_leadership", "_lost_quorum", "log", "node_state", "state")
 
     def __init__(self, config: Config, storage: Storage, context: NodeContext) -> None:
         config.validate()
-        self.ground = Ground(config, storage, context)
-        self.log = self.ground.log
+        self.node_state = NodeState(config, storage, context)
+        self.log = self.node_state.log
         last_term, _ = self.log.end
-        if last_term > self.ground.term:
+        if last_term > self.node_state.term:
             raise StorageError(
-                f"the log ends in term {last_term}, the hard state in {self.ground.term}: a "
+                f"the log ends in term {last_term}, the hard state in {self.node_state.term}: a "
                 "vote was lost with it, so this node must not vote again; add it under a new id"
             )
-        self.state: Follower | PreCandidate | Candidate | Leader = Follower(self.ground)
+        self.state: Follower | PreCandidate | Candidate | Leader = Follower(self.node_state)
         self._lost_leadership = False
         self._lost_quorum = False
 
@@ -83,7 +83,7 @@ class Core:
         """What this node is at the moment."""
         return _ROLES[type(self.state)]
 
-    def put_in_line(self) -> None:
+    def queue_messages(self) -> None:
         """Let a leader put what members lack into the outbox: once for all that was proposed."""
         state = self.state
         if isinstance(state, Leader) and state.has_to_send:
@@ -93,10 +93,10 @@ class Core:
     @property
     def has_news(self) -> bool:
         """Whether something but entries waits to be taken."""
-        ground, state = self.ground, self.state
-        if ground.outbox or ground.changed or ground.reads or ground.snapshot:
+        node_state, state = self.node_state, self.state
+        if node_state.outbox or node_state.changed or node_state.reads or node_state.snapshot:
             return True
-        if ground.loads or ground.wants_snapshot or self._lost_leadership:
+        if node_state.loads or node_state.wants_snapshot or self._lost_leadership:
             return True
         return isinstance(state, Leader) and not state.announced
 
@@ -105,12 +105,12 @@ class Core:
     def tick(self) -> None:
         """Time has passed: do what is due."""
         state = self.state
-        if self.ground.clock.now < state.deadline:
+        if self.node_state.clock.now < state.deadline:
             return
         if isinstance(state, Leader):
             if not state.tick():
                 self._lost_quorum = True
-                self._follow(self.ground.term)
+                self._follow(self.node_state.term)
         else:
             self._seek()
 
@@ -120,53 +120,53 @@ class Core:
             self._seek()
 
     def _seek(self) -> None:
-        ground = self.ground
-        if not ground.may_lead:
+        node_state = self.node_state
+        if not node_state.may_lead:
             # Timed out, but not a voter, or without entries that its state was made of.
-            self.state = Follower(ground)
-            self.state.deadline = ground.clock.now + ground.timeout()
-        elif ground.alone:
+            self.state = Follower(node_state)
+            self.state.deadline = node_state.clock.now + node_state.timeout()
+        elif node_state.alone:
             self._stand()
         else:
-            self.state = PreCandidate(ground)
+            self.state = PreCandidate(node_state)
             self.state.ask()
-            self._pre_voted(self.state, ground.id, granted=True)
+            self._pre_voted(self.state, node_state.id, granted=True)
 
     def _pre_voted(self, state: PreCandidate, voter: int, *, granted: bool) -> None:
         result = state.voted(voter, granted)
         if result is VoteResult.WON:
             self._stand()
         elif result is VoteResult.LOST:
-            self.state = Follower(self.ground)
+            self.state = Follower(self.node_state)
 
     def _stand(self, *, forced: bool = False) -> None:
-        ground = self.ground
-        ground.enter(ground.term + 1, ground.id)
-        self.state = Candidate(ground, forced=forced)
+        node_state = self.node_state
+        node_state.enter(node_state.term + 1, node_state.id)
+        self.state = Candidate(node_state, forced=forced)
 
     def _voted(self, state: Candidate, voter: int, *, granted: bool, fence: int) -> None:
         result = state.voted(voter, granted, fence)
         if result is VoteResult.WON:
-            self.state = Leader(self.ground, state.fence)
+            self.state = Leader(self.node_state, state.fence)
             # Without an entry of its own term it could commit nothing it inherited. (§3.6.2, §6.4)
             self.state.append(EntryKind.NOOP, None, 0)
         elif result is VoteResult.LOST:
-            self.state = Follower(self.ground)
+            self.state = Follower(self.node_state)
 
     def _follow(self, term: int, leader: int = NOBODY) -> None:
-        ground = self.ground
+        node_state = self.node_state
         if isinstance(self.state, Leader):
             self._lost_leadership = self._lost_leadership or self.state.announced
-        if term > ground.term:
-            ground.enter(term)
-        self.state = Follower(ground, leader)
+        if term > node_state.term:
+            node_state.enter(term)
+        self.state = Follower(node_state, leader)
 
-    def heed(self, term: int, leader: int) -> bool:
+    def follow(self, term: int, leader: int) -> bool:
         """Follow `leader` of `term`, as a shared link says; False if that is over here."""
-        ground, state = self.ground, self.state
-        if term < ground.term or (term == ground.term and isinstance(state, Leader)):
+        node_state, state = self.node_state, self.state
+        if term < node_state.term or (term == node_state.term and isinstance(state, Leader)):
             return False
-        if term > ground.term or not isinstance(state, Follower):
+        if term > node_state.term or not isinstance(state, Follower):
             self._follow(term, leader)
         else:
             state.leader = leader
@@ -176,13 +176,13 @@ class Core:
 
     def step(self, message: Message) -> None:
         """Take a message of another member. (Figure 3.1, "Rules for Servers")"""
-        term = self.ground.hard_state.term
+        term = self.node_state.hard_state.term
         if isinstance(message, VoteRequest):
             if self._protected(message):
                 return
             if message.term > term and not message.pre:
                 self._follow(message.term)
-            reply_to_request(self.ground, self.state, message)
+            reply_to_request(self.node_state, self.state, message)
             return
         if message.term > term:
             if isinstance(message, VoteReply) and message.pre and message.granted:
@@ -200,7 +200,7 @@ class Core:
 
     def _protected(self, message: VoteRequest) -> bool:
         """Whether a leader was heard of too lately to let anybody depose it. (§4.2.3)"""
-        if message.term <= self.ground.term or message.forced:
+        if message.term <= self.node_state.term or message.forced:
             return False
         state = self.state
         if isinstance(state, Leader):
@@ -210,9 +210,9 @@ class Core:
     def _tell_stale(self, message: Message) -> None:
         """A leader of an earlier term learns that it is over; nobody else needs to."""
         if isinstance(message, _FROM_LEADER):
-            ground = self.ground
-            ground.outbox.append(
-                AppendReply(message.sender, ground.id, ground.term, 0, rejected=True)
+            node_state = self.node_state
+            node_state.outbox.append(
+                AppendReply(message.sender, node_state.id, node_state.term, 0, rejected=True)
             )
 
     def _from_leader(self, message: Append | Heartbeat | InstallSnapshot | TimeoutNow) -> None:
@@ -230,7 +230,7 @@ class Core:
             state.heartbeat(message)
         elif isinstance(message, InstallSnapshot):
             state.install(message)
-        elif self.ground.may_lead:
+        elif self.node_state.may_lead:
             self._stand(forced=True)
 
     def _reply(self, message: Message) -> None:
@@ -243,7 +243,7 @@ class Core:
         elif isinstance(state, Leader):
             if isinstance(message, AppendReply):
                 state.append_reply(message)
-                self._advance(state)
+                self._commit(state)
             elif isinstance(message, HeartbeatReply):
                 state.heartbeat_reply(message)
             elif isinstance(message, SnapshotReply):
@@ -252,7 +252,7 @@ class Core:
     def _pre_vote(self, message: VoteReply) -> None:
         state = self.state
         # A grant names the term it would be for, a refusal the term of the one who refuses.
-        wanted = self.ground.term + 1 if message.granted else self.ground.term
+        wanted = self.node_state.term + 1 if message.granted else self.node_state.term
         if isinstance(state, PreCandidate) and message.term == wanted:
             self._pre_voted(state, message.sender, granted=message.granted)
 
@@ -262,21 +262,21 @@ class Core:
         """Append a configuration, which is in force from now on, and return its index."""
         data = configuration.pack()
         index = state.append(EntryKind.CONFIGURATION, data, len(data))
-        self.ground.history.append(index, configuration)
+        self.node_state.history.append(index, configuration)
         state.reconfigured()
         return index
 
-    def _advance(self, state: Leader) -> None:
-        if not state.advance() or not state.members:
+    def _commit(self, state: Leader) -> None:
+        if not state.commit() or not state.members:
             return
-        ground = self.ground
-        if ground.history.index > self.log.committed:
+        node_state = self.node_state
+        if node_state.history.index > self.log.committed:
             return
-        if ground.history.newest.outgoing:
-            self.configure(state, ground.history.newest.left())
-        elif not ground.history.newest.counts(ground.id):
+        if node_state.history.newest.outgoing:
+            self.configure(state, node_state.history.newest.left())
+        elif not node_state.history.newest.counts(node_state.id):
             state.give_up()
-            self._follow(ground.term)
+            self._follow(node_state.term)
 
     # What the host has done
 
@@ -290,23 +290,25 @@ class Core:
             self.log.durable_to(asked.last_index)
         state = self.state
         if isinstance(state, Leader):
-            self._advance(state)
+            self._commit(state)
         elif isinstance(state, Follower):
             state.answer()
 
     def _hard_state_durable(self, hard_state: HardState) -> None:
         """Count or send the vote of this term, now that no restart can take it back. (§3.8)"""
-        ground, state = self.ground, self.state
-        ground.durable_term = hard_state.term
-        if hard_state != ground.hard_state:
+        node_state, state = self.node_state, self.state
+        node_state.durable_term = hard_state.term
+        if hard_state != node_state.hard_state:
             return
         if isinstance(state, Candidate):
             state.ask()
-            self._voted(state, ground.id, granted=True, fence=ground.fence)
+            self._voted(state, node_state.id, granted=True, fence=node_state.fence)
         elif isinstance(state, Follower) and state.owes_vote:
             voter, state.owes_vote = state.owes_vote, NOBODY
-            ground.outbox.append(
-                VoteReply(voter, ground.id, ground.term, granted=True, fence=ground.fence)
+            node_state.outbox.append(
+                VoteReply(
+                    voter, node_state.id, node_state.term, granted=True, fence=node_state.fence
+                )
             )
 
     def loaded(self, number: int, entries: Sequence[Entry] | None) -> None:
@@ -327,4 +329,4 @@ class Core:
             return None
         state.announced = True
         # The own fence may have risen between the vote and now; the host has yet to hear of either.
-        return Leadership(self.ground.term, max(state.fence, self.ground.fence))
+        return Leadership(self.node_state.term, max(state.fence, self.node_state.fence))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from weir_raft.arriving import Arriving
 from weir_raft.context import NEVER, Contact
-from weir_raft.ground import Ground
 from weir_raft.membership import Configuration
 from weir_raft.messages import (
     Append,
@@ -15,6 +14,7 @@ from weir_raft.messages import (
     SnapshotMeta,
     SnapshotReply,
 )
+from weir_raft.node_state import NodeState
 from weir_raft.storage import NOBODY, Entry, EntryKind, Snapshot
 
 
@@ -25,9 +25,9 @@ class Follower:
         "_acked",
         "_arriving",
         "_contact",
-        "_ground",
         "_heard_at",
         "_matched",
+        "_node_state",
         "_owes",
         "_target",
         "deadline",
@@ -35,8 +35,8 @@ class Follower:
         "owes_vote",
     )
 
-    def __init__(self, ground: Ground, leader: int = NOBODY) -> None:
-        self._ground = ground
+    def __init__(self, node_state: NodeState, leader: int = NOBODY) -> None:
+        self._node_state = node_state
         self.leader = leader
         #: Through here the log is the same as the leader's, durable or not.
         self._matched = 0
@@ -48,16 +48,16 @@ class Follower:
         self.owes_vote = NOBODY
         self._arriving: Arriving | None = None
         self._contact: Contact | None = None
-        self._heard_at = ground.clock.now if leader else -NEVER
+        self._heard_at = node_state.clock.now if leader else -NEVER
         #: When to campaign if nothing is heard until then; a lone voter waits for nobody. (§3.4)
-        self.deadline = ground.clock.now + (0 if ground.alone else ground.timeout())
+        self.deadline = node_state.clock.now + (0 if node_state.alone else node_state.timeout())
 
     def heard(self) -> None:
         """The leader is there, or a vote was given: wait for a whole timeout again."""
-        clock = self._ground.clock
+        clock = self._node_state.clock
         self._heard_at = clock.now
         if self._contact is None:
-            self.deadline = clock.now + self._ground.timeout()
+            self.deadline = clock.now + self._node_state.timeout()
 
     def rely_on(self, contact: Contact) -> None:
         """Hear of the leader through a shared link from now on, and keep no time meanwhile."""
@@ -68,7 +68,7 @@ class Follower:
         """The link says nothing any more: campaign after `wait_ms`, and protect nobody."""
         self._contact = None
         self._heard_at = -NEVER
-        self.deadline = self._ground.clock.now + wait_ms
+        self.deadline = self._node_state.clock.now + wait_ms
 
     @property
     def protects_leader(self) -> bool:
@@ -78,12 +78,12 @@ class Follower:
         heard_at = self._heard_at
         if self._contact is not None:
             heard_at = max(heard_at, self._contact.heard_at)
-        return self._ground.clock.now - heard_at < self._ground.config.election_ms
+        return self._node_state.clock.now - heard_at < self._node_state.config.election_ms
 
     def append(self, message: Append) -> None:
         """Keep the leader's entries if they follow on what is here. (§3.5)"""
         self.heard()
-        log = self._ground.log
+        log = self._node_state.log
         prev, entries = message.prev_index, message.entries
         end = prev + len(entries)
         if entries and (entries[0].index != prev + 1 or entries[-1].index != end):
@@ -108,38 +108,38 @@ class Follower:
 
         Never more: a repeated Append says nothing of entries behind its own.
         """
-        ground, log = self._ground, self._ground.log
-        if not self.leader or ground.durable_term != ground.term or log.installing:
+        node_state, log = self._node_state, self._node_state.log
+        if not self.leader or node_state.durable_term != node_state.term or log.installing:
             return
         index = min(log.durable, self._matched)
         if index <= self._acked and not (self._owes and index >= self._target):
             return
         self._acked = index
         self._owes = self._owes and index < self._target
-        ground.outbox.append(
-            AppendReply(self.leader, ground.id, ground.term, index, commit=log.committed)
+        node_state.outbox.append(
+            AppendReply(self.leader, node_state.id, node_state.term, index, commit=log.committed)
         )
 
     def heartbeat(self, message: Heartbeat) -> None:
         """The leader is there; so am I."""
         self.heard()
-        ground = self._ground
+        node_state = self._node_state
         # A leader names no more here than this node has acknowledged to it.
-        ground.log.commit_to(min(message.commit, ground.log.last_index))
-        reply = HeartbeatReply(message.sender, ground.id, ground.term, message.round)
-        ground.outbox.append(reply)
+        node_state.log.commit_to(min(message.commit, node_state.log.last_index))
+        reply = HeartbeatReply(message.sender, node_state.id, node_state.term, message.round)
+        node_state.outbox.append(reply)
 
     def install(self, message: InstallSnapshot) -> None:
         """Collect a snapshot's pieces; the whole replaces state and log. (§5.2)"""
         self.heard()
-        meta, log = message.snapshot, self._ground.log
+        meta, log = message.snapshot, self._node_state.log
         if self._has(meta):
             sure = min(log.committed, log.last_index)
             self._matched = max(self._matched, sure, meta.base_index)
             self._target, self._owes = self._matched, True
             self.answer()
             return
-        limit = self._ground.config.max_snapshot_bytes
+        limit = self._node_state.config.max_snapshot_bytes
         if meta.index < log.committed or meta.size > limit:
             self._reply_snapshot(message, 0, rejected=True)
             return
@@ -168,7 +168,7 @@ class Follower:
 
         What is here may be acknowledged already, and must not go again for what is sent anyway.
         """
-        log, base = self._ground.log, meta.base_index
+        log, base = self._node_state.log, meta.base_index
         if base <= min(log.committed, log.last_index):
             return True
         if meta.index <= log.last_index and log.term(meta.index) == meta.term:
@@ -177,21 +177,21 @@ class Follower:
         return base <= log.last_index and log.term(base) == meta.base_term
 
     def _restore(self, meta: SnapshotMeta, data: bytearray) -> None:
-        ground = self._ground
+        node_state = self._node_state
         self._arriving = None
         snapshot = Snapshot(
             meta.index, meta.term, data, meta.configuration, meta.base_index, meta.base_term
         )
-        ground.supersede(1)
-        ground.log.restore(snapshot)
-        ground.history.restart(meta.index, meta.configuration)
-        ground.snapshot = snapshot
+        node_state.supersede(1)
+        node_state.log.restore(snapshot)
+        node_state.history.restart(meta.index, meta.configuration)
+        node_state.snapshot = snapshot
         self._matched = self._target = meta.base_index
         self._acked, self._owes = 0, True
 
     def _unknown(self, entries: tuple[Entry, ...], sure: int) -> tuple[Entry, ...]:
         """Of the leader's entries those that are not here yet, or others in their place."""
-        log = self._ground.log
+        log = self._node_state.log
         for place, entry in enumerate(entries):
             index = entry.index
             if index > log.last_index or (index > sure and log.term(index) != entry.term):
@@ -199,38 +199,38 @@ class Follower:
         return ()
 
     def _keep(self, entries: tuple[Entry, ...]) -> None:
-        ground = self._ground
+        node_state = self._node_state
         first = entries[0].index
-        if first <= ground.log.last_index:
-            ground.supersede(first)
-            ground.history.supersede(first)
-        ground.log.extend(entries)
+        if first <= node_state.log.last_index:
+            node_state.supersede(first)
+            node_state.history.supersede(first)
+        node_state.log.extend(entries)
         for entry in entries:
             # What a snapshot already covers may be filled in below it, and is not in force.
-            if entry.kind is EntryKind.CONFIGURATION and entry.index > ground.history.index:
+            if entry.kind is EntryKind.CONFIGURATION and entry.index > node_state.history.index:
                 assert isinstance(entry.data, bytes)
-                ground.history.append(entry.index, Configuration.unpack(entry.data))
+                node_state.history.append(entry.index, Configuration.unpack(entry.data))
 
     def ask_again(self) -> None:
         """Let the leader say again how it is with this member, though nothing else is to be said:
         a refusal at an entry at which both agree, which no Append can meet.
         """
-        ground, last = self._ground, self._ground.log.last_index
-        term = ground.log.term(last)
+        node_state, last = self._node_state, self._node_state.log.last_index
+        term = node_state.log.term(last)
         if self.leader:
-            reply = AppendReply(self.leader, ground.id, ground.term, last, True, last, term)
-            ground.outbox.append(reply)
+            reply = AppendReply(self.leader, node_state.id, node_state.term, last, True, last, term)
+            node_state.outbox.append(reply)
 
     def _reject(self, message: Append, sure: int) -> None:
         """Say where the logs could agree instead, whole terms at a time. (§3.5, end)"""
-        ground, log = self._ground, self._ground.log
+        node_state, log = self._node_state, self._node_state.log
         hint = min(message.prev_index, log.last_index)
         hint = max(log.last_of_term(hint, message.prev_term), sure)
-        ground.outbox.append(
+        node_state.outbox.append(
             AppendReply(
                 message.sender,
-                ground.id,
-                ground.term,
+                node_state.id,
+                node_state.term,
                 message.prev_index,
                 rejected=True,
                 hint_index=hint,
@@ -239,7 +239,7 @@ class Follower:
         )
 
     def _reply_snapshot(self, message: InstallSnapshot, position: int, *, rejected: bool) -> None:
-        ground = self._ground
-        ground.outbox.append(
-            SnapshotReply(message.sender, ground.id, ground.term, position, rejected)
+        node_state = self._node_state
+        node_state.outbox.append(
+            SnapshotReply(message.sender, node_state.id, node_state.term, position, rejected)
         )

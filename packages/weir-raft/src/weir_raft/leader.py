@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from weir_raft.context import NEVER, Contact
-from weir_raft.ground import Ground
 from weir_raft.member import Member
 from weir_raft.messages import AppendReply, Heartbeat, HeartbeatReply, SnapshotReply, TimeoutNow
+from weir_raft.node_state import NodeState
 from weir_raft.quorum import VoteResult
 from weir_raft.ready import ReadState
 from weir_raft.sending import Sending
@@ -21,7 +21,7 @@ class Leader:
     __slots__ = (
         "_beat_at",
         "_check_at",
-        "_ground",
+        "_node_state",
         "_reads",
         "_sending",
         "_transfer_until",
@@ -34,39 +34,39 @@ class Leader:
         "transferee",
     )
 
-    def __init__(self, ground: Ground, fence: int) -> None:
-        self._ground = ground
-        self.leader = ground.id
-        self.first_index = ground.log.last_index + 1
+    def __init__(self, node_state: NodeState, fence: int) -> None:
+        self._node_state = node_state
+        self.leader = node_state.id
+        self.first_index = node_state.log.last_index + 1
         #: The highest fence that the votes carried which made this node leader.
         self.fence = fence
         #: Whether the host has been told, by Ready.became_leader.
         self.announced = False
         #: Everybody but this node who receives the log.
         self.members: dict[int, Member] = {}
-        self._sending = Sending(ground, self._spares)
+        self._sending = Sending(node_state, self._spares)
         self._reads: deque[tuple[int, int, int]] = deque()  # context, index, round to confirm
         #: Who is to lead next; proposals wait while it is somebody.
         self.transferee = NOBODY
         self._transfer_until = 0
-        self._beat_at = ground.clock.now
-        self._check_at = ground.clock.now + ground.config.election_ms
+        self._beat_at = node_state.clock.now
+        self._check_at = node_state.clock.now + node_state.config.election_ms
         #: When tick() has something to do.
-        self.deadline = ground.clock.now
+        self.deadline = node_state.clock.now
         self.reconfigured()
 
     def reconfigured(self) -> None:
         """Another configuration is in force: send to its members and to nobody else."""
-        ground = self._ground
-        members = [member for member in ground.configuration.members if member != ground.id]
+        node_state = self._node_state
+        members = [member for member in node_state.configuration.members if member != node_state.id]
         for gone in [member for member in self.members if member not in members]:
             self._sending.forget(self.members.pop(gone))
         for id in members:
             if id not in self.members:
-                contact = ground.contacts.of(id)
-                now = ground.clock.now
-                self.members[id] = Member(id, ground.log.last_index + 1, contact, now)
-        if not ground.configuration.counts(self.transferee):
+                contact = node_state.contacts.of(id)
+                now = node_state.clock.now
+                self.members[id] = Member(id, node_state.log.last_index + 1, contact, now)
+        if not node_state.configuration.counts(self.transferee):
             self.transferee = NOBODY
         self._sending.dirty = bool(self.members)
         self._serve()
@@ -77,28 +77,28 @@ class Leader:
 
     def wake(self) -> None:
         """Look after the members with the next tick."""
-        self.deadline = self._ground.clock.now
+        self.deadline = self._node_state.clock.now
 
     def append(self, kind: EntryKind, data: object, size: int) -> int:
         """Put an entry at the end of the log, to be written and sent with the next Ready."""
-        ground = self._ground
+        node_state = self._node_state
         self._sending.dirty = bool(self.members)
-        return ground.log.append(ground.hard_state.term, kind, data, size)
+        return node_state.log.append(node_state.hard_state.term, kind, data, size)
 
     @property
     def accepts(self) -> bool:
         """Whether proposals are taken: not before all before this term is applied."""
-        return self._ground.log.applied >= self.first_index and not self.transferee
+        return self._node_state.log.applied >= self.first_index and not self.transferee
 
-    def advance(self) -> bool:
+    def commit(self) -> bool:
         """Commit what a majority holds durably; whether that was anything new.
 
         An entry of an older term may be durable on a majority and still be replaced, so it
         commits only together with an entry of this term. (§3.6.2, Figure 3.7)
         """
-        log = self._ground.log
+        log = self._node_state.log
         alone = not self.members
-        reached = log.durable if alone else self._ground.history.newest.committed(self._match())
+        reached = log.durable if alone else self._node_state.history.newest.committed(self._match())
         if reached < self.first_index or reached <= log.committed:
             return False
         log.commit_to(reached)
@@ -106,7 +106,7 @@ class Leader:
 
     def _match(self) -> dict[int, int]:
         # This node counts as one voter among others, by what its disk holds. (§10.2.1)
-        match = {self._ground.id: self._ground.log.durable}
+        match = {self._node_state.id: self._node_state.log.durable}
         for id, member in self.members.items():  # each acknowledgement comes by here
             match[id] = member.match
         return match
@@ -120,12 +120,12 @@ class Leader:
             if one.contact is member.contact:
                 match[one.id] = 0
                 needed = max(needed, one.vouched)
-        return self._ground.history.newest.committed(match) >= needed
+        return self._node_state.history.newest.committed(match) >= needed
 
     def append_reply(self, message: AppendReply) -> None:
         """Note where a member's log stands."""
         member = self._heard(message.sender)
-        if member is None or message.index > self._ground.log.last_index:
+        if member is None or message.index > self._node_state.log.last_index:
             return
         if message.rejected:
             self._sending.rejected(member, message)
@@ -146,8 +146,8 @@ class Leader:
 
     def _heard(self, sender: int) -> Member | None:
         member = self.members.get(sender)
-        if member is not None and not self._ground.contacts.shared:
-            member.contact.heard_at = self._ground.clock.now
+        if member is not None and not self._node_state.contacts.shared:
+            member.contact.heard_at = self._node_state.clock.now
         return member
 
     @property
@@ -159,28 +159,28 @@ class Leader:
         """Put what members lack, as far as their windows allow, in line to be sent."""
         if self._sending.dirty:
             self._sending.send(self.members)
-            now, config = self._ground.clock.now, self._ground.config
+            now, config = self._node_state.clock.now, self._node_state.config
             self.deadline = min(self.deadline, now + config.heartbeat_ms // 2)
 
     def has_quorum(self) -> bool:
         """Whether a majority was heard of within an election timeout. (§6.2)"""
-        ground = self._ground
-        since = ground.clock.now - ground.config.election_ms
+        node_state = self._node_state
+        since = node_state.clock.now - node_state.config.election_ms
         heard = {id: member.heard_since(since) for id, member in self.members.items()}
-        heard[ground.id] = True
-        return ground.configuration.vote_result(heard) is VoteResult.WON
+        heard[node_state.id] = True
+        return node_state.configuration.vote_result(heard) is VoteResult.WON
 
     def tick(self) -> bool:
         """Say that this node leads, ask again what was not answered; False: step down."""
-        ground = self._ground
-        now = ground.clock.now
+        node_state = self._node_state
+        now = node_state.clock.now
         if self.transferee and now >= self._transfer_until:
             self.transferee = NOBODY
-        if now >= self._check_at or ground.contacts.shared:
-            self._check_at = now + ground.config.heartbeat_ms
+        if now >= self._check_at or node_state.contacts.shared:
+            self._check_at = now + node_state.config.heartbeat_ms
             if not self.has_quorum():
                 return False
-        if now >= self._beat_at and not ground.contacts.shared:
+        if now >= self._beat_at and not node_state.contacts.shared:
             self._beat()
         self._sending.nudge(self.members, now)
         self.schedule()
@@ -188,13 +188,12 @@ class Leader:
 
     def schedule(self) -> None:
         """Set the time of the next tick: none while links beat and everybody has everything."""
-        ground = self._ground
-        now, config = ground.clock.now, ground.config
+        node_state = self._node_state
+        now, config = node_state.clock.now, node_state.config
+        links_beat = node_state.contacts.shared and not self.transferee
         if not self.members:
             self.deadline = NEVER
-        elif (
-            not ground.contacts.shared or self.transferee or not self._sending.settled(self.members)
-        ):
+        elif not (links_beat and self._sending.all_current(self.members)):
             self.deadline = now + config.heartbeat_ms // 2
         elif any(m.contact.heard_at <= now - config.election_ms for m in self.members.values()):
             # A new leader's good faith ends, too, and no beat that is missing would tell.
@@ -204,17 +203,17 @@ class Leader:
 
     def read(self, context: int) -> None:
         """Serve a read once a majority has confirmed that this node still leads. (§6.4)"""
-        ground = self._ground
-        index = ground.log.committed
-        if ground.alone:
-            ground.reads.append(ReadState(context, index))
+        node_state = self._node_state
+        index = node_state.log.committed
+        if node_state.alone:
+            node_state.reads.append(ReadState(context, index))
             return
-        self._reads.append((context, index, ground.clock.round + 1))
+        self._reads.append((context, index, node_state.clock.round + 1))
 
     @property
     def reading(self) -> bool:
         """Whether reads wait for a round that is not sent yet."""
-        return bool(self._reads) and self._reads[-1][2] > self._ground.clock.round
+        return bool(self._reads) and self._reads[-1][2] > self._node_state.clock.round
 
     @property
     def confirming(self) -> bool:
@@ -223,7 +222,7 @@ class Leader:
 
     def begin_round(self) -> None:
         """Send the round of heartbeats that reads wait for."""
-        if self.reading and not self._ground.contacts.shared:
+        if self.reading and not self._node_state.contacts.shared:
             self._beat()
 
     def confirm(self, sender: int, round: int) -> None:
@@ -235,47 +234,47 @@ class Leader:
         self._serve()
 
     def _serve(self) -> None:
-        reads, ground = self._reads, self._ground
+        reads, node_state = self._reads, self._node_state
         while reads:
             context, index, needed = reads[0]
             said = {id: True for id, member in self.members.items() if member.round >= needed}
-            said[ground.id] = True
-            if ground.configuration.vote_result(said) is not VoteResult.WON:
+            said[node_state.id] = True
+            if node_state.configuration.vote_result(said) is not VoteResult.WON:
                 return
             reads.popleft()
-            ground.reads.append(ReadState(context, index))
+            node_state.reads.append(ReadState(context, index))
 
     def _beat(self) -> None:
-        ground = self._ground
-        ground.clock.round += 1
-        self._beat_at = ground.clock.now + ground.config.heartbeat_ms
+        node_state = self._node_state
+        node_state.clock.round += 1
+        self._beat_at = node_state.clock.now + node_state.config.heartbeat_ms
         for id, member in self.members.items():
-            commit = min(member.match, ground.log.committed)
-            beat = Heartbeat(id, ground.id, ground.term, commit, ground.clock.round)
-            ground.outbox.append(beat)
+            commit = min(member.match, node_state.log.committed)
+            beat = Heartbeat(id, node_state.id, node_state.term, commit, node_state.clock.round)
+            node_state.outbox.append(beat)
 
     def transfer(self, voter: int) -> None:
         """Let `voter` campaign once it has the whole log; give up after a while. (§3.10)
 
         Whoever asks again, for whomever, does not prolong that while: no proposal is taken in it.
         """
-        ground = self._ground
+        node_state = self._node_state
         if not self.transferee:
-            self._transfer_until = ground.clock.now + 2 * ground.config.election_ms
+            self._transfer_until = node_state.clock.now + 2 * node_state.config.election_ms
         self.transferee = voter
-        self.deadline = min(self.deadline, ground.clock.now)
+        self.deadline = min(self.deadline, node_state.clock.now)
         self._hand_over(self.members[voter])
 
     def _hand_over(self, member: Member) -> None:
-        if member.id == self.transferee and member.match == self._ground.log.last_index:
+        if member.id == self.transferee and member.match == self._node_state.log.last_index:
             self._tell_to_campaign(member.id)
 
     def _tell_to_campaign(self, id: int) -> None:
-        self._ground.outbox.append(TimeoutNow(id, self._ground.id, self._ground.term))
+        self._node_state.outbox.append(TimeoutNow(id, self._node_state.id, self._node_state.term))
 
     def give_up(self) -> None:
         """Let the voter with the longest log campaign: this node belongs no more. (§4.2.2)"""
-        voters = [m for id, m in self.members.items() if self._ground.configuration.counts(id)]
+        voters = [m for id, m in self.members.items() if self._node_state.configuration.counts(id)]
         if voters:
             self._tell_to_campaign(max(voters, key=lambda member: member.match).id)
 

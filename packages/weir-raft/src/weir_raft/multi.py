@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weir_raft.context import NEVER, Clock, Contact, NodeContext, Pledge
+from weir_raft.context import NEVER, Clock, Contact, NodeContext, Promise
 from weir_raft.errors import HostError
-from weir_raft.ground import Ground
+from weir_raft.group_slots import GroupSlot, GroupSlots, SharedContext, SlotContacts
 from weir_raft.leader import Leader
 from weir_raft.link import Link
 from weir_raft.messages import Beat, BeatReply, HeartbeatReply, LinkMessage
 from weir_raft.node import Node
+from weir_raft.node_state import NodeState
 from weir_raft.quorum import committed_index
-from weir_raft.seat import Seat, SeatContacts, SharedContext
-from weir_raft.seating import Seating
 from weir_raft.storage import NOBODY
 
 #: When a link breaks, its followers wait this long, and as much again at most, times five.
@@ -45,15 +44,15 @@ class Multi:
         self._heartbeat_ms = heartbeat_ms
         self._election_ms = election_ms
         self._clock = Clock()
-        self._pledge = Pledge()
-        self._seats = Seating(peer_of)
+        self._promise = Promise()
+        self._slots = GroupSlots(peer_of)
         self._beat_at = 0
         # Whether some peer may be owed an answer.
         self._owes = False
         #: Whether take_beats() has something to say, unless a group is `asking`.
         self.beats_wanted = True
         #: The groups where a read may wait for a round that is not sent yet.
-        self.asking = self._seats.asking
+        self.asking = self._slots.asking
         #: The fence that beats ask peers to promise; opaque. See ask().
         self.fence_asked = 0
         #: The highest fence that anybody asked this side for, itself included.
@@ -69,49 +68,49 @@ class Multi:
 
         A node that takes no part is made without, and promises by itself.
         """
-        contacts = SeatContacts(self._seats.contact, group)
+        contacts = SlotContacts(self._slots.contact, group)
         return SharedContext(
-            self._clock, self._pledge, contacts, group, self._seats.active, self.asking
+            self._clock, self._promise, contacts, group, self._slots.active, self.asking
         )
 
     def add(self, group: int, node: Node) -> None:
         """Let `node` take part, which was made with this group's context; else HostError."""
         if node.context.clock is not self._clock or node.context.group != group:
             raise HostError(f"make the node of group {group} with Multi.context({group})")
-        seat = Seat(group, node)
-        self._seats.all[group] = seat
-        self._seats.touch(seat)
-        for peer, link in self._seats.links.items():
+        slot = GroupSlot(group, node)
+        self._slots.all[group] = slot
+        self._slots.touch(slot)
+        for peer, link in self._slots.links.items():
             if group in link.inward.led:
-                seat.claims[peer] = link
-        if seat.claims:
-            self._seats.heed(seat)
+                slot.claims[peer] = link
+        if slot.claims:
+            self._slots.follow_claims(slot)
 
     def remove(self, group: int) -> None:
         """Forget a group."""
-        seat = self._seats.all.pop(group, None)
-        if seat is None:
+        slot = self._slots.all.pop(group, None)
+        if slot is None:
             return
-        self._seats.resign(seat)
-        for link in seat.claims.values():
+        self._slots.resign(slot)
+        for link in slot.claims.values():
             link.inward.dropped[group] = 0
-        self._seats.armed.pop(group, None)
-        self._seats.reading.pop(group, None)
-        self._seats.active.discard(group)
-        self._seats.asking.discard(group)
-        self._seats.unserved.discard(group)
+        self._slots.armed.pop(group, None)
+        self._slots.reading.pop(group, None)
+        self._slots.active.discard(group)
+        self._slots.asking.discard(group)
+        self._slots.unserved.discard(group)
 
     def tick(self, elapsed_ms: int) -> None:
         """Let time pass for all groups."""
-        self._seats.settle()
+        self._slots.note_changes()
         now = self._clock.now = self._clock.now + elapsed_ms
         self.beats_wanted = self.beats_wanted or now >= self._beat_at
-        for link in self._seats.links.values():
+        for link in self._slots.links.values():
             self._watch(link, now)
-        for seat in list(self._seats.armed.values()):
-            if seat.node.core.state.deadline <= now:
-                self._seats.touch(seat)
-                seat.node.core.tick()
+        for slot in list(self._slots.armed.values()):
+            if slot.node.core.state.deadline <= now:
+                self._slots.touch(slot)
+                slot.node.core.tick()
 
     def _watch(self, link: Link, now: int) -> None:
         """Let those keep time themselves who rely on a link that has fallen silent."""
@@ -120,24 +119,24 @@ class Multi:
         if outward.led and not outward.silent and outward.contact.heard_at <= since:
             outward.silent = True
             for group in outward.led:
-                self._seats.wake_leader(group)
+                self._slots.wake_leader(group)
         if inward.led and inward.contact.heard_at <= since:
-            for seat in self._seats.followers(link):
+            for slot in self._slots.followers(link):
                 # One minimum has passed already: this is the drawn part of the timeout.
-                self._seats.let_go(seat, seat.timeout() - self._election_ms)
-            self._seats.forget_claims(link)
+                self._slots.let_go(slot, slot.timeout() - self._election_ms)
+            self._slots.forget_claims(link)
 
     def take_active(self) -> list[int]:
         """Groups with has_ready; each is named again only when more happens to it."""
-        seats = self._seats
-        if seats.active:
-            seats.settle()
-        if not seats.unserved:
+        slots = self._slots
+        if slots.active:
+            slots.note_changes()
+        if not slots.unserved:
             return []
-        unserved, seats.unserved = seats.unserved, set()
+        unserved, slots.unserved = slots.unserved, set()
         found = []
         for group in sorted(unserved):
-            node = seats.all[group].node
+            node = slots.all[group].node
             if node.touched and node.has_ready:
                 found.append(group)
         return found
@@ -149,10 +148,10 @@ class Multi:
         """
         if not (self.beats_wanted or self.asking):
             return []
-        if self._seats.active:
-            self._seats.settle()
+        if self._slots.active:
+            self._slots.note_changes()
         self.asking.clear()
-        clock, reading = self._clock, self._seats.reading
+        clock, reading = self._clock, self._slots.reading
         due = clock.now >= self._beat_at
         asking = reading and [group for group, leader in reading.items() if leader.reading]
         if not (due or asking or self._owes):
@@ -163,14 +162,14 @@ class Multi:
         if due or asking:
             clock.round += 1
         self._owes = self.beats_wanted = False
-        for peer, link in self._seats.links.items():
+        for peer, link in self._slots.links.items():
             if not link.outward.contact.up:
                 self._owes = self._owes or link.inward.owed > 0
                 self.beats_wanted = self._owes
                 continue
             if link.inward.owed:
                 reply = link.inward.reply(self.fence_bound)
-                self._pledge.raise_to(reply.fence)
+                self._promise.raise_to(reply.fence)
                 beats.append((peer, reply))
             if due or (asking and not link.outward.led.keys().isdisjoint(asking)):
                 beat = link.outward.beat(clock.round, self.fence_asked)
@@ -191,7 +190,7 @@ class Multi:
     def all_answered(self) -> bool:
         """Whether everybody who is there has answered what was asked for last, if with less."""
         asked = self.fence_asked
-        return not any(link.outward.owes(asked) for link in self._seats.links.values())
+        return not any(link.outward.owes(asked) for link in self._slots.links.values())
 
     def raise_bound(self, bound: int) -> None:
         """Promise fences up to `bound`, which is durable: who asked for more is answered again."""
@@ -199,7 +198,7 @@ class Multi:
             self.fence_bound = bound
             self.fence_changes += 1
         self._owes = self.beats_wanted = True
-        for link in self._seats.links.values():
+        for link in self._slots.links.values():
             link.inward.answer_again(self.fence_bound)
 
     def fenced(self, group: int) -> int:
@@ -208,23 +207,25 @@ class Multi:
         Whoever leads it next hears of it by its votes. Joint configurations need both majorities,
         and a leader without a committed entry of its own term has nothing that it could promise.
         """
-        seat = self._seats.all[group]
-        core = seat.node.core
-        ground, state = core.ground, core.state
-        if seat.settled is not state:
-            if not isinstance(state, Leader) or not _is_settled(ground, state):
+        slot = self._slots.all[group]
+        core = slot.node.core
+        node_state, state = core.node_state, core.state
+        if slot.established is not state:
+            if not isinstance(state, Leader) or not _is_established(node_state, state):
                 return 0
-            seat.settled = state  # for as long as it leads: this is asked for all groups in a row
-        if seat.configuration is not ground.history.newest or seat.state is not state:
-            self._seats.settle()
+            slot.established = (
+                state  # for as long as it leads: this is asked for all groups in a row
+            )
+        if slot.configuration is not node_state.history.newest or slot.state is not state:
+            self._slots.note_changes()
         asked, bound = self.fence_asked, self.fence_bound
         own = bound if bound < asked else asked
-        if own > self._pledge.fence:
-            self._pledge.raise_to(own)
-        if not seat.peers:  # alone, as on a single node, where all groups are asked in a row
+        if own > self._promise.fence:
+            self._promise.raise_to(own)
+        if not slot.peers:  # alone, as on a single node, where all groups are asked in a row
             return own
         fence = NEVER
-        for half in seat.halves:
+        for half in slot.halves:
             promised = []
             for link in half:
                 promised.append(link.outward.promises(group) if link else own)
@@ -235,18 +236,18 @@ class Multi:
 
     def link_up(self, peer: int) -> None:
         """Messages can reach `peer` from now on; it may have forgotten everything."""
-        self._seats.settle()
-        link = self._seats.link(peer)
+        self._slots.note_changes()
+        link = self._slots.link(peer)
         link.outward.contact.up = True
         link.outward.contact.heard_at = self._clock.now
         link.outward.silent = False
-        for seat in self._seats.all.values():
-            if isinstance(seat.state, Leader):
-                self._seats.lead(seat, seat.state)
+        for slot in self._slots.all.values():
+            if isinstance(slot.state, Leader):
+                self._slots.lead(slot, slot.state)
         link.outward.start_again()
         self.fence_changes += 1
         for group in link.outward.led:
-            self._seats.ask_again(link, group)
+            self._slots.ask_again(link, group)
         self._beat_at = 0
         self.beats_wanted = True
 
@@ -255,22 +256,22 @@ class Multi:
 
         Who follows a leader there looks for another soon: others that still hear of it refuse.
         """
-        self._seats.settle()
-        link = self._seats.link(peer)
+        self._slots.note_changes()
+        link = self._slots.link(peer)
         link.outward.contact.up = False
         link.inward.answered = 0
-        for seat in self._seats.followers(link):
-            self._seats.let_go(seat, _SOON_MS + int(_SPREAD_MS * seat.draw()))
-        self._seats.forget_claims(link)
+        for slot in self._slots.followers(link):
+            self._slots.let_go(slot, _SOON_MS + int(_SPREAD_MS * slot.draw()))
+        self._slots.forget_claims(link)
         for group in link.outward.led:
-            self._seats.ask_again(link, group)
+            self._slots.ask_again(link, group)
 
     def step_link(self, peer: int, message: LinkMessage) -> None:
         """Take what came from `peer`."""
-        seats = self._seats
-        if seats.active:
-            seats.settle()
-        link = seats.links.get(peer) or seats.link(peer)
+        slots = self._slots
+        if slots.active:
+            slots.note_changes()
+        link = slots.links.get(peer) or slots.link(peer)
         if isinstance(message, Beat):
             self._beat_came(link, message)
         else:
@@ -296,18 +297,18 @@ class Multi:
         inward.contact.heard_at = self._clock.now
         for group in before.keys() - led.keys():
             inward.dropped.pop(group, None)
-            seat = self._seats.all.get(group)
-            if seat is not None:
-                del seat.claims[link.peer]
-                if seat.follows_through is link:
-                    self._seats.let_go(seat, seat.timeout())
+            slot = self._slots.all.get(group)
+            if slot is not None:
+                del slot.claims[link.peer]
+                if slot.follows_through is link:
+                    self._slots.let_go(slot, slot.timeout())
         for group, claim in led.items():
-            seat = self._seats.all.get(group)
-            if seat is None:
+            slot = self._slots.all.get(group)
+            if slot is None:
                 inward.dropped[group] = 0
-            elif before.get(group) != claim or seat.follows_through is not link:
-                seat.claims[link.peer] = link
-                self._seats.heed(seat)
+            elif before.get(group) != claim or slot.follows_through is not link:
+                slot.claims[link.peer] = link
+                self._slots.follow_claims(slot)
 
     def _reply_came(self, link: Link, reply: BeatReply) -> None:
         outward = link.outward
@@ -327,14 +328,14 @@ class Multi:
         outward.number = reply.number
         if outward.dropped or reply.dropped:
             self._dropped(link, dict(reply.dropped))
-        for group, leader in list(self._seats.reading.items()):
+        for group, leader in list(self._slots.reading.items()):
             if outward.confirms(group, reply):
                 for id, member in leader.members.items():
                     if member.contact is outward.contact:
                         leader.confirm(id, reply.number)
-                self._seats.touch(self._seats.all[group])
+                self._slots.touch(self._slots.all[group])
                 if not leader.confirming:
-                    del self._seats.reading[group]
+                    del self._slots.reading[group]
 
     def _dropped(self, link: Link, dropped: dict[int, int]) -> None:
         """Some groups are not followed at the peer: it says nothing for their members there."""
@@ -342,18 +343,18 @@ class Multi:
         before, outward.dropped = outward.dropped, dropped
         self.fence_changes += before.keys() != dropped.keys()
         for group in before.keys() - dropped.keys():
-            self._seats.set_contacts(group, link.peer, outward.contact)
+            self._slots.set_contacts(group, link.peer, outward.contact)
         for group, term in dropped.items():
-            seat = self._seats.all.get(group)
-            if seat is None or not isinstance(seat.state, Leader):
+            slot = self._slots.all.get(group)
+            if slot is None or not isinstance(slot.state, Leader):
                 continue
-            if term > seat.node.term:
-                self._seats.touch(seat)
-                seat.node.core.step(HeartbeatReply(seat.state.leader, NOBODY, term, 0))
+            if term > slot.node.term:
+                self._slots.touch(slot)
+                slot.node.core.step(HeartbeatReply(slot.state.leader, NOBODY, term, 0))
             elif group not in before:
-                self._seats.set_contacts(group, link.peer, Contact())
+                self._slots.set_contacts(group, link.peer, Contact())
 
 
-def _is_settled(ground: Ground, leader: Leader) -> bool:
+def _is_established(node_state: NodeState, leader: Leader) -> bool:
     """Whether an entry of the own term is committed: what was inherited is so too, or never is."""
-    return ground.log.committed >= leader.first_index
+    return node_state.log.committed >= leader.first_index

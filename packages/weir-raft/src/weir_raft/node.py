@@ -11,10 +11,10 @@ from weir_raft.context import NodeContext, OwnContext
 from weir_raft.core import Core, Role
 from weir_raft.errors import NothingReady, OutOfOrder
 from weir_raft.follower import Follower
-from weir_raft.ground import Asked
 from weir_raft.leader import Leader
 from weir_raft.membership import Change, Configuration
 from weir_raft.messages import InstallSnapshot, Message
+from weir_raft.node_state import Asked
 from weir_raft.progress import Progress
 from weir_raft.ready import Ready
 from weir_raft.storage import Entry, Snapshot, Storage
@@ -53,7 +53,7 @@ class Node:
     @property
     def term(self) -> int:
         """The current term; 0 before the first election."""
-        return self.core.ground.term
+        return self.core.node_state.term
 
     @property
     def leader(self) -> int:
@@ -63,7 +63,7 @@ class Node:
     @property
     def fence(self) -> int:
         """The highest value this voter was given; its durability is the host's."""
-        return self.core.ground.fence
+        return self.core.node_state.fence
 
     @property
     def first_index(self) -> int:
@@ -106,11 +106,11 @@ class Node:
     @property
     def configuration(self) -> Configuration:
         """Who belongs to the group, by the newest configuration in the log."""
-        return self.core.ground.configuration
+        return self.core.node_state.configuration
 
     def configuration_at(self, index: int) -> Configuration:
         """The configuration as of an index that is not compacted, as a Snapshot keeps it."""
-        return self.core.ground.history.at(index)
+        return self.core.node_state.history.at(index)
 
     def progress(self) -> tuple[Progress, ...]:
         """What a leader knows of the others; empty if it does not lead."""
@@ -129,7 +129,7 @@ class Node:
         """Let time pass: whoever waited long enough acts. Not for nodes of a Multi."""
         self._active.add(self._group)
         self.touched = True
-        self.core.ground.clock.now += elapsed_ms
+        self.core.node_state.clock.now += elapsed_ms
         self.core.tick()
 
     def step(self, message: Message) -> None:
@@ -160,7 +160,7 @@ class Node:
         The host makes it durable before it acts on it, and restores it through Config.fence. The
         groups of one Multi keep one value.
         """
-        self.core.ground.promises.raise_to(value)
+        self.core.node_state.promises.raise_to(value)
 
     def propose(self, data: object, size: int) -> int:
         """Append `data` of `size` bytes to the log and return its index; it is not committed yet.
@@ -231,7 +231,7 @@ class Node:
         """Whether there is work for the host."""
         core = self.core
         log = core.log
-        core.put_in_line()
+        core.queue_messages()
         return log.staged < log.last_index or core.has_news or log.has_unhanded
 
     def ready(self) -> Ready:
@@ -246,7 +246,7 @@ class Node:
         core = self.core
         log, state = core.log, core.state
         if isinstance(state, Leader) and state.has_to_send:
-            core.put_in_line()
+            core.queue_messages()
         # First, because it may read Storage and fail; nothing else has been taken by then.
         committed = log.take_unhanded() if log.handed < log.committed else ()
         entries = log.take_unstaged() if log.staged < log.last_index else ()
@@ -257,35 +257,35 @@ class Node:
             return None
         number = self._issued = self._issued + 1
         if entries:
-            core.ground.asked.append(Asked(number, None, entries[-1].index, False))
+            core.node_state.asked.append(Asked(number, None, entries[-1].index, False))
         return Ready.plain(number, entries, committed)
 
     def _with_news(self, entries: tuple[Entry, ...], committed: tuple[Entry, ...]) -> Ready:
-        core, ground = self.core, self.core.ground
-        hard_state, ground.changed = ground.changed, None
-        snapshot, ground.snapshot = ground.snapshot, None
+        core, node_state = self.core, self.core.node_state
+        hard_state, node_state.changed = node_state.changed, None
+        snapshot, node_state.snapshot = node_state.snapshot, None
         lost_leadership, lost_quorum = core.take_losses()
         number = self._issued = self._issued + 1
         if snapshot is not None:
             core.log.restored()
         if entries or hard_state or snapshot:
             last = entries[-1].index if entries else 0
-            ground.asked.append(Asked(number, hard_state, last, snapshot is not None))
+            node_state.asked.append(Asked(number, hard_state, last, snapshot is not None))
         ready = Ready(
             number,
             hard_state,
             entries,
             committed,
             core.take_leadership(),
-            tuple(ground.outbox),
+            tuple(node_state.outbox),
             lost_leadership,
             lost_quorum,
             snapshot,
-            tuple(ground.reads),
-            tuple(ground.loads),
-            tuple(ground.wants_snapshot),
+            tuple(node_state.reads),
+            tuple(node_state.loads),
+            tuple(node_state.wants_snapshot),
         )
-        ground.take_all()
+        node_state.take_all()
         return ready
 
     def persisted(self, ready_number: int) -> None:
@@ -294,7 +294,7 @@ class Node:
         In order, none left out that asked for something, none twice: else OutOfOrder. May come any
         number of Readies later.
         """
-        asked = self.core.ground.asked
+        asked = self.core.node_state.asked
         if not self._acknowledged < ready_number <= self._issued:
             raise OutOfOrder(
                 f"persisted({ready_number}): Readies through {self._acknowledged} are acknowledged "
@@ -323,7 +323,7 @@ class Node:
         and durable; without effect when repeated.
         """
         self.core.log.compact(index)
-        self.core.ground.history.forget(index)
+        self.core.node_state.history.forget(index)
 
     def release(self, index: int) -> None:
         """Send nobody the log through `index` any more, as far as that is applied and durable: the

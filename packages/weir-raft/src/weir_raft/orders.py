@@ -23,10 +23,10 @@ def propose(core: Core, data: object, size: int) -> int:
 
 def change(core: Core, change: Change) -> int:
     """Append the configuration that `change` leads to and return its index."""
-    state, ground = _accepting(core), core.ground
-    if ground.configuration.joint or ground.history.index > core.log.committed:
+    state, node_state = _accepting(core), core.node_state
+    if node_state.configuration.joint or node_state.history.index > core.log.committed:
         raise ChangePending("a change of the configuration is under way: wait until it is done")
-    return core.configure(state, ground.configuration.changed(change))
+    return core.configure(state, node_state.configuration.changed(change))
 
 
 def read(core: Core, context: int) -> None:
@@ -34,7 +34,7 @@ def read(core: Core, context: int) -> None:
     state = _leading(core)
     if core.log.committed < state.first_index:
         raise NotReady(
-            f"entry {state.first_index}, the first of term {core.ground.term}, is not "
+            f"entry {state.first_index}, the first of term {core.node_state.term}, is not "
             "committed yet: ask again once it is"
         )
     state.read(context)
@@ -43,9 +43,9 @@ def read(core: Core, context: int) -> None:
 def transfer(core: Core, voter: int) -> None:
     """Hand the leadership over; refusals as in Node.transfer_leadership."""
     state = _leading(core)
-    if voter == core.ground.id:
+    if voter == core.node_state.id:
         return
-    if not core.ground.configuration.counts(voter):
+    if not core.node_state.configuration.counts(voter):
         raise InvalidChange(f"{voter} is no voter, so it cannot lead")
     state.transfer(voter)
 
@@ -83,6 +83,6 @@ def _accepting(core: Core) -> Leader:
     if state.transferee:
         raise NotReady(f"leadership is handed to {state.transferee}: propose there soon")
     raise NotReady(
-        f"entry {state.first_index}, the first of term {core.ground.term}, is not "
+        f"entry {state.first_index}, the first of term {core.node_state.term}, is not "
         "applied yet: propose again once it is"
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from weir_raft.ground import Ground
 from weir_raft.member import Member
 from weir_raft.messages import Append, AppendReply, InstallSnapshot, SnapshotMeta, SnapshotReply
+from weir_raft.node_state import NodeState
 from weir_raft.progress import ProgressState
 from weir_raft.ready import Load
 from weir_raft.storage import Entry, Snapshot
@@ -15,10 +15,10 @@ from weir_raft.storage import Entry, Snapshot
 class Sending:
     """Puts in line what members lack. Nothing here decides what is committed."""
 
-    __slots__ = ("_cut", "_cut_at", "_ground", "_loading", "_spares", "dirty")
+    __slots__ = ("_cut", "_cut_at", "_loading", "_node_state", "_spares", "dirty")
 
-    def __init__(self, ground: Ground, spares: Callable[[Member], bool]) -> None:
-        self._ground = ground
+    def __init__(self, node_state: NodeState, spares: Callable[[Member], bool]) -> None:
+        self._node_state = node_state
         #: Whether others hold all that a member ever acknowledged.
         self._spares = spares
         #: Whether send() may find something.
@@ -28,12 +28,12 @@ class Sending:
         self._cut_at = 0
         self._cut: tuple[tuple[Entry, ...], int] | None = None
 
-    def settled(self, members: Mapping[int, Member]) -> bool:
+    def all_current(self, members: Mapping[int, Member]) -> bool:
         """Whether all who can be reached have everything and know what is committed."""
-        return all(self._settled(member) or not member.contact.up for member in members.values())
+        return all(self._is_current(member) or not member.contact.up for member in members.values())
 
-    def _settled(self, member: Member) -> bool:
-        log = self._ground.log
+    def _is_current(self, member: Member) -> bool:
+        log = self._node_state.log
         return (
             member.match == log.last_index
             and member.committed >= log.committed
@@ -54,7 +54,7 @@ class Sending:
         self._cut = None
 
     def _replicate(self, member: Member) -> None:
-        log, window = self._ground.log, self._ground.config.max_inflight_bytes
+        log, window = self._node_state.log, self._node_state.config.max_inflight_bytes
         while member.next <= log.last_index and member.inflight_bytes < window:
             if member.load or not self._holds(member):
                 return
@@ -75,7 +75,7 @@ class Sending:
 
     def _holds(self, member: Member) -> bool:
         """Whether the log still has what this member needs next; else it needs a snapshot."""
-        if member.next >= self._ground.log.first_index:
+        if member.next >= self._node_state.log.first_index:
             return True
         member.need_snapshot()
         self._want_snapshot(member)
@@ -83,17 +83,19 @@ class Sending:
 
     def _outgoing(self, lo: int) -> tuple[tuple[Entry, ...], int] | None:
         if self._cut_at != lo:
-            self._cut = self._ground.log.outgoing(lo, self._ground.config.max_append_bytes)
+            self._cut = self._node_state.log.outgoing(lo, self._node_state.config.max_append_bytes)
             self._cut_at = lo
         return self._cut
 
     def _append(self, member: Member, entries: tuple[Entry, ...]) -> None:
-        ground, prev = self._ground, member.next - 1
-        term, log = ground.term, ground.log
+        node_state, prev = self._node_state, member.next - 1
+        term, log = node_state.term, node_state.log
         spared, commit = self._spares(member), log.committed
-        message = Append(member.id, ground.id, term, prev, log.term(prev), entries, commit, spared)
-        ground.outbox.append(message)
-        member.nudge_at = ground.clock.now + ground.config.heartbeat_ms
+        message = Append(
+            member.id, node_state.id, term, prev, log.term(prev), entries, commit, spared
+        )
+        node_state.outbox.append(message)
+        member.nudge_at = node_state.clock.now + node_state.config.heartbeat_ms
 
     def acknowledged(self, member: Member, index: int, committed: int) -> None:
         """A member's log is known to hold the leader's durably through `index`."""
@@ -103,12 +105,12 @@ class Sending:
         member.acknowledged(index)
         if member.match == member.next - 1:
             # Nothing is on the way, so that news of the commit may wait for a while.
-            member.nudge_at = self._ground.clock.now + self._ground.config.heartbeat_ms // 2
-        self.dirty = self.dirty or member.next <= self._ground.log.last_index
+            member.nudge_at = self._node_state.clock.now + self._node_state.config.heartbeat_ms // 2
+        self.dirty = self.dirty or member.next <= self._node_state.log.last_index
 
     def _caught_up(self, member: Member, index: int) -> bool:
         """Whether a member that was to get a snapshot can be sent entries again."""
-        if index + 1 >= self._ground.log.first_index:
+        if index + 1 >= self._node_state.log.first_index:
             member.probe(index + 1)
             return True
         if member.snapshot is not None and index >= member.snapshot.base_index:
@@ -125,7 +127,7 @@ class Sending:
                 return  # an old refusal: it has acknowledged more since
             member.probe(member.match + 1)
         elif member.state is ProgressState.PROBE and message.index == member.next - 1:
-            log = self._ground.log
+            log = self._node_state.log
             agreed = min(message.hint_index, message.index - 1)
             if agreed >= log.first_index:
                 agreed = log.last_of_term(agreed, message.hint_term)
@@ -138,9 +140,9 @@ class Sending:
 
     def _tell_again(self, member: Member, message: AppendReply) -> None:
         """A member that has everything asks how it is with it: whether it is spared may be news."""
-        last = self._ground.log.last_index
+        last = self._node_state.log.last_index
         same = message.index == message.hint_index == member.match == last
-        if same and self._holds(member) and message.hint_term == self._ground.log.term(last):
+        if same and self._holds(member) and message.hint_term == self._node_state.log.term(last):
             self._append(member, ())
 
     def nudge(self, members: Mapping[int, Member], now: int) -> None:
@@ -150,7 +152,7 @@ class Sending:
                 continue
             if member.state is ProgressState.SNAPSHOT:
                 self._nudge_snapshot(member)
-            elif not self._settled(member) and not member.load and self._holds(member):
+            elif not self._is_current(member) and not member.load and self._holds(member):
                 self._append(member, ())
 
     def fail(self, member: Member) -> None:
@@ -167,12 +169,12 @@ class Sending:
         self.dirty = True
 
     def _load(self, member: Member) -> None:
-        ground = self._ground
-        ground.loads_asked += 1
-        member.load = ground.loads_asked
+        node_state = self._node_state
+        node_state.loads_asked += 1
+        member.load = node_state.loads_asked
         self._loading[member.load] = member
-        hi, size = ground.log.stored_end, ground.config.max_append_bytes
-        ground.loads.append(Load(member.load, member.next, hi, size, member.id))
+        hi, size = node_state.log.stored_end, node_state.config.max_append_bytes
+        node_state.loads.append(Load(member.load, member.next, hi, size, member.id))
 
     def loaded(self, number: int, entries: tuple[Entry, ...]) -> None:
         """Send what was read, if it is still wanted; nothing read is asked for again later."""
@@ -181,7 +183,7 @@ class Sending:
             return
         member.load = 0
         if not entries:
-            member.nudge_at = self._ground.clock.now + self._ground.config.heartbeat_ms
+            member.nudge_at = self._node_state.clock.now + self._node_state.config.heartbeat_ms
             return
         if entries[0].index == member.next and self._holds(member):
             self._append(member, entries)
@@ -193,8 +195,8 @@ class Sending:
         self._loading.pop(member.load, None)
 
     def _want_snapshot(self, member: Member) -> None:
-        self._ground.wants_snapshot.append(member.id)
-        member.nudge_at = self._ground.clock.now + self._ground.config.election_ms
+        self._node_state.wants_snapshot.append(member.id)
+        member.nudge_at = self._node_state.clock.now + self._node_state.config.election_ms
 
     def begin_snapshot(self, member: Member, snapshot: Snapshot) -> None:
         """Send the first piece, unless the member needs none any more or has begun with one."""
@@ -205,13 +207,13 @@ class Sending:
 
     def _send_piece(self, member: Member, snapshot: Snapshot) -> None:
         data = memoryview(snapshot.data)  # type: ignore[arg-type]
-        end = min(member.position + self._ground.config.snapshot_chunk_bytes, len(data))
+        end = min(member.position + self._node_state.config.snapshot_chunk_bytes, len(data))
         self._install(member, snapshot, bytes(data[member.position : end]), len(data))
         member.position = end
 
     def _install(self, member: Member, snapshot: Snapshot, data: bytes, size: int) -> None:
-        ground = self._ground
-        configuration = snapshot.configuration or ground.history.at(snapshot.index)
+        node_state = self._node_state
+        configuration = snapshot.configuration or node_state.history.at(snapshot.index)
         meta = SnapshotMeta(
             snapshot.index,
             snapshot.term,
@@ -222,10 +224,12 @@ class Sending:
         )
         position = member.position
         done, spared = position + len(data) == size, self._spares(member)
-        ground.outbox.append(
-            InstallSnapshot(member.id, ground.id, ground.term, meta, position, data, done, spared)
+        node_state.outbox.append(
+            InstallSnapshot(
+                member.id, node_state.id, node_state.term, meta, position, data, done, spared
+            )
         )
-        member.nudge_at = ground.clock.now + ground.config.election_ms
+        member.nudge_at = node_state.clock.now + node_state.config.election_ms
 
     def _nudge_snapshot(self, member: Member) -> None:
         snapshot = member.snapshot
@@ -244,7 +248,7 @@ class Sending:
         if message.rejected:
             # It is ahead of this snapshot: a newer one will do, which it is asked for in a while.
             member.snapshot = None
-            member.nudge_at = self._ground.clock.now + self._ground.config.heartbeat_ms
+            member.nudge_at = self._node_state.clock.now + self._node_state.config.heartbeat_ms
         elif message.position == member.position or member.reread:
             member.reread = False
             member.position = message.position

@@ -26,7 +26,7 @@ from weir_raft import (
     VoteReply,
 )
 from weir_raft.candidate import Candidate
-from weir_raft.ground import Ground
+from weir_raft.node_state import NodeState
 from weir_raft.quorum import VoteResult, committed_index, vote_result
 
 
@@ -137,7 +137,7 @@ def test_3_4_to_begin_an_election_it_increments_its_term_and_votes_for_itself() 
 @pytest.mark.parametrize("voters", [1, 2, 3, 4, 5])
 def test_3_4_votes_of_a_majority_of_the_full_cluster_win(voters: int) -> None:
     everybody = tuple(range(1, voters + 1))
-    candidate = Candidate(Ground(Config(1, everybody), MemoryStorage()))
+    candidate = Candidate(NodeState(Config(1, everybody), MemoryStorage()))
     results = [candidate.voted(voter, granted=True, fence=0) for voter in everybody]
     losing = voters // 2
     assert results[:losing] == [VoteResult.PENDING] * losing

@@ -19,10 +19,10 @@ import pytest
 import weir_raft as raft
 from weir_raft import election, orders
 from weir_raft.follower import Follower
-from weir_raft.ground import Ground
 from weir_raft.leader import Leader
 from weir_raft.log_view import LogView
 from weir_raft.membership import Configuration
+from weir_raft.node_state import NodeState
 from weir_raft.quorum import committed_index, vote_result
 from weir_raft.testing.actor import Actor
 from weir_raft.testing.rehearsal import STEPS, Beaten, Rehearsal
@@ -165,16 +165,18 @@ def test_an_exploration_replays() -> None:
 
 
 def vote_before_it_is_durable(patch: Patch) -> None:
-    def grant(ground: Ground, state: Follower, sender: int) -> None:
+    def grant(node_state: NodeState, state: Follower, sender: int) -> None:
         state.heard()
-        ground.enter(ground.term, sender)
-        ground.outbox.append(raft.VoteReply(sender, ground.id, ground.term, granted=True))
+        node_state.enter(node_state.term, sender)
+        node_state.outbox.append(
+            raft.VoteReply(sender, node_state.id, node_state.term, granted=True)
+        )
 
     patch.setattr(election, "_grant", grant)
 
 
 def two_votes_in_a_term(patch: Patch) -> None:
-    patch.setattr(election, "_free", lambda ground, state, sender: True)
+    patch.setattr(election, "_free", lambda node_state, state, sender: True)
 
 
 def longer_logs_win_whatever_their_terms(patch: Patch) -> None:
@@ -184,7 +186,7 @@ def longer_logs_win_whatever_their_terms(patch: Patch) -> None:
 def leader_counts_itself_before_its_disk(patch: Patch) -> None:
     def match(self: Leader) -> dict[int, int]:
         found = {id: member.match for id, member in self.members.items()}
-        found[self._ground.id] = self._ground.log.last_index
+        found[self._node_state.id] = self._node_state.log.last_index
         return found
 
     patch.setattr(Leader, "_match", match)
@@ -195,7 +197,7 @@ def follower_acknowledges_its_whole_log(patch: Patch) -> None:
 
     def whole(self: Follower, message: raft.Append) -> None:
         append(self, message)
-        self._matched = self._ground.log.last_index
+        self._matched = self._node_state.log.last_index
 
     patch.setattr(Follower, "append", whole)
 
@@ -204,13 +206,13 @@ def follower_keeps_what_conflicts(patch: Patch) -> None:
     def unknown(
         self: Follower, entries: tuple[raft.Entry, ...], sure: int
     ) -> tuple[raft.Entry, ...]:
-        return tuple(entry for entry in entries if entry.index > self._ground.log.last_index)
+        return tuple(entry for entry in entries if entry.index > self._node_state.log.last_index)
 
     patch.setattr(Follower, "_unknown", unknown)
 
 
 def superseded_writes_count_as_durable(patch: Patch) -> None:
-    patch.setattr(Ground, "supersede", lambda self, index: None)
+    patch.setattr(NodeState, "supersede", lambda self, index: None)
 
 
 def elections_count_the_new_half_alone(patch: Patch) -> None:

@@ -12,12 +12,11 @@ from weir.order.barrier import Barrier
 from weir_lab.barriers.actor import OrderedActor
 from weir_raft import multi
 from weir_raft.candidate import Candidate
-from weir_raft.context import Pledge
+from weir_raft.context import Promise
 from weir_raft.core import Core
+from weir_raft.group_slots import GroupSlot, GroupSlots
 from weir_raft.leader import Leader
 from weir_raft.quorum import VoteResult
-from weir_raft.seat import Seat
-from weir_raft.seating import Seating
 
 
 class Patching(Protocol):
@@ -112,18 +111,18 @@ class Unstamped(OrderedActor):
 
 def without_an_entry_of_its_own_term(patch: Patching) -> None:
     """A leader promises before an entry of its own term is committed (counterexample 1)."""
-    patch.setattr(multi, "_is_settled", lambda ground, leader: True)
+    patch.setattr(multi, "_is_established", lambda node_state, leader: True)
 
 
 def by_the_new_half(patch: Patching) -> None:
     """In a joint configuration promises count by one of its halves."""
-    honest = Seating.lead
+    honest = GroupSlots.lead
 
-    def lead(self: Seating, seat: Seat, leader: Leader) -> None:
-        honest(self, seat, leader)
-        del seat.halves[1:]
+    def lead(self: GroupSlots, slot: GroupSlot, leader: Leader) -> None:
+        honest(self, slot, leader)
+        del slot.halves[1:]
 
-    patch.setattr(Seating, "lead", lead)
+    patch.setattr(GroupSlots, "lead", lead)
 
 
 def without_the_own_promise(patch: Patching) -> None:
@@ -131,14 +130,14 @@ def without_the_own_promise(patch: Patching) -> None:
     honest = Candidate.voted
 
     def voted(self: Candidate, voter: int, granted: bool, fence: int) -> VoteResult:
-        return honest(self, voter, granted, 0 if voter == self._ground.id else fence)
+        return honest(self, voter, granted, 0 if voter == self._node_state.id else fence)
 
     def take_leadership(self: Core) -> raft.Leadership | None:
         state = self.state
         if not isinstance(state, Leader) or state.announced:
             return None
         state.announced = True
-        return raft.Leadership(self.ground.term, state.fence)
+        return raft.Leadership(self.node_state.term, state.fence)
 
     patch.setattr(Candidate, "voted", voted)
     patch.setattr(Core, "take_leadership", take_leadership)
@@ -146,7 +145,7 @@ def without_the_own_promise(patch: Patching) -> None:
 
 def unsaid(patch: Patching) -> None:
     """Votes say nothing of promises that were given since the start."""
-    patch.setattr(Pledge, "raise_to", lambda self, fence: None)
+    patch.setattr(Promise, "raise_to", lambda self, fence: None)
 
 
 #: What is missing, by a name: an actor that does without it.

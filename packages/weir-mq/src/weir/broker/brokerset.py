@@ -212,12 +212,12 @@ class BrokerSet:
                 continue
             if group.leads:
                 give_away([group])  # it could not serve what it lacks, nor give it to others
-            elif group.overheard.others_go_on:
+            elif group.rejoin.others_go_on:
                 self._tell(ReportLost(group.id, group.voter))
             elif group.damage is None:
                 _ask_again(group)
         registry = self._lost_registry
-        if registry is None or not registry.overheard.others_go_on:
+        if registry is None or not registry.rejoin.others_go_on:
             return
         if self._refill.is_hopeful(registry.id):
             return

@@ -23,7 +23,7 @@ from weir.broker.replica.findings import Findings, TopicOpened
 from weir.broker.replica.group import Group, GroupContext, Machine
 from weir.broker.replica.peers.refill import Refill
 from weir.broker.replica.peers.transport import Peers
-from weir.broker.replica.raft_storage import LogStorage, node_for
+from weir.broker.replica.raft_storage import RaftStorage, node_for
 from weir.broker.replica.writer import Writer
 from weir.broker.state.scatterings import Outcome
 from weir.broker.state.state import PartitionState
@@ -109,7 +109,7 @@ class Groups:
         recovered, snapshot = writer.recovered.get(id), writer.snapshots.get(id)
         if recovered is None and (lost := writer.log.lifecycle.lost_of(id)) is not None:
             recovered = RecoveredGroup(None, 0, lost, hard_state_lost=True)
-        storage = LogStorage(writer.log, id, recovered, snapshot)
+        storage = RaftStorage(writer.log, id, recovered, snapshot)
         context = self._multi.context(id)
         settings = self._settings
         node = node_for(voter, founders, storage, settings.replication, settings.random, context)
@@ -124,8 +124,8 @@ class Groups:
         """A partition has all again that it lacked: one that was damaged takes part from now on."""
         writer = self._writers[self._layout.log_of(id)]
         group = writer.groups[id]
-        if group.past.damage is None or not writer.recovered[id].rotten:
-            group.past.mended()
+        if group.storage.damage is None or not writer.recovered[id].rotten:
+            group.storage.mended()
             return
         if (partition := self._topics.leave(id)) is not None:
             partition.end(NotLeader(f"group {id} is being opened: try again shortly"))
@@ -151,7 +151,7 @@ class Groups:
         """
         node = group.node
         if group.has_others:
-            group.past.doubt()
+            group.storage.doubt()
         alone = node.configuration.voters == (group.voter,)
         group.run(machine, campaign=alone or (preferred and not node.last_index))
         self._peers.add(group)
@@ -258,7 +258,7 @@ def find_out(group: Group, state: PartitionState) -> None:
     Reads the log from there on, and blocks: for a start alone.
     """
     walk = _Walk(group, state)
-    walk.run(group.past)
+    walk.run(group.storage)
     group.log.reader.disbelieve(group.id, walk.undecided)
     state.scatterings.batches.clear()
     state.scatterings.producers.clear()
@@ -275,7 +275,7 @@ class _Walk:
         #: By attempt, the entry of its batch, its first offset and the one behind it.
         self._open: dict[Attempt, tuple[int, int, int]] = {}
         for attempt, prepared in state.scatterings.batches.items():
-            offset, last = prepared.answer.offset, group.past.last_index()
+            offset, last = prepared.answer.offset, group.storage.last_index()
             reading = group.log.reader.read(group.id, offset, 1, last)
             entries = reading.entries if reading is not None else ()
             self._open[attempt] = entries[0].index if entries else 0, offset, prepared.behind
@@ -285,12 +285,12 @@ class _Walk:
         """The entries with batches of which it is not known whether they count."""
         return [index for index, _, _ in self._open.values() if index]
 
-    def run(self, past: LogStorage) -> None:
+    def run(self, storage: RaftStorage) -> None:
         """Go through all there is."""
-        snapshot, base = past.snapshot(), past.base[0]
+        snapshot, base = storage.snapshot(), storage.base[0]
         first = snapshot.index + 1 if snapshot is not None else 1
-        for index in range(max(first, base + 1), past.last_index() + 1):
-            payload = _loaded(past, index)
+        for index in range(max(first, base + 1), storage.last_index() + 1):
+            payload = _loaded(storage, index)
             if payload is None:
                 continue
             for batch in payload.batches:
@@ -326,10 +326,10 @@ class _Walk:
                 self._state.scatterings.voids.add(*found[1:])
 
 
-def _loaded(past: LogStorage, index: int) -> Payload | None:
+def _loaded(storage: RaftStorage, index: int) -> Payload | None:
     """Return what an entry holds; None if it cannot be read."""
     try:
-        (entry,) = past.entries(index, index + 1, 0)
+        (entry,) = storage.entries(index, index + 1, 0)
         return applied_by(entry)
     except (LogDamaged, BadBatch, Halted, raft.StorageError):
         return None

@@ -163,7 +163,7 @@ class Shard:
         """A group has all again that it lacked."""
         if number != REGISTRY_GROUP:
             self._groups.whole(number)
-        elif self._registry_here.past.damage is not None:
+        elif self._registry_here.storage.damage is not None:
             self._run_registry(self._groups.registry_whole())
 
     @property

@@ -44,7 +44,7 @@ def test_a_frame_that_changed_on_its_way_is_sent_again(trio: Any, produce: Any) 
 
 def test_a_damaged_replica_is_given_up_once_others_have_all_it_ever_had(trio: Any) -> None:
     trio.leader()
-    overheard = trio[1].group(0).overheard
+    overheard = trio[1].group(0).rejoin
     to, sender = voter_of(1), voter_of(2)
     noop = raft.Entry(12, 5, raft.EntryKind.NOOP, None, 1)
     for harmless in (

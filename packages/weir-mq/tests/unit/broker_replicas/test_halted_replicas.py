@@ -166,7 +166,7 @@ def test_a_leader_of_an_earlier_term_does_not_let_what_stopped_be_given_up(trio:
     for said, is_believed in ((term - 1, False), (term, True)):
         append = r.Append(here.voter, 2 << 16, said, last, said, (), last, True)
         assert told(node, group, append) == []
-        assert here.overheard.others_go_on == is_believed
+        assert here.rejoin.others_go_on == is_believed
 
 
 def test_a_replica_that_stopped_stops_again_at_the_next_start(trio: Any) -> None:

@@ -265,7 +265,7 @@ def test_what_the_scrub_finds_is_filled_in_while_the_node_runs(trio: Any, produc
     trio.until(lambda: scrubber.rounds, "it found no end")
     mended(trio, group)
     assert not scrubber.damage
-    assert victim.group(group).past.unreadable == 0
+    assert victim.group(group).storage.unreadable == 0
     assert victim.group(group).voter == voter_of(victim.id, 0)
     assert trio.same_everywhere(group) == values
 

@@ -47,4 +47,4 @@ def test_a_checkpoint_of_its_former_life_covers_nothing(trio: Any, produce: Any)
     again = begun_anew(other, group)
     while other.jobs:
         other.step()
-    assert again.past.snapshot() is None
+    assert again.storage.snapshot() is None

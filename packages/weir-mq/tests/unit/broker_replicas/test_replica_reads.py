@@ -82,7 +82,7 @@ def test_who_hears_of_no_leader_sends_readers_away(trio: Any, produce: Any) -> N
 def test_a_damaged_replica_names_who_leads(trio: Any, produce: Any) -> None:
     info, _, leader, follower = founded(trio, produce, b"a")
     group = follower.group(info.addresses[0].group)
-    group.past.unreadable = 1
+    group.storage.unreadable = 1
     assert group.is_incomplete
     refusal = follower.reply_to(follower.ask(fetch(info, 0)))
     assert (refusal.code, refusal.detail) == (NotLeader.code, leader.id)

@@ -194,7 +194,7 @@ class Scene:
     def do_wait(self, milliseconds: str) -> None:
         """Time passes while nobody looks at the clock."""
         for actor in self._group.actors.values():
-            actor.node.core.ground.clock.now += int(milliseconds)
+            actor.node.core.node_state.clock.now += int(milliseconds)
 
     def do_pass(self, milliseconds: str) -> None:
         self._group.pass_ms(int(milliseconds))

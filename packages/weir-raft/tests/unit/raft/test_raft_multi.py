@@ -141,7 +141,7 @@ def test_groups_where_nothing_happens_cost_nothing(
 ) -> None:
     hosts.pass_ms(500)
     ticks: list[int] = []
-    monkeypatch.setattr(Core, "tick", lambda core: ticks.append(core.ground.id))
+    monkeypatch.setattr(Core, "tick", lambda core: ticks.append(core.node_state.id))
     before = hosts.carried
     hosts.pass_ms(10_000)
     assert ticks == []
@@ -353,15 +353,15 @@ def test_nothing_is_kept_of_who_led_before(hosts: Hosts, by_beat: bool) -> None:
     group = min(one.led())
     hosts.pass_ms(200)
     one.multi.fenced(group)
-    seat = one.multi._seats.all[group]
-    assert seat.settled is one.nodes[group].core.state
+    slot = one.multi._slots.all[group]
+    assert slot.established is one.nodes[group].core.state
     if by_beat:
         claimed = (group, one.nodes[group].term + 1, 2)
         one.multi.step_link(2, Beat(1_000, 1_000, (claimed,)))
     else:
         one.nodes[group].transfer_leadership(2)
     hosts.pass_ms(200)
-    assert seat.settled is None
+    assert slot.established is None
 
 
 def test_lone_voters_need_no_links() -> None:

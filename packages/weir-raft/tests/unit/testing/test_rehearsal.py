@@ -78,16 +78,16 @@ def test_a_seed_is_a_schedule() -> None:
 
 def _ack_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     def answer(self: Follower) -> None:
-        ground = self._ground
+        node_state = self._node_state
         if self.leader and self._owes:
             self._owes = False
-            ground.outbox.append(
+            node_state.outbox.append(
                 raft.AppendReply(
                     self.leader,
-                    ground.id,
-                    ground.term,
+                    node_state.id,
+                    node_state.term,
                     self._matched,
-                    commit=ground.log.committed,
+                    commit=node_state.log.committed,
                 )
             )
 
@@ -96,15 +96,19 @@ def _ack_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 
 def _repeated_append_acknowledged_again(patch: pytest.MonkeyPatch) -> None:
     def answer(self: Follower) -> None:
-        ground = self._ground
-        if self.leader and ground.durable_term == ground.term and not ground.log.installing:
-            ground.outbox.append(
+        node_state = self._node_state
+        if (
+            self.leader
+            and node_state.durable_term == node_state.term
+            and not node_state.log.installing
+        ):
+            node_state.outbox.append(
                 raft.AppendReply(
                     self.leader,
-                    ground.id,
-                    ground.term,
-                    ground.log.durable,
-                    commit=ground.log.committed,
+                    node_state.id,
+                    node_state.term,
+                    node_state.log.durable,
+                    commit=node_state.log.committed,
                 )
             )
 
@@ -117,7 +121,7 @@ def _votes_for_shorter_logs(patch: pytest.MonkeyPatch) -> None:
 
 def _read_without_its_round(patch: pytest.MonkeyPatch) -> None:
     def read(self: Leader, context: int) -> None:
-        self._ground.reads.append(ReadState(context, self._ground.log.committed))
+        self._node_state.reads.append(ReadState(context, self._node_state.log.committed))
 
     patch.setattr(Leader, "read", read)
 

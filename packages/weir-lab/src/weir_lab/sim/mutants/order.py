@@ -14,7 +14,7 @@ from weir.broker.barriers.topic_order import Led, Plan, Planner, Scope, TopicOrd
 from weir.broker.partition.context import VisibleConfirm
 from weir.broker.partition.leader import PartitionLeader
 from weir.broker.partition.partition import Partition
-from weir.broker.replica.raft_storage import LogStorage
+from weir.broker.replica.raft_storage import RaftStorage
 from weir.broker.state.state import PartitionState
 from weir.model.ids import group_of
 from weir.model.stamp import stamp_at
@@ -30,7 +30,7 @@ from weir_lab.sim.mutants.planting import Patch, mutant
 from weir_lab.sim.mutants.replication import ALL
 from weir_lab.sim.programs.subscribers.cutters import Cutter
 from weir_raft import multi
-from weir_raft.context import Pledge
+from weir_raft.context import Promise
 
 _BARRIER = {"BarrierHolds", "OneOrder"}
 #: Leaders die soon and others follow at once, whose clocks are a little behind or ahead.
@@ -84,7 +84,7 @@ def a_promise_before_an_entry_of_its_own_term(patch: Patch) -> None:
         return found
 
     patch.setattr(Planner, "plan", plan)
-    patch.setattr(multi, "_is_settled", lambda ground, leader: True)
+    patch.setattr(multi, "_is_established", lambda node_state, leader: True)
 
 
 class _Hasty:
@@ -100,7 +100,7 @@ class _Hasty:
 @mutant(seed=1, breaks=_BARRIER, shape=replace(PLOTTED, plot="forgetful"))
 def a_promise_is_forgotten_at_a_restart(patch: Patch) -> None:
     """Who starts again stands by all that it may have promised before (counterexample 2)."""
-    patch.setattr(LogStorage, "pledge", property(lambda self: 0))
+    patch.setattr(RaftStorage, "promised", property(lambda self: 0))
 
 
 @mutant(
@@ -131,7 +131,7 @@ def a_partition_takes_messages_before_it_has_joined(patch: Patch) -> None:
 @mutant(seed=10, breaks=_BARRIER, shape=ORDER)
 def a_vote_says_nothing_of_promises(patch: Patch) -> None:
     """A vote carries the highest promise that was ever given (DESIGN §5 Barrier safety)."""
-    patch.setattr(Pledge, "raise_to", lambda self, fence: None)
+    patch.setattr(Promise, "raise_to", lambda self, fence: None)
 
 
 @mutant(seed=10, breaks=_BARRIER, shape=ORDER)

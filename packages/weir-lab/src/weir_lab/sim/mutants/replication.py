@@ -18,9 +18,9 @@ from weir_lab.sim.outcome import CRASH
 from weir_lab.sim.shape import UNORDERED
 from weir_raft import core, election
 from weir_raft.follower import Follower
-from weir_raft.ground import Ground
 from weir_raft.leader import Leader
 from weir_raft.messages import Append, AppendReply, VoteReply
+from weir_raft.node_state import NodeState
 from weir_raft.storage import NOBODY, HardState
 
 #: Every kind of program has a part in each run, and no disk rots in the end.
@@ -119,16 +119,16 @@ DUEL = replace(
 def an_older_term_is_committed_by_count(patch: Patch) -> None:
     """An entry of an older term may be on a majority and still be replaced (§3.6.2, Figure 3.7)."""
 
-    def advance(self: Leader) -> bool:
-        log = self._ground.log
+    def commit(self: Leader) -> bool:
+        log = self._node_state.log
         alone = not self.members
-        reached = log.durable if alone else self._ground.configuration.committed(self._match())
+        reached = log.durable if alone else self._node_state.configuration.committed(self._match())
         if reached <= log.committed:
             return False
         log.commit_to(reached)
         return True
 
-    patch.setattr(Leader, "advance", advance)
+    patch.setattr(Leader, "commit", commit)
 
 
 @mutant(seed=8, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
@@ -136,13 +136,15 @@ def repeated_append_re_acked(patch: Patch) -> None:
     """A follower answers with what is durable, never with what it merely holds (§3.8)."""
 
     def answer(self: Follower) -> None:
-        ground = self._ground
-        if not self.leader or ground.log.installing:
+        node_state = self._node_state
+        if not self.leader or node_state.log.installing:
             return
         if self._matched <= self._acked and not self._owes:
             return
         self._acked, self._owes = self._matched, False
-        ground.outbox.append(AppendReply(self.leader, ground.id, ground.term, self._matched))
+        node_state.outbox.append(
+            AppendReply(self.leader, node_state.id, node_state.term, self._matched)
+        )
 
     patch.setattr(Follower, "answer", answer)
 
@@ -153,7 +155,7 @@ def a_leader_counts_what_it_has_not_written(patch: Patch) -> None:
 
     def match(self: Leader) -> dict[int, int]:
         found = {id: member.match for id, member in self.members.items()}
-        found[self._ground.id] = self._ground.log.last_index
+        found[self._node_state.id] = self._node_state.log.last_index
         return found
 
     patch.setattr(Leader, "_match", match)
@@ -163,19 +165,19 @@ def a_leader_counts_what_it_has_not_written(patch: Patch) -> None:
 def vote_not_persisted(patch: Patch) -> None:
     """A vote is durable before it is told to anybody, and is not given twice (§3.8)."""
 
-    def grant(ground: Ground, state: Follower, sender: int) -> None:
+    def grant(node_state: NodeState, state: Follower, sender: int) -> None:
         state.heard()
-        ground.hard_state = HardState(ground.term, sender)
-        ground.outbox.append(
-            VoteReply(sender, ground.id, ground.term, granted=True, fence=ground.fence)
+        node_state.hard_state = HardState(node_state.term, sender)
+        node_state.outbox.append(
+            VoteReply(sender, node_state.id, node_state.term, granted=True, fence=node_state.fence)
         )
 
-    def enter(self: Ground, term: int, vote: int = NOBODY) -> None:
+    def enter(self: NodeState, term: int, vote: int = NOBODY) -> None:
         self.hard_state, self.term = HardState(term, vote), term
         self.changed = HardState(term, vote if vote == self.id else NOBODY)
 
     patch.setattr(election, "_grant", grant)
-    patch.setattr(Ground, "enter", enter)
+    patch.setattr(NodeState, "enter", enter)
 
 
 @mutant(seed=1, breaks={"RealTime", "AckedOnce"}, shape=PAUSED)
@@ -183,8 +185,8 @@ def read_index_without_its_round(patch: Patch) -> None:
     """A leader serves a read once a majority has said that it still leads (§6.4)."""
 
     def read(self: Leader, context: int) -> None:
-        ground = self._ground
-        ground.reads.append(raft.ReadState(context, ground.log.committed))
+        node_state = self._node_state
+        node_state.reads.append(raft.ReadState(context, node_state.log.committed))
 
     patch.setattr(Leader, "read", read)
 
@@ -195,7 +197,7 @@ def a_follower_does_not_compare_terms(patch: Patch) -> None:
     honest = Follower.append
 
     def append(self: Follower, message: Append) -> None:
-        log, prev = self._ground.log, message.prev_index
+        log, prev = self._node_state.log, message.prev_index
         if log.first_index <= prev <= log.last_index:
             message = message._replace(prev_term=log.term(prev))
         honest(self, message)
@@ -210,7 +212,7 @@ def a_follower_commits_what_it_did_not_compare(patch: Patch) -> None:
 
     def append(self: Follower, message: Append) -> None:
         honest(self, message)
-        log = self._ground.log
+        log = self._node_state.log
         log.commit_to(min(message.commit, log.last_index))
 
     patch.setattr(Follower, "append", append)
@@ -221,9 +223,9 @@ def any_log_is_good_enough_for_a_vote(patch: Patch) -> None:
     """Nobody votes for a log that ends before the own one (§3.6.1)."""
     honest = election.reply_to_request
 
-    def reply(ground: Ground, state: election.State, request: raft.VoteRequest) -> None:
-        term, index = max((request.last_term, request.last_index), ground.log.end)
-        honest(ground, state, replace(request, last_term=term, last_index=index))
+    def reply(node_state: NodeState, state: election.State, request: raft.VoteRequest) -> None:
+        term, index = max((request.last_term, request.last_index), node_state.log.end)
+        honest(node_state, state, replace(request, last_term=term, last_index=index))
 
     patch.setattr(core, "reply_to_request", reply)
 

@@ -20,7 +20,7 @@ from typing import Protocol
 import weir_raft as raft
 from weir.broker.records.entries import entry_of, unread
 from weir.broker.records.snapshots import Decoder, Packing, Unpacking, taken
-from weir.broker.replica.raft_storage import LogStorage
+from weir.broker.replica.raft_storage import RaftStorage
 from weir.broker.replica.refusals import why_no_state
 from weir.broker.runtime.reads import Reads
 from weir.codec.fields import Buffer
@@ -115,11 +115,15 @@ class Slots:
 class CatchUp:
     """Answers what one group's Raft node asks for on behalf of the others."""
 
-    __slots__ = ("_checkpoints", "_group", "_packing", "_past", "_reads", "_sent",
-                 "_slots")  # fmt: skip
+    __slots__ = ("_checkpoints", "_group", "_packing", "_reads", "_sent", "_slots", "_storage")
 
     def __init__(
-        self, group: Served, past: LogStorage, reads: Reads, slots: Slots, checkpoints: Checkpoints
+        self,
+        group: Served,
+        storage: RaftStorage,
+        reads: Reads,
+        slots: Slots,
+        checkpoints: Checkpoints,
     ) -> None:
         """Read by `reads`, which charge the shard's budget. Once a checkpoint that is asked for is
         durable, Raft knows what is gone from the log.
@@ -130,7 +134,7 @@ class CatchUp:
         #: For whom a state is being packed.
         self._packing: set[int] = set()
         self._slots = slots
-        self._past = past
+        self._storage = storage
         self._reads = reads
         self._checkpoints = checkpoints
 
@@ -152,7 +156,7 @@ class CatchUp:
 
     def read(self, load: raft.Load) -> None:
         """Read entries, since the group has a slot."""
-        reading = self._past.reading(load)
+        reading = self._storage.reading(load)
         if reading is None:
             # Let go of while nobody else had the group: who comes needs a snapshot instead.
             self._checkpoints.checkpoint()
@@ -187,7 +191,7 @@ class CatchUp:
         """
         if voter not in self._packing:
             self._packing.add(voter)
-            packing = Packing(self._past.log, taken(state.data))
+            packing = Packing(self._storage.log, taken(state.data))
             self._reads.start(packing, partial(self._packed, voter, state), at_once=True)
 
     def _packed(
@@ -195,7 +199,7 @@ class CatchUp:
     ) -> None:
         self._packing.discard(voter)
         first = self._group.node.first_index - 1
-        index, term = max((first, self._group.node.term_at(first)), self._past.base)
+        index, term = max((first, self._group.node.term_at(first)), self._storage.base)
         if failure is not None or index > state.index:
             return  # what comes behind it is gone by now: a newer one will do
         snapshot = replace(state, data=found[0], base_index=index, base_term=term)

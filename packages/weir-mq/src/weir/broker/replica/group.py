@@ -16,7 +16,7 @@ from weir.broker.records.entries import Payload, applied_by
 from weir.broker.records.snapshots import unpack_slowly
 from weir.broker.replica.catch_up import CatchUp, Checkpoints, Incoming, Slots
 from weir.broker.replica.findings import Findings, ReplicaStopped
-from weir.broker.replica.raft_storage import LogStorage, stage
+from weir.broker.replica.raft_storage import RaftStorage, stage
 from weir.broker.replica.refusals import ReplicaHalt, elsewhere, refusal_of
 from weir.broker.replica.requests import Reader, Rounds
 from weir.broker.runtime.reads import Pause, Reads
@@ -89,8 +89,8 @@ class Group:
 
     __slots__ = ("_awaited", "_configuration", "_findings", "_halt", "_incoming", "_is_paused",
                  "_is_processing", "_reads", "_replicas", "_rounds", "_supply", "cut_off", "damage",
-                 "id", "is_over", "is_placed_elsewhere", "log", "machine", "node", "overheard",
-                 "past", "voter")  # fmt: skip
+                 "id", "is_over", "is_placed_elsewhere", "log", "machine", "node", "rejoin",
+                 "storage", "voter")  # fmt: skip
 
     machine: Machine
 
@@ -100,11 +100,11 @@ class Group:
         voter: int,
         node: raft.Node,
         log: Log,
-        past: LogStorage,
+        storage: RaftStorage,
         context: GroupContext,
         founders: tuple[int, ...],
     ) -> None:
-        """Take a node restored from `past`; `run` must come before anything else.
+        """Take a node restored from `storage`; `run` must come before anything else.
 
         `founders` voted when the group was new; none are known to a node that joined later.
         """
@@ -118,25 +118,25 @@ class Group:
         #: Whether other nodes are to hold it, too, whatever is known of that in its own log.
         self.is_placed_elsewhere = False
         #: What a damaged or incomplete group is told.
-        self.overheard = Rejoin()
-        self.past = past
+        self.rejoin = Rejoin()
+        self.storage = storage
         self._reads = context.reads
         self._replicas = context.replicas
         self._findings = context.findings
-        self._supply = CatchUp(self, past, context.reads, context.slots, context.checkpoints)
+        self._supply = CatchUp(self, storage, context.reads, context.slots, context.checkpoints)
         self._rounds = Rounds()
         #: The last entry of which the machine is told that the own disk has it; 0 for none.
         self._awaited = 0
         self._is_processing = self._is_paused = False
-        self._incoming = Incoming(past.log, context.reads)
+        self._incoming = Incoming(storage.log, context.reads)
         #: Why it stopped since it was opened, if it did.
         self._halt: ReplicaHalt | None = None
         #: What this group lost that it needs to go on, or met and cannot apply; None if nothing.
-        self.damage: Damaged | None = past.damage
+        self.damage: Damaged | None = storage.damage
         #: Whether this node has let go of the group.
         self.is_over = False
         #: As of the applied index: what Raft has in force may be an entry that goes again.
-        self._configuration = past.configuration()
+        self._configuration = storage.configuration()
         if self._configuration is None and founders:
             self._configuration = raft.Configuration(founders)
 
@@ -164,7 +164,7 @@ class Group:
     @property
     def leader(self) -> int:
         """The voter that leads as far as this node knows; 0 for none."""
-        return self.node.leader if self.damage is None else self.overheard.leader
+        return self.node.leader if self.damage is None else self.rejoin.leader
 
     @property
     def has_others(self) -> bool:
@@ -176,12 +176,12 @@ class Group:
         """Whether its log, or what others sent, says by which id they know this node: where all is
         lost, it may have come back under another one before.
         """
-        return self.past.configuration() is not None or bool(self.overheard.leader)
+        return self.storage.configuration() is not None or bool(self.rejoin.leader)
 
     @property
     def is_incomplete(self) -> bool:
         """Whether old entries are lost here which others have, in a group that goes on."""
-        return bool(self.past.unreadable) and self.damage is None and self.has_others
+        return bool(self.storage.unreadable) and self.damage is None and self.has_others
 
     @property
     def is_read_as_it_lies(self) -> bool:
@@ -206,7 +206,7 @@ class Group:
         """
         if self.damage is None:
             return self.node.applied_index
-        snapshot = self.past.snapshot()
+        snapshot = self.storage.snapshot()
         return snapshot.index if snapshot else 0
 
     @property
@@ -214,7 +214,7 @@ class Group:
         """Whether the state that a checkpoint is to hold is in the last one alone: it stopped with
         a newer one, which is not to be believed.
         """
-        snapshot = self.past.snapshot() if self._halt is not None else None
+        snapshot = self.storage.snapshot() if self._halt is not None else None
         return snapshot is not None and snapshot.data is None
 
     def covered(self) -> raft.Snapshot | None:
@@ -226,7 +226,7 @@ class Group:
     def snapshot(self) -> raft.Snapshot | None:
         """Return the state as of `kept_index`; None if nothing was applied yet."""
         if self.damage is not None:
-            return self.past.snapshot()
+            return self.storage.snapshot()
         found = self.covered()
         return found and replace(found, data=self.machine.encode())
 
@@ -234,14 +234,14 @@ class Group:
     def _applied_term(self) -> int:
         index = self.node.applied_index
         # While older entries are filled in, the log ends below what an installed snapshot holds.
-        known = self.past.saved_term(index)
+        known = self.storage.saved_term(index)
         return self.node.term_at(index) if known is None else known
 
     def saved(self, snapshot: raft.Snapshot) -> None:
         """A durable checkpoint holds this: let go of entries nobody needs."""
         if self.damage is not None or self.node.durable_index < self.node.applied_index:
             return  # what is still being filled in lies below what is applied
-        self.past.saved(snapshot)
+        self.storage.saved(snapshot)
         needed = min(self.machine.first_needed, snapshot.index + 1)
         # Only what is gone from the log is gone for the others: who is behind is sent the rest.
         self.node.compact(needed - 1)
@@ -346,8 +346,8 @@ class Group:
 
     def step(self, message: raft.Message) -> None:
         """Take what another replica sent."""
-        if self.past.unreadable:
-            self.overheard.take(message)
+        if self.storage.unreadable:
+            self.rejoin.take(message)
         self.node.step(message)
         if isinstance(message, raft.AppendReply) and not message.rejected:
             self._supply.acknowledged(message.sender, message.index)
@@ -377,7 +377,7 @@ class Group:
         """Let other events have their turn first; any that concerns this group may go on, too."""
         if not self._is_paused:
             self._is_paused = True
-            self._reads.start(Pause(self.past.log), self._pause_over, at_once=True)
+            self._reads.start(Pause(self.storage.log), self._pause_over, at_once=True)
 
     def _pause_over(self, _: Sequence[Buffer], failure: Refused | None) -> None:
         self._is_paused = False
@@ -420,7 +420,7 @@ class Group:
         """Take no part any more: what is here may be half changed, and is not to be believed."""
         self.damage = self._halt = ReplicaHalt(self.id, what, error)
         # A leader before this term does not know what this one acknowledged in it.
-        self.overheard = Rejoin(self.node.term)
+        self.rejoin = Rejoin(self.node.term)
         if self.node.role is raft.Role.LEADER:
             self._lose(cut_off=False)
         self._findings.append(ReplicaStopped(self.id, self._halt, error))
@@ -444,7 +444,7 @@ class Group:
             self._stop(f"a snapshot through entry {snapshot.index:,}", error)
             return False
         self._configuration = snapshot.configuration
-        self.past.saved(replace(snapshot, data=None))
+        self.storage.saved(replace(snapshot, data=None))
         return True
 
     def _serve(self, ready: raft.Ready) -> None:

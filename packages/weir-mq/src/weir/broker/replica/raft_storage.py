@@ -34,8 +34,8 @@ _BIN32_MARK = 0xC6
 _BIN32 = struct.Struct(">BI")
 
 
-class LogStorage:
-    """Reads one group's past. What blocks is for the start, and for a lone node, alone."""
+class RaftStorage:
+    """Reads one group's stored log. What blocks is for the start, and for a lone node, alone."""
 
     __slots__ = ("_group", "_log", "_recovered", "_rotten", "_snapshot", "damage", "unreadable")
 
@@ -55,7 +55,7 @@ class LogStorage:
         self.damage = recovered.damage if recovered else None
 
     @property
-    def pledge(self) -> int:
+    def promised(self) -> int:
         """The highest fence that may have been promised before this start."""
         return self._log.found_bound
 
@@ -218,7 +218,7 @@ def pack_installed(snapshot: raft.Snapshot) -> tuple[Buffer, ...]:
 def node_for(
     voter: int,
     founders: tuple[int, ...],
-    storage: LogStorage,
+    storage: RaftStorage,
     settings: Replication,
     dice: Callable[[], float] | None,
     context: raft.NodeContext,
@@ -234,7 +234,7 @@ def node_for(
     config = raft.Config(
         id=voter,
         voters=founders,
-        fence=max(storage.fence, storage.pledge),
+        fence=max(storage.fence, storage.promised),
         applied=applied if storage.damage is None else storage.last_index(),
         max_pending_bytes=_PENDING_BYTES_MAX,
         max_apply_bytes=_APPLY_BYTES_MAX,

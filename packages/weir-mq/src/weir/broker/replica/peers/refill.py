@@ -115,7 +115,7 @@ class Refill:
         if group is None or group.damage is not None or index in known.wanted:
             return
         if stored is not None and stored.place == place:
-            group.past.rotted(1)
+            group.storage.rotted(1)
             self.lack(number, (index,))
 
     def met_rot(self, reading: Work) -> bool:

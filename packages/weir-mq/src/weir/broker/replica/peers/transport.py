@@ -246,7 +246,7 @@ class Peers:
                 self._findings.append(RegistryRejoins(message.to))
                 return
             group.voter = message.to
-        group.overheard.take(message)
+        group.rejoin.take(message)
 
     # -- time --------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ class Asked:
         self.installs = installs
 
 
-class Ground:
+class NodeState:
     """Identity, hard state, log and configuration of a node, and what it wants of its host."""
 
     __slots__ = (
