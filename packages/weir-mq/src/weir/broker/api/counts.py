@@ -92,6 +92,11 @@ class Counts:
         self.leads_begun = 0
         self.leads_lost = 0
 
+    def committed(self, group: int, waited_ms: float, messages: int, size: int) -> None:
+        """Count a batch that is committed `waited_ms` after it was put in line."""
+        self.latency.add(waited_ms)
+        self.partition(group).took(messages, size)
+
     def confirmed(self, repeats: bool) -> None:
         """Count an answer to a client's batch."""
         self.confirms += 1

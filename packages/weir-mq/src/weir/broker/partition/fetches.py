@@ -26,8 +26,11 @@ from weir.order.clock import Time
 from weir.protocol.client.messages import Fetch, FetchChunks, Fetched, FetchedChunks
 
 
-class Ordered(Protocol):
-    """A partition, which belongs to the order of its topic."""
+class FetchedPartition(Protocol):
+    """A partition, as far as its fetches know it."""
+
+    def begin_waiting(self) -> None:
+        """Be told that time passes and messages come, until nobody waits."""
 
     def order(self) -> tuple[int, int]:
         """Return its barrier, and how many partitions its topic is of: see `Fetched`."""
@@ -49,7 +52,7 @@ class Fetches:
 
     def __init__(
         self, group: Group, state: PartitionState, reads: Reads, outbox: Outbox, time: Time,
-        partition: Ordered,
+        partition: FetchedPartition,
     ) -> None:  # fmt: skip
         """Serve one partition; nobody waits yet."""
         self._partition = partition
@@ -90,6 +93,7 @@ class Fetches:
             if self._draining:
                 raise Unavailable("this node is stopping: wait at another, or again shortly")
             self._parked.check_room()
+            self._partition.begin_waiting()
             self._parked.add(Wait(caller, request, self._time.monotonic_ms() + wait_ms))
         else:
             self._answer(caller, request, request.offset, ())

@@ -126,7 +126,7 @@ class Partition:
         def tell() -> None:
             if stamp and self.leading is not None:
                 self._context.outbox.touches(caller.session, self.group.id)
-                self._may_wait()
+                self.begin_waiting()
                 self.leading.stable_positions.ask(caller, stamp)
             else:
                 self._context.outbox.reply(caller, positions_of(self.group, self.state, stamp))
@@ -158,7 +158,7 @@ class Partition:
         """Prepare a part of a scattering, or do a step with it."""
         if isinstance(request, Prepare):
             self._context.admission.check(self.group.id)
-        self._may_wait()
+        self.begin_waiting()
         if self._led().participant.take(request, asker):
             self._writer.mark_dirty(self)
 
@@ -169,7 +169,6 @@ class Partition:
         elif not self.group.is_read_as_it_lies or request.offset >= self.state.next_offset:
             self._led()  # what a damaged one held behind its end, nobody knows
         self._context.outbox.touches(caller.session, self.group.id)
-        self._may_wait()
         self.fetches.fetch(caller, request)
 
     def fetch_chunks(self, caller: Caller, request: FetchChunks) -> None:
@@ -181,7 +180,7 @@ class Partition:
         """Ask for a grant."""
         grants = self._led().grants
         self._context.outbox.touches(caller.session, self.group.id)
-        self._may_wait()
+        self.begin_waiting()
         grants.pull(caller, request)
 
     def begun(self, session: int, cluster: str, runs: Sequence[tuple[int, int]]) -> None:
@@ -196,7 +195,7 @@ class Partition:
         """Read the topic in total order, in turn."""
         leading = self._led()
         self._context.outbox.touches(caller.session, self.group.id)
-        self._may_wait()
+        self.begin_waiting()
         leading.steer_cursor(caller, request)
 
     def report(self, caller: Caller, say: Callable[[Group, PartitionState], ControlReply]) -> None:
@@ -254,7 +253,7 @@ class Partition:
         """
         return self.leading.cut() if self.leading is not None else 0
 
-    def _may_wait(self) -> None:
+    def begin_waiting(self) -> None:
         """Be told that time passes, until nobody waits: said first, for what follows may raise."""
         self._events.waiting[self.group.id] = self
         self.rests_until = 0
@@ -361,7 +360,7 @@ class Partition:
         if pauses != self._pauses:
             self._pauses = pauses
             if self.leading is not None:
-                self._may_wait()
+                self.begin_waiting()
                 self.leading.cluster_operations.follow(pauses)
 
     def changing(self) -> None:
@@ -390,13 +389,13 @@ class Partition:
                     self.leading.committed(batch)
         elif payload.control is not None:
             if self.leading is not None:
-                self._may_wait()  # a pull is back in line if acks left nothing of its grant
+                self.begin_waiting()  # a pull is back in line if acks left nothing of its grant
             apply_control(index, payload.control, self.group, state, self.leading)
         elif self.leading is None and self.group.begins_own_term(index):
             # Every inherited entry is applied, so next offset, stamp and dedupe are complete.
             self._lead_now()
         behind = state.decided_offset if state.scatterings.batches else state.next_offset
-        if behind > before:  # chunks are nobody's news
+        if behind > before and self.group.id in self._events.waiting:  # chunks are nobody's news
             self._messages_committed()
 
     def durable(self, index: int) -> None:
@@ -424,7 +423,7 @@ class Partition:
         self._events.leads_changed += 1
         clock = HybridClock(max(self._fence, self.state.last_stamp), context.highest)
         self.leading = PartitionLeader(self.group, self.state, clock, context, self._pauses)
-        self._may_wait()  # there may be something that an earlier leader left behind
+        self.begin_waiting()  # there may be something that an earlier leader left behind
 
     def _check_applied(self) -> None:
         """Raise unless all that was ever confirmed is applied here, or never will be."""

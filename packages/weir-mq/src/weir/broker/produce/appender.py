@@ -364,9 +364,9 @@ class Appender:
         if self._ahead.get(record.producer) == known:
             del self._ahead[record.producer]
             self._growing.sizes.pop(record.producer, None)
-        counts = self.counts
-        counts.latency.add(self._time.monotonic_ms() - pending.since_ms)
-        counts.partition(self._group.id).took(record.next_offset - record.offset, record.stored)
+        waited_ms = self._time.monotonic_ms() - pending.since_ms
+        messages = record.next_offset - record.offset
+        self.counts.committed(self._group.id, waited_ms, messages, record.stored)
         return pending
 
     def stall(self) -> list[PublishWaiter]:

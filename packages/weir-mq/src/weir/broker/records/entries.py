@@ -35,6 +35,8 @@ class BatchRecord(NamedTuple):
     hash: int
     offset: int
     stamp: int
+    #: The offset behind the last message; a chunk holds none.
+    next_offset: int
     #: The batch itself if devices sent it: applying it needs its origin column and its values.
     device_batch: Batch | None = None
     #: Of a chunk where its piece lies in its value; of a closing batch what it refers to.
@@ -45,11 +47,6 @@ class BatchRecord(NamedTuple):
     dues: tuple[int, int] | None = None
     #: Of a part of a scattering what it says of the whole.
     scattered: Scattered | None = None
-
-    @property
-    def next_offset(self) -> int:
-        """The offset behind the last message; a chunk holds none."""
-        return self.offset if isinstance(self.large, Piece) else self.offset + self.messages
 
 
 class Payload(msgspec.Struct, frozen=True):
@@ -68,9 +65,10 @@ def record_of(batch: Batch, offset: int, stamp: int) -> BatchRecord:
     device_batch = batch if h.columns & _ORIGIN else None
     large = (batch.piece or batch.references) if h.columns & _LARGE else None
     dues = due_span(batch) if h.columns & _DUE and not h.columns & _CHUNK else None
+    behind = offset if h.columns & _CHUNK else offset + h.count
     return BatchRecord(
-        h.producer, h.epoch, h.sequence, h.count, h.hash, offset, stamp, device_batch, large,
-        h.total_size, dues, batch.scattered if h.columns & _SCATTERED else None,
+        h.producer, h.epoch, h.sequence, h.count, h.hash, offset, stamp, behind, device_batch,
+        large, h.total_size, dues, batch.scattered if h.columns & _SCATTERED else None,
     )  # fmt: skip
 
 

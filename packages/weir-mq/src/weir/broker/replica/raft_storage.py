@@ -152,15 +152,15 @@ class RaftStorage:
         """Return the term of a stored entry."""
         if self._snapshot and index == self._snapshot.index:
             return self._snapshot.term
+        term = self._log.reader.term_of(self._group, index)
+        if term is not None:
+            return term
         base, before = self.base
         if index == base:
             return before
         if index < base:
             raise raft.Compacted(f"entry {index} of group {self._group} is gone")
-        term = self._log.reader.term_of(self._group, index)
-        if term is None:
-            raise raft.Unavailable(f"group {self._group} has no entry {index}")
-        return term
+        raise raft.Unavailable(f"group {self._group} has no entry {index}")
 
     def entries(self, lo: int, hi: int, max_bytes: int) -> list[raft.Entry]:
         """Load entries [lo, hi): at least one, then as many as fit in `max_bytes`."""

@@ -131,15 +131,26 @@ class PartitionState:
 
     def apply(self, batch: BatchRecord, index: int) -> None:
         """Take note of a committed batch of the entry at Raft index `index`."""
-        producer, epoch, sequence, messages, hash_, offset, stamp, device_batch, large, size, *_ = (
-            batch
-        )
+        (
+            producer,
+            epoch,
+            sequence,
+            messages,
+            hash_,
+            offset,
+            stamp,
+            behind,
+            devices,
+            large,
+            size,
+            *_,
+        ) = batch
         if self.values.opened:
             self.values.at(producer, epoch, stamp)
-        behind, answer = offset + messages, offset
+        answer = offset
         if large is not None:
             if isinstance(large, Piece):
-                behind, answer = offset, chunk_answer(index)
+                answer = chunk_answer(index)
                 self.values.grow(producer, epoch, large, hash_, index, stamp, size)
             else:
                 self.values.close(producer, large, offset)
@@ -151,8 +162,8 @@ class PartitionState:
             prepared = PreparedBatch(parts, told)
             if not self.scatterings.prepare(Attempt(producer, epoch, number, stamp), prepared):
                 self._skip(offset, behind)
-        if device_batch is not None:
-            self._note_origins(device_batch, offset)
+        if devices is not None:
+            self._note_origins(devices, offset)
         if batch.dues is not None:
             row = Row(offset, behind, *batch.dues)
             self.delays.add(row, milliseconds_of(stamp), DELAYED_BATCHES_MAX)

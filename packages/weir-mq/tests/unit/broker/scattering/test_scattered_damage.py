@@ -27,7 +27,7 @@ Lies = ControlRecord | BatchRecord | None
 def batch(offset: int, stamp: int, producer: int = 7, scattered: bool = True) -> BatchRecord:
     """Return a batch of one message, or a part of a scattering."""
     told = Scattered(0, (2, 4)) if scattered else None
-    return BatchRecord(producer, 0, 0, 1, 0, offset, stamp, scattered=told)
+    return BatchRecord(producer, 0, 0, 1, 0, offset, stamp, offset + 1, scattered=told)
 
 
 def decided(stamp: int, outcome: Outcome, producer: int = 7) -> ScatteringsDecided:

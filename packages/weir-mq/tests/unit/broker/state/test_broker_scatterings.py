@@ -18,7 +18,9 @@ PARTS = (131_072, 131_074)
 
 def batch(offset: int, stamp: int, number: int = 0, producer: int = 5, count: int = 2) -> Any:
     scattered = Scattered(number, PARTS) if number else None
-    return BatchRecord(producer, 1, 0, count, 99, offset, stamp, scattered=scattered)
+    return BatchRecord(
+        producer, 1, 0, count, 99, offset, stamp, offset + count, scattered=scattered
+    )
 
 
 def attempt(number: int, stamp: int, producer: int = 5) -> Attempt:
