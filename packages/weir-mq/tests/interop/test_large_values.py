@@ -21,8 +21,7 @@ import weir
 from weir.errors import TooLarge
 from weir.model.limits import MIB
 from weir.model.message import LargeMessage
-from weir.spark.blocking_client import BlockingClient
-from weir.spark.connections import forget
+from weir.spark.blocking_client import BlockingClient, forget
 from weir.spark.fetcher import Portion, Source, record_batches
 from weir.spark.planning import Range
 from weir.testing.nodes.node import Node, running_node, start_node

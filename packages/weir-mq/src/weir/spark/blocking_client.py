@@ -1,22 +1,52 @@
-"""A blocking client over a plain socket: for worker processes that run no event loop."""
+"""A blocking client over a plain socket, for worker processes that run no event loop; and one
+connection to the broker a process, kept from task to task, and made again when it breaks.
+
+Spark forks its Python workers and uses each for many tasks, and module globals live on between
+them: a connection made by one task serves the next. The process id is part of the key, because a
+forked child that used its parent's socket would take the parent's answers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import cast
+from typing import TypeVar, cast
+
+import numpy as np
 
 from weir.client.connection.system import SYSTEM
+from weir.client.core.durations import Backoff
 from weir.codec.fields import Buffer
-from weir.errors import Disconnected, RemoteProtocolError, Unavailable, UnknownTopic, refusal
+from weir.errors import (
+    BadBatch,
+    Disconnected,
+    Refused,
+    RemoteProtocolError,
+    Unavailable,
+    UnknownTopic,
+    WeirError,
+    refusal,
+)
 from weir.model.ids import PARTITIONS_MAX, Address, group_of
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import client_frame_size, decode_reply, encode_request
 from weir.protocol.frame import CLIENT_HEADER, ClientFrame, Flags
+from weir.spark.options import Hosts
 
 #: How many seconds pass before it is asked again which partitions a topic has.
 _LOOK_AGAIN = 0.05
+#: How long a question is asked again while a broker restarts or a leader moves.
+ANSWER_TIMEOUT = 30.0
+#: How long one call may take before the broker counts as gone.
+CALL_TIMEOUT = 10.0
+#: After so many refusals a host is left for another: it may be cut off from those that lead.
+_TRIES_A_HOST = 8
+
+T = TypeVar("T")
+
+_kept: dict[tuple[Hosts, int], BlockingClient] = {}
+_backoff = Backoff(first=0.05, most=1.0)
 
 
 class BlockingClient:
@@ -28,14 +58,9 @@ class BlockingClient:
         port: int,
         timeout: float = 30.0,
         name: str = "blocking",
-        allocate: Callable[[int], Buffer] = bytearray,
     ) -> None:
-        """Connect and say hello; `timeout` in seconds bounds every call. Raises `Disconnected`.
-
-        `allocate` gives the memory, 8-aligned, that a reply of so many bytes is received into.
-        """
+        """Connect and say hello; `timeout` in seconds bounds every call. Raises `Disconnected`."""
         self._timeout = timeout
-        self._allocate = allocate
         self._last = 0
         self._place = f"{host}:{port}"
         system = SYSTEM.get()
@@ -176,7 +201,7 @@ class BlockingClient:
         return ClientFrame(flags, opcode, correlation, body)
 
     def _exactly(self, size: int, deadline: float) -> Buffer:
-        found = self._allocate(size)
+        found = memory_of(size)
         view = memoryview(found)
         while len(view):
             self._socket.settimeout(max(deadline - self._monotonic(), 0.001))
@@ -185,3 +210,65 @@ class BlockingClient:
                 raise Disconnected(f"{self._place} closed the connection")
             view = view[count:]
         return found
+
+
+def ask(
+    hosts: Hosts, question: Callable[[BlockingClient], T], timeout: float = ANSWER_TIMEOUT
+) -> T:
+    """Return what `question` returns over the kept connection; ask again if that may help.
+
+    A lost connection, a busy or moving broker and bytes that changed on the way are tried again for
+    `timeout` seconds, hosts in turn; every other error is raised at once.
+    """
+    system = SYSTEM.get()
+    deadline = system.monotonic() + timeout
+    attempt = 0
+    while True:
+        try:
+            return question(_connection(hosts, attempt))
+        except WeirError as error:
+            if not _passes(error):
+                raise
+            attempt += 1
+            if not isinstance(error, Refused) or not attempt % _TRIES_A_HOST:
+                forget(hosts)
+            pause = _backoff.delay(attempt, system.dice().random())
+            if system.monotonic() + pause >= deadline:
+                error.add_note(
+                    f"tried for {timeout:g} s: check that the broker is up, then start the query "
+                    "again; it continues from its checkpoint"
+                )
+                raise
+        system.sleep(pause)
+
+
+def forget(hosts: Hosts) -> None:
+    """Close this process's connection, if there is one; the next question makes another."""
+    client = _kept.pop((hosts, SYSTEM.get().process()), None)
+    if client is not None:
+        client.close()
+
+
+def _connection(hosts: Hosts, attempt: int) -> BlockingClient:
+    process = SYSTEM.get().process()
+    key = (hosts, process)
+    client = _kept.get(key)
+    if client is None:
+        host, port = hosts[attempt % len(hosts)]
+        name = f"spark-{process}"
+        client = _kept[key] = BlockingClient(host, port, CALL_TIMEOUT, name)
+    return client
+
+
+def _passes(error: WeirError) -> bool:
+    """Tell whether the same question may be answered if it is asked again."""
+    if isinstance(error, Refused):
+        return error.retryable
+    return isinstance(error, Disconnected | RemoteProtocolError | BadBatch)
+
+
+def memory_of(size: int) -> memoryview:
+    """Return memory, 8-aligned, that nobody has filled with zeros: what is received overwrites it
+    all.
+    """
+    return np.empty(size, np.uint8).data

@@ -19,8 +19,7 @@ from weir.model.limits import KIB, MIB
 from weir.order.barrier import Barrier
 from weir.protocol.client.messages import PositionsReply, TopicInfo
 from weir.spark import planning
-from weir.spark.blocking_client import BlockingClient
-from weir.spark.connections import ask
+from weir.spark.blocking_client import BlockingClient, ask
 from weir.spark.errors import BadOption
 from weir.spark.options import EVERYTHING, Bound, Earliest, Latest, Offsets, Options, Stamped
 from weir.spark.planning import Cut
@@ -284,7 +283,7 @@ class BarrierCuts:
         cut = end
         if rows_max is not None and planning.rows_between(start, end) > rows_max:
             cut = self._shorter(start, end, rows_max)
-        return replace(planning.advance(start, cut, None), stamp=cut.stamp)
+        return replace(planning.next_cut(start, cut, None), stamp=cut.stamp)
 
     def _shorter(self, start: Cut, end: Cut, rows_max: int) -> Cut:
         """Look for a cut with half of `rows_max` at least: where it would be if messages came at a

@@ -18,8 +18,7 @@ from weir.model.ids import Address
 from weir.model.limits import MIB
 from weir.protocol.client import messages as m
 from weir.spark import planning
-from weir.spark.blocking_client import BlockingClient
-from weir.spark.connections import ask
+from weir.spark.blocking_client import BlockingClient, ask
 from weir.spark.errors import RangeLost
 from weir.spark.options import EVERYTHING, LARGE_VALUES, Hosts, LargeValues, Options
 from weir.spark.planning import Cut, Range

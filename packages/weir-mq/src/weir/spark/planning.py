@@ -4,7 +4,7 @@ A *cut* says for each partition which offset comes next. Spark stores cuts in it
 compares them as JSON text, and replays the range between two of them after a crash, perhaps from
 another process: so a cut holds nothing that moves by itself, and its keys have one order.
 
-A vector of committed positions may be shortened to any offset (`advance`). A cut at a barrier,
+A vector of committed positions may be shortened to any offset (`next_cut`). A cut at a barrier,
 which has a stamp, may not: see `weir.spark.cuts`.
 """
 
@@ -147,7 +147,7 @@ def fill(lags: Mapping[int, int], rows_max: int | None) -> dict[int, int]:
     return shares
 
 
-def advance(start: Cut, end: Cut, rows_max: int | None) -> Cut:
+def next_cut(start: Cut, end: Cut, rows_max: int | None) -> Cut:
     """Return the cut to read up to: at most `rows_max` messages from `start`, none past `end`.
 
     It moves whenever `end` lies behind `start` (counterexample 28): a limit below 1 counts as 1,

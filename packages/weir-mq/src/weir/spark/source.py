@@ -2,7 +2,7 @@
 
 Spark makes a `StreamReader` three times: in the driver's planner, which pickles it; in a process
 of its own that plans micro-batches for as long as the query runs; and in every task. So it is made
-of options alone, and connections belong to processes (`weir.spark.connections`).
+of options alone, and connections belong to processes (`weir.spark.blocking_client`).
 """
 
 from __future__ import annotations
@@ -65,13 +65,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield a task's messages as record batches; Spark gives None for a read without tasks."""
-        if not isinstance(partition, Task):
-            return iter(())
-        return record_batches(
-            partition.portion,
-            self._options.fetch_bytes_max,
-            self._options.selection,
-        )
+        return _read(partition, self._options)
 
 
 class WeirDataSource(DataSource):
@@ -139,19 +133,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield a task's messages as record batches; Spark gives None for a batch without tasks."""
-        if not isinstance(partition, Task):
-            return iter(())
-        return record_batches(
-            partition.portion,
-            self._options.fetch_bytes_max,
-            self._options.selection,
-        )
+        return _read(partition, self._options)
 
     def commit(self, end: Offset) -> None:
         """Do nothing: it comes one batch late, and for the last batch never.
 
         So nothing may hang on it (counterexample 28); the checkpoint is the query's position.
         """
+
+
+def _read(partition: InputPartition | None, options: Options) -> Iterator[pa.RecordBatch]:
+    if not isinstance(partition, Task):
+        return iter(())
+    return record_batches(partition.portion, options.fetch_bytes_max, options.selection)
 
 
 def _rows_max(limit: ReadLimit) -> int | None:

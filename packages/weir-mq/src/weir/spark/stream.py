@@ -37,7 +37,7 @@ class Stream:
         """Return where a query without a checkpoint begins; the same however often it is asked."""
         if self._initial is None:
             self._initial = self._first_cut()
-        return self._told(self._initial.bare)
+        return self._stored(self._initial.bare)
 
     def pin_end(self) -> None:
         """Pin today's end: what is published later belongs to the next run."""
@@ -49,7 +49,7 @@ class Stream:
         Two round trips to the broker; in total order a few more, for the cut lies at a barrier.
         Raises `RangeLost` and `CheckpointMismatch`.
         """
-        begin = self._heard(start)
+        begin = self._read(start)
         self._cuts.expect(begin.positions)
         if self._target is None and self._barriers.wanted and not self._barriers.moved(begin):
             return start
@@ -62,19 +62,19 @@ class Stream:
         if end.stamp:
             cut = self._barriers.within(begin, end, rows_max)
         else:
-            cut = planning.advance(begin, end, rows_max)
-        if self._initial is not None and start == self._told(self._initial.bare):
+            cut = planning.next_cut(begin, end, rows_max)
+        if self._initial is not None and start == self._stored(self._initial.bare):
             cut = replace(cut, begins={**cut.begins, **begin.positions})
-        return self._told(cut)
+        return self._stored(cut)
 
     def committed(self) -> Offset:
         """Return the committed end, which the query's progress shows beside its own position."""
-        return self._told(self._committed().bare)
+        return self._stored(self._committed().bare)
 
     def portions(self, start: Offset, end: Offset) -> list[Portion]:
         """Return the work of the micro-batch [start, end), by tasks; a replay gets the same."""
-        behind = self._heard(end)
-        begin = behind.since(self._heard(start))
+        behind = self._read(end)
+        begin = behind.since(self._read(start))
         self._cuts.expect(behind.positions)
         info = self._cuts.describe()
         # Whether the messages are still there shows when they are read; here, whether the topic is.
@@ -82,12 +82,12 @@ class Stream:
         planning.check_growth(self._options.topic, behind, Cut(info.id, there))
         return portions(self._options, info, begin, behind)
 
-    def _told(self, cut: Cut) -> Offset:
+    def _stored(self, cut: Cut) -> Offset:
         """Return a cut as Spark stores it, with what the query leaves out."""
         digest = self._options.selection.digest
         return cut.to_json() | ({_SELECTION: digest} if digest else {})
 
-    def _heard(self, offset: Offset) -> Cut:
+    def _read(self, offset: Offset) -> Cut:
         """Read a cut that Spark stored. Raises `CheckpointMismatch` if it is another query's."""
         cut = Cut.from_json(offset)
         # What was left out before lies behind the offsets of the checkpoint and would not come.

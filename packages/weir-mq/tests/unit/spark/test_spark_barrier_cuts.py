@@ -15,7 +15,7 @@ from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
 from weir.model.ids import Address, group_of
 from weir.protocol.client import messages as m
-from weir.spark import connections
+from weir.spark import blocking_client
 from weir.spark.errors import BadOption
 from weir.spark.planning import Cut
 from weir.spark.source import Offset, StreamReader, Task, WeirDataSource
@@ -82,8 +82,8 @@ def patch() -> Iterator[pytest.MonkeyPatch]:
 
 
 def use(patch: pytest.MonkeyPatch, broker: Broker) -> Broker:
-    patch.setattr(connections, "BlockingClient", lambda *_: broker)
-    patch.setattr(connections, "_kept", {})
+    patch.setattr(blocking_client, "BlockingClient", lambda *_: broker)
+    patch.setattr(blocking_client, "_kept", {})
     return broker
 
 

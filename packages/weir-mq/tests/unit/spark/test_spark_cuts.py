@@ -13,7 +13,7 @@ from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
 from weir.model.ids import Address, group_of
 from weir.protocol.client.messages import Fetched, PositionsReply, TopicInfo
-from weir.spark import connections
+from weir.spark import blocking_client
 from weir.spark.cuts import Cuts
 from weir.spark.errors import BadOption
 from weir.spark.options import Earliest, Latest, Offsets, Options, Stamped
@@ -74,8 +74,8 @@ class Broker:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, broker: Broker) -> Broker:
-    monkeypatch.setattr(connections, "BlockingClient", lambda *_: broker)
-    monkeypatch.setattr(connections, "_kept", {})
+    monkeypatch.setattr(blocking_client, "BlockingClient", lambda *_: broker)
+    monkeypatch.setattr(blocking_client, "_kept", {})
     return broker
 
 

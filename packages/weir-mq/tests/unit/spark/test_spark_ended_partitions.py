@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from weir import sync, testing
-from weir.spark import connections
+from weir.spark import blocking_client
 from weir.spark.options import Options
 from weir.spark.source import StreamReader, WeirDataSource
 
@@ -19,7 +19,7 @@ PARTITIONS = 3
 def node() -> Iterator[testing.Node]:
     with testing.node() as node:
         yield node
-        connections.forget(Options.parse({"topic": "t", "url": node.url}).hosts)
+        blocking_client.forget(Options.parse({"topic": "t", "url": node.url}).hosts)
 
 
 def read(reader: StreamReader, start: dict[str, object]) -> tuple[dict[str, object], list[bytes]]:

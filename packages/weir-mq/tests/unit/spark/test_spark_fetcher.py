@@ -18,7 +18,7 @@ from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
 from weir.model.ids import Address, group_of
 from weir.protocol.client.messages import Fetched, TopicInfo
-from weir.spark import connections
+from weir.spark import blocking_client
 from weir.spark.errors import RangeLost
 from weir.spark.fetcher import COMBINED_ROWS_MIN, Portion, Source, combined, record_batches
 from weir.spark.planning import Range
@@ -78,8 +78,8 @@ def on(**parts: Any) -> Iterator[None]:
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     """The broker at HOSTS; retries do not wait."""
     scripted = Broker(end=100)
-    monkeypatch.setattr(connections, "BlockingClient", lambda *_: scripted)
-    monkeypatch.setattr(connections, "_kept", {})
+    monkeypatch.setattr(blocking_client, "BlockingClient", lambda *_: scripted)
+    monkeypatch.setattr(blocking_client, "_kept", {})
     with on(sleep=lambda _: None):
         yield scripted
 
@@ -160,7 +160,7 @@ def _claiming(broker: Broker, behind: int) -> Iterator[pa.RecordBatch]:
 def test_patience_ends(broker: Broker) -> None:
     broker.next_faults = [Disconnected("gone")] * 50
     with pytest.raises(Disconnected) as caught:
-        connections.ask(HOSTS, lambda client: client.fetch(ADDRESS, 0, 1), patience=0.0)
+        blocking_client.ask(HOSTS, lambda client: client.fetch(ADDRESS, 0, 1), timeout=0.0)
     assert "continues from its checkpoint" in caught.value.__notes__[0]
     assert len(broker.asked) == 1
 
@@ -184,13 +184,13 @@ def test_wrong_bytes_do_not_pass_for_ever(broker: Broker) -> None:
 def test_a_connection_belongs_to_a_process(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     monkeypatch.setattr(
-        connections, "BlockingClient", lambda *given: made.append(given[3]) or broker
+        blocking_client, "BlockingClient", lambda *given: made.append(given[3]) or broker
     )
     for _ in range(3):
-        connections.ask(HOSTS, lambda client: client.describe("t"))
+        blocking_client.ask(HOSTS, lambda client: client.describe("t"))
     here = REAL.process()
     with on(process=lambda: here + 1):
-        connections.ask(HOSTS, lambda client: client.describe("t"))
+        blocking_client.ask(HOSTS, lambda client: client.describe("t"))
     assert made == [f"spark-{here}", f"spark-{here + 1}"]
 
 
@@ -209,7 +209,7 @@ def test_small_batches_are_joined_and_large_ones_passed_on() -> None:
 
 @pytest.mark.parametrize("size", [0, 16, 1 << 20])
 def test_a_reply_is_received_into_memory_of_its_size_that_arrow_reads_in_place(size: int) -> None:
-    memory = connections._memory(size)
+    memory = blocking_client.memory_of(size)
     assert memory.nbytes == size
     assert not memory.readonly
     assert pa.py_buffer(memory).address % ALIGNMENT == 0

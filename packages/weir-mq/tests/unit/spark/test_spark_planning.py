@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.spark.errors import CheckpointMismatch, RangeLost
-from weir.spark.planning import Cut, Range, advance, check_growth, fill, moved, ranges
+from weir.spark.planning import Cut, Range, check_growth, fill, moved, next_cut, ranges
 
 OFFSETS = st.integers(0, 1 << 62)
 LAGS = st.dictionaries(st.integers(0, 99), st.integers(0, 10_000), max_size=12)
@@ -76,7 +76,7 @@ def test_advancing_ends_at_the_end(pair: tuple[Cut, Cut], rows_max: int | None) 
     start, end = pair
     at = start
     for _ in range(rows_between(start, end)):
-        step = advance(at, end, rows_max)
+        step = next_cut(at, end, rows_max)
         taken = rows_between(at, step)
         # Counterexample 28: a limit may be small, but the cut moves.
         assert 1 <= taken <= (max(rows_max, 1) if rows_max is not None else taken)
@@ -92,7 +92,7 @@ def test_advancing_past_a_lower_target_stays() -> None:
     # A pinned target may lie behind a start of "latest" that was read a moment later.
     start, target = Cut(1, {0: 10}), Cut(1, {0: 8})
     assert not moved(start, target)
-    assert advance(start, target, None) == start
+    assert next_cut(start, target, None) == start
 
 
 @given(cuts(), st.integers(1, 40), st.none() | st.integers(1, 300))

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from weir.errors import UnknownTopic
 from weir.model.ids import Address
 from weir.protocol.client.messages import PositionsReply, TopicInfo
-from weir.spark import connections
+from weir.spark import blocking_client
 from weir.spark.errors import BadOption, CheckpointMismatch, RangeLost
 from weir.spark.planning import Range
 from weir.spark.source import Offset, StreamReader, Task, WeirDataSource
@@ -56,8 +56,8 @@ class Broker:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     scripted = Broker()
-    monkeypatch.setattr(connections, "BlockingClient", lambda *_: scripted)
-    monkeypatch.setattr(connections, "_kept", {})
+    monkeypatch.setattr(blocking_client, "BlockingClient", lambda *_: scripted)
+    monkeypatch.setattr(blocking_client, "_kept", {})
     return scripted
 
 

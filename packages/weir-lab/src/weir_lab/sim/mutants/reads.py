@@ -16,7 +16,7 @@ _SUPERVISING = "weir.app.supervision.supervisor"
 @bug(breaks={"Streamed"})
 def a_first_batch_is_replayed_from_elsewhere(patch: Patch) -> None:
     """The first micro-batch of a query is replayed from where it began."""
-    patch.source(_STREAM, "behind.since(self._heard(start))", "self._heard(start)")
+    patch.source(_STREAM, "behind.since(self._read(start))", "self._read(start)")
 
 
 @bug(breaks={"Streamed"})

@@ -231,6 +231,10 @@ class Connection(asyncio.Protocol):
             raise refusal(reply.code, reply.message, reply.detail)
         return reply
 
+    def greeted(self, welcome: m.Welcome) -> None:
+        """Take who answers here; where there are other nodes beside it, answers are due soon."""
+        self.node, self.prompt = welcome.node, bool(welcome.nodes)
+
     def abort(self, why: Exception | None = None) -> None:
         """End the connection at once; every pending request gets `Disconnected`."""
         self._why = self._why or why
@@ -362,7 +366,7 @@ class Dialler:
         except BaseException as error:
             connection.abort(error if isinstance(error, Exception) else None)
             raise
-        connection.prompt, connection.node = bool(welcome.nodes), welcome.node
+        connection.greeted(welcome)
         return connection, welcome
 
 

@@ -280,6 +280,10 @@ class Pick:
             raise BadRequest("an empty list of keys or tags picks nothing: leave it out for all")
         self._hashes = {_HASH.pack(key_hash(key)) for key in self.keys or ()}
 
+    def between(self, floor: int, ceiling: int) -> Pick:
+        """Return what is wanted of the same keys and tags, with other stamps."""
+        return Pick(self.keys, self.tags, floor, ceiling)
+
     @property
     def wants_all(self) -> bool:
         """Whether no message is left out."""

@@ -119,7 +119,7 @@ class Span:
     """
 
     def __init__(self, begin: Begin, end: End | None, pick: Pick, follow: bool) -> None:
-        """Take checked options; `pick` is told the stamps between which a reader reads."""
+        """Take checked options; what `pick` lets through is narrowed by stamps."""
         self.positions: dict[int, int] = dict(begin.offsets or {})
         #: None: there is no end.
         self.ends: dict[int, int] | None = None
@@ -163,8 +163,8 @@ class Span:
             now_ms = await link.wall_ms()
             self._begin = begin.settled(now_ms)
             self._end = None if end is None else end.settled(now_ms)
-            self.pick.floor = self._begin.stamp
-            self.pick.ceiling = STAMP_MAX if self._end is None else self._end.stamp
+            ceiling = STAMP_MAX if self._end is None else self._end.stamp
+            self.pick = self.pick.between(self._begin.stamp, ceiling)
 
     async def _cut(self, barriers: Barriers) -> Moment | None:
         """Return the barrier to begin behind or to end at, if there is one."""
@@ -175,9 +175,9 @@ class Span:
             return None
         moment = await barriers.now()
         if self._begin.word == "latest":
-            self.pick.floor = moment.stamp + 1
+            self.pick = self.pick.between(moment.stamp + 1, self.pick.ceiling)
         if not self._follow and end is None:
-            self.pick.ceiling = moment.stamp + 1
+            self.pick = self.pick.between(self.pick.floor, moment.stamp + 1)
         return moment
 
     async def _set_begins(self, places: Places, mine: Sequence[int]) -> None:

@@ -100,8 +100,7 @@ class Reader:
         self.topic = topic
         begin = begin_of(options.start)
         end = None if options.until is None else end_of(options.until)
-        self._pick = options.pick(begin, end)
-        self._span = Span(begin, end, self._pick, options.follow)
+        self._span = Span(begin, end, options.pick(begin, end), options.follow)
         self.positions = self._span.positions
         #: By partition, the offset behind the last committed message, as of the last fetch.
         self.committed = self._span.committed
@@ -200,7 +199,7 @@ class Reader:
     def _wanted(self) -> Delivered | None:
         """Return the next batch at hand with messages that are wanted, or nothing."""
         while self._rest:
-            delivered = self._pick.wanted(self._rest.popleft())
+            delivered = self._span.pick.wanted(self._rest.popleft())
             if delivered is not None:
                 return delivered
         return None
