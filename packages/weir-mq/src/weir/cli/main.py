@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.cli import work
+from weir.cli import pub, tail, work
 from weir.cli.admin import clusters, devices, nodes, topics
 from weir.cli.backup import verbs as backup
 from weir.cli.doctor import doctor
 from weir.cli.inspection import inspect
-from weir.cli.messages import pub, tail
 from weir.cli.reasons import in_words, not_installed
 from weir.cli.server import config, dev, init, serve
 from weir.cli.streams import CLOSED, EXIT_UNREAD, finish, needs_stdout, replace_closed

@@ -11,7 +11,7 @@ import typer
 
 from weir.cli import output
 from weir.cli.main import _command, main, whole_command
-from weir.cli.messages.pub import _summary
+from weir.cli.pub import _summary
 from weir.client.producer.receipts import BatchReceipt
 from weir.commands.output import as_json, as_text, printable
 from weir.model.message import LargeMessage, Message

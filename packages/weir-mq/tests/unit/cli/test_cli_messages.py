@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from weir import connect, testing
+from weir.cli import pub
 from weir.cli.main import main
-from weir.cli.messages import pub
 from weir.errors import TooLarge
 
 Weir = Callable[..., tuple[int, str, str]]

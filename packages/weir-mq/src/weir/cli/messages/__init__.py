@@ -1,1 +1,0 @@
-"""Verbs that publish and consume messages."""
