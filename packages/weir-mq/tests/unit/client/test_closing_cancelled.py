@@ -50,3 +50,22 @@ def test_a_close_that_is_cancelled_at_once_ends_the_link(fake_broker: Broker) ->
             await client.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("turns", range(1, 8))
+def test_a_close_that_is_cancelled_leaves_no_connection_open(
+    fake_broker: Broker, turns: int
+) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            client = await connect(broker.url)
+            closing = asyncio.create_task(client._link.close())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.wait([closing])
+            async with asyncio.timeout(10):
+                while broker._writers:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())

@@ -139,16 +139,21 @@ class Link:
     async def close(self) -> None:
         """End the connection; whatever still waits gets `Disconnected`."""
         keeper, self._keeper = self._keeper, None
+        closed = Disconnected("the client is closed")
         try:
             if keeper is not None:
                 keeper.cancel()
                 await asyncio.wait([keeper])
-        finally:  # who is cancelled ends it all the same
-            self._end(Disconnected("the client is closed"))
-        if self._pool.home is not None:
-            await self._pool.home.close()
-        await self._leaders.close()
-        await self._pool.close()
+            self._end(closed)
+            await self._pool.close()
+            await self._leaders.close()
+        except BaseException:
+            # Who is cancelled ends it all the same: to the broker, a connection that stays open is
+            # a consumer that works on what it was granted.
+            self._end(closed)
+            self._leaders.cancel()
+            self._pool.abort(closed)
+            raise
 
     def saw(self, stamp: int) -> None:
         """Remember the highest stamp: what is sent from now on is ordered behind it."""
@@ -387,7 +392,11 @@ class Link:
         if welcome.met or self.welcome is None:  # what others told of the set stays true
             self.welcome = welcome
             self._host = host
-            await self._pool.welcomed(host, welcome)
+            try:
+                await self._pool.welcomed(host, welcome)
+            except BaseException:
+                connection.abort()
+                raise
         return connection
 
     async def _use(self, connection: Connection) -> None:

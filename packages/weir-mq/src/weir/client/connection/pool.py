@@ -81,15 +81,25 @@ class ShardConnection:
         await self._tried.wait()
 
     async def close(self) -> None:
-        """End the connection."""
+        """End the connection, once what is buffered is written."""
+        self._stop()
+        if self._keeper is not None:
+            await asyncio.wait([self._keeper])
+        if self.connection is not None:
+            await self.connection.close()
+
+    def abort(self, why: Exception) -> None:
+        """End the connection at once."""
+        self._stop()
+        if self.connection is not None:
+            self.connection.abort(why)
+
+    def _stop(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
         if self._keeper is not None:
             self._keeper.cancel()
-            await asyncio.wait([self._keeper])
         self._tried.set()  # nobody will try any more
-        if self.connection is not None:
-            await self.connection.close()
 
     async def _keep(self) -> None:
         most = _REST_MOST_NODE if self._node.port else _REST_MOST
@@ -244,9 +254,17 @@ class ConnectionPool:
         return way is None or (way.connection is None and not way.undecided)
 
     async def close(self) -> None:
-        """End all connections."""
-        ways, self._shards = self._shards, {}
-        await asyncio.gather(*(way.close() for way in ways.values()))
+        """End all connections, once what is buffered is written."""
+        if self.home is not None:
+            await self.home.close()
+        await asyncio.gather(*(way.close() for way in self._shards.values()))
+
+    def abort(self, why: Exception) -> None:
+        """End all connections at once."""
+        if self.home is not None:
+            self.home.abort(why)
+        for way in self._shards.values():
+            way.abort(why)
 
     def _way(self, address: Address) -> ShardConnection | None:
         assert self._welcome is not None  # whoever asks has looked
@@ -327,13 +345,17 @@ class Leaders:
         return other if other is not None and other.writable and not other.is_silent else home
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Ask no more; return when nothing is asked."""
+        await asyncio.gather(*self.cancel(), return_exceptions=True)
+
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """Ask no more; return what is ending."""
         tasks = [*self._asking.values()]
         if self._watching is not None:
             tasks.append(self._watching)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        return tasks
 
     def _others(self, group: int, silent: int) -> Iterable[int]:
         nodes = self._holders.get(group) or self._pool.nodes
