@@ -311,7 +311,7 @@ def metrics() -> str:
             kinds[name] = kind
     parts = [
         "A node serves these at `/metrics` in the text format of Prometheus, with "
-        "`--metrics HOST:PORT`. [Operations](../OPERATIONS.md#what-a-node-tells) tells what to "
+        "`--metrics HOST:PORT`. [Operations](../OPERATIONS.md#logs-and-metrics) tells what to "
         "watch first.\n",
         "| metric | type | meaning |\n| --- | --- | --- |",
     ]
