@@ -21,6 +21,7 @@ from weir.broker.shard import Shard
 from weir.host.links.links import ShardInfo
 from weir.model.ids import place_of
 from weir.protocol import link
+from weir.server.assembly import assemble
 from weir.server.driver import Driver
 from weir.server.processes.assembly import listening
 from weir.server.processes.event_loop import run_loop
@@ -69,7 +70,7 @@ class Talking:
 async def running(node: int, echoes: bool, port: int) -> AsyncIterator[tuple[Talking, Driver]]:
     shard = Talking(node, echoes)
     own = ShardInfo(shard.identity, 2, 1, (), HOST, port)
-    driver = Driver(cast(Shard, shard), {}, None, own)
+    driver = assemble(cast(Shard, shard), {}, None, own)
     async with listening(driver, HOST, port) as (_, port):
         driver.links._own = ShardInfo(shard.identity, 2, 1, (), HOST, port)
         await driver.start()

@@ -102,9 +102,6 @@ class Network(Protocol[T_contra]):
     def is_gone(self, transport: T_contra) -> bool:
         """Return whether a peer has hung up from which nothing is read."""
 
-    def accept_link(self, transport: T_contra, data: bytes) -> None:
-        """Take a connection over that began with `data`, in the link dialect."""
-
 
 class Receiver(Protocol):
     """Who gets replies: a connection, or a peer of another shard."""
@@ -174,18 +171,22 @@ class ClientConnection(Generic[T]):
         """Go on over another transport: the connection is the same."""
         self._transport = transport
 
-    def receive(self, data: bytes) -> None:
-        """Cut frames; a peer that breaks its dialect is dropped."""
+    def receive(self, data: bytes) -> bool:
+        """Cut frames; a peer that breaks its dialect is dropped. False for one that is another
+        node, as its first bytes say: from now on the connection is a link's.
+        """
         if self._leaving:
-            return
+            return True
         if self._rest:
             self._rest += data
-            return
+            return True
         self._heard = self._connections.time()
         if self.stream.stream is None and data[:1] == _LINK:
-            self._hand_over(data)
-        else:
-            self._take(data, self._heard)
+            self._transport = None
+            self._connections.forget(self)
+            return False
+        self._take(data, self._heard)
+        return True
 
     def pause_writing(self) -> None:
         """The peer does not take its replies: take no more requests from it."""
@@ -436,13 +437,6 @@ class ClientConnection(Generic[T]):
     def _end_within(self, seconds: float) -> None:
         self._cut_at = self._connections.time() + seconds
         self._connections.watched[self.session] = self
-
-    def _hand_over(self, data: bytes) -> None:
-        """Leave the connection to who looks after links: it is no client's."""
-        transport, self._transport = self._transport, None
-        self._connections.forget(self)
-        if transport is not None:
-            self._connections.network.accept_link(transport, data)
 
     @property
     def _is_admitted(self) -> bool:

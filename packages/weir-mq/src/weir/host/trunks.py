@@ -207,18 +207,19 @@ class Trunks:
         self,
         local: LocalShard,
         remote_peers: dict[int, RemotePeer],
+        lost: Told,
         remote_peers_max: int = CONNECTIONS_MAX,
     ) -> None:
         """Begin without any. `remote_peers` are the peers of other shards, by their sessions here;
-        a shard of another node lets in up to `remote_peers_max` of its own.
+        a shard of another node lets in up to `remote_peers_max` of its own. `lost` is told of each
+        other shard of this node that cannot be asked any more, and might be by a new trunk.
         """
         self.remote_peers_max = remote_peers_max
         self._local = local
         self._asking: dict[int, AskingEnd] = {}
         self._serving: list[ServingEnd] = []
         self._remote_peers = remote_peers
-        #: Told of each other shard that cannot be asked any more, and might be by a new trunk.
-        self.lost: Callable[[int], None] = _nobody
+        self._trunk_lost = lost
 
     def join(self, transport: Transport, shard: int, asks: bool) -> Wire:
         """Take one end of a socket pair whose other end another shard of this node has."""
@@ -309,7 +310,7 @@ class Trunks:
         self, shard: int, transport: Transport, told: Told | None, shards: int = 1
     ) -> TrunkEnd:
         most = shards * (self.remote_peers_max + 1)  # those it lets in, and one for itself
-        end = ServingEnd(self._local, transport, shard, self, told or _nobody, most)
+        end = ServingEnd(self._local, transport, shard, self, told or nobody, most)
         self._serving = [one for one in self._serving if not one.is_over]
         self._serving.append(end)
         return end
@@ -323,8 +324,8 @@ class Trunks:
         if self._asking.get(end.shard) is end:
             del self._asking[end.shard]
             self._local.queue.put(ev.TrunkClosed(end.shard))
-            (end.told or self.lost)(end.shard)
+            (end.told or self._trunk_lost)(end.shard)
 
 
-def _nobody(shard: int) -> None:
+def nobody(shard: int) -> None:
     """There is nobody who could give a new trunk."""

@@ -5,37 +5,94 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.counts import Histogram
 from weir.broker.runtime.budget import Reservations
 from weir.broker.shard import Shard
-from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
 from weir.host.event_queue import EventQueue
-from weir.host.flush_schedule import FlushSchedule
-from weir.host.links.links import Links, ShardInfo
-from weir.host.links.outbound import NodeAddress
+from weir.host.links.links import Links
 from weir.host.shard_connections import LocalShard
 from weir.host.shard_loop import ShardLoop
-from weir.host.trunk_end import RemotePeer
 from weir.host.trunks import Trunks
-from weir.model.limits import CONNECTIONS_MAX
 from weir.server.disk.flushes import Flushes
-from weir.server.disk.position_saver import PositionSaver
 from weir.server.disk.thread_pool import ThreadPool, checkpoint_saved, chore_done, read_done
-from weir.server.network.connections import Network, Peer
-from weir.server.network.shard_connections import ShardConnections
-from weir.storage.disk import Disk
+from weir.server.network.connections import Peer
+from weir.server.network.shard_connections import NodeLinks, ShardConnections
 from weir.storage.format import checkpoint
 
 log = logging.getLogger(__name__)
+
+
+class Lifecycle:
+    """Whether a shard can serve, has stopped, or broke: for those who wait for it."""
+
+    def __init__(self) -> None:
+        """Begin with neither."""
+        self.ready = asyncio.Event()
+        self.stopped = asyncio.Event()
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        #: What is cut at once when the shard breaks: whoever makes it puts it here.
+        self.cuts = contextlib.ExitStack()
+
+    def serve(self) -> None:
+        """The shard can serve."""
+        self.ready.set()
+
+    def broke(self, where: str, error: Exception) -> None:
+        """Let everybody go: nothing that the shard says is to be believed any more."""
+        log.critical("the shard broke at %s", where, exc_info=error)
+        self.broken.set_exception(error)
+        self.cuts.close()
+
+    async def wait(self, event: asyncio.Event) -> None:
+        """Wait for an event; raises what broke the shard, if that comes first."""
+        waiter = asyncio.ensure_future(event.wait())
+        try:
+            either: set[asyncio.Future[Any]] = {waiter, self.broken}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if self.broken.done():
+                self.broken.result()
+        finally:
+            waiter.cancel()
+
+
+class TimedTurns:
+    """Lets a shard take an event, now or later."""
+
+    def __init__(self, turns: ShardLoop) -> None:
+        """Have `turns` take them, on the running loop."""
+        self.handle = turns.handle
+        self._loop = asyncio.get_running_loop()
+
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Call `act` after a while."""
+        self._loop.call_later(seconds, act)
+
+    def handle_from_thread(self, event: ev.Event) -> None:
+        """Take an event, from any thread."""
+        self._loop.call_soon_threadsafe(self.handle, event)
+
+
+class Components(NamedTuple):
+    """What hosts a shard, in the order in which it is made (see `weir.server.assembly`)."""
+
+    lifecycle: Lifecycle
+    queue: EventQueue
+    connections: Connections[asyncio.Transport]
+    turns: ShardLoop
+    flushes: Flushes
+    pool: ThreadPool
+    wires: ShardConnections
+    local: LocalShard
+    trunks: Trunks
+    links: Links
 
 
 class Driver:
@@ -44,60 +101,30 @@ class Driver:
     def __init__(
         self,
         shard: Shard,
-        disks: Mapping[int, Disk],
-        limits: ConnectionLimits | None = None,
-        own: ShardInfo | None = None,
-        positions: Mapping[int, PositionSaver] | None = None,
+        components: Components,
+        actions: dict[type, Callable[..., None]],
     ) -> None:
-        """Drive `shard`, whose log number n lies on `disks[n]`; let peers in within `limits`. Other
-        nodes are told what `own` says of it. `positions[n]` saves how far log n is durable.
-        """
+        """Drive `shard`. `actions` do what its effects ask for; the driver adds its own."""
         self._shard = shard
-        self._loop = loop = asyncio.get_running_loop()
-        self._broken: asyncio.Future[None] = loop.create_future()
-        nodes: dict[int, NodeAddress] = {}
-        remote_peers: dict[int, RemotePeer] = {}
-        found: set[str] = set()
-        schedule = FlushSchedule(disks, nodes, loop.time)
-        self._flushes = Flushes(disks, self, schedule, positions)
-        self._queue = EventQueue(shard, schedule)
-        self._pool = ThreadPool(disks, self._tell)
-        limits = limits or ConnectionLimits()
-        network = Network(found, self._accept)
-        self._connections = Connections(
-            self._queue, shard.budget, limits, network, remote_peers.get, loop.time,
-            secrets.randbits(31) << 31, log,
-        )  # fmt: skip
-        self._actions: dict[type, Callable[..., None]] = {}
-        self._turns = ShardLoop(
-            shard, self._queue, self._connections, nodes, self._actions, self, loop.call_soon
-        )
-        #: Feeds one event and does what comes of it, unless events are gathered.
+        self._loop = asyncio.get_running_loop()
+        self._lifecycle = components.lifecycle
+        self._broken = components.lifecycle.broken
+        self._queue = components.queue
+        self._connections = components.connections
+        self._turns = components.turns
+        self._flushes = components.flushes
+        self._pool = components.pool
+        self._wires = components.wires
+        self._local = components.local
+        self.trunks = components.trunks
+        self.links = components.links
+        self._node_links = NodeLinks(self._wires, self.links)
+        #: Takes one event and does what comes of it, unless events are gathered.
         self.handle = self._turns.handle
         self._run = self._turns.run
-        self._wires = ShardConnections(self._turns, self._queue, network, found)
-        self._local = LocalShard(
-            shard, self._queue, self._connections, loop.call_soon, self._wires.later, log
-        )
-        self.trunks = Trunks(
-            self._local, remote_peers, max(limits.connections_max, CONNECTIONS_MAX)
-        )
-        self.links = Links(
-            self._local, self.trunks, own or ShardInfo(shard.identity, len(disks)), nodes, found,
-            secrets.randbits(62), self._wires, secrets.SystemRandom(),
-        )  # fmt: skip
-        self._ready = asyncio.Event()
-        self._stopped = asyncio.Event()
         self._ticker: asyncio.TimerHandle | None = None
+        self._actions = actions
         self._actions |= {
-            **self._connections.actions,
-            ef.Pass: self.trunks.send,
-            ef.SendToPeer: self.links.send,
-            ef.Connect: self.links.connect,
-            ef.Disconnect: self.links.disconnect,
-            ef.EndLink: self.links.end_inbound,
-            ef.EndTrunk: self.trunks.end,
-            ef.StartFlush: self._flushes.start,
             ef.StartRead: self._start_read,
             ef.HoldReads: self._hold,
             ef.MakeSpare: self._make_spare,
@@ -115,7 +142,7 @@ class Driver:
         """
         self._turns.start()
         self._tick()
-        await self.wait(self._ready)
+        await self.wait(self._lifecycle.ready)
 
     async def stop(self, drain_seconds: float) -> bool:
         """Drain: finish what is under way, save, hang up. False if time ran out."""
@@ -123,7 +150,7 @@ class Driver:
         if not self._broken.done():
             self.handle(ev.Stopping(acks_ms=int(drain_seconds * 500)))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.wait(self._stopped), drain_seconds)
+                await asyncio.wait_for(self.wait(self._lifecycle.stopped), drain_seconds)
                 drained = True
         if self._ticker is not None:
             self._ticker.cancel()
@@ -139,7 +166,7 @@ class Driver:
 
     def protocol(self) -> Peer:
         """Return the protocol of a new connection."""
-        return Peer(self._turns, self._queue, self._connections.connection())
+        return Peer(self._turns, self._queue, self._connections.connection(), self._node_links)
 
     def new_session(self) -> int:
         """Return a number that no session ever had."""
@@ -147,14 +174,7 @@ class Driver:
 
     async def wait(self, event: asyncio.Event) -> None:
         """Wait for an event; raises what broke the shard, if that comes first."""
-        waiter = asyncio.ensure_future(event.wait())
-        try:
-            either: set[asyncio.Future[Any]] = {waiter, self._broken}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if self._broken.done():
-                self._broken.result()
-        finally:
-            waiter.cancel()
+        await self._lifecycle.wait(event)
 
     # -- events -------------------------------------------------------------------------------
 
@@ -166,18 +186,6 @@ class Driver:
         """Feed what was gathered."""
         self._queue.release()
         self._run()
-
-    def serve(self) -> None:
-        """The shard can serve."""
-        self._ready.set()
-
-    def broke(self, where: str, error: Exception) -> None:
-        """Let everybody go: nothing that the shard says is to be believed any more."""
-        log.critical("the shard broke at %s", where, exc_info=error)
-        self._broken.set_exception(error)
-        self._connections.cut()
-        self.links.close()
-        self._wires.close()
 
     # -- peers --------------------------------------------------------------------------------
 
@@ -206,10 +214,6 @@ class Driver:
         """Whether the byte budget is used up: peers only finish frames that they have begun."""
         return self._queue.held
 
-    def later(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call `act` after a while."""
-        self._loop.call_later(seconds, act)
-
     def leave(self, shards: Sequence[int]) -> None:
         """Cut the trunks to and from shards of this node that stand still."""
         self.trunks.leave(shards)
@@ -218,9 +222,6 @@ class Driver:
     async def join(self, end: socket.socket, shard: int, asks: bool) -> None:
         """Take one end of a trunk whose other end `shard` has; a new one replaces an old."""
         await self._wires.join(end, lambda transport: self.trunks.join(transport, shard, asks))
-
-    def _accept(self, transport: asyncio.Transport, data: bytes) -> None:
-        self._wires.adopt(transport, lambda address: self.links.accept(transport, data, address))
 
     # -- effects ------------------------------------------------------------------------------
 
@@ -243,12 +244,8 @@ class Driver:
     def _chore(self, effect: ef.StartChore) -> None:
         self._pool.run(effect, effect.chore.run, chore_done)
 
-    def _tell(self, event: ev.Event) -> None:
-        """Feed an event, from any thread."""
-        self._loop.call_soon_threadsafe(self.handle, event)
-
     def _on_stopped(self, effect: ef.Stopped) -> None:
-        self._stopped.set()
+        self._lifecycle.stopped.set()
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(ev.TICK_MS / 1000, self._tick)

@@ -23,7 +23,7 @@ from weir.host.event_queue import EventQueue
 from weir.host.flush_schedule import FlushSchedule
 from weir.host.shard_loop import ShardLoop
 from weir.model.limits import MIB
-from weir.server.network.connections import Network, Peer
+from weir.server.network.connections import Network, NoLinks, Peer
 from weir.storage.format import checkpoint
 from weir.storage.recovery import recover
 from weir.storage.settings import Settings
@@ -71,7 +71,7 @@ class Host:
         self._ticker: asyncio.TimerHandle | None = None
         self._flushes = FlushSchedule((0,), (), self._loop.time)
         self._queue = EventQueue(self._shard, self._flushes)
-        nobody = Network(frozenset(), lambda transport, data: transport.abort())
+        nobody = Network(frozenset())
         self._connections = Connections(
             self._queue, self._shard.budget, ConnectionLimits(), nobody, lambda session: None,
             self._loop.time, life << 32, log,
@@ -117,7 +117,7 @@ class Host:
 
     def protocol(self) -> Peer:
         """Return the protocol of a new connection."""
-        return Peer(self._turns, self._queue, self._connections.connection())
+        return Peer(self._turns, self._queue, self._connections.connection(), NoLinks())
 
     # -- effects -------------------------------------------------------------------------------
 

@@ -77,16 +77,12 @@ class Network:
     def __init__(self) -> None:
         self.found: set[str] = set()
         self.gone: set[FakeTransport] = set()
-        self.links: list[tuple[FakeTransport, bytes]] = []
 
     def address(self, transport: FakeTransport) -> str:
         return "10.0.0.1"
 
     def is_gone(self, transport: FakeTransport) -> bool:
         return transport in self.gone
-
-    def accept_link(self, transport: FakeTransport, data: bytes) -> None:
-        self.links.append((transport, data))
 
 
 class Around:
@@ -380,8 +376,7 @@ def test_one_connection_too_many_is_closed_and_another_node_is_not() -> None:
 
 def test_a_connection_in_the_link_dialect_is_handed_over() -> None:
     scene = Scene()
-    scene.peer.receive(b"\x03hello")
-    assert scene.around.network.links == [(scene.transport, b"\x03hello")]
+    assert not scene.peer.receive(b"\x03hello")
     assert scene.around.queue.events == [ev.Opened(1), ev.Closed(1)]
     scene.peer.receive(b"more")
     scene.peer.close()

@@ -27,9 +27,6 @@ class Network:
     def is_gone(self, transport: Any) -> bool:
         return False
 
-    def accept_link(self, transport: Any, data: bytes) -> None:
-        raise AssertionError("nobody links here")
-
 
 class Noting:
     """A shard and its host, which note what they are told."""

@@ -13,7 +13,7 @@ from weir.model.ids import place_of
 from weir.protocol import trunk
 from weir.protocol.device.codec import DeviceHello, DevicePublishes
 from weir.protocol.trunk import Arrival, Kind
-from weir.server.driver import Driver
+from weir.server.assembly import assemble
 
 
 class Noting:
@@ -58,7 +58,7 @@ def at_once() -> list[Any]:
 
 def asked(frames: list[Any]) -> int:
     async def body() -> int:
-        driver = Driver(cast(Shard, Noting()), {})
+        driver = assemble(cast(Shard, Noting()), {})
         end = driver.trunks.join(cast(Any, Wire()), 1, asks=False).end
         end.receive(b"".join(frames))
         driver._run()
@@ -79,7 +79,7 @@ def test_what_a_device_of_another_node_said_at_once_is_one_event() -> None:
 
     async def body() -> None:
         heard: list[Any] = []
-        driver = Driver(cast(Shard, Noting()), {})
+        driver = assemble(cast(Shard, Noting()), {})
         driver._connections.receive = (  # type: ignore[method-assign]
             lambda session, frames: heard.append(frames)
         )

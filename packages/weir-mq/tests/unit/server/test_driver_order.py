@@ -17,7 +17,8 @@ from weir.host.flush_schedule import LONE_IN_A_ROW, QUICK_SECONDS
 from weir.host.trunk_end import RemotePeer
 from weir.protocol.device.codec import DeviceHello, DevicePing, DevicePublishes, DeviceRequest
 from weir.protocol.trunk import Arrival
-from weir.server.driver import Driver
+from weir.server.assembly import assemble
+from weir.server.driver import Driver, TimedTurns
 from weir.storage.segments.flush import Flush, Run
 from weir.testing.simulator.disk import SimDisk
 
@@ -60,7 +61,7 @@ def test_what_is_gathered_is_fed_in_order_and_settled_once() -> None:
 
     async def body() -> None:
         shard = Counting()
-        driver = Driver(cast(Shard, shard), {})
+        driver = assemble(cast(Shard, shard), {})
         driver.gather()
         for event in (ev.Opened(1), ev.Received(1, [DevicePing(1)]), ev.Closed(1)):
             driver.handle(event)
@@ -106,9 +107,10 @@ class Hasty:
 def test_a_log_rests_behind_a_flush_of_a_crowd_and_behind_no_other() -> None:
     async def body() -> None:
         shard = Noting()
-        driver = Driver(cast(Shard, shard), {3: SimDisk(random.Random(1))})
+        driver = assemble(cast(Shard, shard), {3: SimDisk(random.Random(1))})
         hasty = Hasty(driver._loop)
-        driver._loop = cast(asyncio.AbstractEventLoop, hasty)
+        turns = cast(TimedTurns, driver._flushes._host)
+        turns._loop = cast(asyncio.AbstractEventLoop, hasty)
 
         async def heard(rest_ms: int, count: int) -> list[Any]:
             shard.heard.clear()
@@ -140,7 +142,7 @@ class Settling(Noting):
 def test_a_flush_is_settled_behind_its_turn_and_publishes_of_devices_not_at_all() -> None:
     async def body() -> None:
         shard = Settling()
-        driver = Driver(cast(Shard, shard), {})
+        driver = assemble(cast(Shard, shard), {})
         driver.handle(flushed := ev.Flushed(1, Flush(0, 0, (), ())))
         assert shard.heard == [flushed]
         await asyncio.sleep(0)
@@ -170,7 +172,7 @@ def test_the_shard_settles_once_the_confirm_of_a_lone_flush_is_out() -> None:
         shard = Settling()
         disk = SimDisk(random.Random(1))
         disk.create("a", 8192)
-        driver = Driver(cast(Shard, shard), {3: disk})
+        driver = assemble(cast(Shard, shard), {3: disk})
         flush = Flush(0, 300, (Run("a", 0, [b"frames"]),), (1,))
         for _ in range(200):
             driver._flushes._schedule.flushed(3, flush, QUICK_SECONDS / 10)
@@ -208,7 +210,7 @@ def said(session: int) -> tuple[DeviceHello, DevicePublishes]:
 def test_devices_that_say_hello_and_publish_as_they_come_are_one_event() -> None:
     async def body() -> None:
         shard = Settling()
-        driver = Driver(cast(Shard, shard), {})
+        driver = assemble(cast(Shard, shard), {})
 
         def comes(session: int, principal: str = "", place: int = 0) -> None:
             driver.handle(ev.Opened(session, principal, place))
@@ -245,7 +247,7 @@ def test_devices_that_say_hello_and_publish_as_they_come_are_one_event() -> None
 def test_answers_to_many_find_peers_and_guests() -> None:
     async def body() -> None:
         shard = Noting()
-        driver = Driver(cast(Shard, shard), {})
+        driver = assemble(cast(Shard, shard), {})
         heard: list[Any] = []
         end = SimpleNamespace(answer=lambda *given: heard.append(given))
         driver._connections.open_now[7] = cast(

@@ -17,7 +17,7 @@ from weir.broker.shard import Shard
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, encode_request
 from weir.protocol.device import codec as device
-from weir.server.driver import Driver
+from weir.server.assembly import assemble
 from weir.storage.recovery import recover
 from weir.storage.settings import Settings
 from weir.testing.simulator.disk import SimDisk
@@ -75,7 +75,7 @@ def test_a_welcome_is_not_lost_to_who_ends_the_connection(end: str) -> None:
         found = recover(disk, Settings(0, 99, 64 * 1024, 16 * 1024, 1 << 20, 0))
         opened = Opened(found.log, found.groups, found.body)
         shard = Shard(Identity(99), [opened], Clock(), ShardSettings())
-        driver = Driver(shard, {0: disk})
+        driver = assemble(shard, {0: disk})
         await driver.start()
         driver.handle(ev.Opened(1))
         for number, request in enumerate((m.Hello("test"), m.CreateTopic("t", 1))):

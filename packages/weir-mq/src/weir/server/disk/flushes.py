@@ -182,7 +182,7 @@ class Flusher:
 
 
 class FlushHost(Protocol):
-    """A driver, as its flushes use it: it takes what comes of them, and keeps time."""
+    """Takes what comes of flushes, now or later."""
 
     def handle(self, event: ev.Event) -> None:
         """Feed one event and do what comes of it."""
@@ -197,7 +197,7 @@ class Flushes:
     def __init__(
         self,
         disks: Mapping[int, Disk],
-        driver: FlushHost,
+        host: FlushHost,
         schedule: FlushSchedule,
         positions: Mapping[int, PositionSaver] | None = None,
     ) -> None:
@@ -205,7 +205,7 @@ class Flushes:
         there is one.
         """
         self._positions = positions or {}
-        self._driver = driver
+        self._host = host
         self._schedule = schedule
         self._loop = asyncio.get_running_loop()
         self._bell = LoopWakeup(self._loop)
@@ -262,5 +262,5 @@ class Flushes:
     def _flushed(self, number: int, flush: Flush) -> None:
         event, rest = self._schedule.flushed(number, flush, self._flushers[number].took_seconds)
         if rest:
-            self._driver.later(rest, partial(self._driver.handle, ev.Rested(number)))
-        self._driver.handle(event)
+            self._host.later(rest, partial(self._host.handle, ev.Rested(number)))
+        self._host.handle(event)

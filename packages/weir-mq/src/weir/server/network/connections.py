@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Container
+from collections.abc import Container
 from typing import Protocol, cast
 
 from weir.host.connections import UNSENT_BYTES_MAX, ClientConnection
@@ -22,15 +22,27 @@ class Runner(Protocol):
         """Let the shard take what is in its queue, and do what comes of it."""
 
 
+class LinkAcceptor(Protocol):
+    """Who takes connections that other nodes made."""
+
+    def accept(self, transport: asyncio.Transport, data: bytes) -> None:
+        """Take a connection over that began with `data`, in the link dialect."""
+
+
+class NoLinks:
+    """A host that has no links to other nodes."""
+
+    def accept(self, transport: asyncio.Transport, data: bytes) -> None:
+        """Hang up."""
+        transport.abort()
+
+
 class Network:
     """What a host on asyncio knows of its network."""
 
-    def __init__(
-        self, found: Container[str], accept_link: Callable[[asyncio.Transport, bytes], None]
-    ) -> None:
-        """`found` are the addresses of other nodes, whose connections `accept_link` takes."""
+    def __init__(self, found: Container[str]) -> None:
+        """`found` are the addresses of other nodes."""
         self.found = found
-        self.accept_link = accept_link
 
     def address(self, transport: asyncio.Transport) -> str:
         """Return the address of a peer; empty if it has none."""
@@ -49,22 +61,24 @@ class Network:
 class Peer(asyncio.Protocol):
     """Hands on what a transport says, and has the shard take it."""
 
-    __slots__ = ("_queue", "_running", "connection")
+    __slots__ = ("_links", "_queue", "_running", "_transport", "connection")
 
     def __init__(
-        self,
-        running: Runner,
-        queue: EventQueue,
-        connection: ClientConnection[asyncio.Transport],
-    ) -> None:
-        """Tell `connection`, and have `running` run when that has put something into `queue`."""
+        self, running: Runner, queue: EventQueue, connection: ClientConnection[asyncio.Transport],
+        links: LinkAcceptor,
+    ) -> None:  # fmt: skip
+        """Tell `connection`, and have `running` run when that has put something into `queue`.
+        Another node's connection goes to `links`.
+        """
         self.connection = connection
+        self._links = links
         self._running = running
         self._queue = queue
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, or hang up if there are enough connections."""
         transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
+        self._transport = transport
         transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         if not self.connection.open(transport):
             # Later: uvloop begins to read behind connection_made.
@@ -75,6 +89,7 @@ class Peer(asyncio.Protocol):
 
     def moved(self, transport: asyncio.Transport) -> None:
         """Go on over another transport: the connection is the same."""
+        self._transport = transport
         transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         self.connection.move(transport)
 
@@ -84,7 +99,8 @@ class Peer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand bytes on."""
-        self.connection.receive(data)
+        if not self.connection.receive(data):
+            self._links.accept(self._transport, data)
         queue = self._queue
         if queue.events and not queue.waits:
             self._running.run()

@@ -61,10 +61,17 @@ class EventGatherer(Protocol):
 
 
 class ListeningSocket(socket.socket):
-    """A listening socket."""
+    """A listening socket. Connections wait here `accept_delay` seconds for another process, if the
+    socket is that one's.
+    """
 
-    #: How many seconds who comes waits here for another process whose listener it is.
-    accept_delay = 0.0
+    def __init__(
+        self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None,
+        accept_delay: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Make a socket of a family, type and protocol, or of a descriptor."""
+        super().__init__(family, type, proto, fileno)
+        self.accept_delay = accept_delay
 
     def accept_plain(self) -> socket.SocketType:
         """Return the next connection; quicker than `accept`, without what `socket.socket` adds in

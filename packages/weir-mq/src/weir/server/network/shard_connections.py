@@ -13,6 +13,7 @@ from typing import cast
 from weir.host.connections import UNSENT_BYTES_MAX
 from weir.host.event_queue import EventQueue
 from weir.host.links.greeting import DialedConnection
+from weir.host.links.links import Links
 from weir.host.shard_connections import Wire
 from weir.host.shard_loop import ShardLoop
 from weir.model.limits import LINK_HELLO_SECONDS
@@ -65,6 +66,21 @@ class WireProtocol(asyncio.Protocol):
     def _run(self) -> None:
         if not self._queue.waits:
             self._turns.run()
+
+
+class NodeLinks:
+    """Takes connections that other nodes made: they become links."""
+
+    def __init__(self, connections: ShardConnections, links: Links) -> None:
+        """Have `links` say who is there."""
+        self._connections = connections
+        self._links = links
+
+    def accept(self, transport: asyncio.Transport, data: bytes) -> None:
+        """Take a connection over that began with `data`, in the link dialect."""
+        self._connections.adopt(
+            transport, lambda address: self._links.accept(transport, data, address)
+        )
 
 
 class ShardConnections:

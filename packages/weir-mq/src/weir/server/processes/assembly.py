@@ -10,7 +10,7 @@ import os
 import resource
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.links.links import ShardInfo
 from weir.host.log_start import LogStart, open_log, tell_durable
+from weir.host.trunks import nobody
 from weir.model.limits import LISTEN_BACKLOG, MIB
+from weir.server.assembly import assemble
 from weir.server.config.sections import Config, advertised
 from weir.server.disk.file_disk import FileDisk, FolderInUse
 from weir.server.disk.log_identity import begin, generation_of
@@ -97,9 +99,14 @@ async def serve(
 
 @contextlib.asynccontextmanager
 async def hosting(
-    config: Config, founded: Founded, share: ShardSlot
+    config: Config,
+    founded: Founded,
+    share: ShardSlot,
+    trunk_lost: Callable[[int], None] = nobody,
 ) -> AsyncIterator[tuple[Driver, Shard]]:
-    """Recover a shard's logs, and have it and its driver while it lasts; they are not started."""
+    """Recover a shard's logs, and have it and its driver while it lasts; they are not started.
+    `trunk_lost` is told of each other shard of this node to which a trunk broke.
+    """
     folder = NodeFolder(config.node.data)
     layout = Layout(founded.logs, share.shards)
     numbers = layout.logs_of(share.shard)
@@ -145,7 +152,7 @@ async def hosting(
         savers = {n: PositionSaver(n, file) for n, file in positions.items()}
         tell_durable(starts, savers)
         limits = allow_connections(config.connections.limits())
-        yield Driver(shard, disks, limits, own, savers), shard
+        yield assemble(shard, disks, limits, own, savers, trunk_lost), shard
 
 
 @contextlib.asynccontextmanager

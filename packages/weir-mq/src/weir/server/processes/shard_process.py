@@ -1,9 +1,9 @@
 """A shard process of a node, started by the supervisor.
 
-`python -m weir.server.processes.shard_process TETHER DOOR...`
+`python -m weir.server.processes.shard_process CHANNEL SOCKET...`
 
-Those are file descriptors: its end of the tether, and the sockets that all shards listen on. It
-ends with the supervisor, whatever becomes of it.
+Those are file descriptors: its end of the control channel, and the sockets that all shards listen
+on. It ends with the supervisor, whatever becomes of it.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ log = logging.getLogger(__name__)
 
 #: So long others let a connection wait that the system dealt to a shard: a short while beside what
 #: connecting takes, and a turn of a loop that has time for it.
-_PATIENCE_SECONDS = 0.002
+_DEALT_SECONDS = 0.002
 
 
-class _Led:
-    """This process as the supervisor leads it."""
+class _ShardControl:
+    """What the supervisor asks of this process, and is told by it."""
 
     def __init__(self, end: socket.socket) -> None:
         self.assignment: asyncio.Future[Assignment] = asyncio.get_running_loop().create_future()
         self.stopping = Event()
         #: Whether it has been ready.
         self.served = False
-        self.tether = ControlChannel(end, ToShard, self._told, _end)
+        self.channel = ControlChannel(end, ToShard, self._told, _end)
         #: The shards of the node that do not serve now.
         self.away: tuple[int, ...] = ()
         self._trunks: Queue[tuple[NewTrunk, socket.socket] | Away] = Queue()
@@ -74,6 +74,10 @@ class _Led:
                 self.away = shards
                 self._trunks.put_nowait(message)
 
+    def trunk_lost(self, shard: int) -> None:
+        """Ask for another trunk to a shard."""
+        self.channel.tell(TrunkLost(shard))
+
     @contextlib.asynccontextmanager
     async def joining(self, driver: Driver) -> AsyncIterator[None]:
         """Take trunks as they come, and leave shards that stand still."""
@@ -86,11 +90,6 @@ class _Led:
                     case trunk, end:
                         await driver.join(end, trunk.shard, trunk.asks)
 
-        def lost(shard: int) -> None:
-            self.tether.tell(TrunkLost(shard))
-
-        driver.trunks.lost = lost
-
         async with _running(join(), "weir trunks"):
             yield
 
@@ -100,7 +99,7 @@ class _Led:
 
         async def tell() -> None:
             while True:
-                self.tether.tell(Alive())
+                self.channel.tell(Alive())
                 await asyncio.sleep(ALIVE_SECONDS)
 
         async with _running(tell(), "weir alive"):
@@ -125,26 +124,29 @@ def _end_if_failed(task: asyncio.Task[None]) -> None:
         os._exit(EXIT_FAILED)
 
 
-async def _be_shard(led: _Led, listeners: Sequence[ListeningSocket]) -> bool:
-    given = await led.assignment
+async def _be_shard(control: _ShardControl, handles: Sequence[int]) -> bool:
+    given = await control.assignment
     configure(given.config.status, shard=given.shard)
     share = ShardSlot(given.shard, given.shards, given.ports)
     host, own = given.config.node.host, given.ports[given.shard]
-    for number, listener in enumerate(listeners):
-        if number % given.shards != given.shard:
-            listener.accept_delay = _PATIENCE_SECONDS
+    listeners = [
+        ListeningSocket(
+            fileno=handle, accept_delay=0.0 if n % given.shards == given.shard else _DEALT_SECONDS
+        )
+        for n, handle in enumerate(handles)
+    ]
     async with (
-        led.living(),
-        hosting(given.config, given.founded, share) as (driver, shard),
-        observed(driver, shard, given.config, led.stopping, lambda: led.away),
-        led.joining(driver),
+        control.living(),
+        hosting(given.config, given.founded, share, control.trunk_lost) as (driver, shard),
+        observed(driver, shard, given.config, control.stopping, lambda: control.away),
+        control.joining(driver),
     ):
         try:
             async with listening(driver, host, own, listeners):
-                if await _unless(led.stopping, driver.start()):
-                    led.served = True
-                    led.tether.tell(Ready())
-                    await driver.wait(led.stopping)
+                if await _unless(control.stopping, driver.start()):
+                    control.served = True
+                    control.channel.tell(Ready())
+                    await driver.wait(control.stopping)
         finally:
             drained = await drain(driver, shard, given.config.stop.drain_seconds)
     return drained
@@ -164,17 +166,17 @@ async def _unless(stopping: Event, doing: Coroutine[Any, Any, None]) -> bool:
         stop.cancel()
 
 
-async def _main(tether: int, *listeners: int) -> int:
-    led = _Led(socket.socket(fileno=tether))
+async def _main(channel: int, *handles: int) -> int:
+    control = _ShardControl(socket.socket(fileno=channel))
     try:
-        drained = await _be_shard(led, [ListeningSocket(fileno=listener) for listener in listeners])
+        drained = await _be_shard(control, handles)
     except (WeirError, OSError) as error:
-        if led.served:  # it could serve, so the next start may as well
+        if control.served:  # it could serve, so the next start may as well
             log.critical("the shard ends", exc_info=error)
         else:
-            led.tether.tell(_failed(error))
+            control.channel.tell(_failed(error))
         return EXIT_FAILED
-    led.tether.tell(Drained(drained))
+    control.channel.tell(Drained(drained))
     return 0
 
 

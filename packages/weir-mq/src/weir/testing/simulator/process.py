@@ -191,13 +191,13 @@ class Process:
         queue = self._queue = EventQueue(self.shard, self.flushes)
         found: set[str] = set()
         connections = self._connections = Connections(
-            queue, self.shard.budget, seat.machine.limits, Network(found, self._accept_link),
+            queue, self.shard.budget, seat.machine.limits, Network(found),
             self._remote_peers.get, self._seconds, self.world.dice.getrandbits(31) << 31,
             _Notes(self.world),
         )  # fmt: skip
         local = LocalShard(self.shard, queue, connections, self._soon, self._later, connections.log)
-        self.trunks = Trunks(local, self._remote_peers)
-        self.trunks.lost = partial(seat.keeper.trunk_lost, self)
+        lost = partial(seat.keeper.trunk_lost, self)
+        self.trunks = Trunks(local, self._remote_peers, lost)
         reached = (f"node{self.node}", PORT) if identity.members else ("", 0)
         own = ShardInfo(identity, len(self.disks), layout.shards, ports, *reached)
         dialer = Dialer(self, seat.dial, found)
@@ -347,7 +347,8 @@ class Process:
         for link in list(self._dialled):
             link.cut()
 
-    def _accept_link(self, socket: Socket, data: bytes) -> None:
+    def accept_link(self, socket: Socket, data: bytes) -> None:
+        """Take a connection over that another node made, and that began with `data`."""
         adopt(socket, lambda transport: self.links.accept(transport, data, socket.site))
 
     def received(self, link: Link, data: bytes) -> None:

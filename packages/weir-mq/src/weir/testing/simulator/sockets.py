@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 from typing import Protocol
 
 from weir.codec.fields import Buffer
@@ -23,8 +23,8 @@ class Told(Protocol):
     def open(self, transport: Socket, /) -> bool:
         """Begin."""
 
-    def receive(self, data: bytes) -> None:
-        """Take bytes as they come."""
+    def receive(self, data: bytes) -> bool:
+        """Take bytes as they come; False for those of another node that makes a link."""
 
     def pause_writing(self) -> None:
         """The peer does not take what it is sent."""
@@ -44,6 +44,9 @@ class Reading(RunningProcess, Protocol):
 
     def read_soon(self, socket: Socket) -> None:
         """Read a socket in one of the next turns."""
+
+    def accept_link(self, socket: Socket, data: bytes) -> None:
+        """Take a connection over that another node made, and that began with `data`."""
 
 
 class Socket:
@@ -92,7 +95,9 @@ class Socket:
         if not self._is_accepted:
             return
         while self._came and self._reads and not self._closing:
-            self._told.receive(self._came.popleft())
+            data = self._came.popleft()
+            if not self._told.receive(data):
+                self._process.accept_link(self, data)
         if self._over:
             self._is_accepted = False
             self._told.close()
@@ -173,10 +178,9 @@ class Socket:
 class Network:
     """What a simulated process knows of its network."""
 
-    def __init__(self, found: Container[str], accept_link: Callable[[Socket, bytes], None]) -> None:
-        """`found` are the names of other nodes, whose connections `accept_link` takes."""
+    def __init__(self, found: Container[str]) -> None:
+        """`found` are the names of other nodes."""
         self.found = found
-        self.accept_link = accept_link
 
     def address(self, transport: Socket) -> str:
         """Return where a peer is."""

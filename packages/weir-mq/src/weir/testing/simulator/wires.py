@@ -53,10 +53,11 @@ class Wired:
         self._wire = self._begin(transport)
         return True
 
-    def receive(self, data: bytes) -> None:
-        """Hand bytes on."""
+    def receive(self, data: bytes) -> bool:
+        """Hand bytes on: all are a link's, or a trunk's, already."""
         assert self._wire is not None  # it was opened
         self._wire.end.receive(data)
+        return True
 
     def pause_writing(self) -> None:
         """The other side does not take what it is sent."""

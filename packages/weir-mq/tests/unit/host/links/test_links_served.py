@@ -13,7 +13,7 @@ from weir.broker.api.settings import Identity
 from weir.broker.runtime.budget import Budget
 from weir.host.links.links import Links, ShardInfo
 from weir.host.shard_connections import LocalShard, Wire
-from weir.host.trunks import Trunks
+from weir.host.trunks import Trunks, nobody
 from weir.protocol import link, trunk
 from weir.protocol.link import Lane, LinkHello
 from weir.protocol.trunk import Kind
@@ -71,7 +71,7 @@ class World:
         dialer: Any = SimpleNamespace(dial=lambda *_: None)
         local = LocalShard(shard, queue, connections, self.behind.append, self.later, log)
         own = ShardInfo(Identity(7, 0, 1, birth=5), 2)
-        trunks = Trunks(local, self.remote_peers)
+        trunks = Trunks(local, self.remote_peers, nobody)
         self.links = Links(local, trunks, own, {}, set(), 1, dialer, dice)
         self.links.connect(ef.Connect(2, "two", 6800))
 

@@ -16,7 +16,7 @@ from weir.broker.runtime.budget import Budget
 from weir.host.links.greeting import DialedConnection
 from weir.host.links.links import Links, ShardInfo
 from weir.host.shard_connections import LocalShard, Wire
-from weir.host.trunks import Trunks
+from weir.host.trunks import Trunks, nobody
 from weir.model.ids import place_of
 from weir.model.limits import LINK_HELLO_SECONDS
 from weir.protocol import link, trunk
@@ -80,7 +80,7 @@ class World:
         dice = SimpleNamespace(getrandbits=lambda bits: 77, uniform=lambda least, most: most)
         own = ShardInfo(Identity(7, birth=5), 2)
         self.links = Links(
-            local, Trunks(local, {}), own, {}, set(), 1, cast(Any, self), cast(Any, dice)
+            local, Trunks(local, {}, nobody), own, {}, set(), 1, cast(Any, self), cast(Any, dice)
         )
 
     def dial(self, host: str, port: int, tries: int, dialled: DialedConnection) -> None:

@@ -18,7 +18,7 @@ from weir.broker.shard import Shard
 from weir.host.links.links import ShardInfo
 from weir.protocol import link
 from weir.protocol.link import Lane, LinkHello
-from weir.server.driver import Driver
+from weir.server.assembly import assemble
 
 MIB = 1 << 20
 SYSTEM = 7
@@ -55,7 +55,7 @@ class Node:
 
     def __init__(self, own: ShardInfo) -> None:
         self.shard = Noting(own.identity)
-        self.driver = Driver(cast(Shard, self.shard), {}, None, own)
+        self.driver = assemble(cast(Shard, self.shard), {}, None, own)
         self.links = self.driver.links
         self.port = 0
 

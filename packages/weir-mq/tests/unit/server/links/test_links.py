@@ -144,7 +144,7 @@ def test_a_node_that_comes_back_is_another_run_of_it(
             again = make_node(own(2))
             server = await again.listen(two.port)
             two.links.close()
-            two.driver._connections.network.accept_link = again.driver._accept
+            two.driver._node_links = again.driver._node_links
             _, second = await one.until(ev.LinkOpened, 2)
             assert (first.run, second.run) == (two.links.run, again.links.run)
             server.close()

@@ -42,10 +42,9 @@ class Noting:
         self.loop = asyncio.get_running_loop()
         self.soon = self.loop.call_soon
         self.remote_peers: dict[int, RemotePeer] = {}
-        self.trunks = Trunks(cast(Any, self), self.remote_peers)
-        self.told = asyncio.Event()
         self.lost: list[int] = []
-        self.trunks.lost = self.lost.append
+        self.trunks = Trunks(cast(Any, self), self.remote_peers, self.lost.append)
+        self.told = asyncio.Event()
 
     def put(self, event: Any) -> None:
         self.events.append(event)
