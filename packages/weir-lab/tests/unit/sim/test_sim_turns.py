@@ -35,7 +35,7 @@ SHOWN: dict[str, tuple[type, str, Callable[..., bool]]] = {
     "a wait to be let in": (AcceptQueue, "may_enter", lambda enters, *_: not enters),
     "a full client": (ClientConnection, "pause_writing", lambda _: True),
     "a silent device": (ClientConnection, "hang_up", lambda _, why: "ping to stay" in why),
-    "requests one by one": (Connections, "go_on", lambda _: True),
+    "requests one by one": (Connections, "serve_next", lambda _: True),
     "a link to a shard's own port": (OutboundLink, "_redirect", lambda *_: True),
     "a link to another node": (
         OutboundLink,

@@ -119,7 +119,7 @@ class Receiver(Protocol):
 class PendingFrames(Protocol):
     """Whose frames wait for the effects of others."""
 
-    #: Whether it is among those with `more` to serve.
+    #: Whether it is among those `unserved`.
     queued: bool
 
     def serve(self) -> None:
@@ -145,7 +145,7 @@ class ClientConnection(Generic[T]):
         self.stream = Connection()
         #: It may be another node: it is read until that is known, whatever clients wait for.
         self.may_link = False
-        #: Whether it is among those with `more` to serve.
+        #: Whether it is among those `unserved`.
         self.queued = False
         self._connections = connections
         self._transport: T | None = None
@@ -221,7 +221,7 @@ class ClientConnection(Generic[T]):
         hold = (connections.queue.held and not has_reservation) or not self._is_admitted
         is_held = (self._full or hold or not self._inside) and not self.may_link
         if self._rest and not is_held:
-            connections.line[self] = None
+            connections.backlog[self] = None
         if self._rest or is_held:
             transport.pause_reading()
         else:
@@ -270,7 +270,7 @@ class ClientConnection(Generic[T]):
                     break
             if self._waiting:
                 self.queued = True
-                self._connections.more.append(self)
+                self._connections.unserved.append(self)
         self._connections.receive(self.session, frames)
 
     def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
@@ -477,8 +477,8 @@ class ClientConnection(Generic[T]):
 class Connections(Generic[T]):
     """All connections of a shard: who is let in, who is read, and who gets what.
 
-    What its host is told by transports may put events into the queue, and leave frames in `more`:
-    `go_on` serves those once the queue has no events, and the effects of all before are done.
+    What its host is told by transports may put events into the queue, and leave frames `unserved`:
+    `serve_next` serves those once the queue has no events, and the effects of all before are done.
     """
 
     def __init__(
@@ -514,9 +514,9 @@ class Connections(Generic[T]):
         #: Those that are looked at with every tick.
         self.watched: dict[int, ClientConnection[T]] = {}
         #: Those with frames that wait for the effects of others.
-        self.more: deque[PendingFrames] = deque()
+        self.unserved: deque[PendingFrames] = deque()
         #: Those of which frames wait in line: they are served by parts, in turns of their own.
-        self.line: dict[ClientConnection[T], None] = {}
+        self.backlog: dict[ClientConnection[T], None] = {}
         #: How many frames have come so far.
         self.frames = 0
         #: Which frames are read that are not whole yet.
@@ -539,11 +539,11 @@ class Connections(Generic[T]):
         """Return a number that no session ever had."""
         return next(self._sessions)
 
-    def wait(self) -> None:
-        """Let nobody in until `begin`, but other nodes: the shard is not there yet."""
+    def hold_clients(self) -> None:
+        """Let nobody in until `admit_clients`, but other nodes: the shard is not there yet."""
         self._accept_queue.closed = True
 
-    def begin(self) -> None:
+    def admit_clients(self) -> None:
         """Let those in who wait, as fast as the limits allow."""
         self._accept_queue.closed = False
 
@@ -553,21 +553,21 @@ class Connections(Generic[T]):
             self.frames += len(frame.sns) if type(frame) is DevicePublishes else 1
         self.queue.receive(session, frames)
 
-    def go_on(self) -> None:
-        """Serve the next frames of who waits longest in `more`."""
-        one = self.more.popleft()
+    def serve_next(self) -> None:
+        """Serve the next frames of who waits longest in `unserved`."""
+        one = self.unserved.popleft()
         one.queued = False
         one.serve()
 
-    def serve_line(self) -> None:
+    def serve_backlog(self) -> None:
         """Serve a part of each that is in line, until the frames of a turn are served. A host calls
-        this behind a turn that has left some in `line`.
+        this behind a turn that has left some in `backlog`.
         """
         until = self.frames + _TURN_FRAMES
-        waiting, self.line = [*self.line], {}
+        waiting, self.backlog = [*self.backlog], {}
         for at, one in enumerate(waiting):
             if self.frames >= until:
-                self.line = dict.fromkeys((*waiting[at:], *self.line))
+                self.backlog = dict.fromkeys((*waiting[at:], *self.backlog))
                 break
             one.serve_part()
 
@@ -591,7 +591,7 @@ class Connections(Generic[T]):
             for one in list(self.open_now.values()):
                 one.sweep(self._limits, now)
 
-    def let_go(self, reason: str) -> None:
+    def end_sessions(self, reason: str) -> None:
         """Let the shard end all sessions."""
         for session in self.open_now:
             self.queue.put(ev.LetGo(session, reason))

@@ -32,9 +32,9 @@ class ShardLoop:
         "_actions",
         "_connections",
         "_host",
-        "_lining",
         "_linked",
         "_queue",
+        "_serves_backlog",
         "_shard",
         "_soon",
         "_started",
@@ -62,13 +62,13 @@ class ShardLoop:
         self._actions = actions
         self._host = host
         self._soon = soon
-        self._lining = self._started = False
+        self._serves_backlog = self._started = False
         #: Whether clients are let in: once they are, that goes on, whoever leads.
         self.serves = False
 
     def start(self) -> None:
         """Bring the shard up; clients wait to be let in until it can serve."""
-        self._connections.wait()
+        self._connections.hold_clients()
         self.do(self._shard.start())
         self._started = True
 
@@ -82,13 +82,13 @@ class ShardLoop:
     def run(self) -> None:
         """Let the shard take what is in its queue, and do what comes of it, until that is empty."""
         queue, connections = self._queue, self._connections
-        more = connections.more
+        unserved = connections.unserved
         try:
             while not queue.waits:
                 if not queue.events:
-                    if not more:
+                    if not unserved:
                         break
-                    connections.go_on()
+                    connections.serve_next()
                     continue
                 if effects := queue.take():
                     self.do(effects)
@@ -99,9 +99,9 @@ class ShardLoop:
                     self._soon(self._run_deferred)
             if not self.serves:
                 self._look()
-            if connections.line and not self._lining:
-                self._lining = True
-                self._soon(self._serve_line)
+            if connections.backlog and not self._serves_backlog:
+                self._serves_backlog = True
+                self._soon(self._serve_backlog)
         except Exception as error:
             self._broke(error)
 
@@ -111,9 +111,9 @@ class ShardLoop:
         for effect in effects:
             actions[type(effect)](effect)
 
-    def _serve_line(self) -> None:
-        self._lining = False
-        self._connections.serve_line()
+    def _serve_backlog(self) -> None:
+        self._serves_backlog = False
+        self._connections.serve_backlog()
         self.run()
 
     def _run_deferred(self) -> None:
@@ -128,7 +128,7 @@ class ShardLoop:
         """Serve as soon as the shard can."""
         if self._started and (self._shard.ready or self._linked):
             self.serves = True
-            self._connections.begin()
+            self._connections.admit_clients()
             self._host.serve()
 
     def _broke(self, error: Exception) -> None:

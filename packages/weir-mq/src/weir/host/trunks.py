@@ -89,7 +89,7 @@ class ServingEnd(TrunkEnd):
         self._numbers: dict[int, int] = {}
         self._waiting: deque[TrunkFrame] = deque()
         self._full = False
-        #: Whether it is among those with `more` to serve.
+        #: Whether it is among those `unserved`.
         self.queued = False
 
     def take(self, frames: Sequence[TrunkFrame]) -> None:
@@ -176,7 +176,7 @@ class ServingEnd(TrunkEnd):
     def _serve_more(self) -> None:
         if self._waiting:
             self.queued = True
-            self._local.connections.more.append(self)
+            self._local.connections.unserved.append(self)
 
     def _has_room(self, remote: int) -> bool:
         """Whether another node's shard may have one more session here, or its peer is let go."""

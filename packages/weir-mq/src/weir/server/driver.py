@@ -154,7 +154,7 @@ class Driver:
                 drained = True
         if self._ticker is not None:
             self._ticker.cancel()
-        self._connections.let_go("this node is stopping")
+        self._connections.end_sessions("this node is stopping")
         self._run()
         self._connections.hang_up("this node is stopping")  # a shard that broke lets nobody go
         self.trunks.close()

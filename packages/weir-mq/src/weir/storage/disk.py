@@ -13,7 +13,7 @@ from weir.codec.fields import Buffer
 
 #: Told again and again which part of a file is done, from 0 to 1; it may wait, so that others get
 #: at the disk meanwhile. Returns whether the rest is worth writing, too.
-Prefetch = Callable[[float], bool]
+Pacer = Callable[[float], bool]
 
 
 def at_once(done: float) -> bool:
@@ -42,7 +42,7 @@ class Disk(Readable, Protocol):
     ATC '20).
     """
 
-    def create(self, name: str, size: int, pace: Prefetch = at_once) -> None:
+    def create(self, name: str, size: int, pace: Pacer = at_once) -> None:
         """Make a file of `size` zeros, written and not merely allocated as far as `pace` wants it;
         file and folder synced.
 
@@ -50,7 +50,7 @@ class Disk(Readable, Protocol):
         step; it may be tried again.
         """
 
-    def zero(self, name: str, pace: Prefetch = at_once) -> None:
+    def zero(self, name: str, pace: Pacer = at_once) -> None:
         """Make an existing file all zeros where it lies; file and folder synced. Needs no room."""
 
     def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:

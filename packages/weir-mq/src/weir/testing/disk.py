@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 
 from weir.codec.fields import Buffer
-from weir.storage.disk import Prefetch, at_once
+from weir.storage.disk import Pacer, at_once
 
 
 class MemoryDisk:
@@ -42,13 +42,13 @@ class MemoryDisk:
         """Return the file's size in bytes."""
         return len(self._file(name))
 
-    def create(self, name: str, size: int, pace: Prefetch = at_once) -> None:
+    def create(self, name: str, size: int, pace: Pacer = at_once) -> None:
         """Make a file of `size` zeros."""
         if name in self._files:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         self._files[name] = bytearray(size)
 
-    def zero(self, name: str, pace: Prefetch = at_once) -> None:
+    def zero(self, name: str, pace: Pacer = at_once) -> None:
         """Make an existing file all zeros."""
         self.replace(name, bytes(self.size(name)))
 

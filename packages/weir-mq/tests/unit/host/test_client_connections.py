@@ -332,13 +332,13 @@ def test_a_device_that_is_silent_too_long_is_closed_and_a_client_is_not(scene: S
 
 def test_who_waits_to_be_let_in_is_not_read_from_and_loses_nothing() -> None:
     around = Around()
-    around.connections.wait()
+    around.connections.hold_clients()
     scene = Scene(around)
     assert scene.transport.reading, "it may be another node"
     scene.peer.receive(PING + PING)
     assert not scene.transport.reading
     assert around.queue.events == []
-    around.connections.begin()
+    around.connections.admit_clients()
     around.connections.check_connections()
     assert around.queue.events[0] == ev.Opened(1)
     assert around.frames == [device.DevicePing(1), device.DevicePing(1)]
@@ -347,10 +347,10 @@ def test_who_waits_to_be_let_in_is_not_read_from_and_loses_nothing() -> None:
 
 def test_who_hung_up_while_it_waited_is_cut_and_never_let_in() -> None:
     around = Around()
-    around.connections.wait()
+    around.connections.hold_clients()
     scene = Scene(around)
     around.network.gone.add(scene.transport)
-    around.connections.begin()
+    around.connections.admit_clients()
     around.connections.check_connections()
     assert scene.transport.end == "cut"
     assert around.queue.events == []
@@ -389,18 +389,18 @@ def fetch(correlation: int) -> bytes:
 
 def test_frames_that_ask_for_messages_come_one_at_a_time_and_none_to_a_full_peer() -> None:
     scene = Scene()
-    around, more = scene.around, scene.around.connections.more
+    around, more = scene.around, scene.around.connections.unserved
     scene.greet()
     around.queue.events.clear()
     scene.peer.receive(fetch(2) + fetch(3) + b"".join(encode_request(m.Hello("x"), 4)))
     assert [frame.correlation for frame in around.frames] == [2]
     scene.peer.receive(fetch(5))
     assert [frame.correlation for frame in around.frames] == [2], "it is behind the others"
-    around.connections.go_on()
+    around.connections.serve_next()
     assert [frame.correlation for frame in around.frames] == [2, 3]
     scene.peer.pause_writing()
     assert not scene.transport.reading
-    around.connections.go_on()
+    around.connections.serve_next()
     assert [frame.correlation for frame in around.frames] == [2, 3], "it takes no replies"
     assert not more
     scene.peer.resume_writing()
@@ -470,16 +470,16 @@ def test_many_small_frames_wait_in_line_and_are_served_by_parts_in_order() -> No
     scene.peer.receive(pings)
     assert len(around.frames) == 1 + PART_FRAMES
     assert not scene.transport.reading
-    assert list(connections.line) == [scene.peer]
+    assert list(connections.backlog) == [scene.peer]
     scene.peer.receive(b"".join(encode_request(m.Ping(), 2_002)))
     scene.peer.pause_writing()
-    connections.serve_line()
+    connections.serve_backlog()
     assert len(around.frames) == 1 + PART_FRAMES, "it takes no replies"
-    assert not connections.line
+    assert not connections.backlog
     scene.peer.resume_writing()
     parts = 0
-    while connections.line:
-        connections.serve_line()
+    while connections.backlog:
+        connections.serve_backlog()
         parts += 1
     assert 25 < parts < 32
     assert [frame.correlation for frame in around.frames] == [*range(1, 2_003)]
@@ -493,8 +493,8 @@ def test_a_turn_of_those_in_line_takes_a_bounded_number_of_frames() -> None:
     for scene in scenes:
         scene.greet()
         scene.peer.receive(pings)
-    assert len(around.connections.line) == 20
+    assert len(around.connections.backlog) == 20
     before = around.connections.frames
-    around.connections.serve_line()
+    around.connections.serve_backlog()
     assert around.connections.frames == before + 1_024
-    assert list(around.connections.line)[:4] == [scene.peer for scene in scenes[16:]]
+    assert list(around.connections.backlog)[:4] == [scene.peer for scene in scenes[16:]]

@@ -306,7 +306,7 @@ class PartitionLeader:
         """Let waits end that are over."""
         self.grants.serve_all()
         self.stable_positions.expire()
-        self.participant.tick()
+        self.participant.check_deadlines()
         self.cursor_leases.serve_all()
         self.cluster_operations.propose_pauses()
 

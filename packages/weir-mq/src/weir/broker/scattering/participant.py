@@ -55,7 +55,7 @@ _LOOK_EVERY_MS = 100
 _AGAIN_MS_MAX = 8_000
 #: Where what was waited for came too late, the next one has up to so many times as long: else slow
 #: disks would let nothing ever come to be.
-_PATIENCE_MAX = 16
+_BACKOFF_MAX = 16
 
 _Key = tuple[Attempt, bool]
 
@@ -97,14 +97,14 @@ class ParticipantReports:
 class RecoverySchedule:
     """Says now and then which attempts are unfinished for too long, each later every time."""
 
-    __slots__ = ("_again", "_far", "_known", "_look_at_ms", "_patience", "_time")
+    __slots__ = ("_again", "_backoff", "_far", "_known", "_look_at_ms", "_time")
 
     def __init__(self, known: Scatterings, time: Time) -> None:
         """Begin to lead."""
         self._known = known
         self._time = time
         self._look_at_ms = 0
-        self._patience = 1
+        self._backoff = 1
         #: By attempt, when to try again, and how long to wait the time after that.
         self._again: dict[Attempt, tuple[int, int]] = {}
         #: By attempt whose stamp lies, or lay, too far ahead, when it was found.
@@ -123,7 +123,7 @@ class RecoverySchedule:
             if age_ms < -MAX_AHEAD_MS or attempt in self._far:
                 far[attempt] = self._far.get(attempt, now_ms)
                 age_ms = now_ms - far[attempt]
-            if age_ms >= (UNDECIDED_MS * self._patience if is_undecided else UNCLOSED_MS):
+            if age_ms >= (UNDECIDED_MS * self._backoff if is_undecided else UNCLOSED_MS):
                 overdue[attempt] = parts, not is_undecided
         self._far = far
         self._again = {one: again for one, again in self._again.items() if one in overdue}
@@ -138,8 +138,8 @@ class RecoverySchedule:
     def decided(self, attempt: Attempt, committed: bool) -> None:
         """It is known what became of an attempt, perhaps because it was found out from here."""
         if attempt in self._again:
-            patience = self._patience // 2 if committed else 2 * self._patience
-            self._patience = min(max(patience, 1), _PATIENCE_MAX)
+            backoff = self._backoff // 2 if committed else 2 * self._backoff
+            self._backoff = min(max(backoff, 1), _BACKOFF_MAX)
 
 
 class Participant:
@@ -425,7 +425,7 @@ class Participant:
 
     # -- time and ends -----------------------------------------------------------------------
 
-    def tick(self) -> None:
+    def check_deadlines(self) -> None:
         """Forget what is closed; say what is undecided for too long."""
         if self._closing or self._rows:
             self.cut()

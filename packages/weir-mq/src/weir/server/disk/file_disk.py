@@ -12,7 +12,7 @@ from pathlib import Path
 
 from weir.codec.fields import Buffer, total
 from weir.errors import DiskFailed, WeirError
-from weir.storage.disk import Prefetch, at_once
+from weir.storage.disk import Pacer, at_once
 
 #: The system takes no more buffers in one call (IOV_MAX).
 _BUFFERS_MAX = 1024
@@ -65,7 +65,7 @@ class FileDisk:
         """Return the file's size in bytes."""
         return os.fstat(self._handle(name)).st_size
 
-    def create(self, name: str, size: int, pace: Prefetch = at_once) -> None:
+    def create(self, name: str, size: int, pace: Pacer = at_once) -> None:
         """Write a file of zeros; on an error remove it again."""
         path = self._path(name)
         self._check_room(size)
@@ -85,7 +85,7 @@ class FileDisk:
             os.close(handle)
         self._sync_folder()
 
-    def zero(self, name: str, pace: Prefetch = at_once) -> None:
+    def zero(self, name: str, pace: Pacer = at_once) -> None:
         """Write zeros over the whole file. Raises `DiskFailed`."""
         size = self.size(name)
         for at, step in _steps(size, pace):
@@ -209,7 +209,7 @@ def _write(handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
                 chunk = _behind(chunk, written)
 
 
-def _steps(size: int, pace: Prefetch) -> Iterator[tuple[int, int]]:
+def _steps(size: int, pace: Pacer) -> Iterator[tuple[int, int]]:
     """Yield where to write how much before the next sync: all, unless others are to get a turn."""
     step = size if pace is at_once else _STEP
     for at in range(0, size, step or 1):

@@ -95,7 +95,7 @@ async def supervise(
 
 
 class Member:
-    """One shard's process, and the tether to it."""
+    """One shard's process, and the control channel to it."""
 
     def __init__(self, shard: int, told: Callable[[Member, FromShard], None]) -> None:
         """Be nothing yet; `start` starts the process. `told` is given what it says."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from weir.storage.disk import Disk, Prefetch, at_once
+from weir.storage.disk import Disk, Pacer, at_once
 from weir.storage.format.segment import segment_name
 
 #: Of files that were segments; the rest goes back to the disk.
@@ -29,7 +29,7 @@ class Spare:
     name: str
     size: int
 
-    def run(self, disk: Disk, pace: Prefetch = at_once) -> None:
+    def run(self, disk: Disk, pace: Pacer = at_once) -> None:
         """Make the file, or zero it if it is there; after an `OSError` (a full disk) it may be run
         again.
         """

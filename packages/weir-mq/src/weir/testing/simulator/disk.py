@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from weir.codec.fields import Buffer
 from weir.errors import DiskFailed
-from weir.storage.disk import Prefetch, at_once
+from weir.storage.disk import Pacer, at_once
 
 SECTOR = 512
 _ASIDE = ".new"
@@ -118,7 +118,7 @@ class SimDisk:
         self._step("size")
         return len(self._file(name).visible)
 
-    def create(self, name: str, size: int, pace: Prefetch = at_once) -> None:
+    def create(self, name: str, size: int, pace: Pacer = at_once) -> None:
         """Make a file of zeros in four steps, between any of which the power may fail."""
         self._step("create")
         if self.full:
@@ -136,7 +136,7 @@ class SimDisk:
             raise
         self._sync_folder()
 
-    def zero(self, name: str, pace: Prefetch = at_once) -> None:
+    def zero(self, name: str, pace: Pacer = at_once) -> None:
         """Zero a file where it lies, in three steps."""
         self.write(name, 0, [bytes(self.size(name))])
         self.sync(name)

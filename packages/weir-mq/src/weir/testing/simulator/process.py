@@ -480,7 +480,7 @@ class Process:
     def _let_go(self) -> None:
         """End all connections, as a server does that has drained."""
         if self._connections is not None and not self.asleep(self._let_go):
-            self._connections.let_go(_STOPPING)
+            self._connections.end_sessions(_STOPPING)
             self._run()
             self._connections.hang_up(_STOPPING)
 

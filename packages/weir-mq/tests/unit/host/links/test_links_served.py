@@ -60,7 +60,7 @@ class World:
         sessions = count(1)
         queue: Any = SimpleNamespace(put=self.heard.append, held=False, receive=lambda *_: None)
         connections: Any = SimpleNamespace(
-            time=lambda: 0.0, reservations=SimpleNamespace(limit=1 << 20), more=[],
+            time=lambda: 0.0, reservations=SimpleNamespace(limit=1 << 20), unserved=[],
             new_session=lambda: next(sessions), receive=lambda *_: None,
         )  # fmt: skip
         log: Any = SimpleNamespace(

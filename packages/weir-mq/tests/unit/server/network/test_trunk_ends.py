@@ -38,7 +38,7 @@ class Noting:
         self.turns: list[list[str]] = [[]]
         self.sessions = count(1_000)
         self.queue = self.budget = self.connections = self.log = self
-        self.more: deque[Any] = deque()
+        self.unserved: deque[Any] = deque()
         self.loop = asyncio.get_running_loop()
         self.soon = self.loop.call_soon
         self.remote_peers: dict[int, RemotePeer] = {}
@@ -55,9 +55,9 @@ class Noting:
         while True:
             if self.turns[-1]:
                 self.turns.append([])
-            if not self.more:
+            if not self.unserved:
                 break
-            one = self.more.popleft()
+            one = self.unserved.popleft()
             one.queued = False
             one.serve()
 
