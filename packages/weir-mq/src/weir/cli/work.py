@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from weir.app.app import App
-    from weir.app.supervision.process_pool import Start
-    from weir.app.supervision.supervisor import Event, Plan, Supervisor
+    from weir.app.supervision.supervisor import Event, Plan, Start, Supervisor
     from weir.server.observability.http_pages import Answer
 
 
@@ -233,8 +232,15 @@ def _telling(plan: Plan, as_json: bool) -> Callable[[Event], None]:
 
 
 def _words(event: Event, url: str) -> str:
-    from weir.app.supervision.process_pool import Ended, Killed, Refused, Started
-    from weir.app.supervision.supervisor import Figures, Scaled, Seen
+    from weir.app.supervision.supervisor import (
+        Ended,
+        Figures,
+        Killed,
+        Refused,
+        Scaled,
+        Seen,
+        Started,
+    )
 
     if isinstance(event, Figures):
         return f"figures at {event.url}"

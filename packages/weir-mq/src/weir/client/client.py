@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from weir.client.admin.administration import (
     Administration,
+    Cluster,
     Device,
     Held,
     Part,
@@ -18,7 +19,6 @@ from weir.client.admin.administration import (
     devices_of,
     forget_hub,
 )
-from weir.client.admin.clusters import Cluster
 from weir.client.admin.nodes import Nodes
 from weir.client.arguments.choices import (
     AckLevel,

@@ -12,8 +12,18 @@ import pytest
 
 import weir
 from weir.app.core.scaling import Look
-from weir.app.supervision.process_pool import Ended, Killed, Refused, Started
-from weir.app.supervision.supervisor import Blind, Figures, Plan, Scaled, Seen, Supervisor
+from weir.app.supervision.supervisor import (
+    Blind,
+    Ended,
+    Figures,
+    Killed,
+    Plan,
+    Refused,
+    Scaled,
+    Seen,
+    Started,
+    Supervisor,
+)
 from weir.app.supervision.worker import starting
 from weir.cli.main import main
 from weir.cli.work import _telling, _while_heard, metrics_text

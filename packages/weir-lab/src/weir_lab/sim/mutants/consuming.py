@@ -141,7 +141,7 @@ def an_ack_in_a_lost_turn_is_believed(patch: Patch) -> None:
 def a_cursor_ahead_of_what_is_done(patch: Patch) -> None:
     """A turn's cursor does not pass what is worked on."""
     patch.source(
-        "weir.client.core.cursor",
+        "weir.client.core.grants",
         "min((first for first, _ in runs), default=self._behind[partition])",
         "self._behind[partition]",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weir_lab.sim.mutants.planting import Patch, bug
 
 _CONSUME = "weir.commands.consume"
-_POOL = "weir.app.supervision.process_pool"
+_POOL = "weir.app.supervision.supervisor"
 _CUTS = "weir.spark.cuts"
 _FETCHING = "weir.spark.fetcher"
 _REDRIVE = "weir.app.dead_letters"

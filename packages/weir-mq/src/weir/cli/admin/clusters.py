@@ -11,7 +11,7 @@ from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
     from weir.app.dead_letters import Redriven
-    from weir.client.admin.clusters import Cluster
+    from weir.client.admin.administration import Cluster
     from weir.client.arguments.positions import Start
     from weir.client.client import Client
 

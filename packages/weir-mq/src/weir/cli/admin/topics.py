@@ -18,8 +18,7 @@ from weir.cli.retention import (
 )
 
 if TYPE_CHECKING:
-    from weir.client.admin.administration import Held, Part
-    from weir.client.admin.clusters import Cluster
+    from weir.client.admin.administration import Cluster, Held, Part
     from weir.client.client import Client
     from weir.protocol.client.messages import TopicInfo
 

@@ -18,10 +18,9 @@ from weir.client.connection.metadata import Places
 from weir.client.consumer.acknowledgements import Acking, AckResult, expired_result, result_of
 from weir.client.consumer.delivery import ConsumerOptions, Holding
 from weir.client.consumer.pulls import PendingPulls
-from weir.client.core.cursor import Ending, Vector
 from weir.client.core.delivered_batches import Delivered
 from weir.client.core.durations import seconds
-from weir.client.core.grants import Grant, Run, sorted_out
+from weir.client.core.grants import Ending, Grant, Run, Vector, sorted_out
 from weir.client.reader.fetcher import LONG_POLL, Feed
 from weir.client.reader.reader import Reader, ReaderOptions
 from weir.errors import OffsetOutOfRange, StaleGrant

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from weir.app.supervision.process_pool import (
+from weir.app.supervision.supervisor import (
     Ended,
     Killed,
     PoolEvent,

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from weir import sync, testing
-from weir.client.admin.administration import change_of
-from weir.client.admin.clusters import Cluster, Share
+from weir.client.admin.administration import Cluster, Share, change_of
 from weir.errors import (
     BadRequest,
     ClusterInUse,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.client.core.cursor import Ending, Vector
+from weir.client.core.grants import Ending, Vector
 
 
 def test_whoever_works_has_time_until_some_fail() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from weir.client.core.batcher import Gathered
-from weir.client.producer.partitioner import Partitioner, taken_apart
 from weir.client.producer.receipts import BatchReceipt, PendingMessage, Unconfirmed
+from weir.client.producer.sender import Partitioner, taken_apart
 from weir.errors import PartitionEnded, UnknownTopic
 from weir.model.batch import Batch
 from weir.model.topic import partition_for

@@ -14,8 +14,7 @@ from zlib import crc32
 from weir.app.app import App
 from weir.app.dead_letters import redrive
 from weir.app.signals import stopped_by_signals
-from weir.app.supervision.process_pool import Child
-from weir.app.supervision.supervisor import Event, Plan, Supervisor
+from weir.app.supervision.supervisor import Child, Event, Plan, Supervisor
 from weir.client.client import Client, connect
 from weir.client.core.durations import Backoff
 from weir.errors import Disconnected, Reject, TopicExists, UnknownTopic, WeirError
