@@ -29,16 +29,13 @@ from weir.broker.records.control import (
     PartitionSealed,
     ScatteringsBarred,
     ScatteringsDecided,
-    ScatterRecord,
     StampsRaised,
 )
 from weir.broker.replica.group import Group
-from weir.broker.state.scatterings import Outcome, PreparedAcks, give_again
+from weir.broker.scattering.records import apply_scattering
 from weir.broker.state.state import PartitionState
 from weir.errors import Halted
 from weir.model.clusters import AckOutcome
-from weir.model.scattering import Attempt
-from weir.model.stamp import milliseconds_of
 
 
 def apply_control(
@@ -163,7 +160,8 @@ def _apply_bound(
         case CursorTaken() | CursorMoved() | CursorSought():
             _apply_cursor(index, record, state, leading)
         case AcksPrepared() | ScatteringsDecided() | ScatteringsBarred() | AttemptBarred():
-            apply_scattering(index, record, state, leading)
+            participant = leading.participant if leading is not None else None
+            apply_scattering(index, record, state, participant)
         case _:
             raise Halted(f"a {type(record).__name__} does not belong into a partition")
 
@@ -174,76 +172,3 @@ def _apply_end(record: PartitionSealed | PartitionEnded, state: PartitionState) 
             state.seal(stamp)
         case PartitionEnded(partition, stamp, offset):
             state.end(partition, stamp, offset)
-
-
-def apply_scattering(
-    index: int, record: ScatterRecord, state: PartitionState, leading: PartitionLeader | None
-) -> None:
-    """Apply a record of the entry at Raft index `index`, then tell who waits for it where this node
-    is `leading`.
-    """
-    match record:
-        case AcksPrepared():
-            is_whole = state.prepare_acks(record, index)
-            if leading is not None:
-                leading.participant.acks_prepared(index, is_whole)
-        case ScatteringsBarred(stamp):
-            state.bar(stamp)
-            if leading is not None:
-                leading.participant.barred(index)
-        case AttemptBarred(producer, epoch, number, stamp):
-            state.bar_alone(Attempt(producer, epoch, number, stamp))
-            if leading is not None:
-                leading.participant.barred(index)
-        case ScatteringsDecided():
-            _decide(record, state, leading)
-
-
-def _decide(
-    record: ScatteringsDecided, state: PartitionState, leading: PartitionLeader | None
-) -> None:
-    for producer, epoch, number, stamp, is_acks, outcome in record.rows:
-        attempt = Attempt(producer, epoch, number, stamp)
-        if outcome == Outcome.CLOSED:
-            state.scatterings.committed.pop((attempt, is_acks), None)
-            continue
-        committed = outcome == Outcome.COMMITTED
-        if not is_acks:
-            if state.decide_batch(attempt, committed) and leading is not None:
-                leading.appender.decided(producer)
-        elif (prepared := state.scatterings.decide_acks(attempt, committed)) is not None:
-            if committed:
-                _ack(prepared, state, leading)
-            else:
-                state.bar(stamp)
-                _give_again(attempt, prepared, state, leading)
-        if leading is not None:
-            leading.participant.decided(attempt, is_acks, committed)
-
-
-def _ack(prepared: PreparedAcks, state: PartitionState, leading: PartitionLeader | None) -> None:
-    for name in dict.fromkeys(one.cluster for one in prepared.taken):
-        cluster = state.clusters.get(name)
-        if cluster is None:
-            continue
-        ranges = [
-            (prepared.fence, one.first, one.behind) for one in prepared.taken if one.cluster == name
-        ]
-        if leading is not None:
-            leading.grants.pickers.acking(MessagesAcked(name, ranges))
-        for one in ranges:
-            cluster.ack(*one)
-        if leading is not None:
-            leading.grants.acked(name)
-
-
-def _give_again(
-    attempt: Attempt, prepared: PreparedAcks, state: PartitionState, leading: PartitionLeader | None
-) -> None:
-    """Whoever held these messages holds them again, until their lease is over."""
-    for one in prepared.taken:
-        cluster = state.clusters.get(one.cluster)
-        if cluster is None or not give_again(cluster, prepared.fence, one) or leading is None:
-            continue
-        left = milliseconds_of(one.deadline) - milliseconds_of(attempt.stamp)
-        leading.participant.given_again(one.cluster, one.fence, max(left, 0))

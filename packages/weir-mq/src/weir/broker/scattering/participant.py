@@ -13,6 +13,7 @@ from weir.broker.produce.appender import Appender
 from weir.broker.records.control import (
     AcksPrepared,
     AttemptBarred,
+    MessagesAcked,
     ScatteringsBarred,
     ScatteringsDecided,
 )
@@ -416,6 +417,18 @@ class Participant:
         key = attempt, is_acks
         for asker in self._deciding.pop(key, ()):
             self._reports.answer(asker, self._standing(key))
+
+    def batch_decided(self, producer: int) -> None:
+        """A batch counts, or is void: its producer goes on with what the state knows."""
+        self._appender.decided(producer)
+
+    def acks_committing(self, name: str, ranges: list[tuple[int, int, int]]) -> None:
+        """Messages of a cluster are about to be done, as (fence, first, next)."""
+        self._grants.pickers.acking(MessagesAcked(name, ranges))
+
+    def acks_committed(self, name: str) -> None:
+        """They are done."""
+        self._grants.acked(name)
 
     def given_again(self, name: str, fence: int, left_ms: int) -> None:
         """Messages are with their consumer again, for what was left of their lease."""

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import weir_raft as raft
-from weir.broker.groups import find_out
 from weir.broker.records.control import (
     AttemptBarred,
     ControlRecord,
@@ -15,6 +14,7 @@ from weir.broker.records.control import (
 )
 from weir.broker.records.entries import BatchRecord, Payload, entry_of, of_control
 from weir.broker.replica.group import Group
+from weir.broker.scattering.damaged_log import find_decisions
 from weir.broker.state.scatterings import Outcome
 from weir.broker.state.state import PartitionState
 from weir.model.scattering import Scattered
@@ -47,7 +47,7 @@ def found(*entries: Lies, state: PartitionState | None = None) -> tuple[list[Any
             return [entry_of(lo, 1, Payload(Kind.BATCHES, (), 0, (lies,)))]
         return [entry_of(lo, 1, of_control(lies))]
 
-    past = SimpleNamespace(
+    storage = SimpleNamespace(
         snapshot=lambda: None, base=(0, 0), last_index=lambda: len(entries), entries=load
     )
     reading = SimpleNamespace(entries=(SimpleNamespace(index=1),))
@@ -55,7 +55,7 @@ def found(*entries: Lies, state: PartitionState | None = None) -> tuple[list[Any
         disbelieve=lambda group, which: lost.extend(which), read=lambda *which: reading
     )
     log = SimpleNamespace(reader=reader)
-    find_out(cast(Group, SimpleNamespace(id=1, past=past, log=log)), state)
+    find_decisions(cast(Group, SimpleNamespace(id=1, storage=storage, log=log)), state)
     assert state.decided_offset == state.next_offset, "what is lost keeps back nothing behind it"
     return list(state.voids), lost
 
