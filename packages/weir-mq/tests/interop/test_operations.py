@@ -218,7 +218,7 @@ def test_a_shard_that_stands_still_is_replaced_and_the_node_goes_on(tmp_path: Pa
 def test_a_node_of_fewer_logs_than_shards_says_so(tmp_path: Path) -> None:
     NodeFolder(tmp_path / "d").found(1)
     with running_node(tmp_path / "d", **{**TINY, "logs": 0, "shards": 4}) as node:
-        assert "WARNING 4 shards were asked for, and there are 1: each needs" in node.said()
+        assert "WARNING 4 shards were requested, and 1 run: each needs" in node.said()
 
 
 @pytest.mark.parametrize("shards", ["1", "2"])

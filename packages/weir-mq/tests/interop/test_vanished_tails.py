@@ -117,7 +117,7 @@ def test_a_lone_node_refuses_a_log_that_ends_too_early(
     shutil.rmtree(elsewhere)  # a missing file says nothing, and is made again
     with start_node(data, tmp_path, **TINY, position_folder=str(elsewhere)) as node:
         assert asyncio.run(read(node.url)) == EXPECTED
-        assert "no durable position that counts: there is none" in node.said()
+        assert "no valid durable position: there is none" in node.said()
     assert (elsewhere / "log-0" / NAME).exists()
 
 

@@ -147,4 +147,4 @@ async def _quietly(hook: Hook, message: Message, error: BaseException | None) ->
     try:
         await call(hook, message, error)
     except Exception:
-        log.exception("a hook after a message raised; the message's outcome stays what it was")
+        log.exception("an after hook raised; the message's outcome is unchanged")

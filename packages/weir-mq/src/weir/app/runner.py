@@ -116,7 +116,7 @@ class Running:
         outcomes = await asyncio.gather(*stops, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, WeirError):
-                log.warning("acks may be lost, their messages come again: %s", outcome)
+                log.warning("acks may be lost, so their messages may come again: %s", outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome
         return sum(outcome for outcome in outcomes if isinstance(outcome, int))

@@ -31,7 +31,7 @@ class _Stops:
 
     def _first(self) -> None:
         if self._tells:
-            log.info("stopping: what runs may end; a second signal does not wait")
+            log.info("stopping: waiting for running handlers; a second signal does not wait")
         for one in self.events:
             one.set()
         self.release()

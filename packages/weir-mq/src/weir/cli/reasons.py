@@ -16,7 +16,7 @@ EXTRAS: Mapping[str, Sequence[str]] = {
 _OURS = frozenset({"weir", "weir_lab", "weir_raft"})
 
 _NOT_ALLOWED = "this user may not: be the user who owns it, or give another folder"
-_FULL = "no room is left there: free some, or give a folder on another disk"
+_FULL = "no space is left there: free space, or give a folder on another disk"
 _TOO_MANY = "more files are open than this user may have: raise the limit (ulimit -n)"
 _ADVICE = {
     errno.EACCES: _NOT_ALLOWED,

@@ -328,7 +328,7 @@ class ClientConnection(Generic[T]):
             if self.stream.is_device and now - self._heard > limits.idle_seconds:
                 self.hang_up(f"no frame for {limits.idle_seconds:g} s: ping to stay")
         elif now - self._began > limits.frame_seconds:
-            self._connections.log.warning("session %d: a frame took too long: cut", self.session)
+            self._connections.log.warning("session %d closed: a frame took too long", self.session)
             self.cut()
 
     def follow_decision(self, frame: Incoming) -> None:

@@ -172,7 +172,7 @@ class Supervision:
                 f"shard {shard} ended {ENDS_MAX} times within {ENDS_WITHIN_SECONDS:g} s, the last "
                 f"time by {how}: its earlier log lines say why"
             )
-        self._log.error("shard %d ended by %s: it is started again", shard, how, extra=member.about)
+        self._log.error("shard %d ended by %s: it is restarted", shard, how, extra=member.about)
         return self._pause * 2.0 ** (len(ends) - 1)
 
     # -- looks --------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[5]
         (errno.EACCES, "be the user who owns it"),
         (errno.EPERM, "be the user who owns it"),
         (errno.EROFS, "another disk"),
-        (errno.ENOSPC, "free some"),
-        (errno.EDQUOT, "free some"),
+        (errno.ENOSPC, "free space"),
+        (errno.EDQUOT, "free space"),
         (errno.EMFILE, "ulimit -n"),
     ],
 )
@@ -47,7 +47,7 @@ def test_a_full_disk_is_told_by_the_verb_that_met_it(
 
     monkeypatch.setattr(os, "fsync", full)
     assert main(["init", "--data", str(tmp_path / "node")]) == 1
-    assert "free some, or give a folder on another disk" in capsys.readouterr().err
+    assert "free space, or give a folder on another disk" in capsys.readouterr().err
 
 
 def test_a_verb_without_its_library_names_what_brings_it(

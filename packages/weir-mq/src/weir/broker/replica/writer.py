@@ -174,7 +174,8 @@ class Writer:
         """
         if self._full and self.log.room_bytes - pending < self.log.settings.segment_bytes:
             raise Overloaded(
-                "the disk is full: free space or add a disk; acks and reads go on", SPARE_RETRY_MS
+                "the disk is full: free space or add a disk; acks and reads continue",
+                SPARE_RETRY_MS,
             )
 
     @property

@@ -103,7 +103,9 @@ class Reception:
 
     def _keep(self, session: Session, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         if not session.keep(frames, self._budget):
-            self._outbox.put(Hangup(session.id, "too much was sent behind what waits for news"))
+            self._outbox.put(
+                Hangup(session.id, "too much was sent while a request waits for the registry")
+            )
 
     def go_on(self, number: int) -> None:
         """Serve what was parked: what is not known now is not there."""

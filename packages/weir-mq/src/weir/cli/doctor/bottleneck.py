@@ -156,7 +156,7 @@ def _disk(watch: Watch) -> Row:
         if which
         else "nothing was written"
     )
-    advice = "put the folder on a quicker disk, or logs on several" if busy >= BUSY else ""
+    advice = "put the folder on a faster disk, or the logs on several" if busy >= BUSY else ""
     return Row("disk", min(busy, 1.0), found, advice)
 
 
@@ -173,7 +173,12 @@ def _processor(watch: Watch) -> Row:
     if busy < BUSY:
         return Row("processor", busy, found)
     if shard.waits > shard.works:
-        return Row("processor", busy, found, "other programs take the processors: move them away")
+        return Row(
+            "processor",
+            busy,
+            found,
+            "other programs use the processors: move them to another machine",
+        )
     advice = "publish in larger batches, run more shards, or move leaders to other nodes"
     return Row("processor", busy, found, advice)
 
@@ -247,5 +252,5 @@ def _clients(watch: Watch) -> Row:
         f"{connections:,.0f} connections keep {waited / watch.seconds:.1f} batches under way, of "
         f"{waited / commits * 1_000:.2f} ms each"
     )
-    advice = "let clients send before they are answered (linger, window), in larger batches"
+    advice = "let clients keep more in flight (linger, window), in larger batches"
     return Row("clients", 0.0, found, advice)

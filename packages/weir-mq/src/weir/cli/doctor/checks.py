@@ -124,7 +124,7 @@ def sync(patient: Patient) -> Finding:
                 os.fdatasync(file.fileno())
                 took.append((time.perf_counter() - began) * 1_000)
     except OSError as error:
-        advice = what_to_do(error) or "look what is wrong with the disk (dmesg)"
+        advice = what_to_do(error) or "check the disk (dmesg)"
         return Finding("sync", "fail", f"{patient.place}: {error.strerror}", advice)
     median = statistics.median(took)
     shown = f"{median:.2f} ms, worst {max(took):.2f} ms, in {patient.place}"
@@ -145,13 +145,15 @@ def room(patient: Patient) -> Finding:
     least = patient.logs * (log.spares + 3) * log.segment_mib * MIB
     shown = f"{free / 2**30:,.1f} GiB free of {size / 2**30:,.1f} GiB"
     if free < least and not (patient.folder / "node.json").exists():
-        return Finding("room", "fail", shown, f"a new node takes {least // MIB:,} MiB to begin "
-                       "with: free some, or give --data a folder on another disk")  # fmt: skip
+        return Finding("room", "fail", shown, f"a new node takes {least // MIB:,} MiB at "
+                       "first: free space, or give --data a folder on another disk")  # fmt: skip
     if free < log.segment_mib * MIB:
-        return Finding("room", "fail", shown, "not even one more segment fits, and publishes are "
-                       "refused when those that are there are full: free some")  # fmt: skip
+        return Finding("room", "fail", shown, "no further segment fits, and publishes are "
+                       "refused once the present ones are full: free space")  # fmt: skip
     if free < size / 10:
-        return Finding("room", "warn", shown, "under a tenth is free: at 0 publishes are refused")
+        return Finding(
+            "room", "warn", shown, "less than a tenth is free: at 0 publishes are refused"
+        )
     return Finding("room", "ok", shown)
 
 
@@ -189,8 +191,8 @@ def backlog(patient: Patient) -> Finding:
     except OSError:
         return Finding("backlog", "ok", "not told by this system")
     if many < _BACKLOG_LEAST:
-        return Finding("backlog", "warn", f"somaxconn {many:,}", "many devices that connect at "
-                       "once will be turned away: sysctl net.core.somaxconn=4096")  # fmt: skip
+        return Finding("backlog", "warn", f"somaxconn {many:,}", "connections of many devices at "
+                       "once will be refused: sysctl net.core.somaxconn=4096")  # fmt: skip
     return Finding("backlog", "ok", f"somaxconn {many:,}")
 
 
@@ -287,7 +289,7 @@ def endpoint(patient: Patient) -> Finding:
             connected(f"weir://{host}:{port}", _asked)
     except WeirError as error:
         return Finding("endpoint", "fail", f"{url} (process {place.pid}) does not serve: {error}",
-                       "see what it tells on stderr; both must be of one release")  # fmt: skip
+                       "see its log on stderr; both must be of one release")  # fmt: skip
     shards = f", and so do its {len(own)} shards" if own else ""
     return Finding("endpoint", "ok", f"{url} answers in {took:.1f} ms{shards}")
 
@@ -324,9 +326,9 @@ def examine(patient: Patient, only: Collection[str] = ()) -> list[Finding]:
         try:
             findings.append(check(patient))
         except WeirError as error:
-            findings.append(Finding(name, "fail", str(error), "mend that, then look again"))
+            findings.append(Finding(name, "fail", str(error), "fix that, then check again"))
         except OSError as error:
             shown = f"{error.filename or patient.folder}: {error.strerror or error}"
-            advice = what_to_do(error) or "mend that, then look again"
+            advice = what_to_do(error) or "fix that, then check again"
             findings.append(Finding(name, "fail", shown, advice))
     return findings

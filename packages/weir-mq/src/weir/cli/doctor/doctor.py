@@ -70,7 +70,7 @@ def doctor(
             ("CHECK", "STATE", "FOUND", "WHAT TO DO"),
             [(one.check, one.state, one.found, one.advice) for one in findings],
         )
-        hint("Next: weir serve" if not failed else "Mend what failed, then: weir doctor")
+        hint("Next: weir serve" if not failed else "Fix what failed, then: weir doctor")
     if failed:
         raise typer.Exit(1)
 
@@ -91,7 +91,7 @@ def _watch(patient: Patient, seconds: float, metrics: str, as_json: bool) -> Non
         )
     if not metrics or metrics.endswith(":0"):
         raise typer.BadParameter(
-            "give --metrics HOST:PORT, as the node was started with: its figures are read there",
+            "give --metrics HOST:PORT, as the node was started with: its metrics are read there",
             param_hint="--metrics",
         )
     host = f"[{place.host}]" if ":" in place.host else place.host

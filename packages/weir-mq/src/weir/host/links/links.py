@@ -315,7 +315,7 @@ class Links:
     def _complain(self, node: int, reason: str) -> None:
         if (node, reason) not in self._complaints and len(self._complaints) < _COMPLAINTS_MAX:
             self._complaints.add((node, reason))
-            self.local.log.warning("node %d may not link here: %s", node, reason)
+            self.local.log.warning("a link from node %d was refused: %s", node, reason)
 
     def _judge(self, hello: LinkHello) -> tuple[Verdict, str] | None:
         """Return why there is no link; None if there is."""

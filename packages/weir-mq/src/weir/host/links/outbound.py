@@ -267,7 +267,7 @@ class OutboundLink:
         was_up, self._up = self._up, False
         log = self._links.local.log
         if was_up:
-            log.warning("%s is linked no more: %s", self._name(), why, extra=self._fields())
+            log.warning("%s is no longer linked: %s", self._name(), why, extra=self._fields())
             self._links.tell(ev.LinkClosed(self.place))
         elif why not in self._complaints and len(self._complaints) < _COMPLAINTS_MAX:
             self._complaints.add(why)

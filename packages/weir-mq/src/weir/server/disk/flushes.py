@@ -169,8 +169,8 @@ class Flusher:
             except OSError as error:
                 if reminder.is_due("room"):
                     log.error(
-                        "a flush waits for room: %s; free %s or more on that disk, and it goes "
-                        "on; it is tried again every %g s",
+                        "a flush waits for room: %s; free %s or more on that disk; "
+                        "it is retried every %g s",
                         error,
                         in_mib(flush.missing_bytes),
                         self._retry_seconds,

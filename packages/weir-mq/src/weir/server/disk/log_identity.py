@@ -57,7 +57,7 @@ def _begin_anew(folder: NodeFolder, founded: Founded, number: int, disk: FileDis
             "add it under another number, in an empty folder"
         )
     log.error(
-        "log %d of this node is gone: it begins anew, and takes what it held from the other nodes",
+        "log %d of this node is missing: it begins anew, and other nodes send its contents",
         number,
         extra={"fields": {"log": number}},
     )

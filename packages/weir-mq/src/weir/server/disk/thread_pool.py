@@ -171,7 +171,7 @@ def checkpoint_saved(effect: ef.SaveCheckpoint, future: Future[int]) -> ev.Check
 def chore_done(effect: ef.StartChore, future: Future[Scrubbed | None]) -> ev.ChoreDone:
     """Return what became of a chore; does not return if the disk failed."""
     if (error := _error(effect.log, future)) is not None:
-        log.warning("log %d: a chore was left undone: %s", effect.log, error)
+        log.warning("log %d: a background task failed: %s", effect.log, error)
     found = future.result() if error is None else None
     for bad in found.bad if found is not None else ():
         log.error("found by the scrub: %s", bad)

@@ -243,7 +243,7 @@ class DevicePoller:
                     log.error("connections wait: %s", error)
                     self._suspend(listener, _PAUSE_SECONDS)
                     return
-                log.warning("a connection could not be taken: %s", error)
+                log.warning("a connection could not be accepted: %s", error)
                 continue
             transport = PlainTransport(self, sock, self._protocol())
             self._members[sock.fileno()] = transport

@@ -71,8 +71,8 @@ class OperatorWarnings:
         astray_ms = self._shard.clock_astray_ms
         if self._reminder.is_due("clock", bool(astray_ms)):
             log.warning(
-                "the clock of this node is %.1f s %s those of the others: set it right "
-                "(as by NTP). Until then this node leads nothing and uses their time",
+                "the clock of this node is %.1f s %s those of the others: correct it "
+                "(for example by NTP). Until then this node leads nothing and uses the median",
                 abs(astray_ms) / 1_000,
                 "ahead of" if astray_ms > 0 else "behind",
                 extra={"fields": {"clock_astray_ms": astray_ms}},
@@ -80,7 +80,7 @@ class OperatorWarnings:
         needed = self._shard.needed_bytes
         if self._reminder.is_due("disk", bool(needed)):
             log.warning(
-                "the disk is full: publishes are refused, acks and reads go on. Free %s or "
+                "the disk is full: publishes are refused, acks and reads continue. Free %s or "
                 "more on it, or add a disk",
                 in_mib(needed),
                 extra={"fields": {"needed_bytes": needed}},
@@ -88,8 +88,8 @@ class OperatorWarnings:
         short = self._shard.short
         if self._reminder.is_due("disks of others", short is not None) and short is not None:
             log.warning(
-                "%s: publishes that need them are refused, acks and reads go on. Free %s or more "
-                "there, or add disks",
+                "%s: publishes that need them are refused, acks and reads continue. Free %s or "
+                "more there, or add disks",
                 short,
                 in_mib(short.needed_bytes),
                 extra={"fields": {"needed_bytes": short.needed_bytes, "nodes": short.nodes}},

@@ -253,7 +253,7 @@ def _open(disk: FileDisk, settings: Settings, file: DurablePosition) -> LogStart
     """Recover a log, and tell of what was found at it."""
     if not file.found.count and any(segment_number(name) is not None for name in disk.names()):
         log.warning(
-            "log %d has no durable position that counts: %s. That is right at the first start of a "
+            "log %d has no valid durable position: %s. That is right at the first start of a "
             "new release, after a restore, and with another log.position_folder; else look at that "
             "folder. A tail of the log that vanished before now is not noticed",
             settings.log,

@@ -32,8 +32,8 @@ def run(config: Config, started: Started | None = None) -> bool:
     shards = min(config.node.shards or os.cpu_count() or 1, founded.logs)
     if config.node.shards > shards:
         log.warning(
-            "%d shards were asked for, and there are %d: each needs one of the %d logs that the "
-            "node was founded with",
+            "%d shards were requested, and %d run: each needs one of the %d logs that the "
+            "node was created with",
             config.node.shards,
             shards,
             founded.logs,

@@ -54,7 +54,7 @@ def test_the_busiest_log_is_named() -> None:
     found = judge(replace(QUIET, shards=[shard(), shard(flushing=9.0, flushes=450)]))
     assert found.limit == "disk"
     assert "log 1 writes and syncs 90% of the time, 20.00 ms each" in found.because
-    assert "quicker disk" in found.rows[0].advice
+    assert "faster disk" in found.rows[0].advice
 
 
 def test_the_stages_of_the_busiest_loop_are_named() -> None:

@@ -109,11 +109,11 @@ def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checks.os, "fsync", refuse)
-    sick(checks.sync(patient(tmp_path)), "fail", "No space left on device", "free some")
+    sick(checks.sync(patient(tmp_path)), "fail", "No space left on device", "free space")
     full = os.statvfs_result((4096, 4096, 1_000, 0, 0, 0, 0, 0, 0, 255))
     monkeypatch.setattr(checks.os, "statvfs", lambda _: full)
     (tmp_path / "node.json").write_text("{}")
-    sick(checks.room(patient(tmp_path)), "fail", "0.0 GiB free", "free some")
+    sick(checks.room(patient(tmp_path)), "fail", "0.0 GiB free", "free space")
 
 
 def test_a_limit_of_open_files_that_a_node_raises_by_itself(
@@ -131,7 +131,7 @@ def test_a_check_that_cannot_be_made_is_a_finding(
     (tmp_path / "node.json").write_text("{")
     found = {finding.check: finding for finding in examine(patient(tmp_path))}
     assert list(found) == list(CHECKS)
-    sick(found["damage"], "fail", "node.json", "mend that")
+    sick(found["damage"], "fail", "node.json", "fix that")
 
     def refuse(_: Patient) -> Finding:
         raise PermissionError(errno.EACCES, "Permission denied", "/data/endpoint.json")

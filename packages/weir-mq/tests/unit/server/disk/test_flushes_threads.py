@@ -55,7 +55,7 @@ def test_a_roll_on_a_full_disk_waits_for_room_and_tells_once_a_minute(
         assert told.get(timeout=5) == (flush, None)
     flusher.stop()
     assert len(caplog.messages) == 3
-    assert all("free 1 MiB or more on that disk, and it goes on" in m for m in caplog.messages)
+    assert all("free 1 MiB or more on that disk; it is retried" in m for m in caplog.messages)
     log.flushed(flush)
     assert len(disk.names()) == 1
 

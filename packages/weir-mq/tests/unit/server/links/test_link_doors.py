@@ -151,7 +151,7 @@ def test_who_is_refused_every_second_is_told_of_once_until_it_is_let_in(
                 sock.close()
 
     run(body)
-    told = [r.getMessage() for r in caplog.records if "may not link here" in r.getMessage()]
+    told = [r.getMessage() for r in caplog.records if "a link from node" in r.getMessage()]
     assert len(told) == 2
     assert all("node 2" in line and "another system" in line for line in told)
 

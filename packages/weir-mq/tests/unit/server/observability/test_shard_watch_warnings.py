@@ -48,7 +48,9 @@ def test_a_wrong_clock_is_told_at_once_and_each_minute(
     assert after(5) == []
     shard.clock_astray_ms = 3_600_000
     (said,) = after(1)
-    assert said.startswith("the clock of this node is 3600.0 s ahead of those of the others: set")
+    assert said.startswith(
+        "the clock of this node is 3600.0 s ahead of those of the others: correct"
+    )
     assert after(58) == []
     assert len(after(120)) == 2
     shard.clock_astray_ms = 0
@@ -64,7 +66,9 @@ def test_a_full_disk_is_told_with_what_it_needs(
     shard = SimpleNamespace(clock_astray_ms=0, needed_bytes=64 << 20, short=None)
     after = told_by(shard, monkeypatch, caplog)
     (said,) = after(30)
-    assert said.startswith("the disk is full: publishes are refused, acks and reads go on. Free 64")
+    assert said.startswith(
+        "the disk is full: publishes are refused, acks and reads continue. Free 64"
+    )
     assert len(after(60)) == 1
     shard.needed_bytes = 0
     assert after(200) == []

@@ -244,7 +244,7 @@ def test_a_shard_that_is_between_two_processes_has_drained(
 
     class Stopping(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if "started again" in record.getMessage():
+            if "restarted" in record.getMessage():
                 stop.set()
 
     handler = Stopping()
