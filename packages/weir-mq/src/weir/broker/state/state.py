@@ -132,19 +132,9 @@ class PartitionState:
     def apply(self, batch: BatchRecord, index: int) -> None:
         """Take note of a committed batch of the entry at Raft index `index`."""
         (
-            producer,
-            epoch,
-            sequence,
-            messages,
-            hash_,
-            offset,
-            stamp,
-            behind,
-            devices,
-            large,
-            size,
+            producer, epoch, sequence, messages, hash_, offset, stamp, behind, devices, large, size,
             *_,
-        ) = batch
+        ) = batch  # fmt: skip
         if self.values.opened:
             self.values.at(producer, epoch, stamp)
         answer = offset
