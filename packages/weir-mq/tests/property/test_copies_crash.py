@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from weir.storage.compaction.compactor import Copies, _Copy
-from weir.storage.compaction.copy_piece import CopyPiece
+from weir.storage.compaction.compactor import Copies, CopyPiece, _Copy
 from weir.storage.disk import Disk
 from weir.storage.format.rows import Rows
 from weir.storage.scan.entry_merge import Joining
-from weir.storage.segments.scrub import Scrubbed
+from weir.storage.scrub import Scrubbed
 
 
 def test_a_copy_believed_before_it_is_synced_is_found(

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from weir.codec.fields import Buffer
 from weir.storage import log as log_module
-from weir.storage.entries.group_index import GroupIndex
 from weir.storage.format import snapshots
 from weir.storage.format.checkpoint import Kept
 from weir.storage.format.durable_position import DurablePosition
 from weir.storage.format.frame import Frame
+from weir.storage.group_index import GroupIndex
 from weir.storage.recovery import Recovered, recover
 from weir.storage.segment_lifecycle import SegmentLifecycle
 from weir.storage.settings import Settings

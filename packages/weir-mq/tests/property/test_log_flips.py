@@ -26,7 +26,7 @@ from weir.storage.format.index_file import index_name
 from weir.storage.format.record import HardState, Record
 from weir.storage.log import Log
 from weir.storage.recovery import Recovered, recover
-from weir.storage.segments.scrub import ScrubPiece
+from weir.storage.scrub import ScrubPiece
 from weir.storage.settings import Settings
 from weir.testing.simulator.disk import SimDisk
 

@@ -14,13 +14,13 @@ import pytest
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE as BATCH_HEADER
 from weir.model.header import stamped
-from weir.storage.entries.group_index import Filled
-from weir.storage.entries.repair import filled_by
 from weir.storage.format.checkpoint import save
 from weir.storage.format.frame import HEADER_SIZE, Kind
 from weir.storage.format.record import HardState, Record
+from weir.storage.group_index import Filled
 from weir.storage.log import Log
 from weir.storage.recovery import recover
+from weir.storage.scrub import filled_by
 from weir.storage.settings import Settings
 from weir.testing.simulator.disk import SimDisk
 

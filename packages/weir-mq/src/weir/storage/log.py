@@ -14,11 +14,9 @@ from collections.abc import Mapping, Sequence
 
 from weir.codec.fields import Buffer, padding
 from weir.errors import TooLarge
-from weir.storage.background_jobs import Chore
 from weir.storage.disk import Disk
-from weir.storage.entries.group_index import GroupIndex
-from weir.storage.entries.reads import Cache
 from weir.storage.errors import BadRecord
+from weir.storage.flush import Flush, Run
 from weir.storage.format.checkpoint import Body, Checkpoint
 from weir.storage.format.frame import HEADER_SIZE as FRAME_HEADER_SIZE
 from weir.storage.format.frame import Kind, mark_frame, pack
@@ -27,12 +25,13 @@ from weir.storage.format.record import HARD_STATE_SIZE, HardState, Record
 from weir.storage.format.rows import Rows, gone
 from weir.storage.format.segment import SMALL_FRAME, Segment, pack_header
 from weir.storage.format.snapshots import Base, records
+from weir.storage.group_index import GroupIndex
 from weir.storage.log_reader import LogReader
-from weir.storage.segment_lifecycle import SegmentLifecycle
-from weir.storage.segments.flush import Flush, Run
-from weir.storage.segments.segment_list import Segments
-from weir.storage.segments.spare_files import Spare, SpareFiles
+from weir.storage.reads import Cache
+from weir.storage.segment_lifecycle import Chore, SegmentLifecycle
+from weir.storage.segment_list import Segments
 from weir.storage.settings import Settings
+from weir.storage.spare_files import Spare, SpareFiles
 
 #: What each entry is compared with: looking them up in their class takes longer than that.
 _HARD_STATE, _BATCHES = Kind.HARD_STATE, Kind.BATCHES

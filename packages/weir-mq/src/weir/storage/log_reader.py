@@ -7,14 +7,13 @@ from itertools import chain
 
 from weir.codec.fields import Buffer
 from weir.storage.disk import Disk
-from weir.storage.entries.group_index import Filled, GroupIndex, Stored
-from weir.storage.entries.reads import Cache, Reading, spans_of
-from weir.storage.entries.repair import MendPiece
 from weir.storage.format.frame import Kind
 from weir.storage.format.record import Raw
 from weir.storage.format.segment import Segment
-from weir.storage.segments.scrub import ScrubPiece
-from weir.storage.segments.segment_list import Segments
+from weir.storage.group_index import Filled, GroupIndex, Stored
+from weir.storage.reads import Cache, Reading, spans_of
+from weir.storage.scrub import MendPiece, ScrubPiece
+from weir.storage.segment_list import Segments
 
 
 class LogReader:

@@ -32,7 +32,6 @@ from itertools import islice
 
 from weir.errors import Damaged
 from weir.storage.disk import Disk, Readable
-from weir.storage.entries.group_index import GroupIndex
 from weir.storage.errors import BadIndexFile, ForeignSegment, LogDamaged
 from weir.storage.format.checkpoint import CHECKPOINT, COPY, Checkpoint, load, save
 from weir.storage.format.frame import HEADER_SIZE, BadFrame, place
@@ -40,14 +39,15 @@ from weir.storage.format.index_file import IndexFile, closed_use, index_name, is
 from weir.storage.format.record import HardState
 from weir.storage.format.segment import BLOCK, Segment, segment_number, unpack_header
 from weir.storage.format.snapshots import Installed
+from weir.storage.group_index import GroupIndex
 from weir.storage.log import Log
 from weir.storage.scan.class_scan import FoundCopies
 from weir.storage.scan.group_scan import GroupScan
 from weir.storage.scan.segment_scan import Scan
 from weir.storage.segment_lifecycle import SegmentLifecycle
-from weir.storage.segments.segment_list import Segments
-from weir.storage.segments.spare_files import SpareFiles
+from weir.storage.segment_list import Segments
 from weir.storage.settings import Settings
+from weir.storage.spare_files import SpareFiles
 
 _ZEROS = memoryview(bytes(1 << 20))
 

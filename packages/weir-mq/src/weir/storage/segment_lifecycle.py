@@ -9,22 +9,43 @@ checkpoint, which does not name the file any more; the page cache is never asked
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from weir.storage.background_jobs import Chore, Removal
-from weir.storage.compaction.compactor import Copies
+from weir.storage.compaction.compactor import Copies, CopyPiece
 from weir.storage.compaction.retention_classes import ClassSegment
-from weir.storage.entries.group_index import GroupIndex
+from weir.storage.disk import Disk
 from weir.storage.errors import LogDamaged
 from weir.storage.format.checkpoint import Body, Checkpoint, Kept
-from weir.storage.format.index_file import IndexFile
+from weir.storage.format.index_file import IndexFile, index_name
 from weir.storage.format.record import HardState
 from weir.storage.format.rows import GONE
 from weir.storage.format.segment import Segment
 from weir.storage.format.snapshots import Base
+from weir.storage.group_index import GroupIndex
 from weir.storage.scan.group_scan import GroupScan
-from weir.storage.segments.segment_list import Segments
-from weir.storage.segments.spare_files import SpareFiles
+from weir.storage.scrub import MendPiece, ScrubPiece
+from weir.storage.segment_list import Segments
 from weir.storage.settings import Settings
+from weir.storage.spare_files import SpareFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Segment files that are too many, to be removed with their index files."""
+
+    names: tuple[str, ...]
+
+    def run(self, disk: Disk) -> None:
+        """Remove what of them is there; blocks."""
+        there = set(disk.names())
+        for segment in self.names:
+            for name in (segment, index_name(segment)):
+                if name in there:
+                    disk.remove(name)
+
+
+#: Work on the disk that nobody waits for; one at a time, off the loop.
+Chore = IndexFile | Removal | ScrubPiece | CopyPiece | MendPiece
 
 
 class SegmentLifecycle:

@@ -9,7 +9,7 @@ import pytest
 
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
-from weir.storage.compaction.copy_piece import CopyPiece
+from weir.storage.compaction.compactor import CopyPiece
 from weir.storage.format.checkpoint import save
 from weir.storage.format.frame import Kind
 from weir.storage.format.record import Record

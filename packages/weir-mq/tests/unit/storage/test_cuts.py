@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.storage.entries.group_index import GroupIndex
 from weir.storage.format.frame import Kind
 from weir.storage.format.record import Record
+from weir.storage.group_index import GroupIndex
 from weir.storage.log import Log
 from weir.storage.recovery import recover
 from weir.storage.settings import Settings

@@ -15,7 +15,7 @@ from weir.storage.format.rows import GONE
 from weir.storage.format.snapshots import Base, Installed, records
 from weir.storage.log import Log
 from weir.storage.recovery import RecoveredGroup, recover
-from weir.storage.segments.scrub import ScrubPiece
+from weir.storage.scrub import ScrubPiece
 from weir.storage.settings import Settings
 from weir.testing.simulator.disk import SimDisk
 

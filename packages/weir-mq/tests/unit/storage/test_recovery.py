@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 
 from weir.errors import Damaged
-from weir.storage.entries.group_index import Stored
 from weir.storage.errors import ForeignSegment, LogDamaged, UnknownKind
 from weir.storage.format.checkpoint import save
 from weir.storage.format.frame import HEADER_SIZE, MAGIC, Kind, pack
 from weir.storage.format.record import Record
 from weir.storage.format.segment import BLOCK, SMALL_FRAME, Segment, pack_header
+from weir.storage.group_index import Stored
 from weir.storage.log import Log
 from weir.storage.recovery import Recovered, recover
 from weir.storage.settings import Settings

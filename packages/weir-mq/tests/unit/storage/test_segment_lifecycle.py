@@ -10,7 +10,6 @@ import pytest
 
 from weir.codec.checksums import crc32c
 from weir.errors import Damaged
-from weir.storage.background_jobs import Removal
 from weir.storage.errors import BadIndexFile, LogDamaged, UnknownKind
 from weir.storage.format.checkpoint import CHECKPOINT, COPY, Checkpoint, load, save, unpack
 from weir.storage.format.frame import Kind
@@ -19,6 +18,7 @@ from weir.storage.format.record import HardState, Record
 from weir.storage.format.rows import GONE
 from weir.storage.log import Log
 from weir.storage.recovery import recover
+from weir.storage.segment_lifecycle import Removal
 from weir.storage.settings import Settings
 from weir.testing.simulator.disk import SimDisk
 

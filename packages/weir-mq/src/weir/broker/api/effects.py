@@ -13,11 +13,11 @@ from typing import Protocol
 import msgspec
 
 from weir.codec.fields import Buffer
-from weir.storage.background_jobs import Chore
 from weir.storage.disk import Disk
+from weir.storage.flush import Flush
 from weir.storage.format.checkpoint import Checkpoint
-from weir.storage.segments.flush import Flush
-from weir.storage.segments.spare_files import Spare
+from weir.storage.segment_lifecycle import Chore
+from weir.storage.spare_files import Spare
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -140,7 +140,7 @@ class StartFlush(msgspec.Struct, frozen=True):
 
 
 class Work(Protocol):
-    """Work off the loop that yields payloads, such as `weir.storage.entries.reads.Reading`."""
+    """Work off the loop that yields payloads, such as `weir.storage.reads.Reading`."""
 
     @property
     def log(self) -> int:

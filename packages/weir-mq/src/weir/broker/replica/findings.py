@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weir.broker.replica.refusals import ReplicaHalt
 from weir.model.topic import Topic
-from weir.storage.entries.repair import MendPiece
+from weir.storage.scrub import MendPiece
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from weir.broker.records.entries import Payload, entry_of, read_back, stored_in,
 from weir.broker.records.snapshots import pack, unpack
 from weir.codec.fields import Buffer
 from weir.model.limits import KIB
-from weir.storage.entries.group_index import Stored
-from weir.storage.entries.reads import Reading
 from weir.storage.errors import LogDamaged
 from weir.storage.format.frame import Kind
 from weir.storage.format.record import HardState, Record
+from weir.storage.group_index import Stored
 from weir.storage.log import Log
+from weir.storage.reads import Reading
 from weir.storage.recovery import RecoveredGroup
 
 #: Raft refuses proposals beyond this; the shard's byte budget refuses publishes long before.

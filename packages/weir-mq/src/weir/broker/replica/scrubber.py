@@ -9,7 +9,7 @@ from weir.order.clock import Time
 from weir.storage.errors import LogDamaged
 from weir.storage.format.segment import Segment
 from weir.storage.log import Log
-from weir.storage.segments.scrub import Scrubbed, ScrubPiece
+from weir.storage.scrub import Scrubbed, ScrubPiece
 
 #: A start has better things to do.
 FIRST_MS = 60_000

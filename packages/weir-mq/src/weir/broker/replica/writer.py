@@ -25,11 +25,10 @@ from weir.broker.runtime.outbox import Outbox
 from weir.errors import Overloaded
 from weir.order.barrier import Bound
 from weir.order.clock import Time
-from weir.storage.background_jobs import Chore
-from weir.storage.compaction.copy_piece import CopyPiece
-from weir.storage.entries.repair import MendPiece
-from weir.storage.segments.flush import Flush
-from weir.storage.segments.scrub import ScrubPiece
+from weir.storage.compaction.compactor import CopyPiece
+from weir.storage.flush import Flush
+from weir.storage.scrub import MendPiece, ScrubPiece
+from weir.storage.segment_lifecycle import Chore
 
 #: A start verifies what came since the last checkpoint: about 30 microseconds for each frame.
 CHECKPOINT_FRAMES = 50_000

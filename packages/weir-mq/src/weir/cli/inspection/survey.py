@@ -23,13 +23,13 @@ from weir.model.ids import REGISTRY_GROUP, partition_of, topic_of
 from weir.server.disk.file_disk import FolderInUse
 from weir.server.disk.log_identity import LIFE, generation_of
 from weir.server.disk.node_folder import NodeFolder
-from weir.storage.entries.group_index import GroupIndex
 from weir.storage.errors import ForeignSegment, UnknownKind
 from weir.storage.format import checkpoint, durable_position
 from weir.storage.format.durable_position import Owner
 from weir.storage.format.frame import HEADER_SIZE, BadFrame, Frame, Kind, frame_size, verify
 from weir.storage.format.record import HardState
 from weir.storage.format.segment import BLOCK, Segment, segment_number, unpack_header
+from weir.storage.group_index import GroupIndex
 from weir.storage.recovery import find_files
 from weir.storage.scan.class_scan import FoundCopies
 from weir.storage.scan.segment_scan import Scan

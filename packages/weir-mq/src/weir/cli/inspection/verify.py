@@ -16,7 +16,7 @@ from weir.storage.format.index_file import index_name, read_index
 from weir.storage.format.segment import Segment
 from weir.storage.recovery import Files, find_files
 from weir.storage.scan.segment_scan import highest_mark
-from weir.storage.segments.scrub import ScrubPiece
+from weir.storage.scrub import ScrubPiece
 from weir.storage.settings import Settings
 
 _SPARE = "waits for its next use"

@@ -20,7 +20,7 @@ from weir.server.exit_codes import EXIT_DISK
 from weir.server.reminder import Reminder
 from weir.storage.disk import Disk
 from weir.storage.errors import LogDamaged
-from weir.storage.segments.scrub import Scrubbed
+from weir.storage.scrub import Scrubbed
 
 log = logging.getLogger(__name__)
 

@@ -13,19 +13,23 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
+from weir.codec.fields import Buffer, padding
 from weir.model.limits import MIB
-from weir.storage.compaction.copy_piece import CopyPiece
 from weir.storage.compaction.retention_classes import LONGEST, ClassSegment
-from weir.storage.entries.group_index import GroupIndex, Stored
-from weir.storage.format.frame import frame_size
+from weir.storage.disk import Disk
+from weir.storage.errors import LogDamaged
+from weir.storage.format.frame import frame_size, pack
 from weir.storage.format.index_file import IndexFile
-from weir.storage.format.segment import BLOCK, CLASS_SPACE, COPY_GENERATION, Segment
-from weir.storage.segments.scrub import Scrubbed
-from weir.storage.segments.segment_list import Segments
-from weir.storage.segments.spare_files import SpareFiles
+from weir.storage.format.segment import BLOCK, CLASS_SPACE, COPY_GENERATION, Segment, pack_header
+from weir.storage.group_index import GroupIndex, Stored
+from weir.storage.reads import spans_of
+from weir.storage.scrub import Scrubbed
+from weir.storage.segment_list import Segments
 from weir.storage.settings import Settings
+from weir.storage.spare_files import Spare, SpareFiles
 
 #: A segment of which more than one in so many bytes is alive stays as it is.
 LIVE_PART = 4
@@ -34,6 +38,56 @@ _YOUNG = 2
 #: What one piece copies at most, and more only where one entry is larger.
 _PIECE_BYTES = 4 * MIB
 _PIECE_ENTRIES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPiece:
+    """Entries of `source`, each with its group, to be written to `target` from byte `start` on.
+
+    Each keeps its log position. Nothing of them counts before a checkpoint names the copies.
+    """
+
+    log: int
+    system: int
+    source: Segment
+    target: Segment
+    start: int
+    entries: tuple[tuple[int, Stored], ...]
+    missing: Spare | None = None
+
+    def run(self, disk: Disk) -> Scrubbed:
+        """Read, verify, write and sync; blocks. Where something is `bad`, nothing was written."""
+        frames: list[Buffer] = []
+        if self.start == BLOCK:
+            frames.append(pack_header(self.target, self.log, self.system))
+        size = 0
+        try:
+            for group, run in groupby(self.entries, lambda entry: entry[0]):
+                for span in spans_of([(self.source, stored) for _, stored in run]):
+                    payloads = span.payloads(disk, self.log, group)
+                    for stored, payload in zip(span.entries, payloads, strict=True):
+                        frames += self._frame(group, stored, payload)
+                        size += stored.length
+        except LogDamaged as damaged:
+            return Scrubbed(size, (damaged,), None)
+        if self.missing and self.missing.name not in disk.names():
+            self.missing.run(disk)
+        disk.write(self.target.name, 0 if self.start == BLOCK else self.start, frames)
+        disk.sync(self.target.name)
+        return Scrubbed(size, (), None)
+
+    def _frame(self, group: int, stored: Stored, payload: bytes) -> tuple[Buffer, ...]:
+        header = pack(
+            self.target.generation,
+            stored.position,
+            stored.kind,
+            (payload,),
+            stored.length,
+            group=group,
+            term=stored.term,
+            index=stored.index,
+        )
+        return header, payload, padding(stored.length)
 
 
 class _Move(NamedTuple):

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weir.model.topic import FOREVER
-from weir.storage.entries.group_index import GroupIndex
 from weir.storage.format.index_file import IndexFile
 from weir.storage.format.rows import gone
 from weir.storage.format.segment import BLOCK, Segment
-from weir.storage.segments.spare_files import Spare
+from weir.storage.group_index import GroupIndex
+from weir.storage.spare_files import Spare
 
 _HOUR_MS = 3_600_000
 #: The longest retention of each class but the last, in milliseconds.

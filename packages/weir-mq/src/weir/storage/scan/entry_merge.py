@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import takewhile
 
-from weir.storage.entries.group_index import GroupIndex
 from weir.storage.errors import LogDamaged
 from weir.storage.format.checkpoint import UNKNOWN, Kept
 from weir.storage.format.frame import Frame, frame_size
 from weir.storage.format.rows import GONE, Rows
 from weir.storage.format.segment import Segment
+from weir.storage.group_index import GroupIndex
 from weir.storage.scan.class_scan import FoundCopies
 
 #: The least that one lost entry took.

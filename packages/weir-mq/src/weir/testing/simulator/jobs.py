@@ -10,11 +10,11 @@ from typing import Any, get_args
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.errors import DiskFailed
-from weir.storage.entries.reads import Reading
 from weir.storage.errors import LogDamaged
+from weir.storage.flush import Flush
 from weir.storage.format import checkpoint
-from weir.storage.segments.flush import Flush
-from weir.storage.segments.scrub import Scrubbed
+from weir.storage.reads import Reading
+from weir.storage.scrub import Scrubbed
 from weir.testing.simulator.disk import PowerCut, SimDisk
 from weir.testing.simulator.ports import RunningProcess
 from weir.testing.simulator.positions import Positions

@@ -10,7 +10,7 @@ import pytest
 from weir.broker.api import effects as ef
 from weir.broker.replica.scrubber import FIRST_MS, PIECE_EVERY_MS, ROUND_EVERY_MS
 from weir.protocol.client import messages as m
-from weir.storage.segments.scrub import ScrubPiece
+from weir.storage.scrub import ScrubPiece
 
 
 def scrubs(rig: Any) -> list[ScrubPiece]:

@@ -14,9 +14,9 @@ import pytest
 from weir.errors import DiskFailed
 from weir.server import reminder
 from weir.server.disk.flushes import Flusher
+from weir.storage.flush import Flush
 from weir.storage.log import Log
 from weir.storage.recovery import recover
-from weir.storage.segments.flush import Flush
 from weir.storage.settings import Settings
 from weir.testing.simulator.disk import SimDisk
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from weir.storage.entries.group_index import GroupIndex
 from weir.storage.errors import LogDamaged
 from weir.storage.format.checkpoint import Kept, save
 from weir.storage.format.frame import Frame, Kind
 from weir.storage.format.index_file import is_index
 from weir.storage.format.record import HardState, Record
 from weir.storage.format.segment import BLOCK
+from weir.storage.group_index import GroupIndex
 from weir.storage.log import Log
 from weir.storage.recovery import recover
 from weir.storage.scan.class_scan import FoundCopies

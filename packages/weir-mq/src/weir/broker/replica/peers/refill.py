@@ -32,11 +32,11 @@ from weir.errors import Refused
 from weir.model.limits import MIB
 from weir.order.clock import Time
 from weir.protocol.link import LinkFrame
-from weir.storage.entries.group_index import Filled, Stored
-from weir.storage.entries.reads import Reading
-from weir.storage.entries.repair import MendPiece, filled_by
 from weir.storage.format.frame import Kind
+from weir.storage.group_index import Filled, Stored
 from weir.storage.log import Log
+from weir.storage.reads import Reading
+from weir.storage.scrub import MendPiece, filled_by
 
 #: Of entries asked for at once: how many, and about how many bytes.
 _TOGETHER = 64

@@ -10,7 +10,7 @@ from weir.storage.errors import LogDamaged
 from weir.storage.format.record import Record
 from weir.storage.format.segment import BLOCK, Segment
 from weir.storage.log import Log
-from weir.storage.segments.scrub import ScrubPiece
+from weir.storage.scrub import ScrubPiece
 from weir.testing.simulator.disk import SimDisk
 
 Make = Callable[..., Record]

@@ -10,7 +10,7 @@ import msgspec
 
 from weir.codec.fields import Buffer
 from weir.storage.disk import Disk
-from weir.storage.segments.spare_files import Spare
+from weir.storage.spare_files import Spare
 
 
 class Run(msgspec.Struct, frozen=True):

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from weir.codec.fields import Buffer
 from weir.model.header import headers
 from weir.storage.disk import Disk
-from weir.storage.entries.group_index import Stored
 from weir.storage.errors import LogDamaged
 from weir.storage.format.frame import HEADER_SIZE, BadFrame, frame_size, verify
 from weir.storage.format.segment import Segment
+from weir.storage.group_index import Stored
 
 #: What keeping a payload takes besides its own bytes.
 ENTRY_BYTES = 256

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from weir.errors import Damaged
-from weir.storage.entries.group_index import GroupIndex
-from weir.storage.entries.reads import ENTRY_BYTES, Cache
 from weir.storage.format.frame import Kind
 from weir.storage.format.record import Record
+from weir.storage.group_index import GroupIndex
 from weir.storage.log import Log
+from weir.storage.reads import ENTRY_BYTES, Cache
 from weir.storage.recovery import recover
 from weir.storage.settings import Settings
 from weir.testing.simulator.disk import SimDisk

@@ -1,1 +1,0 @@
-"""The segment files of a log: their order, spare files, flushes and scrubs."""
