@@ -11,6 +11,9 @@ from weir.broker.api.settings import Identity, Layout, ShardSettings
 from weir.broker.barriers.barriers import TotalOrder
 from weir.broker.brokerset import BrokerSet
 from weir.broker.devices.requests import Devices
+from weir.broker.forwarding.forwarder import Forwarder
+from weir.broker.forwarding.registry_feed import Feed, HeldReplies
+from weir.broker.forwarding.registry_view import Current, Following
 from weir.broker.forwarding.routes import Routes
 from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.groups import Groups
@@ -34,7 +37,7 @@ from weir.broker.router.sessions import Reception
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.reads import Reads
-from weir.broker.runtime.session import Session
+from weir.broker.runtime.session import SHARD, Session
 from weir.broker.scattering.coordinator import Coordinator
 from weir.broker.scattering.participant import ParticipantReports
 from weir.broker.scattering.requests import ScatteringRequests
@@ -169,18 +172,24 @@ def _cluster(runtime: Runtime, replication: Replication, partitions: Partitions)
     topics, _, context, groups = partitions
     catalog, sessions, resumed = topics.catalog, dict[int, Session](), deque[int]()
     founded = len(identity.members)
-    routes = Routes(layout, identity.node, identity.shard, catalog, groups.leader_of, founded)
-    trunks = ShardTrunks(
-        routes, layout, identity.node, sessions, outbox, budget, time, topics.is_settled
-    )
+    routes = Routes(layout, identity.node, identity.shard, catalog, groups, founded)
+    principal = f"{SHARD}{identity.node}.{routes.shard}"
+    passing = Forwarder(routes, principal, sessions, outbox, budget)
+    replies = HeldReplies(outbox, time, layout.shards - 1, topics)
     clock = HybridClock(catalog.last_stamp, context.highest)
     registry = Registry(
-        catalog, trunks.feed, time, clock, routes.address, groups.open_topic, groups.close_topic,
-        identity, layout, settings.level,
-    )  # fmt: skip
-    trunks.join(registry, layout.registry_shard, context.device_producer.granted, resumed.append)
+        catalog, replies, time, clock, routes, groups, identity, layout, settings.level
+    )
+    feed, producer = Feed(registry, replies, outbox), context.device_producer
+    at = layout.registry_shard
+    copy: Current | Following
+    if at == identity.shard:
+        copy = Current(registry, passing, producer, resumed, outbox, time)
+    else:
+        copy = Following(at, registry, passing, producer, resumed, topics, time)
+    trunks = ShardTrunks(routes, passing, registry, replies, feed, copy)
     brokerset = BrokerSet(
-        identity, layout, settings.level, topics, registry, trunks.passing, outbox,
+        identity, layout, settings.level, topics, registry, passing, outbox,
         time, replication.disks.suits, replication.refill,
     )  # fmt: skip
     return Cluster(sessions, resumed, trunks, registry, brokerset)

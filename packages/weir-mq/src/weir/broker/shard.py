@@ -287,7 +287,8 @@ class Shard:
             self._partition_events.answer_fetches()
         if self._reads.queue:
             self._reads.start_waiting()
-        self._neighbours.advance()
+        if self._neighbours.copy.has_work or self._neighbours.replies.held:
+            self._neighbours.proceed()
         if self._outbox.kept:
             self._devices.receivers.take_replies()
         if self._groups.ending:
@@ -301,20 +302,22 @@ class Shard:
             self._act_on_findings()
         if self._multi.beats_wanted or self._multi.asking:
             self._peers.send_beats()
-        if self._holding or self.budget.used > self.budget.high:
-            self._hold_reads()
-        if self._stopping and self._set.handed_over:
-            self._admission.is_closed = True
-            self._stop()
+        if self._holding or self._stopping or self.budget.used > self.budget.high:
+            self._hold_or_stop()
         return self._outbox.take() if self._outbox.effects else []
 
-    def _hold_reads(self) -> None:
-        """Let the host stop reading from peers, or go on, by how much is in memory."""
+    def _hold_or_stop(self) -> None:
+        """Let the host stop reading from peers, or go on, by how much is in memory; and end, where
+        that is asked for.
+        """
         hold = self.budget.should_hold(self._holding)
         if hold != self._holding:
             self._holding = hold
             self._outbox.counts.holds += hold
             self._outbox.put(HoldReads(hold))
+        if self._stopping and self._set.handed_over:
+            self._admission.is_closed = True
+            self._stop()
 
     def _stop(self) -> None:
         """Finish what is under way, mark it durable, save a checkpoint; one step an event."""

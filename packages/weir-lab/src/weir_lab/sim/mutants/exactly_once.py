@@ -90,7 +90,11 @@ def an_earlier_term_is_taken_for_the_own(patch: Patch) -> None:
 def a_fence_waits_for_nobody_away(patch: Patch) -> None:
     """A new epoch is told before a shard that is away has heard of it (ADR 0009 §5)."""
     patch.setattr(registry_feed, "is_fence", lambda record: False)
-    patch.setattr(registry_feed.Feed, "_may_leave", lambda self, held: self._settled(held.record))
+    patch.setattr(
+        registry_feed.HeldReplies,
+        "_may_leave",
+        lambda self, held: self._topics.is_settled(held.record),
+    )
 
 
 @mutant(seed=4, breaks={"Fenced"})

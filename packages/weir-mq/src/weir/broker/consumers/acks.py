@@ -46,7 +46,7 @@ class Commands:
 
     def __init__(self, group: Group, outbox: Outbox) -> None:
         """Begin to lead; nobody waits for an answer yet."""
-        self._proposals: Proposals[Payload, Caller] = Proposals(group.propose)
+        self._proposals: Proposals[Payload, Caller] = Proposals(group)
         self._outbox = outbox
         self._draining = False
 

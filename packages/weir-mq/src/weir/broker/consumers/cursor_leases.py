@@ -69,8 +69,8 @@ class CursorLeases:
         self._queues: dict[str, Waits[TakeTurn]] = {}
         #: Clusters that the registry says are paused.
         self._paused: frozenset[str] = frozenset()
-        self._takes: Proposals[Payload, Wait[TakeTurn]] = Proposals(group.propose)
-        self._moves: Proposals[Payload, Caller] = Proposals(group.propose)
+        self._takes: Proposals[Payload, Wait[TakeTurn]] = Proposals(group)
+        self._moves: Proposals[Payload, Caller] = Proposals(group)
         #: Clusters of which a turn is being given.
         self._taking: set[str] = set()
         self._draining = False

@@ -79,7 +79,7 @@ class Grants:
         self._caps = Caps(state.clusters, self.leases, time)
         #: Only of clusters that somebody pulls for: a name costs nothing once it found nothing.
         self._queues: dict[str, PullQueue] = {}
-        self._promised: Proposals[Payload, tuple[Wait[Pull], Pick]] = Proposals(group.propose)
+        self._promised: Proposals[Payload, tuple[Wait[Pull], Pick]] = Proposals(group)
         #: Clusters with a change under way, and how many.
         self._changing: Counter[str] = Counter()
         #: Clusters that the registry says are paused.

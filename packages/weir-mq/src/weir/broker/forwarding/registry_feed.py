@@ -11,9 +11,8 @@ scattering is out of sight as yet: who asks for positions with a stamp waits for
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -54,7 +53,7 @@ def is_grant(record: ControlRecord) -> bool:
 
 
 @dataclass(slots=True)
-class _Follower:
+class Follower:
     """A shard that follows: its session here, and how far it has applied."""
 
     session: int
@@ -63,137 +62,54 @@ class _Follower:
     fed: bool = False
 
 
-class Feed:
-    """Drives the registry, feeds followers, and holds the registry's replies back for them."""
+class ShardTopics(Protocol):
+    """The topics of a shard, which follow what the registry decides."""
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        time: Time,
-        others: int,
-        settled: Callable[[ControlRecord | None], bool],
-    ) -> None:
-        """Expect so many `others` to follow; `registry` must be set before the first entry.
-
-        `settled` says whether this shard has done what a record means for it.
+    def is_settled(self, record: ControlRecord | None, /) -> bool:
+        """Return whether this shard has done what a record of the registry means for it; None
+        stands for all records that a snapshot covers.
         """
-        self.registry: Machine | None = None
-        self._settled = settled
+
+
+class HeldReplies:
+    """What the registry answers by: a reply waits until this shard and all that follow have done
+    what the entry means that it answers for.
+    """
+
+    def __init__(self, outbox: Outbox, time: Time, others: int, topics: ShardTopics) -> None:
+        """Expect so many `others` to follow; `topics` are those of this shard."""
         self._outbox = outbox
         self._time = time
         self._others = others
-        self._index = 0
-        self._applying: ControlRecord | None = None
-        #: Whether followers may have the snapshot.
-        self.is_open = False
+        self._topics = topics
+        #: The entry that is applied, or was last, and its record while it is.
+        self.index = 0
+        self.applying: ControlRecord | None = None
         #: By name of a shard.
-        self._followers: dict[str, _Follower] = {}
-        #: Replies that wait for the followers.
+        self.followers: dict[str, Follower] = {}
+        #: Replies that wait.
         self.held: list[_Held] = []
-
-    # -- what the registry answers -----------------------------------------------------------
 
     def reply(self, caller: Caller, reply: Reply) -> None:
         """Answer, once whoever follows knows what is being applied."""
-        record = self._applying
+        record = self.applying
         if record is None or is_grant(record):
             self._outbox.reply(caller, reply)
             return
         until = self._time.monotonic_ms() + TOLD_WITHIN_MS
-        self.held.append(_Held(self._index, record, until, caller, reply))
+        self.held.append(_Held(self.index, record, until, caller, reply))
 
     def refuse(self, caller: Caller, error: Refused) -> None:
         """Answer with a refusal."""
         self._outbox.refuse(caller, error)
 
-    # -- the machine -------------------------------------------------------------------------
-
-    def lead(self, leadership: raft.Leadership) -> None:
-        """See `Machine`."""
-        assert self.registry is not None
-        self.registry.lead(leadership)
-
     def lose(self, error: NotLeader) -> None:
-        """See `Machine`; what is held back is answered for by nobody here."""
-        assert self.registry is not None
+        """What is held back is answered for by nobody here."""
         held, self.held = self.held, []
         for one in held:
             self._outbox.refuse(one.caller, error)
-        self.registry.lose(error)
 
-    def decode(self, data: Any) -> object:
-        """See `Machine`."""
-        assert self.registry is not None
-        return self.registry.decode(data)
-
-    def restore(self, state: Any) -> None:
-        """See `Machine`."""
-        assert self.registry is not None
-        self.registry.restore(state)
-        for follower in self._followers.values():
-            if follower.fed:
-                self._send_snapshot(follower)
-
-    def apply(self, index: int, payload: Payload) -> None:
-        """Let the registry apply an entry, and tell the followers."""
-        assert self.registry is not None
-        self._index = index
-        self._applying = payload.control
-        self.registry.apply(index, payload)
-        self._applying = None
-        if payload.control is not None and self._followers:
-            body = _pack((index, b"".join(payload.buffers)))
-            for follower in self._followers.values():
-                if follower.fed:
-                    self._send(follower, body)
-        self.advance()
-
-    def changing(self) -> None:
-        """See `Machine`."""
-
-    def durable(self, index: int) -> None:
-        """See `Machine`: nobody waits for this node's own disk."""
-
-    def encode(self) -> object:
-        """See `Machine`."""
-        assert self.registry is not None
-        return self.registry.encode()
-
-    @property
-    def first_needed(self) -> int:
-        """See `Machine`."""
-        assert self.registry is not None
-        return self.registry.first_needed
-
-    # -- followers ---------------------------------------------------------------------------
-
-    def opened(self) -> None:
-        """Every inherited entry is applied: followers may have the snapshot from here on."""
-        if not self.is_open:
-            self.is_open = True
-            for follower in self._followers.values():
-                self._send_snapshot(follower)
-
-    def follow(self, session: int, name: str, index: int) -> None:
-        """A shard asks to follow, or, where it does, says how far it has applied."""
-        follower = self._followers.get(name)
-        if follower is not None and follower.session == session:
-            follower.known = max(follower.known, index)
-            self.advance()
-            return
-        # One that comes again has started anew: what it knew before counts for nothing.
-        follower = self._followers[name] = _Follower(session)
-        if self.is_open:
-            self._send_snapshot(follower)
-
-    def closed(self, session: int) -> None:
-        """A peer is gone, perhaps a follower."""
-        for name, follower in list(self._followers.items()):
-            if follower.session == session:
-                del self._followers[name]
-                self.advance()
-
-    def tick(self) -> None:
+    def refuse_late(self) -> None:
         """Refuse what waited too long for a shard that is away."""
         if not self.held:
             return
@@ -207,7 +123,7 @@ class Feed:
             )
             self._outbox.refuse(held.caller, error)
 
-    def advance(self) -> None:
+    def release(self) -> None:
         """Let the replies go whose time has come."""
         leaving = [held for held in self.held if self._may_leave(held)]
         self.held = [held for held in self.held if not self._may_leave(held)]
@@ -215,17 +131,107 @@ class Feed:
             self._outbox.reply(held.caller, held.reply)
 
     def _may_leave(self, held: _Held) -> bool:
-        if is_fence(held.record) and len(self._followers) < self._others:
+        if is_fence(held.record) and len(self.followers) < self._others:
             return False
-        return self._settled(held.record) and all(
-            follower.known >= held.entry for follower in self._followers.values()
+        return self._topics.is_settled(held.record) and all(
+            follower.known >= held.entry for follower in self.followers.values()
         )
 
-    def _send_snapshot(self, follower: _Follower) -> None:
-        follower.fed = True
-        self._send(follower, _pack((self._index, self.encode())))
 
-    def _send(self, follower: _Follower, body: bytes) -> None:
+class Feed:
+    """Drives the registry, and feeds the shards that follow it."""
+
+    def __init__(self, registry: Machine, replies: HeldReplies, outbox: Outbox) -> None:
+        """Nobody follows `registry` yet, which answers by `replies`."""
+        self._registry = registry
+        self._replies = replies
+        self._outbox = outbox
+        #: Whether followers may have the snapshot.
+        self.is_open = False
+
+    # -- the machine -------------------------------------------------------------------------
+
+    def lead(self, leadership: raft.Leadership) -> None:
+        """See `Machine`."""
+        self._registry.lead(leadership)
+
+    def lose(self, error: NotLeader) -> None:
+        """See `Machine`; what is held back is answered for by nobody here."""
+        self._replies.lose(error)
+        self._registry.lose(error)
+
+    def decode(self, data: Any) -> object:
+        """See `Machine`."""
+        return self._registry.decode(data)
+
+    def restore(self, state: Any) -> None:
+        """See `Machine`."""
+        self._registry.restore(state)
+        for follower in self._replies.followers.values():
+            if follower.fed:
+                self._send_snapshot(follower)
+
+    def apply(self, index: int, payload: Payload) -> None:
+        """Let the registry apply an entry, and tell the followers."""
+        replies = self._replies
+        replies.index, replies.applying = index, payload.control
+        self._registry.apply(index, payload)
+        replies.applying = None
+        if payload.control is not None and self._replies.followers:
+            body = _pack((index, b"".join(payload.buffers)))
+            for follower in self._replies.followers.values():
+                if follower.fed:
+                    self._send(follower, body)
+        self._replies.release()
+
+    def changing(self) -> None:
+        """See `Machine`."""
+
+    def durable(self, index: int) -> None:
+        """See `Machine`: nobody waits for this node's own disk."""
+
+    def encode(self) -> object:
+        """See `Machine`."""
+        return self._registry.encode()
+
+    @property
+    def first_needed(self) -> int:
+        """See `Machine`."""
+        return self._registry.first_needed
+
+    # -- followers ---------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        """Every inherited entry is applied: followers may have the snapshot from here on."""
+        if not self.is_open:
+            self.is_open = True
+            for follower in self._replies.followers.values():
+                self._send_snapshot(follower)
+
+    def follow(self, session: int, name: str, index: int) -> None:
+        """A shard asks to follow, or, where it does, says how far it has applied."""
+        follower = self._replies.followers.get(name)
+        if follower is not None and follower.session == session:
+            follower.known = max(follower.known, index)
+            self._replies.release()
+            return
+        # One that comes again has started anew: what it knew before counts for nothing.
+        follower = self._replies.followers[name] = Follower(session)
+        if self.is_open:
+            self._send_snapshot(follower)
+
+    def closed(self, session: int) -> None:
+        """A peer is gone, perhaps a follower."""
+        for name, follower in list(self._replies.followers.items()):
+            if follower.session == session:
+                del self._replies.followers[name]
+                self._replies.release()
+
+    def _send_snapshot(self, follower: Follower) -> None:
+        follower.fed = True
+        self._send(follower, _pack((self._replies.index, self.encode())))
+
+    def _send(self, follower: Follower, body: bytes) -> None:
         # No reply of the client dialect: it may be longer than those, and comes again and again.
         header = CLIENT_HEADER.pack(
             CLIENT_VERSION, int(Flags.RESPONSE), opcode_of(Follow), len(body), 0

@@ -13,16 +13,19 @@ leader cannot be asked, or does not answer, what is not in the copy is not known
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections import deque
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from weir.broker.forwarding.forwarder import Forwarder
+from weir.broker.forwarding.registry_feed import ShardTopics
 from weir.broker.forwarding.routes import Routes
 from weir.broker.metadata.registry import Registry
 from weir.broker.records.control import ControlRecord, ProducerOpened
 from weir.broker.records.entries import read_back
+from weir.broker.replica.refusals import no_registry
+from weir.broker.runtime.outbox import Caller, Outbox
 from weir.errors import Refused
 from weir.order.clock import Time
 from weir.protocol.client import messages as m
@@ -38,8 +41,9 @@ NEWS_WITHIN_MS = 5_000
 #: How long to wait before asking again for what was refused.
 _AGAIN_AFTER_MS = 1_000
 
-#: Told True once the replica is current, and False if that cannot be known now.
-Then = Callable[[bool], None]
+#: Who waits until the replica is current: a session that is parked, or a shard that asks how far
+#: the registry is.
+RoundWaiter = int | Caller
 _FOLLOW, _REACH = opcode_of(m.Follow), opcode_of(m.ReachRegistry)
 _unpack = msgspec.msgpack.Decoder().decode
 
@@ -47,14 +51,21 @@ _unpack = msgspec.msgpack.Decoder().decode
 class _Round:
     """One question how far the registry is: where it was asked, and what was answered."""
 
-    __slots__ = ("index", "number", "place", "thens", "until_ms")
+    __slots__ = ("index", "number", "place", "until_ms", "waiters")
 
-    def __init__(self, number: int, place: int, thens: list[Then], until_ms: int) -> None:
+    def __init__(self, number: int, place: int, waiters: list[RoundWaiter], until_ms: int) -> None:
         self.number = number
         self.place = place
-        self.thens = thens
+        self.waiters = waiters
         self.until_ms = until_ms
         self.index: int | None = None
+
+
+class ShardProducer(Protocol):
+    """The producer that a shard writes its devices' messages as."""
+
+    def granted(self, id: int, /) -> None:
+        """Write with this id from now on."""
 
 
 class _LedRound(NamedTuple):
@@ -73,27 +84,31 @@ class Current:
     it writes device messages with.
     """
 
-    __slots__ = ("_ask_at_ms", "_asked", "_granted", "_has_producer", "_in_sync", "_known",
-                 "_numbers", "_passing", "_registry", "_resume", "_round", "_routes", "_time",
-                 "_waiting")  # fmt: skip
+    __slots__ = ("_ask_at_ms", "_asked", "_has_producer", "_in_sync", "_known", "_numbers",
+                 "_outbox", "_passing", "_producer", "_registry", "_resumed", "_round", "_routes",
+                 "_time", "_waiting", "has_work")  # fmt: skip
 
     def __init__(
         self,
         registry: Registry,
         passing: Forwarder,
-        granted: Callable[[int], None],
-        resume: Callable[[int], None],
+        producer: ShardProducer,
+        resumed: deque[int],
+        outbox: Outbox,
         time: Time,
     ) -> None:
-        """Tell `granted` the producer id, and `resume` each session that need not wait any more."""
+        """Get `producer` its id; each session that need not wait any more goes to `resumed`."""
         self._registry = registry
         self._passing = passing
         self._routes: Routes = passing.routes
-        self._granted = granted
-        self._resume = resume
+        self._producer = producer
+        self._resumed = resumed
+        self._outbox = outbox
         self._time = time
+        #: Whether `proceed` may find something to do.
+        self.has_work = True
         self._known = self._in_sync = False
-        self._waiting: list[Then] = []
+        self._waiting: list[RoundWaiter] = []
         self._round: _Round | None = None
         self._numbers = 0
         self._has_producer = False
@@ -113,15 +128,15 @@ class Current:
         """Whether the last who asked was told that the replica is current; alone it always is."""
         return self._in_sync or (self._registry.ready and not self._routes.several)
 
-    def ask(self, then: Then) -> None:
-        """Tell `then` when the replica has all that anybody was told before now."""
-        self._waiting.append(then)
+    def ask(self, waiter: RoundWaiter) -> None:
+        """Tell `waiter` when the replica has all that anybody was told before now."""
+        self._waiting.append(waiter)
         if self._round is None:
             self._begin()
 
     def park(self, session: int) -> None:
         """Let a session wait until the replica is current, or it is clear that it cannot be."""
-        self.ask(lambda _: self._resume(session))
+        self.ask(session)
 
     def closed(self, place: int) -> None:
         """The trunk to a place broke: what it was asked has no answer any more."""
@@ -130,7 +145,7 @@ class Current:
         if self._asked == place:
             self._refused()
 
-    def advance(self) -> None:
+    def proceed(self) -> None:
         """Go on with what may be applied by now."""
         current = self._round
         if current is not None and current.index is not None:
@@ -141,6 +156,10 @@ class Current:
                 self._end(True)
         if not self._has_producer and self._asked < 0:
             self._ask_producer()
+        current = self._round
+        self.has_work = not self._has_producer or (
+            current is not None and current.index is not None
+        )
 
     def tick(self) -> None:
         """Let nobody wait for a leader that is gone; ask until the replica is known."""
@@ -158,11 +177,11 @@ class Current:
     # -- rounds ------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        thens, self._waiting = self._waiting, []
+        waiters, self._waiting = self._waiting, []
         place, group = self._routes.registry, self._registry.group
         self._numbers += 1
         until = self._time.monotonic_ms() + CURRENT_WITHIN_MS
-        self._round = begun = _Round(self._numbers, place, thens, until)
+        self._round = begun = _Round(self._numbers, place, waiters, until)
         if group is None:
             self._end(False)
         elif place != self._passing.shard:
@@ -190,10 +209,21 @@ class Current:
         assert ended is not None
         self._in_sync = current
         self._known = self._known or current
-        for then in ended.thens:
-            then(current)
+        for waiter in ended.waiters:
+            if isinstance(waiter, Caller):
+                self._tell(waiter, current)
+            else:
+                self._resumed.append(waiter)
         if self._waiting and self._round is None:
             self._begin()
+
+    def _tell(self, caller: Caller, current: bool) -> None:
+        """Tell a shard how far the registry is, if that is known."""
+        if current and self._registry.group is not None:
+            reached = m.RegistryReached(self._registry.group.node.applied_index)
+            self._outbox.reply(caller, reached)
+        else:
+            self._outbox.refuse(caller, no_registry())
 
     # -- answers -----------------------------------------------------------------------------
 
@@ -205,8 +235,8 @@ class Current:
         current = self._round
         if current is not None and frame.correlation == current.number:
             if isinstance(reply, m.RegistryReached):
-                current.index = reply.index
-                self.advance()
+                current.index, self.has_work = reply.index, True
+                self.proceed()
             else:
                 self._end(False)
         elif not frame.correlation and isinstance(reply, m.Refusal):
@@ -224,11 +254,12 @@ class Current:
             if self._asked != self._passing.shard:
                 self._passing.ask_own(self._asked, m.OpenProducer())
             else:
-                self._registry.grant(self._passing.principal, 0, self._applied)
+                self._registry.grant(self._passing.principal, 0, self)
         except Refused:
             self._refused()
 
-    def _applied(self, outcome: ProducerOpened | Refused) -> None:
+    def producer_granted(self, outcome: ProducerOpened | Refused) -> None:
+        """See `ProducerWaiter`."""
         if isinstance(outcome, Refused):
             self._refused()
         else:
@@ -237,7 +268,7 @@ class Current:
     def _opened(self, producer: int) -> None:
         if not self._has_producer:
             self._has_producer = True
-            self._granted(producer)
+            self._producer.granted(producer)
 
     def _refused(self) -> None:
         self._asked = -1
@@ -247,25 +278,26 @@ class Current:
 class Following:
     """Keeps the copy, and gets this shard the producer id that it writes device messages with."""
 
-    __slots__ = ("_ask_at_ms", "_asking", "_doing", "_fed", "_granted", "_has_producer", "_late",
-                 "_leader", "_number", "_owed", "_parked", "_passing", "_pinged", "_pinged_ms",
-                 "_registry", "_resume", "_settled", "_time", "known")  # fmt: skip
+    __slots__ = ("_ask_at_ms", "_asking", "_doing", "_fed", "_has_producer", "_late", "_leader",
+                 "_number", "_owed", "_parked", "_passing", "_pinged", "_pinged_ms", "_producer",
+                 "_registry", "_resumed", "_time", "_topics", "has_work", "known")  # fmt: skip
 
     def __init__(
         self,
         leader: int,
         registry: Registry,
         passing: Forwarder,
-        granted: Callable[[int], None],
-        resume: Callable[[int], None],
-        settled: Callable[[ControlRecord | None], bool],
+        producer: ShardProducer,
+        resumed: deque[int],
+        topics: ShardTopics,
         time: Time,
     ) -> None:
-        """Follow shard `leader`. `granted` is told the producer id, `resume` of each session that
-        need not wait any more; `settled` says whether what a record means is done here, or
-        all that a snapshot covers.
+        """Follow shard `leader`. Get `producer` its id, and put into `resumed` each session that
+        need not wait any more; `topics` say whether what a record means is done here.
         """
-        self._settled = settled
+        self._topics = topics
+        #: Whether `proceed` may find something to do.
+        self.has_work = False
         self._time = time
         #: Records that are applied and not done, None for a snapshot, and the entry to acknowledge
         #: when they are.
@@ -274,8 +306,8 @@ class Following:
         self._leader = leader
         self._registry = registry
         self._passing = passing
-        self._granted = granted
-        self._resume = resume
+        self._producer = producer
+        self._resumed = resumed
         #: Whether the leader has sent all it has since the trunk was opened.
         self._fed = False
         #: Whether it was asked for news and has not answered in time.
@@ -308,13 +340,14 @@ class Following:
             self._pinged, self._parked = self._pinged + self._parked, []
             self._go_on()
 
-    def advance(self) -> None:
+    def proceed(self) -> None:
         """Acknowledge what is applied, once all of it is done."""
         if self._owed:
-            self._doing = [record for record in self._doing if not self._settled(record)]
+            self._doing = [record for record in self._doing if not self._topics.is_settled(record)]
             if not self._doing:
                 self._ask(m.Follow(self._owed))
                 self._owed = 0
+        self.has_work = self._owed > 0
 
     def tick(self) -> None:
         """Let nobody wait too long for news, and ask again for what was refused."""
@@ -343,8 +376,7 @@ class Following:
 
     def _go_on(self) -> None:
         sessions, self._pinged = self._pinged, []
-        for session in sessions:
-            self._resume(session)
+        self._resumed.extend(sessions)
         if self._parked and not self._pinged:
             self._ping()
 
@@ -362,7 +394,7 @@ class Following:
                 self._answered(frame)
             case m.ProducerGrant(producer):
                 self._has_producer = True
-                self._granted(producer)
+                self._producer.granted(producer)
             case m.Refusal() if frame.opcode == _REACH:
                 self._late = True
                 self._answered(frame)
@@ -382,7 +414,7 @@ class Following:
             self._doing = [None]
             self._fed = self.known = True
         self._owed = index
-        self.advance()
+        self.proceed()
         self._ask_producer()
 
     def _ask_producer(self) -> None:

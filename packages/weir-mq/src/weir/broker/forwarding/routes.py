@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from weir.broker.api.events import LinkClosed, LinkOpened
 from weir.broker.api.settings import Layout
 from weir.broker.metadata.catalog import Catalog
 from weir.errors import NotLeader
 from weir.model.ids import REGISTRY_GROUP, Address, node_of, place_node, place_of, place_shard
+
+
+class Leaders(Protocol):
+    """The groups that lie on a shard."""
+
+    def leader_of(self, group: int, /) -> int:
+        """Return the voter that leads a group as far as this shard knows; 0 if it does not."""
 
 
 class Routes:
@@ -18,7 +25,7 @@ class Routes:
     none, or where another shard of this node has it, its preferred leader is the best guess.
     """
 
-    __slots__ = ("_catalog", "_founded", "_layout", "_leader_of", "_node", "_shards", "shard")
+    __slots__ = ("_catalog", "_founded", "_groups", "_layout", "_node", "_shards", "shard")
 
     def __init__(
         self,
@@ -26,17 +33,15 @@ class Routes:
         node: int,
         shard: int,
         catalog: Catalog,
-        leader_of: Callable[[int], int],
+        groups: Leaders,
         founded: int = 1,
     ) -> None:
-        """Be `shard` of `node`, in a set that so many nodes `founded`; `leader_of` gives the voter
-        that leads a group, 0 if none is known here.
-        """
+        """Be `shard` of `node`, in a set that so many nodes `founded`; `groups` lie here."""
         self.shard = shard
         self._layout = layout
         self._node = node
         self._catalog = catalog
-        self._leader_of = leader_of
+        self._groups = groups
         self._founded = founded
         #: By node, how many shards it has, as it said itself.
         self._shards: dict[int, int] = {}
@@ -67,7 +72,7 @@ class Routes:
         What came from a node (`foreign`) goes to no other one, so that nothing goes round in
         circles while nodes disagree: raises `NotLeader`.
         """
-        voter = self._leader_of(group)
+        voter = self._groups.leader_of(group)
         if node_of(voter) == self._node:
             return self.shard
         owner = self._layout.shard_of(group)
@@ -88,7 +93,7 @@ class Routes:
         """Return the node that leads a group, or may lead it if it has no replica here; 0: nobody
         is known to.
         """
-        return self._likely(group, self._leader_of(group))
+        return self._likely(group, self._groups.leader_of(group))
 
     def _likely(self, group: int, voter: int) -> int:
         """Return the node of the voter that leads a group, or of who may, if none is known to."""

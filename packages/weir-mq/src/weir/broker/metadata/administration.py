@@ -8,13 +8,15 @@ began.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from weir.broker.metadata.catalog import Catalog, more_partitions
 from weir.broker.records.control import (
+    NodeRecord,
+    ProducerOpened,
     TopicAltered,
     TopicClusterPaused,
+    TopicCreated,
     TopicDeleted,
     TopicEnds,
     TopicGrown,
@@ -42,6 +44,19 @@ _GROW_MS = 10_000
 _END_MS = 10_000
 
 
+#: What the registry decides, entry by entry.
+RegistryRecord = (
+    TopicCreated
+    | TopicAltered
+    | TopicGrown
+    | TopicEnds
+    | TopicClusterPaused
+    | TopicDeleted
+    | ProducerOpened
+    | NodeRecord
+)
+
+
 class Replies(Protocol):
     """Where the registry's answers go."""
 
@@ -52,32 +67,47 @@ class Replies(Protocol):
         """Answer with a refusal."""
 
 
+class RegistryLog(Protocol):
+    """The registry, as far as what changes topics knows it."""
+
+    def propose(self, record: RegistryRecord, /) -> int:
+        """Propose an entry; return its index. Raises `Unavailable` where it is not led here."""
+
+    def describe(self, topic: Topic, /) -> TopicInfo:
+        """Return a topic and where its partitions are served."""
+
+
+class TopicGroups(Protocol):
+    """The groups of a shard, which follow what the registry decides of topics."""
+
+    def open_topic(self, topic: Topic, /) -> None:
+        """A topic is new, or has changed."""
+
+    def close_topic(self, topic: Topic, /) -> None:
+        """A topic was deleted."""
+
+
 class Administration:
     """What is asked of topics that exist, and what becomes of it when it is committed."""
 
-    __slots__ = ("_altered", "_catalog", "_deleted", "_describe", "_growing", "_outbox",
-                 "_proposals", "_propose", "_time")  # fmt: skip
+    __slots__ = ("_catalog", "_groups", "_growing", "_outbox", "_proposals", "_registry", "_time")
 
     def __init__(
         self,
         catalog: Catalog,
         outbox: Replies,
         time: Time,
-        propose: Callable[[TopicAltered | TopicGrown | TopicClusterPaused | TopicDeleted], int],
-        describe: Callable[[Topic], TopicInfo],
-        altered: Callable[[Topic], None],
-        deleted: Callable[[Topic], None],
+        registry: RegistryLog,
+        groups: TopicGroups,
     ) -> None:
-        """Change `catalog` by entries that `propose` appends; the last two are told of changes."""
+        """Change `catalog` by entries of `registry`; `groups` follow what is decided."""
         self._catalog = catalog
         self._outbox = outbox
-        self._propose = propose
-        self._describe = describe
-        self._altered = altered
-        self._deleted = deleted
+        self._registry = registry
+        self._groups = groups
         self._time = time
         self._proposals: Proposals[TopicAltered | TopicClusterPaused | TopicDeleted, Caller]
-        self._proposals = Proposals(propose)
+        self._proposals = Proposals(registry)
         #: By topic, who waits until all of its partitions are there, and how long at most.
         self._growing: dict[int, list[tuple[Caller, int]]] = {}
 
@@ -147,16 +177,16 @@ class Administration:
         """Propose that a partition is there, which the leader of partition 0 says has joined."""
         topic = self._catalog.by_id(report.topic)
         if topic is not None and topic.partitions <= report.partition < topic.joining:
-            self._propose(TopicGrown(report.topic, report.partition, report.floor))
+            self._registry.propose(TopicGrown(report.topic, report.partition, report.floor))
 
     def grown(self, record: TopicGrown) -> None:
         """Apply a committed record; tell those who waited for the last new partition."""
         if self._catalog.by_id(record.topic) is None:
             return
         topic = self._catalog.grow(record)
-        self._altered(topic)
+        self._groups.open_topic(topic)
         for caller, _ in self._growing.pop(topic.id, ()) if not topic.joining else ():
-            self._outbox.reply(caller, self._describe(topic))
+            self._outbox.reply(caller, self._registry.describe(topic))
 
     def apply(self, index: int, record: TopicAltered | TopicClusterPaused | TopicDeleted) -> None:
         """Apply a committed record; a topic that was deleted meanwhile stays as it is: gone."""
@@ -164,17 +194,17 @@ class Administration:
         try:
             if isinstance(record, TopicAltered):
                 topic = self._catalog.alter(record)
-                self._altered(topic)
+                self._groups.open_topic(topic)
                 if caller is not None and topic.joining:
                     until_ms = self._time.monotonic_ms() + _GROW_MS
                     self._growing.setdefault(topic.id, []).append((caller, until_ms))
                     return
-                reply: Reply = self._describe(topic)
+                reply: Reply = self._registry.describe(topic)
             elif isinstance(record, TopicClusterPaused):
-                self._altered(self._catalog.pause(record))
+                self._groups.open_topic(self._catalog.pause(record))
                 reply = ClusterChanged(0)
             else:
-                self._deleted(self._catalog.delete(record))
+                self._groups.close_topic(self._catalog.delete(record))
                 reply = Deleted(record.topic)
                 for waiting, _ in self._growing.pop(record.topic, ()):
                     self._outbox.refuse(waiting, UnknownTopic("the topic was deleted"))
@@ -200,19 +230,18 @@ def named(catalog: Catalog, name: str) -> Topic:
 class Endings:
     """What is asked of partitions that are to end, and who waits until they have."""
 
-    __slots__ = ("_catalog", "_describe", "_outbox", "_proposals", "_propose", "_time", "_waiting")
+    __slots__ = ("_catalog", "_outbox", "_proposals", "_registry", "_time", "_waiting")
 
     def __init__(
         self, catalog: Catalog, outbox: Replies, time: Time,
-        propose: Callable[[TopicEnds], int], describe: Callable[[Topic], TopicInfo],
+        registry: RegistryLog,
     ) -> None:  # fmt: skip
-        """Change `catalog` by entries that `propose` appends."""
+        """Change `catalog` by entries of `registry`."""
         self._catalog = catalog
         self._outbox = outbox
-        self._propose = propose
-        self._describe = describe
+        self._registry = registry
         self._time = time
-        self._proposals: Proposals[TopicEnds, Caller] = Proposals(propose)
+        self._proposals: Proposals[TopicEnds, Caller] = Proposals(registry)
         #: By topic and partition, who waits until it has ended, and how long at most.
         self._waiting: dict[tuple[int, int], list[tuple[Caller, int]]] = {}
 
@@ -236,7 +265,7 @@ class Endings:
         if known is None:
             self._proposals.propose(TopicEnds(topic.id, partition), caller)
         elif known.done:
-            self._outbox.reply(caller, self._describe(topic))
+            self._outbox.reply(caller, self._registry.describe(topic))
         else:
             self._wait(caller, topic, partition)
 
@@ -246,7 +275,7 @@ class Endings:
         known = topic.end_of(report.partition) if topic is not None else None
         if known is None or known.done or (known.stamp and not report.done):
             return
-        self._propose(
+        self._registry.propose(
             TopicEnds(report.topic, report.partition, report.stamp, report.offset, report.done)
         )
 
@@ -264,7 +293,7 @@ class Endings:
         end = topic.end_of(record.partition)
         if end is not None and end.done:
             for waiting, _ in self._waiting.pop((topic.id, record.partition), ()):
-                self._outbox.reply(waiting, self._describe(topic))
+                self._outbox.reply(waiting, self._registry.describe(topic))
 
     def tick(self) -> None:
         """Refuse those who waited for too long, or whose topic was deleted."""

@@ -22,7 +22,7 @@ from weir.broker.records.control import (
     NodeJoined,
     NodeRecord,
 )
-from weir.broker.replica.requests import Proposals
+from weir.broker.replica.requests import ProposalLog, Proposals
 from weir.broker.runtime.outbox import Caller
 from weir.errors import BadRequest, LevelTooHigh, NodeInUse, Refused, Unavailable, UnknownNode
 from weir.model.ids import (
@@ -63,7 +63,7 @@ class Membership:
     """Adds, drains and removes nodes, and places what lies on them."""
 
     __slots__ = ("_catalog", "_founded", "_identity", "_learning", "_level", "_logs", "_outbox",
-                 "_placing", "_proposals", "_propose", "_settled", "_shards")  # fmt: skip
+                 "_placing", "_proposals", "_registry", "_settled", "_shards")  # fmt: skip
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class Membership:
         layout: Layout,
         level: int,
         outbox: Replies,
-        propose: Callable[[NodeRecord], int],
+        registry: ProposalLog[NodeRecord],
     ) -> None:
-        """Change `catalog` by entries that `propose` appends.
+        """Change `catalog` by entries of `registry`.
 
         Until they say otherwise, the nodes that the set is founded with are taken to have the
         `layout` of this one, and to support the first format level; this one supports `level`.
@@ -83,8 +83,8 @@ class Membership:
         self._identity = identity
         self._logs, self._shards, self._level = layout.logs, layout.shards, level
         self._outbox = outbox
-        self._propose = propose
-        self._proposals: Proposals[NodeRecord, Caller] = Proposals(propose)
+        self._registry = registry
+        self._proposals: Proposals[NodeRecord, Caller] = Proposals(registry)
         #: Entries that place groups and are not applied yet.
         self._placing: set[int] = set()
         #: By group to which somebody comes back, who learnt when its leader was last heard of it.
@@ -107,7 +107,7 @@ class Membership:
         for node, host, port in self._identity.members or (Member(self._identity.node, "", 0),):
             if nodes.get(node) is None:
                 level = self._level if node == self._identity.node else FORMAT_LEVEL_FIRST
-                self._propose(NodeJoined(node, host, port, self._shards, level))
+                self._registry.propose(NodeJoined(node, host, port, self._shards, level))
         if not nodes.voters(REGISTRY_GROUP):
             self._place({REGISTRY_GROUP: self._identity.founding_voters})
         self._founded = True
@@ -191,7 +191,9 @@ class Membership:
         if known is None or known.state == "removed" or known.birth not in (0, birth):
             return
         if (known.shards, known.level, known.birth) != (request.shards, request.level, birth):
-            self._propose(NodeJoined(request.node, "", 0, request.shards, request.level, birth))
+            self._registry.propose(
+                NodeJoined(request.node, "", 0, request.shards, request.level, birth)
+            )
 
     def settled(self, request: ReportSettled) -> None:
         """Take who votes in groups by now, for those that have arrived where they are wanted."""
@@ -202,7 +204,7 @@ class Membership:
             if group in nodes.unsettled and set(voters) == set(nodes.voters(group))
         ]
         if rows:
-            self._propose(GroupsSettled(rows))
+            self._registry.propose(GroupsSettled(rows))
         learning = {group: frozenset(learners) for group, learners in request.learning}
         known = {**self._learning, **learning}
         self._learning = {group: known[group] for group in known if nodes.returning(group)}
@@ -230,7 +232,7 @@ class Membership:
         elif lost in nodes.learners(group):
             # Voters stay who they are: who is placed, and not any more, is known by that id.
             rows = [(group, (*voters, again)), (group, voters)]
-            self._placing.add(self._propose(GroupsPlaced(rows)))
+            self._placing.add(self._registry.propose(GroupsPlaced(rows)))
 
     # -- entries -----------------------------------------------------------------------------
 
@@ -281,7 +283,7 @@ class Membership:
         rows = list(placements.items())
         for first in range(0, len(rows), _PLACED_TOGETHER):
             some = rows[first : first + _PLACED_TOGETHER]
-            self._placing.add(self._propose(GroupsPlaced(some)))
+            self._placing.add(self._registry.propose(GroupsPlaced(some)))
 
     # -- what each verb becomes --------------------------------------------------------------
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import weir_raft as raft
 from weir.broker.api.settings import Identity, Layout
-from weir.broker.metadata.administration import Administration, Endings, Replies
+from weir.broker.metadata.administration import (
+    Administration,
+    Endings,
+    RegistryRecord,
+    Replies,
+    TopicGroups,
+)
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.membership import Membership
 from weir.broker.metadata.placement import check_replicas
@@ -17,7 +22,6 @@ from weir.broker.records.control import (
     LevelRaised,
     NodeChanged,
     NodeJoined,
-    NodeRecord,
     ProducerOpened,
     TopicAltered,
     TopicClusterPaused,
@@ -56,6 +60,20 @@ from weir.order.clock import HybridClock, Time
 from weir.protocol.client.messages import CreateTopic, OpenProducer, ProducerGrant, TopicInfo
 
 
+class GroupPlaces(Protocol):
+    """What knows where groups are served."""
+
+    def address(self, group: int, /) -> Address:
+        """Return where a group is served."""
+
+
+class ProducerWaiter(Protocol):
+    """Who waits for a producer id and is no caller: the shard itself."""
+
+    def producer_granted(self, outcome: ProducerOpened | Refused, /) -> None:
+        """It was granted, or why it was not."""
+
+
 class Registry:
     """Topics and producer ids of this system (DESIGN §5 Registry, embedded).
 
@@ -68,37 +86,31 @@ class Registry:
         outbox: Replies,
         time: Time,
         clock: HybridClock,
-        place: Callable[[int], Address],
-        opened: Callable[[Topic], None],
-        closed: Callable[[Topic], None],
+        places: GroupPlaces,
+        groups: TopicGroups,
         identity: Identity,
         layout: Layout,
         level: int,
     ) -> None:
         """Go on above what `catalog` holds; `clock` does too, or a clock that was set back would
-        grant a producer id twice. `place` says where a group is served; `opened` is told of each
-        new topic and of new partitions, `closed` of topics that are gone. The rest is about this
-        node, as `Membership` takes it.
+        grant a producer id twice. `places` say where a group is served; `groups` follow what is
+        decided of topics. The rest is about this node, as `Membership` takes it.
         """
         self.catalog = catalog
         self.group: Group | None = None
         self._outbox = outbox
         self._time = time
-        self._place = place
-        self._opened = opened
-        self._closed = closed
-        self.administration = Administration(
-            catalog, outbox, time, self._propose, self.describe, opened, closed
-        )
-        self.endings = Endings(catalog, outbox, time, self._propose, self.describe)
-        self.membership = Membership(catalog, identity, layout, level, outbox, self._propose)
+        self._places = places
+        self._groups = groups
+        self.administration = Administration(catalog, outbox, time, self, groups)
+        self.endings = Endings(catalog, outbox, time, self)
+        self.membership = Membership(catalog, identity, layout, level, outbox, self)
         self._clock = clock
         self._level = level
         self._identity = identity
         self._leads = False
-        self._topics: Proposals[TopicCreated, tuple[Caller, CreateTopic]] = Proposals(self._propose)
-        self._producers: Proposals[ProducerOpened, Callable[[ProducerOpened | Refused], None]]
-        self._producers = Proposals(self._propose)
+        self._topics: Proposals[TopicCreated, tuple[Caller, CreateTopic]] = Proposals(self)
+        self._producers: Proposals[ProducerOpened, Caller | ProducerWaiter] = Proposals(self)
 
     @property
     def ready(self) -> bool:
@@ -114,8 +126,8 @@ class Registry:
         self._leads = False
         for caller, _ in self._topics.lose():
             self._outbox.refuse(caller, error)
-        for then in self._producers.lose():
-            then(error)
+        for waiter in self._producers.lose():
+            self._answer(waiter, error)
         self.administration.lose(error)
         self.endings.lose(error)
         self.membership.lose(error)
@@ -140,19 +152,10 @@ class Registry:
 
     def open_producer(self, caller: Caller, principal: str, request: OpenProducer) -> None:
         """Grant a new producer id, or the next epoch of one that the principal holds."""
+        self.grant(principal, request.producer, caller)
 
-        def answer(outcome: ProducerOpened | Refused) -> None:
-            if isinstance(outcome, Refused):
-                self._outbox.refuse(caller, outcome)
-            else:
-                self._outbox.reply(caller, ProducerGrant(outcome.producer, outcome.epoch))
-
-        self.grant(principal, request.producer, answer)
-
-    def grant(
-        self, principal: str, producer: int, then: Callable[[ProducerOpened | Refused], None]
-    ) -> None:
-        """Propose a producer id or epoch; `then` is called when it is committed, or when nobody
+    def grant(self, principal: str, producer: int, waiter: Caller | ProducerWaiter) -> None:
+        """Propose a producer id or epoch; `waiter` is told when it is committed, or when nobody
         here will know whether it is.
 
         A new id is the stamp of its grant, so that everybody can tell how old it is; it lies above
@@ -163,7 +166,16 @@ class Registry:
             epoch = self._epoch_of(producer, principal) + 1
         else:
             producer = self._clock.stamp(self._time.wall_ms(), self._clock.highest)
-        self._producers.propose(ProducerOpened(producer, epoch, principal), then)
+        self._producers.propose(ProducerOpened(producer, epoch, principal), waiter)
+
+    def _answer(self, waiter: Caller | ProducerWaiter, outcome: ProducerOpened | Refused) -> None:
+        """Tell who asked for a producer what became of it."""
+        if not isinstance(waiter, Caller):
+            waiter.producer_granted(outcome)
+        elif isinstance(outcome, Refused):
+            self._outbox.refuse(waiter, outcome)
+        else:
+            self._outbox.reply(waiter, ProducerGrant(outcome.producer, outcome.epoch))
 
     def check_epoch(self, producer: int, epoch: int, principal: str) -> None:
         """Raise unless the principal holds the producer id, in this very epoch: `Fenced` for an
@@ -215,8 +227,8 @@ class Registry:
             case ProducerOpened() as record:
                 self._clock.raise_to(record.producer)
                 granted = self.catalog.open(record)
-                if then := self._producers.applied(index):
-                    then(granted)
+                if (waiter := self._producers.applied(index)) is not None:
+                    self._answer(waiter, granted)
             case other:
                 raise Halted(f"a {type(other).__name__} does not belong into the registry")
 
@@ -224,7 +236,7 @@ class Registry:
         """Let groups be opened that are to lie here from now on, and closed that need not."""
         for topic in dict.fromkeys(self.catalog.by_id(topic_of(group)) for group, _ in record.rows):
             if topic is not None:
-                self._opened(topic)
+                self._groups.open_topic(topic)
 
     def decode(self, data: Any) -> Catalog:
         """See `Machine`."""
@@ -247,14 +259,14 @@ class Registry:
         self.catalog.become(catalog)
         for topic in before:
             if self.catalog.by_id(topic.id) is None:
-                self._closed(topic)
+                self._groups.close_topic(topic)
         self._clock.raise_to(self.catalog.last_stamp)
         for topic in self.catalog.topics():
-            self._opened(topic)
+            self._groups.open_topic(topic)
 
     def describe(self, topic: Topic) -> TopicInfo:
         """Return a topic and where its partitions are served."""
-        addresses = [self._place(group) for group in topic.groups()]
+        addresses = [self._places.address(group) for group in topic.groups()]
         ends = tuple((end.partition, end.stamp * end.done) for end in topic.ends)
         return TopicInfo(
             topic.id, topic.namespace, topic.name, topic.order, addresses, topic.settings, ends
@@ -278,7 +290,7 @@ class Registry:
     def _created(self, index: int, record: TopicCreated) -> None:
         topic, is_new = self.catalog.create(record)
         if is_new:
-            self._opened(topic)
+            self._groups.open_topic(topic)
         if (waiting := self._topics.applied(index)) is None:
             return
         caller, request = waiting
@@ -300,17 +312,8 @@ class Registry:
             topic.id,
         )
 
-    def _propose(
-        self,
-        record: TopicCreated
-        | TopicAltered
-        | TopicGrown
-        | TopicEnds
-        | TopicClusterPaused
-        | TopicDeleted
-        | ProducerOpened
-        | NodeRecord,
-    ) -> int:
+    def propose(self, record: RegistryRecord) -> int:
+        """Propose an entry; return its index. Raises `Unavailable` where it is not led here."""
         if self.group is None or not self.ready:
             raise no_registry()
         return self.group.propose(of_control(record))

@@ -16,7 +16,8 @@ from weir.broker.runtime.outbox import Caller, Outbox
 from weir.errors import NotLeader, Refused
 
 Proposed = TypeVar("Proposed")
-BarrierWaiter = TypeVar("BarrierWaiter")
+Entry_contra = TypeVar("Entry_contra", contravariant=True)
+Waiter = TypeVar("Waiter")
 
 
 class Reader(Protocol):
@@ -28,37 +29,44 @@ class Reader(Protocol):
         """
 
 
-class Proposals(Generic[Proposed, BarrierWaiter]):
+class ProposalLog(Protocol[Entry_contra]):
+    """What appends entries for a leader: a group, or the registry."""
+
+    def propose(self, entry: Entry_contra, /) -> int:
+        """Propose an entry; return its index. Raises `NotLeader`, `Unavailable`, `Overloaded`."""
+
+
+class Proposals(Generic[Proposed, Waiter]):
     """Entries on their way to being applied, by Raft index, and who asked for each.
 
     They are one term's: whoever leads next applies entries that it did not propose, and nobody
     here waits for those.
     """
 
-    __slots__ = ("_append", "_askers")
+    __slots__ = ("_askers", "_log")
 
-    def __init__(self, append: Callable[[Proposed], int]) -> None:
-        """Begin with none; `append` proposes an entry and returns its index, as `Group.propose`."""
-        self._append = append
-        self._askers: dict[int, BarrierWaiter] = {}
+    def __init__(self, log: ProposalLog[Proposed]) -> None:
+        """Begin with none; entries are appended to `log`."""
+        self._log = log
+        self._askers: dict[int, Waiter] = {}
 
     def __len__(self) -> int:
         return len(self._askers)
 
-    def __iter__(self) -> Iterator[BarrierWaiter]:
+    def __iter__(self) -> Iterator[Waiter]:
         """Yield who waits, in the order of what they asked for."""
         return iter(self._askers.values())
 
-    def propose(self, entry: Proposed, asker: BarrierWaiter) -> None:
-        """Propose what somebody asked for. Raises what `append` does; then nobody waits for it."""
-        index = self._append(entry)
+    def propose(self, entry: Proposed, asker: Waiter) -> None:
+        """Propose what somebody asked for. Raises what `log` does; then nobody waits for it."""
+        index = self._log.propose(entry)
         self._askers[index] = asker
 
-    def applied(self, index: int) -> BarrierWaiter | None:
+    def applied(self, index: int) -> Waiter | None:
         """Return who asked for the entry at `index`, once; None if it was not proposed here."""
         return self._askers.pop(index, None)
 
-    def lose(self) -> Sequence[BarrierWaiter]:
+    def lose(self) -> Sequence[Waiter]:
         """Forget all, for another leads, who alone knows what became of them; return who must be
         told so.
         """

@@ -182,9 +182,9 @@ class Participant:
         self._preparing: dict[_Key, list[Caller]] = {}
         #: Acks that are being put aside, and who asked.
         self._taking: Proposals[Payload, tuple[_Key, AcksPrepared, Caller]]
-        self._taking = Proposals(group.propose)
+        self._taking = Proposals(group)
         #: Who is answered once no earlier attempt can be prepared any more.
-        self._asking: Proposals[Payload, tuple[_Key, Caller]] = Proposals(group.propose)
+        self._asking: Proposals[Payload, tuple[_Key, Caller]] = Proposals(group)
         #: What is to be written down at the next cut, and who waits for that.
         self._rows: dict[_Key, Outcome] = {}
         self._closing: dict[_Key, None] = {}

@@ -101,8 +101,8 @@ def test_bounds_follow_the_clock_to_what_a_clock_that_was_ahead_asked_for(
 def test_those_who_ask_at_the_same_time_share_a_question(promises: Promises, time: Any) -> None:
     multi = promises._multi
     multi.link_up(2)
-    multi._seats.links[2].outward.lead(1, 1, 1)
-    multi._seats.links[2].outward.silent = False
+    multi._slots.links[2].outward.lead(1, 1, 1)
+    multi._slots.links[2].outward.silent = False
     promises.ask(0)
     asked = multi.fence_asked
     multi.take_beats()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -53,9 +54,7 @@ class Replica:
         self.proposed: list[NodeRecord] = []
         self.applied = 0
         self.replies: list[NodeList | Refused] = []
-        self.membership = Membership(
-            self.catalog, self.identity, Layout(2, 2), 1, self, self.propose
-        )
+        self.membership = Membership(self.catalog, self.identity, Layout(2, 2), 1, self, self)
 
     def propose(self, record: NodeRecord) -> int:
         self.proposed.append(record)
@@ -176,7 +175,8 @@ def test_a_leader_that_hands_over_founds_the_set_later_if_it_still_leads() -> No
             raise Unavailable("it changes its leader")
         return replica.propose(record)
 
-    membership = Membership(replica.catalog, replica.identity, Layout(2, 2), 1, replica, propose)
+    log = SimpleNamespace(propose=propose)
+    membership = Membership(replica.catalog, replica.identity, Layout(2, 2), 1, replica, log)
     replica.membership = membership
     membership.lead()
     with pytest.raises(Unavailable):
@@ -314,9 +314,7 @@ def test_the_format_level_stays_while_not_all_founders_are_known() -> None:
     replica.commit()
     replica.membership.raise_level(CALLER, RaiseLevel(1))
     newer = Replica(replica.identity.members)
-    newer.membership = Membership(
-        newer.catalog, newer.identity, Layout(2, 2), 2, newer, newer.propose
-    )
+    newer.membership = Membership(newer.catalog, newer.identity, Layout(2, 2), 2, newer, newer)
     newer.membership.lead()
     newer.commit()
     assert [node.level for node in newer.catalog.nodes.all()] == [2, 1, 1]

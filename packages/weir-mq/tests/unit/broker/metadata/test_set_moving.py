@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import given
@@ -304,7 +305,8 @@ def test_who_a_group_moves_to_comes_back_though_others_leave_and_one_at_a_time()
         return len(proposed)
 
     unheard: Any = None
-    registry = Membership(catalog, Identity(7, node=1), Layout(2, 2), 1, unheard, propose)
+    log = SimpleNamespace(propose=propose)
+    registry = Membership(catalog, Identity(7, node=1), Layout(2, 2), 1, unheard, log)
     registry.told(ReportLost(group, D))
     again = voter_of(4, 1)
     assert proposed == [GroupsPlaced([(group, (B, C, again))])]
@@ -330,7 +332,8 @@ def test_two_that_are_damaged_while_they_learn_do_not_wait_for_each_other() -> N
         return len(proposed)
 
     unheard: Any = None
-    registry = Membership(catalog, Identity(7, node=1), Layout(2, 2), 1, unheard, propose)
+    log = SimpleNamespace(propose=propose)
+    registry = Membership(catalog, Identity(7, node=1), Layout(2, 2), 1, unheard, log)
 
     def hear(report: ReportLost | ReportSettled) -> None:
         registry.told(report)
