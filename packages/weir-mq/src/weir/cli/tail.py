@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from weir.model.topic import Order
 
 
+Count = Annotated[
+    int | None, typer.Option("-n", "--count", min=1, help="End after this many messages.")
+]
+OutputForm = Annotated[Form, typer.Option("-o", "--output", help="json: one object per line.")]
+
+
 def tail(
     topic: Annotated[str, typer.Argument(help="The topic to show.")],
     start: Annotated[
@@ -36,9 +42,7 @@ def tail(
         bool,
         typer.Option("--follow/--no-follow", help="Wait for more, or stop at the current end."),
     ] = True,
-    count: Annotated[
-        int | None, typer.Option("-n", "--count", min=1, help="End after this many messages.")
-    ] = None,
+    count: Count = None,
     partition: Annotated[
         int | None, typer.Option(min=0, help="Only this partition. [default: all]")
     ] = None,
@@ -55,9 +59,7 @@ def tail(
             help="total: all partitions in one order. [default: the topic's]",
         ),
     ] = None,
-    form: Annotated[
-        Form, typer.Option("-o", "--output", help="json: one object per line.")
-    ] = Form.text,
+    form: OutputForm = Form.text,
     timeout: Timeout = "5s",
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -144,12 +146,8 @@ def sub(
         Mode,
         typer.Option(help="keyed: messages of a key in order; ordered: all, by one consumer."),
     ] = Mode.shared,
-    count: Annotated[
-        int | None, typer.Option("-n", "--count", min=1, help="End after this many messages.")
-    ] = None,
-    form: Annotated[
-        Form, typer.Option("-o", "--output", help="json: one object per line.")
-    ] = Form.text,
+    count: Count = None,
+    form: OutputForm = Form.text,
     timeout: Timeout = "5s",
     url: Url = DEFAULT_URL,
 ) -> None:
