@@ -97,7 +97,8 @@ class Grants:
     def pull(self, caller: Caller, request: Pull) -> None:
         """Put a pull in line, and grant what can be granted; one of no message is only told of it.
 
-        Raises `BadRequest`, `BadName`, `Overloaded`, and `Unavailable` once the node stops.
+        Raises `BadRequest`, `BadName`, `Overloaded`, `StaleGrant`, and `Unavailable` once the node
+        stops.
         """
         if self._draining:
             raise Unavailable("this node is stopping: pull from another, or again shortly")
@@ -114,6 +115,8 @@ class Grants:
         self.check_mode(name, request.mode)
         if request.max_messages:
             self._caps.check_grant(name, caller.session, len(queue.proposed))
+        elif request.begun and not request.wait_ms:  # a report, before something begins again
+            self.begun.check_held(name, caller.session, request.begun)
         waits = queue.pulls if request.max_messages else queue.watches
         waits.check_room()
         self._queues[name] = queue

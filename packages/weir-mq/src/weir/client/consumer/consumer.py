@@ -207,6 +207,8 @@ class Consumer:
                     await self._holdings.report(holding)
                 finally:
                     holding.all_begun = False
+                if holding.over:
+                    continue
             if not holding.left:
                 continue  # it went back meanwhile
             if self._mode is not Mode.KEYED:

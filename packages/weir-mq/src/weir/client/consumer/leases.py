@@ -17,7 +17,7 @@ from weir.client.consumer.pulls import Pulling, Wanted
 from weir.client.core.durations import seconds
 from weir.client.core.grants import Run, joined, within, without
 from weir.client.reader.fetcher import Feed
-from weir.errors import WeirError
+from weir.errors import StaleGrant, WeirError
 from weir.model.clusters import Mode
 from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX, PINGED_PARTITIONS_MAX
@@ -316,10 +316,14 @@ class ConsumerLeases:
         """Tell what is worked on, before a message begins that was tried before: the broker counts
         no attempt of such a message that is lost and was not reported (docs/adr/0064).
 
-        Raises what a request does: then the message must not begin.
+        A grant that was lost with its connection is over then. Raises what a request does: then the
+        message must not begin.
         """
         assert self._pulling is not None  # it was pulled
-        await self._pulling.report(holding.partition)
+        try:
+            await self._pulling.report(holding.partition)
+        except StaleGrant:
+            holding.ends = self._home.system.monotonic()
 
     async def extend(self, holding: Holding, lease: float) -> bool:
         """Let a lease run for `lease` seconds from now; False if it had ended."""

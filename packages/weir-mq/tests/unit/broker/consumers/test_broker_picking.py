@@ -220,6 +220,18 @@ def test_what_was_tried_counts_once_it_is_reported(crew: Crew, ends: str) -> Non
     assert crew.attempts(crew.consumer())[0] == 5
 
 
+def test_what_is_another_connections_by_now_cannot_be_reported(crew: Crew) -> None:
+    tried(crew)
+    session, other = crew.consumer(), crew.consumer()
+    again(crew, session, [])
+    report = m.Pull(crew.address, "crew", 0, 0, 0, LEASE_MS, crew.mode, [(0, 1)])
+    assert crew.rig.answer(other, report).code == StaleGrant.code
+    assert crew.rig.answer(session, report).fence == 0
+    crew.die(session)
+    crew.rig.settle()
+    assert again(crew, other, []).attempts == 3, "it was reported"
+
+
 def test_of_one_who_does_not_report_the_first_message_counts_as_often_as_it_is_lost(
     crew: Crew,
 ) -> None:

@@ -12,7 +12,7 @@ from weir import sync, testing
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.pulls import Pulling
 from weir.client.core.grants import Run
-from weir.errors import Unavailable
+from weir.errors import StaleGrant, Unavailable, WeirError
 
 WAYS = ["iteration", "batches", "deliveries"]
 
@@ -100,9 +100,9 @@ def test_code_without_async_reports_too(reports: list[list[Run]]) -> None:
     assert reports == [[(0, 1)], [(0, 1)]]
 
 
-def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
+def refusing(monkeypatch: pytest.MonkeyPatch, kind: type[WeirError] = Unavailable) -> None:
     async def report(self: Pulling, partition: int) -> None:
-        raise Unavailable("no broker knows of it")
+        raise kind("no broker knows of it")
 
     monkeypatch.setattr(Pulling, "report", report)
 
@@ -118,6 +118,19 @@ def test_what_cannot_be_reported_is_not_handed_out(
                 with pytest.raises(Unavailable):
                     await take(consumer, way)
             assert await take(consumer, way) == (0, 2)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("way", WAYS[:2])
+def test_what_was_lost_with_its_connection_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    async def scenario(_: testing.Node, w: weir.Client) -> None:
+        async with w.consumer("t", cluster="c") as consumer:
+            with monkeypatch.context() as patch:
+                refusing(patch, StaleGrant)
+                assert await take(consumer, way) == (1, 1)
 
     run(scenario)
 
