@@ -97,12 +97,12 @@ def _requests() -> list[dict[str, Any]]:
                      first=first, next=behind)  # fmt: skip
 
     def nack(meaning: str, given: DeviceNack) -> Any:
-        return _case("request", "nack", meaning, d.settle(given), sn=given.sn,
+        return _case("request", "nack", meaning, d.encode_change(given), sn=given.sn,
                      partition=given.partition, fence=given.fence, first=given.first,
                      next=given.next, delay=given.delay_ms)  # fmt: skip
 
     def extend(meaning: str, given: DeviceExtend) -> Any:
-        return _case("request", "extend", meaning, d.settle(given), sn=given.sn,
+        return _case("request", "extend", meaning, d.encode_change(given), sn=given.sn,
                      partition=given.partition, fence=given.fence,
                      lease=given.lease_ms)  # fmt: skip
 
@@ -154,19 +154,19 @@ def _replies() -> list[dict[str, Any]]:
         )  # fmt: skip
 
     def acked(meaning: str, code: int, request: DeviceAck) -> Any:
-        frame = d.encode_settled(code, request)
+        frame = d.encode_change_reply(code, request)
         return _case("reply", "acked", meaning, frame, sn=request.sn, code=code,
                      partition=request.partition, fence=request.fence, first=request.first,
                      next=request.next)  # fmt: skip
 
     def nacked(meaning: str, code: int, request: DeviceNack) -> Any:
-        frame = d.encode_settled(code, request)
+        frame = d.encode_change_reply(code, request)
         return _case("reply", "nacked", meaning, frame, sn=request.sn, code=code,
                      partition=request.partition, fence=request.fence, first=request.first,
                      next=request.next, delay=request.delay_ms)  # fmt: skip
 
     def extended(meaning: str, code: int, request: DeviceExtend) -> Any:
-        frame = d.encode_settled(code, request)
+        frame = d.encode_change_reply(code, request)
         return _case("reply", "extended", meaning, frame, sn=request.sn, code=code,
                      partition=request.partition, fence=request.fence,
                      lease=request.lease_ms)  # fmt: skip

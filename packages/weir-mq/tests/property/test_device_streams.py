@@ -42,8 +42,8 @@ DEVICE_FRAME = st.one_of(
     st.builds(device.subscribe, SN, st.text(max_size=40), TEXT, U16, U32),
     st.builds(device.pull, SN, U16, U32),
     st.builds(device.ack, SN, U16, U64, U64, U64),
-    st.builds(DeviceNack, SN, U16, U64, U64, U64, U32).map(device.settle),
-    st.builds(DeviceExtend, SN, U16, U64, U32).map(device.settle),
+    st.builds(DeviceNack, SN, U16, U64, U64, U64, U32).map(device.encode_change),
+    st.builds(DeviceExtend, SN, U16, U64, U32).map(device.encode_change),
     st.builds(device.hello, NATURAL, st.integers(0, 2**32 - 1), TEXT, st.integers(0, 65_535)),
     st.builds(device.publish, st.integers(0, 255), st.binary(max_size=40)),
     st.builds(device.publish, st.integers(0, 255), BODY, st.integers(0, 2**32 - 2)),
@@ -89,7 +89,7 @@ NACKED = st.builds(DeviceNack, SN, U16, U64, U64, U64, U32)
 EXTENDED = st.builds(DeviceExtend, SN, U16, U64, U32)
 REPLY = st.one_of(
     st.builds(device.encode_delivery, SN, st.one_of(DELIVERY, TOO_LARGE)),
-    st.builds(device.encode_settled, U16, st.one_of(ACKED, NACKED, EXTENDED)),
+    st.builds(device.encode_change_reply, U16, st.one_of(ACKED, NACKED, EXTENDED)),
     st.builds(device.encode_welcome, st.integers(0, 255), st.integers(0, 99), NATURAL),
     st.builds(device.encode_code, st.just(4), st.integers(0, 255), st.integers(0, 99)),
     st.builds(

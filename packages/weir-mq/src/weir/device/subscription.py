@@ -13,8 +13,8 @@ from weir.protocol.device.deliveries import (
     Delivery,
     DeviceAck,
     DeviceExtend,
+    DeviceGrantChange,
     DeviceNack,
-    DeviceSettle,
 )
 
 PULL_MESSAGES = 16
@@ -95,14 +95,14 @@ class Subscription:
         Raises `StaleGrant` if one went to another device meanwhile, also if that has done it; the
         rest is done.
         """
-        self._settle(DeviceAck(self._sn, *run) for run in _runs(messages))
+        self._change(DeviceAck(self._sn, *run) for run in _runs(messages))
 
     def nack(self, messages: Sequence[Received], delay: float = 0.0) -> None:
         """Give messages back, to be handed out again no sooner than in `delay` seconds.
 
         Raises `StaleGrant` if one went to another device meanwhile; the rest is given back.
         """
-        self._settle(DeviceNack(self._sn, *run, round(delay * 1000)) for run in _runs(messages))
+        self._change(DeviceNack(self._sn, *run, round(delay * 1000)) for run in _runs(messages))
 
     def extend(self, messages: Sequence[Received], seconds: float) -> None:
         """Keep messages for so long from now: those of a pull have one lease.
@@ -110,13 +110,13 @@ class Subscription:
         Raises `StaleGrant` if it was over, and one went to another device.
         """
         grants = dict.fromkeys((one.partition, one.fence) for one in messages)
-        self._settle(DeviceExtend(self._sn, *grant, round(seconds * 1000)) for grant in grants)
+        self._change(DeviceExtend(self._sn, *grant, round(seconds * 1000)) for grant in grants)
 
-    def _settle(self, requests: Iterable[DeviceSettle]) -> None:
+    def _change(self, requests: Iterable[DeviceGrantChange]) -> None:
         refused: Refused | None = None
         for request in requests:
             try:
-                self._connection.ask(wire.settle(request), again=True)
+                self._connection.ask(wire.encode_change(request), again=True)
             except Refused as error:
                 refused = refused or error
         if refused is not None:

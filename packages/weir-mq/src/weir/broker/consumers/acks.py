@@ -122,7 +122,7 @@ class Acks:
         if cluster is None:
             self._outbox.refuse(caller, UnknownCluster("the cluster was deleted"))
         elif is_exact:
-            self._outbox.reply(caller, Acked(cluster.cursor, _rows(late)))
+            self._outbox.reply(caller, Acked(cluster.cursor, _rows(late) if late else ()))
         elif refused:
             fence, first, behind = refused[0]
             self._outbox.refuse(

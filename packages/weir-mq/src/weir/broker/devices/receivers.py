@@ -12,11 +12,11 @@ from weir.broker.devices.pulls import Pulls
 from weir.broker.devices.subscriptions import (
     InHand,
     Pending,
+    PendingChange,
     PendingExpiry,
     PendingFetch,
     PendingOpen,
     PendingPull,
-    PendingSettle,
     PendingWatch,
     Receiver,
     Subscription,
@@ -47,15 +47,20 @@ from weir.model.limits import (
 from weir.model.topic import Topic, check_name
 from weir.order.clock import Time
 from weir.protocol.client import messages as m
-from weir.protocol.device.codec import DeviceOpcode, encode_code, encode_settled, subscribe_opcode
+from weir.protocol.device.codec import (
+    DeviceOpcode,
+    encode_change_reply,
+    encode_code,
+    subscribe_opcode,
+)
 from weir.protocol.device.deliveries import (
     ALL_PARTITIONS,
     PULL_BYTES_MIN,
     DeviceAck,
     DeviceExtend,
+    DeviceGrantChange,
     DeviceNack,
     DevicePull,
-    DeviceSettle,
     DeviceSubscribe,
 )
 
@@ -165,7 +170,7 @@ class Receivers:
         self._pulls.pull(receiver, subscription)
         self.take_replies()
 
-    def settle(self, session: Session, request: DeviceSettle) -> None:
+    def change_grant(self, session: Session, request: DeviceGrantChange) -> None:
         """Ack messages, give them back, or keep them longer; confirmed once that is committed."""
         try:
             receiver, subscription = self._subscribed(session.id, request.sn)
@@ -173,10 +178,10 @@ class Receivers:
             if address is None:
                 raise BadRequest(f"partition {request.partition} is not subscribed")
         except Refused as error:
-            self._outbox.send(session.id, encode_settled(error.code, request))
+            self._outbox.send(session.id, encode_change_reply(error.code, request))
             return
         asked = _asked(address, subscription.request.cluster, request)
-        self._requests.ask(receiver, asked, PendingSettle(subscription, request))
+        self._requests.ask(receiver, asked, PendingChange(subscription, request))
         self.take_replies()
 
     # -- time and replies --------------------------------------------------------------------
@@ -191,8 +196,8 @@ class Receivers:
                 self._answered(receiver, receiver.pending.pop(caller.correlation), reply)
 
     def _answered(self, receiver: Receiver, pending: Pending, reply: m.Reply) -> None:
-        if isinstance(pending, PendingSettle):  # a device hears of it, whatever has ended
-            self._settled(receiver, pending, reply)
+        if isinstance(pending, PendingChange):  # a device hears of it, whatever has ended
+            self._grant_changed(receiver, pending, reply)
         if pending.subscription.is_over:
             return
         match pending:
@@ -204,7 +209,7 @@ class Receivers:
                 self._pulls.granted(receiver, pending, reply)
             case PendingFetch(subscription):
                 self._pulls.fetched(receiver, subscription, reply)
-            case PendingExpiry() | PendingSettle():
+            case PendingExpiry() | PendingChange():
                 return
 
     def _opened(self, receiver: Receiver, pending: PendingOpen, reply: m.Reply) -> None:
@@ -223,7 +228,7 @@ class Receivers:
         else:
             self._watches.retry_later(receiver, subscription, *pending.partitions)
 
-    def _settled(self, receiver: Receiver, pending: PendingSettle, reply: m.Reply) -> None:
+    def _grant_changed(self, receiver: Receiver, pending: PendingChange, reply: m.Reply) -> None:
         """Answer a device, and count what it still holds: after a `StaleGrant`, nothing of what it
         asked for.
         """
@@ -231,7 +236,7 @@ class Receivers:
         code = reply.code if isinstance(reply, m.Refusal) else 0
         if isinstance(reply, m.Acked) and reply.late:
             code = StaleGrant.code
-        self._outbox.send(receiver.session, encode_settled(code, request))
+        self._outbox.send(receiver.session, encode_change_reply(code, request))
         if code not in (0, StaleGrant.code):
             return
         match request:
@@ -263,7 +268,7 @@ class Receivers:
         return receiver, receiver.subscriptions[sn]
 
 
-def _asked(address: Address, cluster: str, request: DeviceSettle) -> m.Ack | m.Nack | m.Extend:
+def _asked(address: Address, cluster: str, request: DeviceGrantChange) -> m.Ack | m.Nack | m.Extend:
     """Return a device's request as a client of the cluster would say it."""
     match request:
         case DeviceAck(_, _, fence, first, behind):

@@ -200,7 +200,7 @@ class Devices:
             case DevicePull():
                 self.receivers.pull(session, request)
             case DeviceAck() | DeviceNack() | DeviceExtend():
-                self.receivers.settle(session, request)
+                self.receivers.change_grant(session, request)
             case DeviceRefused(sn, opcode, code):
                 self._outbox.send(session.id, encode_code(opcode, sn, code))
         return True

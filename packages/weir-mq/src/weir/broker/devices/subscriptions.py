@@ -14,8 +14,8 @@ from weir.model.topic import Topic
 from weir.protocol.device.deliveries import (
     ALL_PARTITIONS,
     BY_HUB,
+    DeviceGrantChange,
     DevicePull,
-    DeviceSettle,
     DeviceSubscribe,
 )
 
@@ -190,15 +190,15 @@ class PendingExpiry:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingSettle:
+class PendingChange:
     """A device waits to hear that its ack, its nack or its extension is committed."""
 
     subscription: Subscription
-    request: DeviceSettle
+    request: DeviceGrantChange
 
 
 #: What a reply of a partition is for.
-Pending = PendingWatch | PendingOpen | PendingPull | PendingFetch | PendingExpiry | PendingSettle
+Pending = PendingWatch | PendingOpen | PendingPull | PendingFetch | PendingExpiry | PendingChange
 
 
 @dataclass(slots=True)

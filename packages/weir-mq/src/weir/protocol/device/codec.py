@@ -59,11 +59,11 @@ from weir.protocol.device.deliveries import (
     Delivery,
     DeviceAck,
     DeviceExtend,
+    DeviceGrantChange,
     DeviceNack,
     DevicePull,
-    DeviceSettle,
     DeviceSubscribe,
-    pack_settled,
+    pack_change_reply,
 )
 from weir.protocol.frame import Reassembler, check_no_http
 
@@ -152,21 +152,21 @@ DeviceRequest = (
     | DeviceRefused
     | DeviceSubscribe
     | DevicePull
-    | DeviceSettle
+    | DeviceGrantChange
 )
-_SETTLES: dict[int, type[DeviceSettle]] = {
+_CHANGES: dict[int, type[DeviceGrantChange]] = {
     DeviceOpcode.ACK: DeviceAck,
     DeviceOpcode.NACK: DeviceNack,
     DeviceOpcode.EXTEND: DeviceExtend,
 }
-_SETTLE_OPCODES = {kind: opcode for opcode, kind in _SETTLES.items()}
+_CHANGE_OPCODES = {kind: opcode for opcode, kind in _CHANGES.items()}
 _BODIES: dict[int, Callable[[int, bytes], DeviceRequest]] = {
     DeviceOpcode.HELLO: DeviceHello.unpack,
     DeviceOpcode.PING: lambda sn, _: DevicePing(sn),
     DeviceOpcode.SUBSCRIBE: DeviceSubscribe.unpack,
     DeviceOpcode.SUBSCRIBE_LIMITED: DeviceSubscribe.unpack_limited,
     DeviceOpcode.PULL: DevicePull.unpack,
-    **{opcode: kind.unpack for opcode, kind in _SETTLES.items()},
+    **{opcode: kind.unpack for opcode, kind in _CHANGES.items()},
 }
 
 
@@ -343,12 +343,12 @@ def pull(sn: int, max_messages: int, max_bytes: int = 0) -> bytes:
 
 def ack(sn: int, partition: int, fence: int, first: int, next: int) -> bytes:
     """Return an ack frame of messages [first, next)."""
-    return settle(DeviceAck(sn, partition, fence, first, next))
+    return encode_change(DeviceAck(sn, partition, fence, first, next))
 
 
-def settle(request: DeviceSettle) -> bytes:
+def encode_change(request: DeviceGrantChange) -> bytes:
     """Return the frame of an ack, a nack or an extend."""
-    return frame(_SETTLE_OPCODES[type(request)], request.sn, request.pack())
+    return frame(_CHANGE_OPCODES[type(request)], request.sn, request.pack())
 
 
 def encode_delivery(sn: int, delivery: Delivery) -> bytes:
@@ -356,9 +356,11 @@ def encode_delivery(sn: int, delivery: Delivery) -> bytes:
     return frame(DeviceOpcode.PULL | REPLY, sn, delivery.pack())
 
 
-def encode_settled(code: int, request: DeviceSettle) -> bytes:
+def encode_change_reply(code: int, request: DeviceGrantChange) -> bytes:
     """Return the reply to an ack, a nack or an extend."""
-    return frame(_SETTLE_OPCODES[type(request)] | REPLY, request.sn, pack_settled(code, request))
+    return frame(
+        _CHANGE_OPCODES[type(request)] | REPLY, request.sn, pack_change_reply(code, request)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +374,7 @@ class DeviceReply:
     code: int
     sequence: int = NO_SEQUENCE
     offset: int = 0
-    content: Delivery | DeviceSettle | None = None
+    content: Delivery | DeviceGrantChange | None = None
 
 
 class DeviceReplies:
@@ -401,17 +403,17 @@ class DeviceReplies:
         if len(body) < _CODE.size:
             raise RemoteProtocolError("a reply without a code")
         (code,) = _CODE.unpack_from(body)
-        content: Delivery | DeviceSettle | None = None
+        content: Delivery | DeviceGrantChange | None = None
         if opcode & ~REPLY == DeviceOpcode.PULL and code in (0, TooLarge.code):
             content = Delivery.unpack(body)
-        elif opcode & ~REPLY in _SETTLES and len(body) > _CODE.size:
-            content = _settled(opcode & ~REPLY, sn, body[_CODE.size :])
+        elif opcode & ~REPLY in _CHANGES and len(body) > _CODE.size:
+            content = _change_of(opcode & ~REPLY, sn, body[_CODE.size :])
         return DeviceReply(opcode & ~REPLY, sn, code, content=content)
 
 
-def _settled(opcode: int, sn: int, body: memoryview) -> DeviceSettle:
+def _change_of(opcode: int, sn: int, body: memoryview) -> DeviceGrantChange:
     try:
-        return _SETTLES[opcode].unpack(sn, bytes(body))
+        return _CHANGES[opcode].unpack(sn, bytes(body))
     except struct.error:
         text = f"the reply to {DeviceOpcode(opcode).name.lower()} has another size"
         raise RemoteProtocolError(text) from None

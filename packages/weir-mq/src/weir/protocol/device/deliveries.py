@@ -154,7 +154,7 @@ class DeviceExtend(msgspec.Struct, frozen=True, array_like=True):
 
 
 #: What is said of messages that were pulled. The reply has its code, then what was asked.
-DeviceSettle = DeviceAck | DeviceNack | DeviceExtend
+DeviceGrantChange = DeviceAck | DeviceNack | DeviceExtend
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +212,6 @@ def message_bytes(value: bytes) -> int:
     return _MESSAGE.size + len(value)
 
 
-def pack_settled(code: int, request: DeviceSettle) -> bytes:
+def pack_change_reply(code: int, request: DeviceGrantChange) -> bytes:
     """Return the body of the reply to an ack, a nack or an extend: its code, and what was asked."""
     return _CODE.pack(code) + request.pack()

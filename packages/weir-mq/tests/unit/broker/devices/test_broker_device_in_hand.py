@@ -67,7 +67,7 @@ def test_the_default_is_set_by_the_operator(make_doors: Any) -> None:
 
 def test_what_is_given_back_is_not_in_hand(one: Any) -> None:
     first = one.pull()
-    nack = d.settle(DeviceNack(1, 0, first.fence, 0, 1, 60_000))
+    nack = d.encode_change(DeviceNack(1, 0, first.fence, 0, 1, 60_000))
     assert settled(one, nack) == [NOTIFY]
     assert one.pull().values == [b"b"]
 
@@ -78,7 +78,7 @@ def test_an_ack_of_something_else_makes_no_room(one: Any) -> None:
         d.ack(1, 0, first.fence + 1, 0, 1),
         d.ack(1, 0, first.fence, 1, 2),
         d.ack(1, 0, first.fence, 1, 0),
-        d.settle(DeviceExtend(1, 0, first.fence + 1, 1_000)),
+        d.encode_change(DeviceExtend(1, 0, first.fence + 1, 1_000)),
     ):
         one.ask(frame)
         assert one.pull() == Delivery()
@@ -98,7 +98,7 @@ def test_the_end_of_a_lease_makes_room_and_is_told(one: Any) -> None:
 def test_a_lease_that_is_extended_makes_room_later(one: Any) -> None:
     first = one.pull()
     one.rig.tick(LEASE_MS - 1)
-    assert settled(one, d.settle(DeviceExtend(1, 0, first.fence, 20_000))) == []
+    assert settled(one, d.encode_change(DeviceExtend(1, 0, first.fence, 20_000))) == []
     one.rig.tick(19_999)
     assert one.replies() == []
     assert one.pull() == Delivery()
@@ -110,8 +110,8 @@ def test_a_lease_that_is_extended_makes_room_later(one: Any) -> None:
     "ask",
     [
         lambda fence: d.ack(1, 0, fence, 0, 1),
-        lambda fence: d.settle(DeviceNack(1, 0, fence, 0, 1, 0)),
-        lambda fence: d.settle(DeviceExtend(1, 0, fence, 60_000)),
+        lambda fence: d.encode_change(DeviceNack(1, 0, fence, 0, 1, 0)),
+        lambda fence: d.encode_change(DeviceExtend(1, 0, fence, 60_000)),
     ],
     ids=["ack", "nack", "extend"],
 )

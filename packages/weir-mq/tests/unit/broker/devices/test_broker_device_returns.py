@@ -21,7 +21,7 @@ NOTIFY = DeviceReply(Op.NOTIFY, 1, 0)
 
 def asked(doors: Any, request: DeviceNack | DeviceExtend, session: int = 50) -> int:
     opcode = Op.NACK if isinstance(request, DeviceNack) else Op.EXTEND
-    replies = doors.ask(d.settle(request), session=session)
+    replies = doors.ask(d.encode_change(request), session=session)
     (reply,) = [one for one in replies if one.opcode == opcode]
     assert reply.content == request
     return int(reply.code)
@@ -110,7 +110,7 @@ def test_they_wait_for_their_commit(doors: Any) -> None:
     doors.publish(b"a")
     pulled = doors.pull()
     doors.replies()
-    doors.rig.device(50, d.settle(nack(pulled.fence, 0, 1)))
+    doors.rig.device(50, d.encode_change(nack(pulled.fence, 0, 1)))
     assert doors.rig.device_replies[50] == [], "nothing is durable yet"
     doors.rig.handle(ev.Ticked())
     assert DeviceReply(Op.NACK, 1, 0, content=nack(pulled.fence, 0, 1)) in doors.replies()
