@@ -10,7 +10,7 @@ import weir_raft as raft
 from weir.broker.barriers.promises import Promises
 from weir.model.stamp import stamp_at
 from weir.order.barrier import Barrier, Bound, barrier_at
-from weir.order.clock import Highest, HybridClock
+from weir.order.clock import HighestStamp, HybridClock
 from weir_raft.testing.actor import Actor
 from weir_raft.testing.checks import Checks
 
@@ -93,7 +93,7 @@ class OrderedActor(Actor):
         self._config = replace(self._config, fence=self._durable_bound)
         self.bound = Bound(self._durable_bound)
         self._bounds: list[int] = []
-        self.highest = Highest()
+        self.highest = HighestStamp()
         self.clock = HybridClock(highest=self.highest)
         #: Of the entries of its log that have stamps, and that of its state.
         self.tail: dict[int, int] = {}

@@ -42,7 +42,7 @@ from weir.broker.scattering.coordinator import Coordinator
 from weir.broker.scattering.participant import ParticipantReports
 from weir.broker.scattering.requests import ScatteringRequests
 from weir.model.ids import REGISTRY_GROUP
-from weir.order.clock import Highest, HybridClock, Time
+from weir.order.clock import HighestStamp, HybridClock, Time
 from weir.protocol.client.barriers import ReportDone
 
 
@@ -151,7 +151,7 @@ def _partitions(runtime: Runtime, replication: Replication) -> Partitions:
     topics = Topics(_saved_catalog(identity, layout, by_log))
     admission = Admission(writers, budget, disks)
     context = PartitionContext(
-        outbox, reads, budget, time, Highest(), admission, multi, topics, DeviceProducer(),
+        outbox, reads, budget, time, HighestStamp(), admission, multi, topics, DeviceProducer(),
         ParticipantReports(outbox), PartitionEvents(),
     )  # fmt: skip
     groups = Groups(

@@ -19,7 +19,7 @@ class Time(Protocol):
         """Milliseconds since whenever. Never falls; deadlines are kept by it."""
 
 
-class Highest:
+class HighestStamp:
     """The highest stamp of all clocks of a shard: what an honest client may have seen here.
 
     None of them stamps at or below `promised` any more: others were told so.
@@ -39,13 +39,13 @@ class HybridClock:
     __slots__ = ("_highest", "_last", "max_ahead_ms")
 
     def __init__(
-        self, last: int = 0, highest: Highest | None = None, max_ahead_ms: int = MAX_AHEAD_MS
+        self, last: int = 0, highest: HighestStamp | None = None, max_ahead_ms: int = MAX_AHEAD_MS
     ) -> None:
         """Go on above `last`: the log's last stamp, or the fence of an election if higher.
 
         `highest` is shared by the clocks of a shard; None is a clock of its own.
         """
-        self._highest = highest or Highest()
+        self._highest = highest or HighestStamp()
         self._last = 0
         self.max_ahead_ms = max_ahead_ms
         self.raise_to(last)

@@ -4,7 +4,7 @@ import pytest
 
 from weir.errors import StampTooFar
 from weir.model.stamp import LOGIC_BITS, milliseconds_of, stamp_at
-from weir.order.clock import Highest, HybridClock
+from weir.order.clock import HighestStamp, HybridClock
 
 NOW = 1_700_000_000_000
 
@@ -61,7 +61,7 @@ def test_a_leader_goes_on_above_its_log_and_fence() -> None:
 
 def test_who_cannot_be_refused_is_held_to_the_clock() -> None:
     """Even below what the shard gave: or one poisoned partition would drag the next along."""
-    shard = Highest()
+    shard = HighestStamp()
     HybridClock(stamp_at(NOW + 30 * 24 * 3_600_000), shard)
     clock = HybridClock(0, shard)
     limit = stamp_at(NOW + clock.max_ahead_ms)
@@ -70,7 +70,7 @@ def test_who_cannot_be_refused_is_held_to_the_clock() -> None:
 
 
 def test_the_highest_stamp_is_that_of_all_clocks() -> None:
-    shard = Highest()
+    shard = HighestStamp()
     one, other = HybridClock(5, shard), HybridClock(0, shard)
     assert one.highest == other.highest == 5
     assert other.stamp(NOW, other.highest) == one.highest > one.last

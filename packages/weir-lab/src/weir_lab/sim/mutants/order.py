@@ -10,7 +10,13 @@ import weir_raft as raft
 from weir.broker.api.events import TICK_MS
 from weir.broker.barriers.barriers import BarrierAnswers
 from weir.broker.barriers.membership import Growth
-from weir.broker.barriers.topic_order import Led, Plan, Planner, Scope, TopicOrder
+from weir.broker.barriers.topic_order import (
+    LedPartition,
+    OrderPlan,
+    OrderPlanner,
+    Scope,
+    TopicOrder,
+)
 from weir.broker.partition.context import VisibleConfirm
 from weir.broker.partition.leader import PartitionLeader
 from weir.broker.partition.partition import Partition
@@ -71,19 +77,19 @@ def a_promise_before_an_entry_of_its_own_term(patch: Patch) -> None:
     """Who has inherited entries promises nothing until one of its own is committed
     (counterexample 1).
     """
-    honest = Planner.plan
+    honest = OrderPlanner.plan
 
-    def plan(self: Planner, topic: Topic, scope: Scope, joined: int) -> Plan:
+    def plan(self: OrderPlanner, topic: Topic, scope: Scope, joined: int) -> OrderPlan:
         found = honest(self, topic, scope, joined)
         for partition in list(found.others):
             here = self._topics.find(group_of(topic.id, partition))
             if here is not None and here.group.node.role is raft.Role.LEADER:
                 found.others.remove(partition)
                 early = cast(PartitionLeader, _Hasty(here.state))
-                found.led.append(Led(partition, here.group.id, early, here.state))
+                found.led.append(LedPartition(partition, here.group.id, early, here.state))
         return found
 
-    patch.setattr(Planner, "plan", plan)
+    patch.setattr(OrderPlanner, "plan", plan)
     patch.setattr(multi, "_is_established", lambda node_state, leader: True)
 
 
@@ -188,7 +194,9 @@ def a_barrier_without_its_offset(patch: Patch) -> None:
 def a_register_a_node(patch: Patch) -> None:
     """There is a register a partition, and never one a node (counterexample 4)."""
 
-    def see(self: TopicOrder, led: Sequence[Led], fenced: Callable[[int], int], stamp: int) -> int:
+    def see(
+        self: TopicOrder, led: Sequence[LedPartition], fenced: Callable[[int], int], stamp: int
+    ) -> int:
         barriers = {one: one.leading.barrier(fenced(one.group)) for one in self.plan.led}
         highest = max((barrier.stamp for barrier in barriers.values()), default=0)
         self.take((one.partition, highest, barriers[one].through) for one in led)

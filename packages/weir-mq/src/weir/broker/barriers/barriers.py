@@ -21,7 +21,7 @@ from weir.broker.barriers.topic_order import (
     ANYTIME,
     BarrierWaiter,
     BarrierWaiters,
-    Planner,
+    OrderPlanner,
     Scope,
     TopicOrder,
 )
@@ -151,7 +151,7 @@ class BarrierAnswers:
         self._topics = topics
         self._promises = promises
         self._multi = multi
-        self._planner = Planner(topics, forwarder, layout)
+        self._planner = OrderPlanner(topics, forwarder, layout)
         self._events = context.events
         self._outbox = context.outbox
         self._time = time = context.time
@@ -337,7 +337,8 @@ def _not_visible() -> Unavailable:
 class TotalOrder:
     """Joins what the room has to a shard."""
 
-    __slots__ = ("_answers", "_catalog", "_ends", "_events", "_growth", "_promises", "_registry")
+    __slots__ = ("_answers", "_catalog", "_ends", "_events", "_growth", "_multi", "_promises",
+                 "_registry")  # fmt: skip
 
     def __init__(
         self, topics: Topics, registry: Registry, forwarder: Forwarder, layout: Layout,
@@ -347,6 +348,7 @@ class TotalOrder:
         self._catalog = topics.catalog
         self._registry = registry
         self._events = context.events
+        self._multi = multi
         self._promises = promises = Promises(multi, context.highest, logs, context.time)
         self._answers = BarrierAnswers(topics, promises, multi, forwarder, layout, context)
         self._growth = Growth(topics, registry, forwarder, context.outbox, context.time)
@@ -377,7 +379,9 @@ class TotalOrder:
         visible = self._events.visible
         while visible:
             self._answers.confirm_visible(visible.popleft())
-        self._promises.pursue()
+        promises = self._promises
+        if promises.is_pending or self._multi.fence_wanted > promises.wanted:
+            promises.pursue()
         if self._answers.waiters.waiting:
             self._answers.answer_reached()
 

@@ -15,7 +15,7 @@ import weir_raft as raft
 from weir.model.limits import MAX_AHEAD_MS, PROMISE_EVERY_MS
 from weir.model.stamp import stamp_at
 from weir.order.barrier import Bound
-from weir.order.clock import Highest, Time
+from weir.order.clock import HighestStamp, Time
 
 _AHEAD = stamp_at(MAX_AHEAD_MS)
 
@@ -34,10 +34,11 @@ class Bounded(Protocol):
 class Promises:
     """Lets all clocks of this shard go above a stamp, and asks the voters to remember that."""
 
-    __slots__ = ("_asked_ms", "_highest", "_logs", "_multi", "_next", "_time", "_wanted")
+    __slots__ = ("_asked_ms", "_highest", "_logs", "_multi", "_next", "_time", "is_pending",
+                 "wanted")  # fmt: skip
 
     def __init__(
-        self, multi: raft.Multi, highest: Highest, logs: Sequence[Bounded], time: Time
+        self, multi: raft.Multi, highest: HighestStamp, logs: Sequence[Bounded], time: Time
     ) -> None:
         """Nobody asks for anything yet; what was promised before this start holds."""
         self._multi = multi
@@ -47,8 +48,10 @@ class Promises:
         #: What is to be promised next, and when the last question went out.
         self._next = 0
         self._asked_ms = -PROMISE_EVERY_MS
-        #: The highest fence that anybody asked for, when bounds were last looked at.
-        self._wanted = 0
+        #: The highest fence that anybody asked for, when bounds were last looked at; and whether
+        #: something waits for answers, or for a bound.
+        self.wanted = 0
+        self.is_pending = False
         multi.raise_bound(self._bound())
 
     def ask(self, stamp: int) -> None:
@@ -73,20 +76,18 @@ class Promises:
     def pursue(self) -> None:
         """Ask what waited for answers to the last question, and extend bounds that are needed."""
         multi = self._multi
-        wanted = multi.fence_wanted
         if self._next > multi.fence_asked:
             self._ask_next(stamp_at(self._time.wall_ms()))
-        elif wanted <= self._wanted and wanted <= multi.fence_bound:
-            return  # as mostly: it is asked with each event
         wanted = multi.fence_wanted
         # A bound follows this clock, so it may take several to come to what a clock that is ahead
         # asked for; later questions may ask for less than that, and for more than the bound.
-        if wanted > self._wanted or wanted > multi.fence_bound:
-            self._wanted = wanted
+        if wanted > self.wanted or wanted > multi.fence_bound:
+            self.wanted = wanted
             for log in self._logs:
                 log.extend_bound()
-        if multi.fence_bound < self._wanted:
+        if multi.fence_bound < self.wanted:
             self._raise_bound()
+        self.is_pending = self._next > multi.fence_asked or wanted > multi.fence_bound
 
     def _raise_bound(self) -> None:
         bound = self._bound()
@@ -101,6 +102,7 @@ class Promises:
         now_ms, multi = self._time.monotonic_ms(), self._multi
         if self._next <= multi.fence_asked:
             return
+        self.is_pending = True
         if now_ms - self._asked_ms < PROMISE_EVERY_MS and not multi.all_answered:
             return
         self._next = max(self._next, now)

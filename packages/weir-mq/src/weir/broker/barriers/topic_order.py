@@ -122,7 +122,7 @@ class BarrierWaiters:
             self.take(number)
 
 
-class Led(NamedTuple):
+class LedPartition(NamedTuple):
     """A partition that this shard leads."""
 
     partition: int
@@ -131,17 +131,17 @@ class Led(NamedTuple):
     state: PartitionState
 
 
-class Plan(NamedTuple):
+class OrderPlan(NamedTuple):
     """All partitions of a scope: those led here, those that others lead, and where to ask."""
 
     partitions: list[int]
-    led: list[Led]
+    led: list[LedPartition]
     others: list[int]
     #: By partition, the place that leads it as far as is known, for some of the others.
     places: dict[int, int]
 
 
-class Planner:
+class OrderPlanner:
     """Finds out where partitions are led."""
 
     __slots__ = ("_forwarder", "_layout", "_topics")
@@ -152,17 +152,17 @@ class Planner:
         self._forwarder = forwarder
         self._layout = layout
 
-    def plan(self, topic: Topic, scope: Scope, joined: int) -> Plan:
+    def plan(self, topic: Topic, scope: Scope, joined: int) -> OrderPlan:
         """Return where partitions of a topic are led, of which so many have `joined` for sure."""
         count = max(topic.partitions, topic.founded_with + joined)
-        led: list[Led] = []
+        led: list[LedPartition] = []
         others: list[int] = []
         places: dict[int, int] = {}
         for partition in self._of(topic.id, range(count), scope):
             group = group_of(topic.id, partition)
             here = self._topics.find(group)
             if here is not None and here.leading is not None:
-                led.append(Led(partition, group, here.leading, here.state))
+                led.append(LedPartition(partition, group, here.leading, here.state))
             elif scope is not Scope.LED:
                 others.append(partition)
                 with suppress(NotLeader):  # whoever asks learns by itself who leads it
@@ -170,7 +170,7 @@ class Planner:
                     if place != self._forwarder.shard:
                         places[partition] = place
         partitions = sorted([one.partition for one in led] + others)
-        return Plan(partitions, led, others, places)
+        return OrderPlan(partitions, led, others, places)
 
     def _of(self, topic: int, partitions: range, scope: Scope) -> Iterable[int]:
         if scope is not Scope.OWN:
@@ -196,7 +196,7 @@ class TopicOrder:
         #: Those that have ended: nothing of them is above that stamp, or behind that offset.
         self.ends: dict[int, Barrier] = {}
         #: Where its partitions are led, as of a number of changes of leaders and of the roster.
-        self.plan = Plan([], [], [], {})
+        self.plan = OrderPlan([], [], [], {})
         self.planned_at = (-1, -1)
         #: By partition, the newest query in whose answer it was told.
         self._heard: dict[int, int] = {}
@@ -206,7 +206,7 @@ class TopicOrder:
         #: How much had happened here when those led here were looked at last.
         self.looked_at = -1
         #: Of whom waits for the lowest stamp: those not known to be there, here and elsewhere.
-        self.behind_here: list[Led] = []
+        self.behind_here: list[LedPartition] = []
         self._behind: list[int] = []
         self._looked_for = _NEVER
 
@@ -252,7 +252,7 @@ class TopicOrder:
         self.first = waiting[0][2] if waiting else None
         return self.first
 
-    def take_plan(self, plan: Plan, at: tuple[int, int]) -> None:
+    def take_plan(self, plan: OrderPlan, at: tuple[int, int]) -> None:
         """Go by where partitions are led now."""
         self.plan, self.planned_at = plan, at
         self._looked_for = _NEVER
@@ -272,7 +272,7 @@ class TopicOrder:
             others[:] = self._not_at(others, waiter)
         return bool(here or others)
 
-    def see(self, led: Sequence[Led], fenced: Callable[[int], int], stamp: int) -> int:
+    def see(self, led: Sequence[LedPartition], fenced: Callable[[int], int], stamp: int) -> int:
         """Take what partitions say that are led here, from the last one on, until one is behind
         `stamp`. Return how many are left; that one is the last of them.
         """

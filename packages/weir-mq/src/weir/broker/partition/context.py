@@ -13,7 +13,7 @@ from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.reads import Reads
 from weir.broker.scattering.participant import ParticipantReports
-from weir.order.clock import Highest, Time
+from weir.order.clock import HighestStamp, Time
 from weir.protocol.client.messages import Confirm
 
 
@@ -127,7 +127,7 @@ class PartitionContext:
     reads: Reads
     budget: Budget
     time: Time
-    highest: Highest
+    highest: HighestStamp
     admission: Admission
     promises: Promises
     topics: TopicSizes

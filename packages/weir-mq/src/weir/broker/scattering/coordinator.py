@@ -25,7 +25,7 @@ from weir.errors import NotLeader, Overloaded, Refused, StampTooFar, Unavailable
 from weir.model.limits import MAX_AHEAD_MS, RETRY_AFTER_MS, SCATTERINGS_MAX
 from weir.model.scattering import Attempt, is_acks, part_group
 from weir.model.stamp import stamp_at
-from weir.order.clock import Highest, HybridClock, Time
+from weir.order.clock import HighestStamp, HybridClock, Time
 from weir.protocol.client.codec import decode_reply
 from weir.protocol.client.declaration import opcode_of
 from weir.protocol.client.messages import Refusal
@@ -57,7 +57,7 @@ class Shared(NamedTuple):
     """What the scatterings of a shard share."""
 
     rounds: ParticipantRounds
-    highest: Highest
+    highest: HighestStamp
     time: Time
     outbox: Outbox
 
@@ -430,7 +430,7 @@ class Coordinator:
 
     def __init__(
         self, parts: LocalParts, forwarder: Forwarder, reports: ParticipantReports,
-        highest: Highest, time: Time, outbox: Outbox, budget: Budget,
+        highest: HighestStamp, time: Time, outbox: Outbox, budget: Budget,
     ) -> None:  # fmt: skip
         """Begin with none. The `forwarder` reaches parts that other shards lead; of this shard's
         own `parts` the answers come by the `reports`.

@@ -11,7 +11,7 @@ from weir.broker.barriers.promises import Promises
 from weir.model.limits import PROMISE_EVERY_MS
 from weir.model.stamp import stamp_at
 from weir.order.barrier import Bound
-from weir.order.clock import Highest, HybridClock
+from weir.order.clock import HighestStamp, HybridClock
 
 
 class FakeLog:
@@ -33,11 +33,11 @@ def logs(time: Any) -> list[FakeLog]:
 
 @pytest.fixture
 def promises(time: Any, logs: list[FakeLog]) -> Promises:
-    return Promises(raft.Multi(lambda group, member: member), Highest(), logs, time)
+    return Promises(raft.Multi(lambda group, member: member), HighestStamp(), logs, time)
 
 
 def test_clocks_of_the_shard_stamp_above_what_was_asked_for(time: Any, logs: list[FakeLog]) -> None:
-    highest = Highest()
+    highest = HighestStamp()
     promises = Promises(raft.Multi(lambda group, member: member), highest, logs, time)
     promises.ask(stamp_at(time.wall + 300))
     assert HybridClock(0, highest).stamp(time.wall) == stamp_at(time.wall + 300) + 1

@@ -11,8 +11,8 @@ from weir.broker.barriers import topic_order as room
 from weir.broker.barriers.topic_order import (
     BarrierWaiter,
     BarrierWaiters,
-    Led,
-    Plan,
+    LedPartition,
+    OrderPlan,
     Scope,
     TopicOrder,
 )
@@ -65,17 +65,17 @@ def test_no_more_wait_than_peers_may_be_connected(monkeypatch: pytest.MonkeyPatc
         waiters.check_room()
 
 
-def led(partition: int, stamp: int, roster: Any = (), ends: Any = ()) -> Led:
+def led(partition: int, stamp: int, roster: Any = (), ends: Any = ()) -> LedPartition:
     leading: Any = SimpleNamespace(barrier=lambda fenced: Barrier(max(stamp, fenced), 5))
     state: Any = SimpleNamespace(roster=roster, ends=dict(ends))
-    return Led(partition, partition, leading, state)
+    return LedPartition(partition, partition, leading, state)
 
 
-def order(*here: Led, others: tuple[int, ...] = (), **places: int) -> TopicOrder:
+def order(*here: LedPartition, others: tuple[int, ...] = (), **places: int) -> TopicOrder:
     found = TopicOrder(7, Scope.ALL)
     known = {int(name[1:]): place for name, place in places.items()}
     everything = sorted([one.partition for one in here] + list(others))
-    found.take_plan(Plan(everything, list(here), list(others), known), (0, 0))
+    found.take_plan(OrderPlan(everything, list(here), list(others), known), (0, 0))
     return found
 
 

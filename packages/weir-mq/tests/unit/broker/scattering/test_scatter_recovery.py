@@ -24,7 +24,7 @@ from weir.model.batch import encode
 from weir.model.ids import group_of
 from weir.model.scattering import Attempt, Scattered, batch_part
 from weir.model.stamp import stamp_at
-from weir.order.clock import Highest
+from weir.order.clock import HighestStamp
 from weir.protocol.client import messages as m
 from weir.protocol.client.scattering import Decide, PartState, Prepare, Standing, Step
 
@@ -71,7 +71,13 @@ class Parts:
         self.catalog = Catalog()
         self.reports = ParticipantReports(cast(Any, None))
         self.coordinator = Coordinator(
-            self, cast(Any, Way()), self.reports, Highest(), self.time, cast(Any, None), Budget(0)
+            self,
+            cast(Any, Way()),
+            self.reports,
+            HighestStamp(),
+            self.time,
+            cast(Any, None),
+            Budget(0),
         )
 
     def recover(self, is_committed: bool) -> None:
