@@ -22,6 +22,7 @@ from weir.broker.scattering.participant import Participant
 from weir.broker.state.state import PartitionState
 from weir.errors import Refused
 from weir.model.batch import Batch
+from weir.model.chunks import Piece
 from weir.model.header import Columns
 from weir.model.topic import ClusterPause
 from weir.order.barrier import Barrier, barrier_at
@@ -186,7 +187,11 @@ class PartitionLeader:
                 self._confirm(waiter, pending.record)
 
     def _confirm(self, waiter: PublishWaiter, record: BatchRecord) -> None:
-        self._tell(waiter.caller, waiter.level, self.appender.confirm(record, waiter.is_repeat))
+        if isinstance(record.large, Piece):
+            confirm = self.appender.confirm_chunk(record, waiter.is_repeat)
+        else:
+            confirm = Confirm(record.offset, record.stamp, waiter.is_repeat)
+        self._tell(waiter.caller, waiter.level, confirm)
 
     def _tell(self, caller: Caller, level: int, confirm: Confirm) -> None:
         if level == _VISIBLE:

@@ -302,10 +302,8 @@ class Appender:
         self._staged.append(pending)
         return pending
 
-    def confirm(self, record: BatchRecord, duplicate: bool) -> Confirm:
-        """Return what to tell about a batch that is applied; a chunk learns its entry's index."""
-        if not isinstance(record.large, Piece):
-            return Confirm(record.offset, record.stamp, duplicate)
+    def confirm_chunk(self, record: BatchRecord, duplicate: bool) -> Confirm:
+        """Return what to tell about a chunk that is applied: the index of its entry."""
         answer = self._state.producers.answer(record.producer, record.sequence)
         assert answer is not None  # its producer's last one
         return _told(answer, duplicate)

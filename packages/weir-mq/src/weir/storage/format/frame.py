@@ -113,7 +113,7 @@ def pack(
     payload_crc = 0
     if kind != _BATCHES:
         for buffer in payload:
-            payload_crc = crc32c(buffer, payload_crc)
+            payload_crc = extended(payload_crc, bytes(buffer))
     blank = _HEADER.pack(
         MAGIC, generation, position, length, 0, group, term, index, kind, VERSION, 0, payload_crc
     )
