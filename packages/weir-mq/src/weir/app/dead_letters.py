@@ -109,10 +109,19 @@ async def redrive(
                     ) from None
                 continue
             while taken := [one for one in (letters.at_hand() for _ in range(_TOGETHER)) if one]:
-                await work.take([one for one in taken if _was_there(one, ends)])
+                there = [one for one in taken if _was_there(one, ends)]
+                await work.take([one for one in there if await _begins(one)])
             await consumer.flush()
             moved = now()
     return Redriven(dict(work.topics), work.others)
+
+
+async def _begins(letter: Delivery) -> bool:
+    """Return whether a letter may go; one that went halfway before is reported, or given back."""
+    if not letter.was_tried or await letter.begin():
+        return True
+    letter.give_back()
+    return False
 
 
 class _Redrive:

@@ -35,11 +35,11 @@ def a_window_forgets_what_is_out(patch: Patch) -> None:
 def a_standby_is_granted(patch: Patch) -> None:
     """Whoever pulls gets the next messages while the active one lives (DESIGN §5 Consume)."""
 
-    def turn(self: OrderedPicker, queue: PullQueue) -> int:
+    def next_peer(self: OrderedPicker, queue: PullQueue) -> int:
         self._active_of(queue)
         return ANYBODY
 
-    patch.setattr(OrderedPicker, "turn", turn)
+    patch.setattr(OrderedPicker, "next_peer", next_peer)
     patch.setattr(ClusterState, "_is_next", lambda self, record: True)
 
 

@@ -326,12 +326,12 @@ class Grants:
         picker = self.pickers[name]
         passed: set[int] = set()  # peers that work already on what could be granted
         while queue.pulls and not self._caps.is_full(name, len(queue.proposed)):
-            turn = picker.turn(queue)
-            if passed and turn == ANYBODY:
-                turn = queue.pulls.other(passed)
-            if turn is None or turn in passed:
+            peer = picker.next_peer(queue)
+            if passed and peer == ANYBODY:
+                peer = queue.pulls.other(passed)
+            if peer is None or peer in passed:
                 break
-            if not self._grant_first(name, queue, turn, passed):
+            if not self._grant_first(name, queue, peer, passed):
                 return
         if queue.watches and not self._caps.is_full(name, len(queue.proposed)):
             (first, behind), told = picker.pop_watches(queue)
@@ -339,18 +339,18 @@ class Grants:
                 nothing = Granted(waiter.request.address, 0, 0, first, behind)
                 self._outbox.reply(waiter.caller, nothing)
 
-    def _grant_first(self, name: str, queue: PullQueue, turn: int, passed: set[int]) -> bool:
+    def _grant_first(self, name: str, queue: PullQueue, peer: int, passed: set[int]) -> bool:
         """Decide on the first pull of a peer, or of all; False if there is nothing to grant."""
-        picker, waiter = self.pickers[name], queue.pulls.first(turn)
+        picker, waiter = self.pickers[name], queue.pulls.first(peer)
         cluster = self._context.state.clusters.get(name)
         pick = picker.pick(queue, waiter.request)
         if pick is not None and cluster is not None and self._is_outdated(name, cluster, waiter):
             picker.gave_up(pick)
-            self._answer_nothing(name, queue, [queue.pulls.pop(turn)])
+            self._answer_nothing(name, queue, [queue.pulls.pop(peer)])
         elif pick is not None:
-            return self._propose(name, queue, queue.pulls.pop(turn), pick)
+            return self._propose(name, queue, queue.pulls.pop(peer), pick)
         elif (failure := picker.failure) is not None:
-            self._outbox.refuse(queue.pulls.pop(turn).caller, failure)
+            self._outbox.refuse(queue.pulls.pop(peer).caller, failure)
         elif picker.is_barred:
             passed.add(waiter.caller.session)
         else:

@@ -45,7 +45,7 @@ class OrderedPicker(Picker):
 
     # -- what to grant -----------------------------------------------------------------------
 
-    def turn(self, queue: PullQueue) -> int | None:
+    def next_peer(self, queue: PullQueue) -> int | None:
         """Return who is active, if it pulls; without anybody, the first in line will be."""
         active = self._active_of(queue)
         return active if active == ANYBODY or queue.pulls.holds(active) else None

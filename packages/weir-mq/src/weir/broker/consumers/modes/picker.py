@@ -175,7 +175,7 @@ class Picker:
 
     # -- what to grant -----------------------------------------------------------------------
 
-    def turn(self, queue: PullQueue) -> int | None:
+    def next_peer(self, queue: PullQueue) -> int | None:
         """Return the peer whose pull is next, or `ANYBODY`; None if nobody may have anything."""
         return ANYBODY
 
