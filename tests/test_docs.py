@@ -148,6 +148,7 @@ def test_the_reference_names_all_there_is(reference: ModuleType) -> None:
     import weir
     from weir import errors
     from weir.server.config.sections import settings
+    from weir.spark.options import NAMES
 
     api = reference.PAGES["api"]()
     for name in weir.__all__:
@@ -163,3 +164,5 @@ def test_the_reference_names_all_there_is(reference: ModuleType) -> None:
     kinds = [one for one in vars(errors).values() if isinstance(one, type)]
     assert all(f"`{one.__name__}`" in listed for one in kinds if issubclass(one, errors.WeirError))
     assert "| `BATCH_BYTES_MAX` | 8 MiB |" in reference.PAGES["limits"]()
+    spark = reference.PAGES["spark"]()
+    assert all(f"| `{name}` |" in spark for name in NAMES if name not in {"host", "port"})

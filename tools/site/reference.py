@@ -334,6 +334,25 @@ def _served() -> str:
             return str(answer.read().decode())
 
 
+# Options of the Spark source.
+
+
+def spark_options() -> str:
+    """Every option of `format("weir")`, as the module that reads them lists them."""
+    from weir.spark import options
+
+    _, _, listed = (options.__doc__ or "").partition("\n\n")
+    parts = ["| option | meaning |\n| --- | --- |"]
+    rows: list[list[str]] = []
+    for line in listed.splitlines():
+        if line[:1].strip():
+            rows.append(line.split(None, 1))
+        elif line.strip():
+            rows[-1][1] += " " + line.strip()
+    parts += [f"| `{name}` | {_cell(about)} |" for name, about in rows]
+    return "\n".join(parts)
+
+
 # Limits.
 
 
@@ -385,5 +404,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "configuration": configuration,
     "errors": error_classes,
     "metrics": metrics,
+    "spark": spark_options,
     "limits": bounds,
 }

@@ -36,8 +36,10 @@ def node() -> Iterator[testing.Node]:
 def run(code: str, name: str, url: str) -> str:
     """Run a program against a node; return what it printed."""
     out = io.StringIO()
+    host, port = url.removeprefix("weir://").rsplit(":", 1)
+    code = code.replace(URL, url).replace('"localhost", 6800', f'"{host}", {port}')
     with contextlib.redirect_stdout(out):
-        exec(compile(code.replace(URL, url), name, "exec"), {"__name__": "example"})
+        exec(compile(code, name, "exec"), {"__name__": "example"})
     return out.getvalue()
 
 
