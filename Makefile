@@ -33,7 +33,8 @@ $(SITE_STAMP): $(STAMP)
 
 .PHONY: site
 site: $(SITE_STAMP) ## Build the documentation as a site in build/site; a broken link fails
-	$(BIN)/python -m sphinx -q -W --keep-going -j auto -c tools/site . build/site
+	# All of it anew: pages are generated from code, which Sphinx does not watch.
+	$(BIN)/python -m sphinx -q -E -a -W --keep-going -j auto -c tools/site . build/site
 
 .PHONY: demo
 demo: $(STAMP) ## Show weir at work, from publish to Spark

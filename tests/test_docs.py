@@ -155,6 +155,7 @@ def test_the_reference_names_all_there_is(reference: ModuleType) -> None:
         if name not in {"__version__", "errors"}:
             assert f"weir.{name}\n" in api
     assert "publish(" in api
+    assert '```python\napp = weir.App("weir://localhost")\n\n@app.subscribe(' in api
     commands = reference.PAGES["commands"]()
     for verb in ("weir serve", "weir topic create", "weir work", "weir sim run"):
         assert f"# {verb}\n" in commands

@@ -116,14 +116,26 @@ def _function(name: str, what: Any, level: int) -> Iterator[str]:
 
 
 def _text(what: object) -> str:
-    """A docstring as Markdown; what it indents beyond its own margin is code."""
-    text = getattr(what, "__doc__", None) or inspect.getdoc(what) or ""
-    first, _, rest = text.partition("\n")
-    last = rest.rpartition("\n")[2]
-    if not rest or last.strip():
-        return inspect.getdoc(what) or ""
-    kept = [line.removeprefix(last) for line in rest.splitlines()]
-    return "\n".join([first, *kept]).strip()
+    """A docstring as Markdown; a paragraph that is Python is shown as code."""
+    parts = []
+    for paragraph in (inspect.getdoc(what) or "").split("\n\n"):
+        if not _is_code(paragraph):
+            parts.append(paragraph)
+        elif parts and parts[-1].endswith("\n```"):
+            parts[-1] = f"{parts[-1][:-4]}\n\n{paragraph}\n```"
+        else:
+            parts.append(f"```python\n{paragraph}\n```")
+    return "\n\n".join(parts)
+
+
+def _is_code(paragraph: str) -> bool:
+    if not re.search(r"\(| = ", paragraph):
+        return False
+    try:
+        ast.parse(inspect.cleandoc(paragraph))
+    except SyntaxError:
+        return False
+    return True
 
 
 def _signature(name: str, what: Any) -> str:

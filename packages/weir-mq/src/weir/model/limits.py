@@ -9,8 +9,8 @@ MIB = 1024 * KIB
 BATCH_BYTES_DEFAULT = 1 * MIB
 BATCH_BYTES_MAX = 8 * MIB
 BATCH_MESSAGES_MAX = 1 << 20
-# A compressed batch stands for at most so many bytes of columns a byte of its own; lz4 can say no
-# more. Looking into a batch costs by what it stands for, its sender only by what it sends.
+# How many bytes of columns each byte of a compressed batch may inflate to; lz4 reaches no more.
+# Checking a batch costs by its inflated size, sending it only by its compressed size.
 INFLATION_MAX = 256
 ENTRY_BYTES_MAX = 1 * MIB
 CLIENT_FRAME_BYTES_MAX = BATCH_BYTES_MAX + 64 * KIB
@@ -25,7 +25,7 @@ LINK_HELLO_SECONDS = 5.0
 LINK_UNSENT_BYTES_MAX = 64 * MIB
 LINKS_GREETING_MAX = 1_024
 LINK_NODES_MAX = 256
-# A shard that takes nothing of what waits for it for so long, or does not even answer, is cut.
+# The link to a shard that takes no frames, or does not answer, for this long is closed.
 LINK_STALLED_MS = 10_000
 LINK_SILENT_MS = 2_000
 
@@ -51,7 +51,7 @@ TOPICS_MAX = 10_000
 PARTITIONS_PER_TOPIC_MAX = 1_024
 CLUSTERS_PER_TOPIC_MAX = 1_000
 
-# Retention. Whether something is to go is looked at so often, partition by partition.
+# Retention. Each partition is checked this often.
 RETENTION_MS_DEFAULT = 7 * 24 * 3600 * 1000
 RETENTION_MS_MIN = 1_000
 RETENTION_EVERY_MS = 30_000
@@ -60,7 +60,7 @@ RETENTION_EVERY_MS = 30_000
 PIPELINE_WINDOW = 64
 DEDUPE_HORIZON_MS = 7 * 24 * 3600 * 1000
 MAX_AHEAD_MS = 1_000
-# Sequenced publishes of one device under way: their hashes are kept, so that repeats are told.
+# Sequenced publishes of one device in flight: their hashes are kept, to recognise repeats.
 DEVICE_WINDOW = 8
 # Devices do not expire, so they are bounded by count: 60 to 80 bytes each.
 ORIGINS_PER_PARTITION_MAX = 4_000_000
@@ -79,15 +79,15 @@ SCATTERINGS_KEPT_MAX = 4_096
 # Fetches, grants, waits.
 FETCH_BYTES_MAX = 8 * MIB
 WAIT_MS_MAX = 60_000
-# Who reads in total order asks for barriers one at a time, and so long after the last at the least.
+# A reader in total order asks for barriers one at a time, this long after the last at least.
 PROMISE_EVERY_MS = 5
 GRANT_MS_DEFAULT = 30_000
 GRANT_MS_MAX = 12 * 3600 * 1000
 GRANTS_PER_CLUSTER_MAX = 10_000
-# So that one that acks nothing does not silence its cluster.
+# Lower than the limit of a cluster, so that a consumer that acks nothing does not block it.
 GRANTS_PER_CONSUMER_MAX = 2_500
 ACK_RANGES_MAX = 10_000
-#: A ping says of so many partitions what is worked on.
+#: A ping reports what is worked on for at most this many partitions.
 PINGED_PARTITIONS_MAX = 1_024
 # How many runs of messages one grant may consist of.
 GRANT_RUNS_MAX = 4_096
@@ -99,7 +99,7 @@ KEYED_WINDOW = 65_536
 # replica, and about twice that where it is led.
 DELAYED_BATCHES_MAX = 1_000_000
 REQUESTS_PENDING_MAX = 1_024
-# What one connection may send behind a request that waits for news of the registry.
+# What one connection may send after a request that waits for the registry.
 PARKED_BYTES_MAX = 16 * MIB
 # How many partitions the devices of one connection may watch.
 DEVICE_WATCHES_MAX = 256
@@ -110,22 +110,22 @@ CLUSTER_PAUSES_MAX = 1_024
 # How many messages a device holds at most, unless it or the operator allows more; the most of that.
 DEVICE_IN_HAND_DEFAULT = 1
 DEVICE_IN_HAND_MAX = 1_024
-# How many that watch for messages are told at a time.
+# How many devices that watch for messages are notified at a time.
 WATCHED_MAX = 64
 
 # A shard's memory (DESIGN §8: one byte budget).
 BUDGET_BYTES_DEFAULT = 512 * MIB
 CACHE_BYTES_DEFAULT = 128 * MIB
 RETRY_AFTER_MS = 200
-# Who is refused again and again waits twice as long each time, up to this.
+# A client that is refused repeatedly doubles its wait each time, up to this.
 RETRY_AFTER_MS_MAX = 5_000
 CONNECTIONS_MAX = 20_000
 HELLO_WITHIN_MS = 10_000
-# A frame that was begun is finished within this time, or its peer is let go.
+# The broker closes connections whose frame is not complete within this time.
 FRAME_SECONDS = 60.0
-# A device that says nothing for so long is let go.
+# The broker closes connections of devices that are silent for this long.
 IDLE_SECONDS_DEFAULT = 1_800.0
-# New connections: so many at once, then so many a second; others wait.
+# New connections: a burst, then a rate per second; others wait.
 ACCEPT_BURST = 10_000
 ACCEPTS_PER_SECOND_DEFAULT = 2_000
 LISTEN_BACKLOG = 8_192
