@@ -93,7 +93,7 @@ class World:
         self.node = node = _fakes.Node(SHARDS)
         for one in node.all:
             one.shard._devices._access = _NoSecrets()
-            one.shard._reception._arrivals._access = _NoSecrets()
+            one.shard._sessions._arrivals._access = _NoSecrets()
             node.connect(one.number)
         self.addresses = [
             address
@@ -155,7 +155,7 @@ class World:
             if n not in self.gone:
                 one.handle(ev.Closed(n))
         node.settle()
-        found["sessions"] = [len(one.shard._reception._sessions) for one in node.all]
+        found["sessions"] = [len(one.shard._sessions._by_number) for one in node.all]
         found["open"] = [len(one.shard._outbox._open) for one in node.all]
         found["budget"] = [one.shard.budget.used for one in node.all]
         found["guests"] = [
@@ -191,7 +191,7 @@ class World:
 
     @staticmethod
     def _in_flight(one: Any) -> int:
-        sessions = one.shard._reception._sessions.values()
+        sessions = one.shard._sessions._by_number.values()
         return sum(session.device.in_flight for session in sessions if session.device is not None)
 
 

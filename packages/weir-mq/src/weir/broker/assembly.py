@@ -12,8 +12,8 @@ from weir.broker.barriers.barriers import TotalOrder
 from weir.broker.brokerset import BrokerSet
 from weir.broker.devices.requests import Devices
 from weir.broker.forwarding.forwarder import Forwarder
-from weir.broker.forwarding.registry_feed import Feed, HeldReplies
-from weir.broker.forwarding.registry_view import Current, Following
+from weir.broker.forwarding.registry_feed import HeldReplies, RegistryFeed
+from weir.broker.forwarding.registry_view import RegistryCopy, RegistryReplica
 from weir.broker.forwarding.routes import Routes
 from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.groups import Groups
@@ -33,7 +33,7 @@ from weir.broker.replica.restore import Opened
 from weir.broker.replica.writer import Writer
 from weir.broker.router.listing import Listing
 from weir.broker.router.requests import Handler, Requests
-from weir.broker.router.sessions import Reception
+from weir.broker.router.sessions import Sessions
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.reads import Reads
@@ -98,7 +98,7 @@ class Services(NamedTuple):
     listing: Listing
     sweep: RetentionSweep
     devices: Devices
-    reception: Reception
+    sessions: Sessions
 
 
 class Components(NamedTuple):
@@ -174,23 +174,23 @@ def _cluster(runtime: Runtime, replication: Replication, partitions: Partitions)
     founded = len(identity.members)
     routes = Routes(layout, identity.node, identity.shard, catalog, groups, founded)
     principal = f"{SHARD}{identity.node}.{routes.shard}"
-    passing = Forwarder(routes, principal, sessions, outbox, budget)
+    forwarder = Forwarder(routes, principal, sessions, outbox, budget)
     replies = HeldReplies(outbox, time, layout.shards - 1, topics)
     clock = HybridClock(catalog.last_stamp, context.highest)
     registry = Registry(
         catalog, replies, time, clock, routes, groups, identity, layout, settings.level
     )
-    feed, producer = Feed(registry, replies, outbox), context.device_producer
+    feed, producer = RegistryFeed(registry, replies, outbox), context.device_producer
     at = layout.registry_shard
-    copy: Current | Following
+    view: RegistryReplica | RegistryCopy
     if at == identity.shard:
-        copy = Current(registry, passing, producer, resumed, outbox, time)
+        view = RegistryReplica(registry, forwarder, producer, resumed, outbox, time)
     else:
-        copy = Following(at, registry, passing, producer, resumed, topics, time)
-    trunks = ShardTrunks(routes, passing, registry, replies, feed, copy)
+        view = RegistryCopy(at, registry, forwarder, producer, resumed, topics, time)
+    trunks = ShardTrunks(routes, forwarder, registry, replies, feed, view)
     brokerset = BrokerSet(
-        identity, layout, settings.level, topics, registry, passing, outbox,
-        time, replication.disks.suits, replication.refill,
+        identity, layout, settings.level, topics, registry, forwarder, outbox,
+        time, replication.disks, replication.refill,
     )  # fmt: skip
     return Cluster(sessions, resumed, trunks, registry, brokerset)
 
@@ -200,15 +200,15 @@ def _services(
 ) -> Services:
     identity, layout, settings, time, budget, outbox, _, _ = runtime
     topics, admission, context, _ = partitions
-    sessions, _, trunks, registry, brokerset = cluster
-    access, passing = settings.access, trunks.passing
+    by_number, _, trunks, registry, brokerset = cluster
+    access, forwarder = settings.access, trunks.forwarder
     orders = TotalOrder(
-        topics, registry, passing, layout, context, replication.multi, replication.writers
+        topics, registry, forwarder, layout, context, replication.multi, replication.writers
     )  # fmt: skip
     listing = Listing(topics, registry, trunks, outbox, time)
-    sweep = RetentionSweep(topics, passing, outbox, time, settings.retention_every_ms)
+    sweep = RetentionSweep(topics, forwarder, outbox, time, settings.retention_every_ms)
     coordinator = Coordinator(
-        topics, passing, context.reports, context.highest, time, outbox, budget
+        topics, forwarder, context.reports, context.highest, time, outbox, budget
     )
     scatterings = ScatteringRequests(coordinator, topics, registry, admission, access)
     handlers: dict[type[Any], Handler] = {
@@ -224,5 +224,5 @@ def _services(
     devices = Devices(
         identity, topics, outbox, access, time, trunks, budget, settings.device_in_hand
     )
-    reception = Reception(sessions, outbox, budget, time, topics, trunks, requests, devices)
-    return Services(orders, coordinator, listing, sweep, devices, reception)
+    sessions = Sessions(by_number, outbox, budget, time, topics, trunks, requests, devices)
+    return Services(orders, coordinator, listing, sweep, devices, sessions)

@@ -15,8 +15,8 @@ from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.placement import NodeInfo
 from weir.broker.metadata.reassignment import (
-    Fit,
-    Moving,
+    Fitness,
+    GroupMover,
     Standing,
     Transfer,
     give_away,
@@ -62,10 +62,9 @@ Handler = Callable[[Session, Caller, Any], None]
 class BrokerSet:
     """The set as one of its shards sees it."""
 
-    __slots__ = ("_connected", "_hand_over_until", "_handed_over",
-                 "_identity", "_layout", "_level", "_linked", "_lost_registry", "_moving",
-                 "_nodes", "_outbox", "_passing", "_refill", "_registry", "_report_ms",
-                 "_time", "_topics")  # fmt: skip
+    __slots__ = ("_connected", "_forwarder", "_hand_over_until", "_handed_over", "_identity",
+                 "_layout", "_level", "_linked", "_lost_registry", "_moving", "_nodes", "_outbox",
+                 "_refill", "_registry", "_report_ms", "_time", "_topics")  # fmt: skip
 
     def __init__(
         self,
@@ -74,10 +73,10 @@ class BrokerSet:
         level: int,
         topics: Topics,
         registry: Registry,
-        passing: Forwarder,
+        forwarder: Forwarder,
         outbox: Outbox,
         time: Clocks,
-        fit: Fit,
+        fitness: Fitness,
         refill: Refill,
     ) -> None:
         """Be a shard of a node that supports format level `level`; `start` comes next."""
@@ -86,11 +85,11 @@ class BrokerSet:
         self._level = level
         self._topics = topics
         self._registry = registry
-        self._passing = passing
+        self._forwarder = forwarder
         self._outbox = outbox
         self._time = time
         self._refill = refill
-        self._moving = Moving(time, fit)
+        self._moving = GroupMover(time, fitness)
         #: All nodes, as they were when the links were last seen to.
         self._nodes: list[NodeInfo] = []
         #: The nodes that the host was told to keep links to.
@@ -138,7 +137,7 @@ class BrokerSet:
 
     # -- time --------------------------------------------------------------------------------
 
-    def tick(self) -> None:
+    def reconcile(self) -> None:
         """Follow what the registry says, tell it what it does not know, and move groups."""
         self._check_itself()
         if self._nodes != (nodes := self._catalog.nodes.ever()):
@@ -151,7 +150,7 @@ class BrokerSet:
             self._report_lost()
         if self._registry.ready and self._registry.group is not None:
             with suppress(Refused):  # it is asked again at the next tick
-                self._registry.membership.settle()
+                self._registry.membership.rebalance()
         if self._moving.is_due:
             here = (group.id for group in self._groups())
             turn = self._moving.turn(here, self._catalog.nodes.unsettled)
@@ -225,15 +224,15 @@ class BrokerSet:
             if place_shard(place) == self._layout.registry_shard:
                 with suppress(Refused):
                     report = ReportLost(registry.id, registry.voter)
-                    self._passing.ask_own(place, report, _REPORT)
+                    self._forwarder.ask_own(place, report, _REPORT)
 
     def _tell(self, report: Report) -> None:
-        place = self._passing.routes.registry
+        place = self._forwarder.routes.registry
         with suppress(Refused):  # it is told again as long as it is news
-            if place != self._passing.shard:
-                self._passing.ask_own(place, report, _REPORT)
+            if place != self._forwarder.shard:
+                self._forwarder.ask_own(place, report, _REPORT)
             else:
-                self._registry.membership.told(report)
+                self._registry.membership.take_report(report)
 
     # -- stopping ----------------------------------------------------------------------------
 
@@ -312,7 +311,7 @@ class BrokerSet:
 
     def _reported(self, session: Session, caller: Caller, request: Report) -> None:
         self._outbox.answered(session.id)  # there is no reply: what it did, the registry shows
-        self._registry.membership.told(request)
+        self._registry.membership.take_report(request)
 
     def _transfer(self, session: Session, caller: Caller, request: TransferLeader) -> None:
         number = request.address.group

@@ -74,7 +74,7 @@ class Shard:
         self._reports = partitions.context.reports
         self._groups = partitions.groups
         self._resumed = cluster.resumed
-        self._neighbours = cluster.trunks
+        self._trunks = cluster.trunks
         self.registry = cluster.registry
         self._set = cluster.brokerset
         self._orders = services.orders
@@ -82,14 +82,14 @@ class Shard:
         self._listing = services.listing
         self._sweep = services.sweep
         self._devices = services.devices
-        self._reception = services.reception
+        self._sessions = services.sessions
         self._holding = self._stopping = self._stopped = False
         self._acks_until_ms = 0
 
     @property
     def ready(self) -> bool:
         """Whether every group here is led and devices can be served."""
-        if not self._device_producer.id or not self._neighbours.settled:
+        if not self._device_producer.id or not self._trunks.knows_topics:
             return False
         return all(p.has_leader for p in self.topics.partitions())
 
@@ -120,7 +120,7 @@ class Shard:
 
     def passed_on(self, shard: int, size: int) -> None:
         """Give back what was charged for `Pass`: it has left this process, or was dropped."""
-        self._neighbours.passing.lanes.sent(shard, size)
+        self._trunks.forwarder.lanes.sent(shard, size)
 
     def start(self) -> list[Effect]:
         """Bring the registry up, then all partitions; the effects end in elections won."""
@@ -150,7 +150,7 @@ class Shard:
                 case TopicOpened(topic):
                     self._devices.receivers.grown(topic)
         while self._resumed:
-            self._reception.go_on(self._resumed.popleft())
+            self._sessions.go_on(self._resumed.popleft())
 
     def _rejoin_registry(self, voter: int) -> None:
         """Take part in the registry again, of which the others have what was damaged here."""
@@ -172,7 +172,7 @@ class Shard:
 
     def _run_registry(self, group: Group, preferred: bool = False) -> None:
         self._set.take_registry(group)
-        self._groups.run(group, self._neighbours.feed, preferred)
+        self._groups.run(group, self._trunks.feed, preferred)
 
     def _watch_registry(self) -> None:
         """Do without the registry's replica once it has stopped: what is known of it stays. One
@@ -211,18 +211,18 @@ class Shard:
     def _dispatch(self, event: ev.Event) -> None:
         match event:  # it goes from class to class: thousands of devices come at once
             case ev.Received(session, frames):
-                self._reception.received(session, frames)
+                self._sessions.received(session, frames)
             case ev.Opened(session, principal, place):
-                self._reception.opened(session, principal, place)
+                self._sessions.opened(session, principal, place)
             case ev.Arrived() | ev.LetGo():
-                self._reception.handle(event)
+                self._sessions.handle(event)
             case ev.Flushed(log, flush, rests):
                 self._writer[log].flushed(flush, rests)
             case ev.PeerSent(place, messages):
                 self._peers.received(place, messages)
             case ev.Closed(session):
                 self._orders.session_closed(session)
-                self._reception.closed(session)
+                self._sessions.closed(session)
             case ev.TrunkOpened() | ev.TrunkClosed() | ev.PassedBack():
                 self._of_trunk(event)
             case ev.Rested() | ev.SpareMade() | ev.CheckpointSaved() | ev.ChoreDone():
@@ -241,7 +241,7 @@ class Shard:
                 self._reads.done(event, comes)
             case ev.LinkOpened() | ev.LinkClosed():
                 self._peers.handle(event)
-                self._neighbours.routes.link(event)
+                self._trunks.routes.link(event)
                 self._set.link(event)
             case ev.Stopping(acks_ms):
                 self._stopping = True
@@ -250,7 +250,7 @@ class Shard:
                 self._acks_until_ms = self._time.monotonic_ms() + acks_ms
 
     def _of_trunk(self, event: ev.TrunkOpened | ev.TrunkClosed | ev.PassedBack) -> None:
-        self._neighbours.handle(event)
+        self._trunks.handle(event)
         if isinstance(event, ev.TrunkClosed):
             self._orders.trunk_closed(event.shard)
             self._coordinator.trunk_closed(event.shard)
@@ -261,13 +261,13 @@ class Shard:
         self._partition_events.check_deadlines(self._time.monotonic_ms())
         self._orders.check_deadlines()
         self._coordinator.check_deadlines()
-        self._listing.tick()
+        self._listing.check_timeouts()
         self._devices.receivers.retry_due()
-        self._neighbours.tick()
+        self._trunks.check_timeouts()
         if self._stopping:
             self._set.hand_over_again()
         else:
-            self._set.tick()
+            self._set.reconcile()
         if self._groups.all_open and not self._stopping:
             self._sweep.look_at_next()
         # A checkpoint holds the groups that are open: it must not be made before they all are.
@@ -276,19 +276,19 @@ class Shard:
             for writer in self.writers:
                 writer.work_by_time()
                 _let_others_lead(writer, self._time, self._disks)
-        self._reception.tick()
+        self._sessions.check_timeouts()
 
     def run_deferred(self) -> list[Effect]:
         """Do what any event may have made possible; return what comes of it, in order."""
-        if not self._groups.all_open and self._neighbours.settled:
+        if not self._groups.all_open and self._trunks.knows_topics:
             self._groups.open_all()
         # Each publish comes by here, twice, and has mostly made nothing of this possible.
         if self._partition_events.readable:
             self._partition_events.answer_fetches()
         if self._reads.queue:
             self._reads.start_waiting()
-        if self._neighbours.copy.has_work or self._neighbours.replies.held:
-            self._neighbours.proceed()
+        if self._trunks.view.has_work or self._trunks.replies.held:
+            self._trunks.proceed()
         if self._outbox.kept:
             self._devices.receivers.take_replies()
         if self._groups.ending:
@@ -333,7 +333,7 @@ class Shard:
             for writer in self.writers:
                 if not writer.clean and self._groups.all_open:
                     writer.checkpoint()
-        if self._neighbours.passing.waiting:  # it is refused if the other shard does not answer
+        if self._trunks.forwarder.waiting:  # it is refused if the other shard does not answer
             return
         if all(writer.idle for writer in self.writers) and not self._stopped:
             self._stopped = True

@@ -39,7 +39,6 @@ from weir.model.topic import Topic
 from weir.order.clock import Time
 from weir.protocol.client.barriers import AskBarriers, Barriers, ReportEnded, ReportJoined
 from weir.protocol.client.codec import decode_reply
-from weir.protocol.client.declaration import opcode_of
 from weir.protocol.frame import ClientFrame
 
 #: How long others wait at most before they tell what they know: who leads may change meanwhile.
@@ -130,18 +129,8 @@ class BarrierQueries:
 class BarrierAnswers:
     """Answers those who ask for the barriers of topics, and confirms what is visible."""
 
-    __slots__ = (
-        "_events",
-        "_multi",
-        "_orders",
-        "_outbox",
-        "_planner",
-        "_promises",
-        "_queries",
-        "_time",
-        "_topics",
-        "waiters",
-    )  # fmt: skip
+    __slots__ = ("_events", "_multi", "_orders", "_outbox", "_planner", "_promises", "_queries",
+                 "_time", "_topics", "waiters")  # fmt: skip
 
     def __init__(
         self, topics: Topics, promises: Promises, multi: raft.Multi, forwarder: Forwarder,
@@ -159,7 +148,7 @@ class BarrierAnswers:
         self.waiters = BarrierWaiters()
         self._queries = BarrierQueries(forwarder, time)
         self._orders: dict[tuple[int, Scope], TopicOrder] = {}
-        forwarder.listen(self._answered, opcode_of(AskBarriers))
+        forwarder.listen(self, AskBarriers)
 
     def ask(self, session: Session, caller: Caller, request: AskBarriers) -> None:
         """Answer now or later. Raises `UnknownTopic` or `Overloaded`."""
@@ -304,7 +293,7 @@ class BarrierAnswers:
 
     # -- answers -----------------------------------------------------------------------------
 
-    def _answered(self, frame: ClientFrame) -> None:
+    def answered(self, frame: ClientFrame) -> None:
         """Another shard says how far what it leads is."""
         query, reply = self._queries.answered(frame.correlation), decode_reply(frame)
         if query is None or not isinstance(reply, Barriers):
@@ -387,6 +376,6 @@ class TotalOrder:
 
     def check_deadlines(self) -> None:
         """Let nobody wait for ever."""
-        self._registry.administration.tick()
-        self._registry.endings.tick()
+        self._registry.administration.check_timeouts()
+        self._registry.endings.check_timeouts()
         self._answers.check_deadlines()

@@ -77,11 +77,11 @@ class Receivers:
         outbox: Outbox,
         access: AccessControl,
         time: Time,
-        passing: Forwarder,
+        forwarder: Forwarder,
         budget: Budget,
         in_hand: int,
     ) -> None:
-        """Begin with none. What lies in other shards is asked by way of `passing`; subscriptions
+        """Begin with none. What lies in other shards is asked by way of `forwarder`; subscriptions
         are charged to `budget`. A device that sets no limit holds `in_hand` messages at most.
         """
         self._in_hand = in_hand
@@ -89,7 +89,7 @@ class Receivers:
         self._outbox = outbox
         self._access = access
         self._memory = SubscriptionMemory(budget)
-        self._requests = PartitionRequests(topics, outbox, passing)
+        self._requests = PartitionRequests(topics, outbox, forwarder)
         self._of: dict[int, Receiver] = {}
         self._watches = Watches(self._requests, outbox, time, self._memory)
         self._pulls = Pulls(self._requests, self._watches, outbox, time)

@@ -48,11 +48,11 @@ from weir.protocol.trunk import Arrival
 class DeviceArrivals:
     """Admits devices that come together, and takes what they publish."""
 
-    __slots__ = ("_access", "_identity", "_outbox", "_passing", "_sessions", "_time", "_topics")
+    __slots__ = ("_access", "_forwarder", "_identity", "_outbox", "_sessions", "_time", "_topics")
 
     def __init__(
         self, identity: Identity, sessions: dict[int, Session], topics: Topics, outbox: Outbox,
-        access: AccessControl, time: Time, passing: Forwarder,
+        access: AccessControl, time: Time, forwarder: Forwarder,
     ) -> None:  # fmt: skip
         """Serve what `topics` knows, or pass it on; who is there is kept in `sessions`."""
         self._identity = identity
@@ -61,7 +61,7 @@ class DeviceArrivals:
         self._outbox = outbox
         self._access = access
         self._time = time
-        self._passing = passing
+        self._forwarder = forwarder
 
     def take(self, arrivals: Sequence[Arrival], principal: str, place: int) -> list[Arrival]:
         """Serve devices that came at once; return those for which nothing was done yet."""
@@ -101,13 +101,13 @@ class DeviceArrivals:
         """Serve a batch of one partition; False if nothing is done: it is not led here, or it is
         short of something, which is said to each by itself.
         """
-        passing = self._passing
+        forwarder = self._forwarder
         sessions = self._begin(group, batch, principal, place)
         publishes = [one.publishes for one in batch]
         try:
-            at = passing.routes.toward(group, place_node(place) != 0)
-            if at != passing.shard:
-                if not passing.device_batch(batch, principal or ANONYMOUS, at):
+            at = forwarder.routes.toward(group, place_node(place) != 0)
+            if at != forwarder.shard:
+                if not forwarder.device_batch(batch, principal or ANONYMOUS, at):
                     return False
                 for (_, device), published in zip(sessions, publishes, strict=True):
                     device.in_flight = len(published.sns)
@@ -123,7 +123,7 @@ class DeviceArrivals:
             session.device_place = at
             self._sessions[session.id] = session
         self._outbox.opened_all([one.session for one in batch])
-        if at == passing.shard:
+        if at == forwarder.shard:
             now_ms, system = self._time.monotonic_ms(), self._identity.system
             for one in batch:
                 welcome = encode_welcome(one.hello.sn, 0, system)
@@ -147,8 +147,7 @@ class DeviceArrivals:
 class Devices:
     """Answers a device's frames; errors are numbers, and never cost it the connection."""
 
-    __slots__ = ("_access", "_identity", "_neighbours", "_outbox", "_time", "_topics",
-                 "receivers")  # fmt: skip
+    __slots__ = ("_access", "_identity", "_outbox", "_time", "_topics", "_trunks", "receivers")
 
     def __init__(
         self,
@@ -157,28 +156,26 @@ class Devices:
         outbox: Outbox,
         access: AccessControl,
         time: Time,
-        neighbours: ShardTrunks,
+        trunks: ShardTrunks,
         budget: Budget,
         in_hand: int,
     ) -> None:
-        """Serve what `topics` knows; pass on to `neighbours` what is published to theirs. For
+        """Serve what `topics` knows; pass on to `trunks` what is published to theirs. For
         `budget` and `in_hand` see `Receivers`.
         """
-        self._neighbours = neighbours
+        self._trunks = trunks
         self._identity = identity
         self._topics = topics
         self._outbox = outbox
         self._access = access
         self._time = time
-        self.receivers = Receivers(
-            topics, outbox, access, time, neighbours.passing, budget, in_hand
-        )
+        self.receivers = Receivers(topics, outbox, access, time, trunks.forwarder, budget, in_hand)
 
     def arrivals(self, sessions: dict[int, Session]) -> DeviceArrivals:
         """Return who serves those that come at once, and keeps them in `sessions`."""
         return DeviceArrivals(
             self._identity, sessions, self._topics, self._outbox, self._access, self._time,
-            self._neighbours.passing,
+            self._trunks.forwarder,
         )  # fmt: skip
 
     def handle(
@@ -218,17 +215,17 @@ class Devices:
             elif partition >= topic.partitions:
                 raise UnknownTopic(f"topic {topic.full_name} has no partition {partition}")
             group = group_of(topic.id, partition)
-            passing = self._neighbours.passing
-            place = passing.routes.toward(group, session.foreign)
+            forwarder = self._trunks.forwarder
+            place = forwarder.routes.toward(group, session.foreign)
             session.begin_device(request.hub, request.boot, group)
             session.hub, session.device_place = request.hub, place
-            if place != passing.shard:
-                passing.device(session, request)
+            if place != forwarder.shard:
+                forwarder.device(session, request)
                 return True
         except UnknownTopic as error:
-            if self._neighbours.may_be_news() and not final:
+            if self._trunks.may_be_news() and not final:
                 return False
-            code = self._neighbours.certain(error).code
+            code = self._trunks.certain(error).code
         except Refused as error:
             code = error.code
         welcome = encode_welcome(request.sn, code, self._identity.system)
@@ -244,19 +241,21 @@ class Devices:
         if device is None:
             self._refuse(session, publishes, NoHello("say hello first"))
             return
-        passing = self._neighbours.passing
+        forwarder = self._trunks.forwarder
         try:
-            led = self._topics.find(device.group) if session.device_place == passing.shard else None
+            led = (
+                self._topics.find(device.group) if session.device_place == forwarder.shard else None
+            )
             if led is not None and led.leads:
                 led.publish_devices(((device, publishes),))
                 return
-            place = passing.routes.toward(device.group, session.foreign)
+            place = forwarder.routes.toward(device.group, session.foreign)
             if place != session.device_place:
                 # Who leads now knows nothing of this device, and who led may still answer it.
                 self._outbox.put(Hangup(session.id, "another node leads: connect again"))
                 return
-            if place != passing.shard:
-                passing.device(session, publishes)
+            if place != forwarder.shard:
+                forwarder.device(session, publishes)
                 return
             _, partition = self._topics.partition(device.group)
             partition.publish_devices(((device, publishes),))

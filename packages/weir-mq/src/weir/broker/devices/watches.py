@@ -34,13 +34,13 @@ Request = m.OpenCluster | m.Pull | m.Fetch | m.Ack | m.Nack | m.Extend
 class PartitionRequests:
     """Asks partitions as a client of the connection would; replies come by `Outbox.kept`."""
 
-    __slots__ = ("_outbox", "_passing", "_topics")
+    __slots__ = ("_forwarder", "_outbox", "_topics")
 
-    def __init__(self, topics: Topics, outbox: Outbox, passing: Forwarder) -> None:
-        """Ask what `topics` serves here, and by way of `passing` what lies in other shards."""
+    def __init__(self, topics: Topics, outbox: Outbox, forwarder: Forwarder) -> None:
+        """Ask what `topics` serves here, and by way of `forwarder` what lies in other shards."""
         self._topics = topics
         self._outbox = outbox
-        self._passing = passing
+        self._forwarder = forwarder
 
     def ask(self, receiver: Receiver, request: Request, pending: Pending) -> None:
         """Ask a partition; `pending` says what the reply is for, a refusal if it is one."""
@@ -56,9 +56,9 @@ class PartitionRequests:
             self._outbox.refuse(caller, error)
 
     def _send(self, caller: Caller, request: Request) -> None:
-        place = self._passing.routes.toward(request.address.group)
-        if place != self._passing.shard:
-            self._passing.ask(caller, request, place)
+        place = self._forwarder.routes.toward(request.address.group)
+        if place != self._forwarder.shard:
+            self._forwarder.ask(caller, request, place)
             return
         _, partition = self._topics.partition(request.address.group)
         match request:

@@ -12,7 +12,8 @@ must be in use for reading to go on again. The rest always comes back by this sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from weir.broker.api.effects import EndTrunk, Hangup, Pass, Send
 from weir.broker.forwarding.routes import Routes
@@ -127,6 +128,13 @@ class _Trunk:
             del self.pending[caller.session]
 
 
+class Listener(Protocol):
+    """Who asks other shards for this shard itself."""
+
+    def answered(self, frame: ClientFrame, /) -> None:
+        """Another shard replies."""
+
+
 class Forwarder:
     """The asking ends of this shard's trunks."""
 
@@ -151,7 +159,7 @@ class Forwarder:
         #: By place, those that are open.
         self._trunks: dict[int, _Trunk] = {}
         #: By opcode, who is told what this shard asked for itself.
-        self._own: dict[int, Callable[[ClientFrame], None]] = {}
+        self._own: dict[int, Listener] = {}
 
     @property
     def waiting(self) -> bool:
@@ -243,12 +251,12 @@ class Forwarder:
         frame = encode_request(request, correlation)
         self._put(shard, trunk.encode(Kind.CLIENT, OWN_SESSION, *frame))
 
-    def listen(self, own: Callable[[ClientFrame], None], *opcodes: int) -> None:
-        """Hand replies to this shard itself to `own`: those to requests of `opcodes`, or all that
-        nobody else listens for.
+    def listen(self, listener: Listener, *kinds: type[m.Request]) -> None:
+        """Hand replies to this shard itself to `listener`: those to requests of these kinds, or all
+        that nobody else listens for.
         """
-        for opcode in opcodes or (_ANY,):
-            self._own[opcode] = own
+        for opcode in map(opcode_of, kinds) if kinds else (_ANY,):
+            self._own[opcode] = listener
 
     # -- answers -----------------------------------------------------------------------------
 
@@ -289,7 +297,7 @@ class Forwarder:
         if frame.opcode == _FOLLOW and place_node(shard):
             raise RemoteProtocolError("another node sends the registry, which nobody asked it for")
         own = self._own.get(frame.opcode) or self._own[_ANY]
-        own(frame)
+        own.answered(frame)
 
     def _to_peer(self, shard: int, session: Session, body: memoryview) -> None:
         to = self._trunks[shard]

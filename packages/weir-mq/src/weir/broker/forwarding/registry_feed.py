@@ -48,7 +48,7 @@ def is_fence(record: ControlRecord) -> bool:
 
 
 def is_grant(record: ControlRecord) -> bool:
-    """Return whether a record opens a new producer: who does not know it yet asks (`Following`)."""
+    """Return whether a record opens a new producer: who does not know it yet asks."""
     return isinstance(record, ProducerOpened) and not record.epoch
 
 
@@ -138,7 +138,7 @@ class HeldReplies:
         )
 
 
-class Feed:
+class RegistryFeed:
     """Drives the registry, and feeds the shards that follow it."""
 
     def __init__(self, registry: Machine, replies: HeldReplies, outbox: Outbox) -> None:

@@ -71,7 +71,7 @@ class ShardProducer(Protocol):
 class _LedRound(NamedTuple):
     """A round that asks no other shard, for the replica here leads."""
 
-    view: Current
+    view: RegistryReplica
     begun: _Round
 
     def readable(self, error: Refused | None) -> None:
@@ -79,19 +79,19 @@ class _LedRound(NamedTuple):
         self.view.led(self.begun, error)
 
 
-class Current:
+class RegistryReplica:
     """Keeps who asks back until the replica is current, and gets this shard the producer id that
     it writes device messages with.
     """
 
-    __slots__ = ("_ask_at_ms", "_asked", "_has_producer", "_in_sync", "_known", "_numbers",
-                 "_outbox", "_passing", "_producer", "_registry", "_resumed", "_round", "_routes",
+    __slots__ = ("_ask_at_ms", "_asked", "_forwarder", "_has_producer", "_in_sync", "_known",
+                 "_numbers", "_outbox", "_producer", "_registry", "_resumed", "_round", "_routes",
                  "_time", "_waiting", "has_work")  # fmt: skip
 
     def __init__(
         self,
         registry: Registry,
-        passing: Forwarder,
+        forwarder: Forwarder,
         producer: ShardProducer,
         resumed: deque[int],
         outbox: Outbox,
@@ -99,8 +99,8 @@ class Current:
     ) -> None:
         """Get `producer` its id; each session that need not wait any more goes to `resumed`."""
         self._registry = registry
-        self._passing = passing
-        self._routes: Routes = passing.routes
+        self._forwarder = forwarder
+        self._routes: Routes = forwarder.routes
         self._producer = producer
         self._resumed = resumed
         self._outbox = outbox
@@ -115,7 +115,7 @@ class Current:
         #: Where the producer was asked for, -1 nowhere; and when to ask again at the earliest.
         self._asked = -1
         self._ask_at_ms = 0
-        passing.listen(self._received)
+        forwarder.listen(self)
 
     @property
     def known(self) -> bool:
@@ -161,7 +161,7 @@ class Current:
             current is not None and current.index is not None
         )
 
-    def tick(self) -> None:
+    def check_timeouts(self) -> None:
         """Let nobody wait for a leader that is gone; ask until the replica is known."""
         current = self._round
         if current is not None:
@@ -184,9 +184,9 @@ class Current:
         self._round = begun = _Round(self._numbers, place, waiters, until)
         if group is None:
             self._end(False)
-        elif place != self._passing.shard:
+        elif place != self._forwarder.shard:
             try:
-                self._passing.ask_own(place, m.ReachRegistry(), begun.number)
+                self._forwarder.ask_own(place, m.ReachRegistry(), begun.number)
             except Refused:
                 self._end(False)
         elif self._registry.ready:
@@ -227,7 +227,8 @@ class Current:
 
     # -- answers -----------------------------------------------------------------------------
 
-    def _received(self, frame: ClientFrame) -> None:
+    def answered(self, frame: ClientFrame) -> None:
+        """Another shard replies to what nobody else here asks."""
         reply = decode_reply(frame)
         if isinstance(reply, m.ProducerGrant):
             self._opened(reply.producer)
@@ -251,10 +252,10 @@ class Current:
             return
         self._asked = self._routes.registry
         try:
-            if self._asked != self._passing.shard:
-                self._passing.ask_own(self._asked, m.OpenProducer())
+            if self._asked != self._forwarder.shard:
+                self._forwarder.ask_own(self._asked, m.OpenProducer())
             else:
-                self._registry.grant(self._passing.principal, 0, self)
+                self._registry.grant(self._forwarder.principal, 0, self)
         except Refused:
             self._refused()
 
@@ -275,18 +276,19 @@ class Current:
         self._ask_at_ms = self._time.monotonic_ms() + _AGAIN_AFTER_MS
 
 
-class Following:
+class RegistryCopy:
     """Keeps the copy, and gets this shard the producer id that it writes device messages with."""
 
-    __slots__ = ("_ask_at_ms", "_asking", "_doing", "_fed", "_has_producer", "_late", "_leader",
-                 "_number", "_owed", "_parked", "_passing", "_pinged", "_pinged_ms", "_producer",
-                 "_registry", "_resumed", "_time", "_topics", "has_work", "known")  # fmt: skip
+    __slots__ = ("_ask_at_ms", "_asking", "_doing", "_fed", "_forwarder", "_has_producer",
+                 "_late", "_leader", "_number", "_owed", "_parked", "_pinged", "_pinged_ms",
+                 "_producer", "_registry", "_resumed", "_time", "_topics", "has_work",
+                 "known")  # fmt: skip
 
     def __init__(
         self,
         leader: int,
         registry: Registry,
-        passing: Forwarder,
+        forwarder: Forwarder,
         producer: ShardProducer,
         resumed: deque[int],
         topics: ShardTopics,
@@ -305,7 +307,7 @@ class Following:
         self._owed = 0
         self._leader = leader
         self._registry = registry
-        self._passing = passing
+        self._forwarder = forwarder
         self._producer = producer
         self._resumed = resumed
         #: Whether the leader has sent all it has since the trunk was opened.
@@ -319,7 +321,7 @@ class Following:
         self._parked: list[int] = []
         #: Of those parked, the ones whom the ping under way will let go on.
         self._pinged: list[int] = []
-        passing.listen(self._received)
+        forwarder.listen(self)
 
     @property
     def in_sync(self) -> bool:
@@ -349,7 +351,7 @@ class Following:
                 self._owed = 0
         self.has_work = self._owed > 0
 
-    def tick(self) -> None:
+    def check_timeouts(self) -> None:
         """Let nobody wait too long for news, and ask again for what was refused."""
         now = self._time.monotonic_ms()
         if self._pinged and now - self._pinged_ms >= NEWS_WITHIN_MS:
@@ -380,24 +382,25 @@ class Following:
         if self._parked and not self._pinged:
             self._ping()
 
-    def _answered(self, frame: ClientFrame) -> None:
+    def _reached(self, frame: ClientFrame) -> None:
         if frame.correlation == self._number:
             self._go_on()
 
-    def _received(self, frame: ClientFrame) -> None:
+    def answered(self, frame: ClientFrame) -> None:
+        """Another shard replies to what nobody else here asks."""
         if frame.opcode == _FOLLOW:
             self._learn(*_unpack(frame.body))
             return
         match decode_reply(frame):
             case m.RegistryReached():
                 self._late = False
-                self._answered(frame)
+                self._reached(frame)
             case m.ProducerGrant(producer):
                 self._has_producer = True
                 self._producer.granted(producer)
             case m.Refusal() if frame.opcode == _REACH:
                 self._late = True
-                self._answered(frame)
+                self._reached(frame)
             case m.Refusal():  # of the producer
                 self._asking = False
                 self._ask_at_ms = self._time.monotonic_ms() + _AGAIN_AFTER_MS
@@ -423,4 +426,4 @@ class Following:
             self._ask(m.OpenProducer())
 
     def _ask(self, request: m.Request, number: int = 0) -> None:
-        self._passing.ask_own(self._leader, request, number)
+        self._forwarder.ask_own(self._leader, request, number)

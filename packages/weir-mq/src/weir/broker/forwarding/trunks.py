@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from weir.broker.api.events import PassedBack, TrunkClosed, TrunkOpened
 from weir.broker.forwarding.forwarder import Forwarder
-from weir.broker.forwarding.registry_feed import Feed, HeldReplies
-from weir.broker.forwarding.registry_view import Current, Following
+from weir.broker.forwarding.registry_feed import HeldReplies, RegistryFeed
+from weir.broker.forwarding.registry_view import RegistryCopy, RegistryReplica
 from weir.broker.forwarding.routes import Routes
 from weir.broker.metadata.registry import Registry
 from weir.broker.replica.refusals import no_registry
@@ -18,70 +18,70 @@ from weir.model.ids import REGISTRY_GROUP
 class ShardTrunks:
     """The trunks of a shard, and its part in the registry: it has a replica of it, or a copy."""
 
-    __slots__ = ("_registry", "copy", "feed", "passing", "replies", "routes")
+    __slots__ = ("_registry", "feed", "forwarder", "replies", "routes", "view")
 
     def __init__(
         self,
         routes: Routes,
-        passing: Forwarder,
+        forwarder: Forwarder,
         registry: Registry,
         replies: HeldReplies,
-        feed: Feed,
-        copy: Current | Following,
+        feed: RegistryFeed,
+        view: RegistryReplica | RegistryCopy,
     ) -> None:
-        """Reach the shards that `routes` lead to, by `passing`. The registry is followed by `copy`,
-        and `feed` lets others follow it.
+        """Reach the shards that `routes` lead to, by `forwarder`. The registry is followed by
+        `view`, and `feed` lets others follow it.
         """
         self.routes = routes
-        self.passing = passing
+        self.forwarder = forwarder
         self._registry = registry
         #: What waits until this shard and all that follow have done what it speaks of.
         self.replies = replies
         self.feed = feed
         #: How this shard keeps up with the registry: by a replica of its group, or a copy of that.
-        self.copy = copy
+        self.view = view
 
     @property
-    def settled(self) -> bool:
+    def knows_topics(self) -> bool:
         """Whether this shard knows all topics that it serves: it asks, or reads its log, first."""
-        return self.copy.known
+        return self.view.known
 
     @property
     def in_sync(self) -> bool:
         """Whether what is not in the registry here is not, or was not a moment ago."""
-        return self.copy.in_sync
+        return self.view.in_sync
 
     def handle(self, event: TrunkOpened | TrunkClosed | PassedBack) -> None:
         """Take an event of a trunk."""
         match event:
             case PassedBack(shard, frames):
-                self.passing.received(shard, frames)
+                self.forwarder.received(shard, frames)
             case TrunkOpened(shard):
-                self.passing.opened(shard)
-                if isinstance(self.copy, Following):
-                    self.copy.opened(shard)
+                self.forwarder.opened(shard)
+                if isinstance(self.view, RegistryCopy):
+                    self.view.opened(shard)
             case TrunkClosed(shard):
-                self.passing.closed(shard)
-                self.copy.closed(shard)
+                self.forwarder.closed(shard)
+                self.view.closed(shard)
 
     def proceed(self) -> None:
         """Tell what waited until this shard had done it: where `copy` has work, or `replies` are
         held.
         """
-        self.copy.proceed()
-        if not self.feed.is_open and isinstance(self.copy, Current) and self.copy.known:
+        self.view.proceed()
+        if not self.feed.is_open and isinstance(self.view, RegistryReplica) and self.view.known:
             self.feed.opened()
         if self.replies.held:  # as only the shard that has the registry does
             self.replies.release()
 
-    def tick(self) -> None:
+    def check_timeouts(self) -> None:
         """Let nobody wait for ever."""
-        self.copy.tick()
+        self.view.check_timeouts()
         self.replies.refuse_late()
 
     def closed(self, session: Session) -> None:
         """A peer is gone, or another shard as one."""
-        self.passing.left(session)
+        self.forwarder.left(session)
         self.feed.closed(session.id)
 
     def certain(self, error: Refused) -> Refused:
@@ -99,12 +99,12 @@ class ShardTrunks:
         if foreign and not self._registry.ready:
             node = self.routes.leader(REGISTRY_GROUP)
             raise NotLeader("this node does not lead the registry", node)
-        if not isinstance(self.copy, Current):
+        if not isinstance(self.view, RegistryReplica):
             raise Unavailable("another shard of this node has the registry")
-        self.copy.ask(caller)
+        self.view.ask(caller)
 
     def may_be_news(self) -> bool:
         """Return whether what is not in the registry here may have come to be in it elsewhere."""
-        if isinstance(self.copy, Current):
+        if isinstance(self.view, RegistryReplica):
             return self.routes.several
-        return self.copy.in_sync
+        return self.view.in_sync

@@ -120,7 +120,7 @@ class Administration:
             for caller, _ in callers:
                 self._outbox.refuse(caller, error)
 
-    def tick(self) -> None:
+    def check_timeouts(self) -> None:
         """Refuse those who waited for too long."""
         if not self._growing:
             return
@@ -227,7 +227,7 @@ def named(catalog: Catalog, name: str) -> Topic:
     return topic
 
 
-class Endings:
+class PartitionEndings:
     """What is asked of partitions that are to end, and who waits until they have."""
 
     __slots__ = ("_catalog", "_outbox", "_proposals", "_registry", "_time", "_waiting")
@@ -295,7 +295,7 @@ class Endings:
             for waiting, _ in self._waiting.pop((topic.id, record.partition), ()):
                 self._outbox.reply(waiting, self._registry.describe(topic))
 
-    def tick(self) -> None:
+    def check_timeouts(self) -> None:
         """Refuse those who waited for too long, or whose topic was deleted."""
         if not self._waiting:
             return

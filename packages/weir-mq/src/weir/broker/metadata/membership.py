@@ -62,8 +62,8 @@ class Replies(Protocol):
 class Membership:
     """Adds, drains and removes nodes, and places what lies on them."""
 
-    __slots__ = ("_catalog", "_founded", "_identity", "_learning", "_level", "_logs", "_outbox",
-                 "_placing", "_proposals", "_registry", "_settled", "_shards")  # fmt: skip
+    __slots__ = ("_balanced", "_catalog", "_founded", "_identity", "_learning", "_level", "_logs",
+                 "_outbox", "_placing", "_proposals", "_registry", "_shards")  # fmt: skip
 
     def __init__(
         self,
@@ -90,15 +90,15 @@ class Membership:
         #: By group to which somebody comes back, who learnt when its leader was last heard of it.
         self._learning: dict[int, frozenset[int]] = {}
         #: Whether nothing has happened since it was last decided where groups go.
-        self._settled = False
+        self._balanced = False
         #: Whether it was looked, in this term, if there is something of the set to found.
         self._founded = False
 
     def lead(self) -> None:
         """This node leads the registry: found the set, as far as nobody has yet."""
         self._placing.clear()
-        self._settled = self._founded = False
-        with suppress(Refused):  # it hands over already: if it still leads then, `settle` comes
+        self._balanced = self._founded = False
+        with suppress(Refused):  # it hands over already: if it still leads then, `rebalance` comes
             self._found()
 
     def _found(self) -> None:
@@ -175,13 +175,13 @@ class Membership:
             )
         self._proposals.propose(LevelRaised(level), caller)
 
-    def told(self, report: Report) -> None:
+    def take_report(self, report: Report) -> None:
         """Take what a shard of the set says. Raises `Unavailable` if this node does not lead."""
         match report:
             case ReportNode():
                 self.report(report)
             case ReportSettled():
-                self.settled(report)
+                self.arrived(report)
             case ReportLost():
                 self.lost(report)
 
@@ -195,7 +195,7 @@ class Membership:
                 NodeJoined(request.node, "", 0, request.shards, request.level, birth)
             )
 
-    def settled(self, request: ReportSettled) -> None:
+    def arrived(self, request: ReportSettled) -> None:
         """Take who votes in groups by now, for those that have arrived where they are wanted."""
         nodes = self._catalog.nodes
         rows = [
@@ -240,7 +240,7 @@ class Membership:
         """Apply a committed record."""
         caller = self._proposals.applied(index)
         self._placing.discard(index)
-        self._settled = False
+        self._balanced = False
         try:
             self._catalog.nodes.apply(record)
         except Refused as error:
@@ -250,7 +250,7 @@ class Membership:
         if caller is not None:
             self._outbox.reply(caller, self.listed())
 
-    def settle(self) -> None:
+    def rebalance(self) -> None:
         """As the leader, decide where groups go that lie on draining nodes, that have too few
         replicas, or that are unevenly spread, unless such a decision is still under way.
 
@@ -260,7 +260,7 @@ class Membership:
             self._found()
         nodes = self._catalog.nodes
         active = nodes.active()
-        if self._settled or self._placing or not active:
+        if self._balanced or self._placing or not active:
             return
         placements, load = dict(nodes.placements), nodes.load.copy()
         changed: dict[int, Placement] = {}
@@ -277,7 +277,7 @@ class Membership:
         take(filled(placements, wanted, active, load, nodes.voter))
         take(evened(placements, active, load, nodes.voter))
         self._place({group: to for group, to in changed.items() if to != nodes.voters(group)})
-        self._settled = True
+        self._balanced = True
 
     def _place(self, placements: dict[int, Placement]) -> None:
         rows = list(placements.items())

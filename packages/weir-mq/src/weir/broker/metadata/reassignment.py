@@ -128,25 +128,34 @@ class Led(Protocol):
         """Go on, for the node was told something."""
 
 
-#: Whether a voter could lead a group for long, whatever its log.
-Fit = Callable[[Led, int], bool]
+class Fitness(Protocol):
+    """Knows of nodes that should not lead."""
+
+    def suits(self, group: Led, voter: int, /) -> bool:
+        """Return whether a voter could lead a group for long, whatever its log."""
 
 
-def anybody(group: Led, voter: int) -> bool:
-    """Nobody is less fit to lead than others."""
-    return True
+class Anybody:
+    """Takes nobody to be less fit to lead than others."""
+
+    def suits(self, group: Led, voter: int) -> bool:
+        """Return True."""
+        return True
 
 
-class Moving:
+ANYBODY = Anybody()
+
+
+class GroupMover:
     """Looks at the groups that this shard leads, again and again, and moves what is to be moved."""
 
-    __slots__ = ("_astray", "_drift_ms", "_due_ms", "_fit", "_learning", "_left", "_steady",
+    __slots__ = ("_astray", "_drift_ms", "_due_ms", "_fitness", "_learning", "_left", "_steady",
                  "_time")  # fmt: skip
 
-    def __init__(self, time: Time, fit: Fit = anybody) -> None:
-        """Look at once; who is not `fit` is given no leadership back."""
+    def __init__(self, time: Time, fitness: Fitness = ANYBODY) -> None:
+        """Look at once; who does not suit `fitness` is given no leadership back."""
         self._time = time
-        self._fit = fit
+        self._fitness = fitness
         self._due_ms = self._drift_ms = 0
         self._learning = 0
         #: Groups led here that were not where they are wanted when they were last looked at.
@@ -218,7 +227,7 @@ class Moving:
         hangs acknowledges nothing meanwhile.
         """
         preferred = voters[0]
-        if preferred == group.voter or not self._fit(group, preferred):
+        if preferred == group.voter or not self._fitness.suits(group, preferred):
             return
         if not near_members(group.node)(preferred):
             return
@@ -281,7 +290,7 @@ def heir(group: Led, node: int, nodes: Nodes) -> int:
     return nodes.voter(group.id, node)
 
 
-def give_away(led: Iterable[Led], fit: Fit = anybody) -> None:
+def give_away(led: Iterable[Led], fit: Callable[[Led, int], bool] = ANYBODY.suits) -> None:
     """Let others that are `fit` lead groups that are led here, where one could within moments."""
     for group in led:
         is_near = near_members(group.node)

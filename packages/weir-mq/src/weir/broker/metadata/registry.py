@@ -8,7 +8,7 @@ import weir_raft as raft
 from weir.broker.api.settings import Identity, Layout
 from weir.broker.metadata.administration import (
     Administration,
-    Endings,
+    PartitionEndings,
     RegistryRecord,
     Replies,
     TopicGroups,
@@ -103,7 +103,7 @@ class Registry:
         self._places = places
         self._groups = groups
         self.administration = Administration(catalog, outbox, time, self, groups)
-        self.endings = Endings(catalog, outbox, time, self)
+        self.endings = PartitionEndings(catalog, outbox, time, self)
         self.membership = Membership(catalog, identity, layout, level, outbox, self)
         self._clock = clock
         self._level = level

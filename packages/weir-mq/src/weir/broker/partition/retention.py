@@ -149,14 +149,14 @@ class RetentionSweep:
     such clusters are. That is not replicated: without it messages stay longer.
     """
 
-    __slots__ = ("_due_ms", "_every_ms", "_left", "_outbox", "_passing", "_time", "_topics")
+    __slots__ = ("_due_ms", "_every_ms", "_forwarder", "_left", "_outbox", "_time", "_topics")
 
     def __init__(
-        self, topics: Served, passing: Forwarder, outbox: Outbox, time: Time, every_ms: int
+        self, topics: Served, forwarder: Forwarder, outbox: Outbox, time: Time, every_ms: int
     ) -> None:
         """Begin `every_ms` from now."""
         self._topics = topics
-        self._passing = passing
+        self._forwarder = forwarder
         self._outbox = outbox
         self._time = time
         self._every_ms = every_ms
@@ -197,7 +197,7 @@ class RetentionSweep:
                 here.cursors_done = done
                 continue
             with suppress(Refused):  # it is told again with the next sweep
-                place = self._passing.routes.toward(group)
-                if place != self._passing.shard:
+                place = self._forwarder.routes.toward(group)
+                if place != self._forwarder.shard:
                     request = ReportDone(Address(0, 0, group), tuple(done.items()))
-                    self._passing.ask_own(place, request, NO_REPLY)
+                    self._forwarder.ask_own(place, request, NO_REPLY)

@@ -17,7 +17,6 @@ from weir.errors import Overloaded, Refused
 from weir.model.limits import KIB, RETRY_AFTER_MS, WAIT_MS_MAX
 from weir.order.clock import Time
 from weir.protocol.client.codec import decode_reply
-from weir.protocol.client.declaration import opcode_of
 from weir.protocol.client.messages import (
     ListOffsets,
     ListTopics,
@@ -60,29 +59,28 @@ class Listing:
     A leader tells what it has committed as it knows it, without a round to its voters.
     """
 
-    __slots__ = ("_count", "_gatherings", "_neighbours", "_outbox", "_registry",
-                 "_time", "_topics")  # fmt: skip
+    __slots__ = ("_count", "_gatherings", "_outbox", "_registry", "_time", "_topics", "_trunks")
 
     def __init__(
-        self, topics: Topics, registry: Registry, neighbours: ShardTrunks, outbox: Outbox,
+        self, topics: Topics, registry: Registry, trunks: ShardTrunks, outbox: Outbox,
         time: Time,
     ) -> None:  # fmt: skip
-        """List what `registry` knows; ask `neighbours` for offsets of what they lead."""
+        """List what `registry` knows; ask `trunks` for offsets of what they lead."""
         self._topics = topics
         self._registry = registry
-        self._neighbours = neighbours
+        self._trunks = trunks
         self._outbox = outbox
         self._time = time
         #: By the number that its questions have.
         self._gatherings: dict[int, _Gathering] = {}
         self._count = 0
-        neighbours.passing.listen(self._answered, opcode_of(ListOffsets))
+        trunks.forwarder.listen(self, ListOffsets)
 
     def handlers(self) -> dict[type[Any], Callable[..., None]]:
         """Return what answers each request for a list."""
         return {ListTopics: self._list, ListOffsets: self._list_offsets}
 
-    def tick(self) -> None:
+    def check_timeouts(self) -> None:
         """Ask again for what is missing, and answer those whose time is up."""
         now = self._time.monotonic_ms()
         for number, gathering in list(self._gatherings.items()):
@@ -113,7 +111,7 @@ class Listing:
         self, request: ListTopics | ListOffsets, partition_bytes: int
     ) -> tuple[list[TopicInfo], bool]:
         """Return the topics behind `request.after` that fit a reply, and if there are more."""
-        if not self._neighbours.in_sync:
+        if not self._trunks.in_sync:
             raise no_registry()
         namespace, _, name = request.after.rpartition("/")
         found: list[TopicInfo] = []
@@ -133,23 +131,26 @@ class Listing:
         gathering = self._gatherings[number]
         gathering.asked_ms = self._time.monotonic_ms()
         places: dict[int, list[int]] = {}
-        passing = self._neighbours.passing
+        forwarder = self._trunks.forwarder
         for group in sorted(gathering.missing):
             partition = self._topics.find(group)
             if partition is not None and partition.leads:
                 state = partition.state
                 gathering.offsets.append((group, state.log_start, state.decided_offset))
                 gathering.missing.discard(group)
-            elif not gathering.foreign and (place := passing.routes.toward(group)) != passing.shard:
+            elif (
+                not gathering.foreign
+                and (place := forwarder.routes.toward(group)) != forwarder.shard
+            ):
                 places.setdefault(place, []).append(group)
         for place, groups in places.items():
             with suppress(Refused):  # it is asked again
                 request = ListOffsets(wait_ms=_PART_MS, groups=groups)
-                passing.ask_own(place, request, number)
+                forwarder.ask_own(place, request, number)
         if not gathering.missing:
             self._tell(number)
 
-    def _answered(self, frame: ClientFrame) -> None:
+    def answered(self, frame: ClientFrame) -> None:
         """Another shard tells offsets."""
         gathering, reply = self._gatherings.get(frame.correlation), decode_reply(frame)
         if gathering is None or not isinstance(reply, OffsetList):

@@ -58,16 +58,16 @@ class Requests:
         registry: Registry,
         outbox: Outbox,
         access: AccessControl,
-        neighbours: ShardTrunks,
+        trunks: ShardTrunks,
         ports: Sequence[int],
         time: Time,
         handlers: Mapping[type[Any], Handler],
     ) -> None:
         """Serve what `topics` and `registry` know, and by `handlers` what other rooms answer; pass
-        on to `neighbours` what they serve. `ports` is what `Welcome` says.
+        on to `trunks` what they serve. `ports` is what `Welcome` says.
         """
-        self._neighbours = neighbours
-        self._passing = neighbours.passing
+        self._trunks = trunks
+        self._forwarder = trunks.forwarder
         self._ports = tuple(ports)
         self._time = time
         self._identity = identity
@@ -112,17 +112,17 @@ class Requests:
             elif (
                 scope is Scope.COPY
                 and not (session.is_shard or final)
-                and self._neighbours.may_be_news()
+                and self._trunks.may_be_news()
             ):
                 return False
-            elif (place := self._place(session, request, scope)) != self._passing.shard:
-                self._passing.request(session, caller, frame, place)
+            elif (place := self._place(session, request, scope)) != self._forwarder.shard:
+                self._forwarder.request(session, caller, frame, place)
             else:
                 self._answer(session, caller, request, declared)
         except (UnknownTopic, UnknownProducer, NotTogether) as error:
-            if self._neighbours.may_be_news() and not final:
+            if self._trunks.may_be_news() and not final:
                 return False
-            self._outbox.refuse(caller, self._neighbours.certain(error))
+            self._outbox.refuse(caller, self._trunks.certain(error))
         except Refused as error:
             self._outbox.refuse(caller, error)
         return True
@@ -137,9 +137,9 @@ class Requests:
         if found is None or (
             found.leading is None and not (declared.scope is _REPLICA and request.replica)
         ):
-            place = self._passing.routes.toward(group, session.foreign)
-            if place != self._passing.shard:
-                self._passing.request(session, caller, frame, place)
+            place = self._forwarder.routes.toward(group, session.foreign)
+            if place != self._forwarder.shard:
+                self._forwarder.request(session, caller, frame, place)
                 return
         kind = type(request)
         serve = BY_PARTITION.get(kind)
@@ -159,14 +159,14 @@ class Requests:
 
     def _place(self, session: Session, request: Any, scope: Scope) -> int:
         """Return the place that answers what no partition does. Raises `NotLeader`."""
-        routes = self._passing.routes
+        routes = self._forwarder.routes
         if scope is Scope.REGISTRY:
             return routes.toward(REGISTRY_GROUP, session.foreign)
         if scope is Scope.HOLDER:
             return routes.holder(request.address.group)
         if scope is Scope.SHARD and request.place and not session.passed:
             return routes.from_here(request.place)
-        return self._passing.shard
+        return self._forwarder.shard
 
     def _answer(
         self, session: Session, caller: Caller, request: Any, declared: Declaration
@@ -240,8 +240,8 @@ class Requests:
             BATCH_BYTES_MAX,
             PIPELINE_WINDOW,
             ports=self._ports,
-            nodes=self._neighbours.nodes(),
-            met=self._neighbours.routes.met,
+            nodes=self._trunks.nodes(),
+            met=self._trunks.routes.met,
         )
         self._outbox.reply(caller, welcome)
 
@@ -286,7 +286,7 @@ class Requests:
 
     def _follow(self, session: Session, caller: Caller, request: m.Follow) -> None:
         self._outbox.answered(session.id)  # what comes of it is no reply
-        self._neighbours.feed.follow(session.id, session.principal, request.index)
+        self._trunks.feed.follow(session.id, session.principal, request.index)
 
     def _reach_registry(self, session: Session, caller: Caller, request: m.ReachRegistry) -> None:
-        self._neighbours.reach(caller, session.foreign)
+        self._trunks.reach(caller, session.foreign)

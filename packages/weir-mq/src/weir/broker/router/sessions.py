@@ -19,42 +19,32 @@ from weir.protocol.device.codec import DevicePublishes, DeviceRequest
 from weir.protocol.frame import ClientFrame
 
 
-class Reception:
+class Sessions:
     """Lets peers in, keeps what has to wait for news, and forgets who is gone."""
 
-    __slots__ = (
-        "_arrivals",
-        "_budget",
-        "_devices",
-        "_neighbours",
-        "_new_sessions",
-        "_outbox",
-        "_requests",
-        "_sessions",
-        "_time",
-        "_topics",
-    )  # fmt: skip
+    __slots__ = ("_arrivals", "_budget", "_by_number", "_devices", "_new_sessions", "_outbox",
+                 "_requests", "_time", "_topics", "_trunks")  # fmt: skip
 
     def __init__(
-        self, sessions: dict[int, Session], outbox: Outbox, budget: Budget, time: Time,
-        topics: Topics, neighbours: ShardTrunks, requests: Requests, devices: Devices,
+        self, by_number: dict[int, Session], outbox: Outbox, budget: Budget, time: Time,
+        topics: Topics, trunks: ShardTrunks, requests: Requests, devices: Devices,
     ) -> None:  # fmt: skip
-        """Keep `sessions`, by number; nobody is there yet."""
-        self._sessions = sessions
+        """Keep sessions in `by_number`; nobody is there yet."""
+        self._by_number = by_number
         self._new_sessions = NewSessions(HELLO_WITHIN_MS)
         self._outbox = outbox
         self._budget = budget
         self._time = time
         self._topics = topics
-        self._neighbours = neighbours
+        self._trunks = trunks
         self._requests = requests
         self._devices = devices
-        self._arrivals = devices.arrivals(sessions)
+        self._arrivals = devices.arrivals(by_number)
 
     def opened(self, number: int, principal: str, place: int) -> None:
         """A peer connected; with a `principal` it did so elsewhere, at `place`."""
         session = Session.opened(number, self._time.monotonic_ms(), principal, place)
-        self._sessions[number] = session
+        self._by_number[number] = session
         self._new_sessions.add(session)
         self._outbox.opened(number)
 
@@ -72,7 +62,7 @@ class Reception:
         self, number: int, frames: Sequence[ClientFrame | DeviceRequest], final: bool = False
     ) -> None:
         """A peer asks. With `final`, what is not known here now is not there."""
-        session = self._sessions.get(number)
+        session = self._by_number.get(number)
         if session is None:
             return
         if session.parked is not None:
@@ -99,7 +89,7 @@ class Reception:
     def _park(self, session: Session, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         """Keep what asks for what is not known here until that is sure; and what comes behind."""
         self._keep(session, frames)
-        self._neighbours.copy.park(session.id)
+        self._trunks.view.park(session.id)
 
     def _keep(self, session: Session, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         if not session.keep(frames, self._budget):
@@ -109,24 +99,24 @@ class Reception:
 
     def go_on(self, number: int) -> None:
         """Serve what was parked: what is not known now is not there."""
-        session = self._sessions.get(number)
+        session = self._by_number.get(number)
         if session is not None and session.parked is not None:
             self.received(number, session.take_kept(self._budget), final=True)
 
     def closed(self, number: int) -> None:
         """A peer is gone."""
-        session = self._sessions.pop(number, None)
+        session = self._by_number.pop(number, None)
         if session is None:
             return
         session.take_kept(self._budget)
-        self._neighbours.closed(session)
+        self._trunks.closed(session)
         touched = self._outbox.closed(number)
         self._devices.receivers.closed(number)
         for group in touched:
             if group in self._topics:
                 self._topics.partition(group)[1].closed(number)
 
-    def tick(self) -> None:
+    def check_timeouts(self) -> None:
         """Let go of who has not said who it is, and welcomes that wait in vain."""
         now_ms = self._time.monotonic_ms()
         self._outbox.let_out(now_ms)

@@ -27,7 +27,6 @@ from weir.model.scattering import Attempt, is_acks, part_group
 from weir.model.stamp import stamp_at
 from weir.order.clock import HighestStamp, HybridClock, Time
 from weir.protocol.client.codec import decode_reply
-from weir.protocol.client.declaration import opcode_of
 from weir.protocol.client.messages import Refusal
 from weir.protocol.client.scattering import (
     Decide,
@@ -443,7 +442,7 @@ class Coordinator:
         self._shared = Shared(self._rounds, highest, time, outbox)
         self._running: list[Scattering] = []
         self._recovering: set[Attempt] = set()
-        forwarder.listen(self.answered, opcode_of(Prepare), opcode_of(Decide))
+        forwarder.listen(self, Prepare, Decide)
 
     def scatter(self, caller: Caller, request: Scatter, parts: Mapping[int, Part]) -> None:
         """Coordinate a scattering; its caller is told what became of it.

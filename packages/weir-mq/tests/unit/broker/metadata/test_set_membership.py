@@ -75,7 +75,7 @@ class Replica:
     def settle(self) -> None:
         for _ in range(20):
             self.commit()
-            self.membership.settle()
+            self.membership.rebalance()
 
     def change(self, verb: str, node: int, host: str = "", port: int = 0) -> None:
         self.membership.change(CALLER, ChangeNode(verb, node, host, port))
@@ -89,7 +89,7 @@ class Replica:
         """Let the leaders of all groups report that these are where they are wanted."""
         nodes = self.catalog.nodes
         rows = [(group, list(nodes.voters(group))) for group in nodes.unsettled]
-        self.membership.settled(ReportSettled(rows))
+        self.membership.arrived(ReportSettled(rows))
         self.settle()
 
     def nodes_of(self, group: int) -> list[int]:
@@ -180,7 +180,7 @@ def test_a_leader_that_hands_over_founds_the_set_later_if_it_still_leads() -> No
     replica.membership = membership
     membership.lead()
     with pytest.raises(Unavailable):
-        membership.settle()
+        membership.rebalance()
     accepting = True
     replica.settle()
     assert replica.nodes_of(REGISTRY_GROUP) == [1, 2, 3]
@@ -245,8 +245,8 @@ def test_a_group_has_not_arrived_while_others_vote_in_it() -> None:
     (group,) = replica.topic("a", 1)
     replica.change("drain", node_of(replica.catalog.voters(group)[0]))
     before = len(replica.proposed)
-    replica.membership.settled(ReportSettled([(group, [*map(voter_of, (1, 2, 3, 4))])]))
-    replica.membership.settled(ReportSettled([(99 << 16, [voter_of(1)])]))
+    replica.membership.arrived(ReportSettled([(group, [*map(voter_of, (1, 2, 3, 4))])]))
+    replica.membership.arrived(ReportSettled([(99 << 16, [voter_of(1)])]))
     assert len(replica.proposed) == before
     assert group in replica.catalog.nodes.unsettled
 
@@ -354,14 +354,14 @@ def test_who_only_learns_the_registry_comes_back_as_another_learner() -> None:
     replica = a_set(4)
     nodes, voting = replica.catalog.nodes, tuple(map(voter_of, (1, 2, 3)))
     for incarnation in (0, 1, 2):  # twice it loses what it was given anew
-        replica.membership.told(ReportLost(REGISTRY_GROUP, voter_of(4, incarnation)))
+        replica.membership.take_report(ReportLost(REGISTRY_GROUP, voter_of(4, incarnation)))
         replica.commit()
         assert nodes.voters(REGISTRY_GROUP) == voting
         assert nodes.learners(REGISTRY_GROUP) == (voter_of(4, incarnation + 1),)
     replica.arrive()
     assert nodes.learners(REGISTRY_GROUP) == (voter_of(4, 3),)
     assert not nodes.unsettled
-    replica.membership.told(ReportLost(REGISTRY_GROUP, voter_of(4, 1)))
+    replica.membership.take_report(ReportLost(REGISTRY_GROUP, voter_of(4, 1)))
     assert not nodes.unsettled, "that was said by who it is no more"
 
 
@@ -370,7 +370,7 @@ def test_a_node_that_leaves_as_one_of_many_it_was_comes_back_as_none_of_them() -
     (group,) = replica.topic("a", 1)
     nodes, holder = replica.catalog.nodes, replica.nodes_of(group)[1]
     for incarnation in (0, 1):
-        replica.membership.told(ReportLost(group, voter_of(holder, incarnation)))
+        replica.membership.take_report(ReportLost(group, voter_of(holder, incarnation)))
         replica.commit()
     replica.change("drain", holder)
     replica.arrive()

@@ -18,7 +18,7 @@ from weir.broker.metadata.placement import Nodes
 from weir.broker.metadata.reassignment import (
     LOOK_AT,
     STEADY_MS,
-    Moving,
+    GroupMover,
     Transfer,
     give_away,
     next_step,
@@ -133,7 +133,7 @@ def test_it_always_gets_there_and_voters_are_always_up_to_date(
 
 @dataclass(slots=True)
 class FakeNode:
-    """What `Moving` asks of a group's Raft node."""
+    """What `GroupMover` asks of a group's Raft node."""
 
     configuration: Configuration
     match: dict[int, int] = field(default_factory=dict)
@@ -198,7 +198,7 @@ class FakeGroup:
 
 def test_leadership_drifts_back_once_the_preferred_leader_has_long_been_up_to_date() -> None:
     clock = Clock()
-    moving = Moving(clock)
+    moving = GroupMover(clock)
     nodes = placed(one=(A, B, C))
     node = FakeNode(Configuration((A, B, C)), {A: 900, C: 1_000})
     moving.look([FakeGroup(B, node)], nodes)
@@ -215,7 +215,7 @@ def test_leadership_drifts_back_once_the_preferred_leader_has_long_been_up_to_da
 
 def test_leadership_stays_while_the_preferred_leader_lags() -> None:
     clock = Clock()
-    moving = Moving(clock)
+    moving = GroupMover(clock)
     nodes = placed(one=(A, B, C))
     node = FakeNode(Configuration((A, B, C)), {A: 10, C: 1_000})
     for clock.now in range(0, 4 * STEADY_MS, 500):
@@ -229,11 +229,11 @@ def test_nobody_leads_or_votes_who_is_yet_to_be_sent_what_is_committed() -> None
     leaving = FakeNode(Configuration((A, B, C)), {B: 800, C: 990}, sent=850)
     joining = FakeNode(Configuration((A, B, C), (), (D,)), {B: 990, C: 1_000, D: 990}, sent=995)
     groups = [FakeGroup(A, leaving), FakeGroup(A, joining, (1 << 16) + 1)]
-    Moving(Clock()).look(groups, nodes)
+    GroupMover(Clock()).look(groups, nodes)
     give_away(groups[:1])
     assert (leaving.asked, joining.asked) == ([], [])
     leaving.match[C] = joining.sent = 1_000
-    Moving(Clock()).look(groups, nodes)
+    GroupMover(Clock()).look(groups, nodes)
     give_away(groups[:1])
     assert leaving.asked == [Transfer(C), Transfer(C)]
     assert joining.asked == [Change((D,), (), (C,))]
@@ -241,7 +241,7 @@ def test_nobody_leads_or_votes_who_is_yet_to_be_sent_what_is_committed() -> None
 
 def test_only_one_leadership_a_second_drifts_back() -> None:
     clock = Clock()
-    moving = Moving(clock)
+    moving = GroupMover(clock)
     nodes = placed(one=(A, B, C), two=(A, C, B))
     both = [FakeNode(Configuration((A, B, C)), {A: 1_000}) for _ in range(2)]
     groups = [FakeGroup(B, both[0]), FakeGroup(B, both[1], (1 << 16) + 1)]
@@ -253,7 +253,7 @@ def test_only_one_leadership_a_second_drifts_back() -> None:
 
 def test_few_groups_learn_at_a_time() -> None:
     nodes = placed(**{str(n): (A, B, D) for n in range(10)})
-    moving = Moving(Clock())
+    moving = GroupMover(Clock())
     fakes = [FakeNode(Configuration((A, B, C)), {B: 1_000, C: 1_000}) for _ in range(10)]
     moving.look([FakeGroup(A, fake, (1 << 16) + n) for n, fake in enumerate(fakes)], nodes)
     assert sum(bool(fake.asked) for fake in fakes) == 4
@@ -262,7 +262,7 @@ def test_few_groups_learn_at_a_time() -> None:
 
 def test_a_leader_that_cannot_change_yet_is_asked_again() -> None:
     nodes = placed(one=(A, B, D))
-    moving = Moving(Clock())
+    moving = GroupMover(Clock())
     node = FakeNode(Configuration((A, B, C)), {B: 1_000, C: 1_000}, busy=True)
     moving.look([FakeGroup(A, node)], nodes)
     node.busy = False
@@ -272,7 +272,7 @@ def test_a_leader_that_cannot_change_yet_is_asked_again() -> None:
 
 def test_each_group_has_its_turn_and_those_with_something_to_do_have_it_always() -> None:
     clock, nodes = Clock(), placed(**{str(n): (A, B, C) for n in range(2)}, gone=(A, B, D))
-    moving = Moving(clock)
+    moving = GroupMover(clock)
     here = [(1 << 16) + n for n in range(5, 2 * LOOK_AT + 10)]
     astray = FakeGroup(A, FakeNode(Configuration((A, B, C)), {B: 0, C: 0}), (1 << 16) + 2)
     steady = FakeGroup(B, FakeNode(Configuration((A, B, C)), {A: 1_000}), (1 << 16) + 1)
@@ -307,14 +307,14 @@ def test_who_a_group_moves_to_comes_back_though_others_leave_and_one_at_a_time()
     unheard: Any = None
     log = SimpleNamespace(propose=propose)
     registry = Membership(catalog, Identity(7, node=1), Layout(2, 2), 1, unheard, log)
-    registry.told(ReportLost(group, D))
+    registry.take_report(ReportLost(group, D))
     again = voter_of(4, 1)
     assert proposed == [GroupsPlaced([(group, (B, C, again))])]
     registry.apply(1, proposed[0])
-    registry.told(ReportLost(group, B))
+    registry.take_report(ReportLost(group, B))
     assert len(proposed) == 1, "what B has left may be what D lacks"
     nodes.apply(GroupsSettled([(group, (B, C, again))]))
-    registry.told(ReportLost(group, B))
+    registry.take_report(ReportLost(group, B))
     assert proposed[1:] == [GroupsPlaced([(group, (voter_of(2, 1), C, again))])]
 
 
@@ -336,7 +336,7 @@ def test_two_that_are_damaged_while_they_learn_do_not_wait_for_each_other() -> N
     registry = Membership(catalog, Identity(7, node=1), Layout(2, 2), 1, unheard, log)
 
     def hear(report: ReportLost | ReportSettled) -> None:
-        registry.told(report)
+        registry.take_report(report)
         for at, record in enumerate(proposed, 1):
             registry.apply(at, record)
         proposed.clear()
