@@ -261,9 +261,9 @@ class Shard:
         self._partition_events.check_deadlines(self._time.monotonic_ms())
         self._orders.check_deadlines()
         self._coordinator.check_deadlines()
-        self._listing.check_timeouts()
+        self._listing.check_deadlines()
         self._devices.receivers.retry_due()
-        self._trunks.check_timeouts()
+        self._trunks.check_deadlines()
         if self._stopping:
             self._set.hand_over_again()
         else:
@@ -276,7 +276,7 @@ class Shard:
             for writer in self.writers:
                 writer.work_by_time()
                 _let_others_lead(writer, self._time, self._disks)
-        self._sessions.check_timeouts()
+        self._sessions.check_deadlines()
 
     def run_deferred(self) -> list[Effect]:
         """Do what any event may have made possible; return what comes of it, in order."""

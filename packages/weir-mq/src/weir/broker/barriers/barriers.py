@@ -376,6 +376,6 @@ class TotalOrder:
 
     def check_deadlines(self) -> None:
         """Let nobody wait for ever."""
-        self._registry.administration.check_timeouts()
-        self._registry.endings.check_timeouts()
+        self._registry.administration.check_deadlines()
+        self._registry.endings.check_deadlines()
         self._answers.check_deadlines()

@@ -161,7 +161,7 @@ class RegistryReplica:
             current is not None and current.index is not None
         )
 
-    def check_timeouts(self) -> None:
+    def check_deadlines(self) -> None:
         """Let nobody wait for a leader that is gone; ask until the replica is known."""
         current = self._round
         if current is not None:
@@ -351,7 +351,7 @@ class RegistryCopy:
                 self._owed = 0
         self.has_work = self._owed > 0
 
-    def check_timeouts(self) -> None:
+    def check_deadlines(self) -> None:
         """Let nobody wait too long for news, and ask again for what was refused."""
         now = self._time.monotonic_ms()
         if self._pinged and now - self._pinged_ms >= NEWS_WITHIN_MS:

@@ -74,9 +74,9 @@ class ShardTrunks:
         if self.replies.held:  # as only the shard that has the registry does
             self.replies.release()
 
-    def check_timeouts(self) -> None:
+    def check_deadlines(self) -> None:
         """Let nobody wait for ever."""
-        self.view.check_timeouts()
+        self.view.check_deadlines()
         self.replies.refuse_late()
 
     def closed(self, session: Session) -> None:

@@ -120,7 +120,7 @@ class Administration:
             for caller, _ in callers:
                 self._outbox.refuse(caller, error)
 
-    def check_timeouts(self) -> None:
+    def check_deadlines(self) -> None:
         """Refuse those who waited for too long."""
         if not self._growing:
             return
@@ -295,7 +295,7 @@ class PartitionEndings:
             for waiting, _ in self._waiting.pop((topic.id, record.partition), ()):
                 self._outbox.reply(waiting, self._registry.describe(topic))
 
-    def check_timeouts(self) -> None:
+    def check_deadlines(self) -> None:
         """Refuse those who waited for too long, or whose topic was deleted."""
         if not self._waiting:
             return

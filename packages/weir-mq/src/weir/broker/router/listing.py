@@ -80,7 +80,7 @@ class Listing:
         """Return what answers each request for a list."""
         return {ListTopics: self._list, ListOffsets: self._list_offsets}
 
-    def check_timeouts(self) -> None:
+    def check_deadlines(self) -> None:
         """Ask again for what is missing, and answer those whose time is up."""
         now = self._time.monotonic_ms()
         for number, gathering in list(self._gatherings.items()):

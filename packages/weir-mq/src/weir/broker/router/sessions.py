@@ -116,7 +116,7 @@ class Sessions:
             if group in self._topics:
                 self._topics.partition(group)[1].closed(number)
 
-    def check_timeouts(self) -> None:
+    def check_deadlines(self) -> None:
         """Let go of who has not said who it is, and welcomes that wait in vain."""
         now_ms = self._time.monotonic_ms()
         self._outbox.let_out(now_ms)
