@@ -18,6 +18,7 @@ from weir.broker.devices.subscriptions import (
     SubscriptionMemory,
 )
 from weir.broker.forwarding.forwarder import Forwarder
+from weir.broker.partition.requests import BY_PARTITION
 from weir.broker.partition.topics import Topics
 from weir.broker.runtime.outbox import TO_DEVICE, Caller, Outbox
 from weir.errors import BY_CODE, Overloaded, Refused, UnknownTopic
@@ -61,15 +62,7 @@ class PartitionRequests:
             self._forwarder.ask(caller, request, place)
             return
         _, partition = self._topics.partition(request.address.group)
-        match request:
-            case m.OpenCluster():
-                partition.open_cluster(caller, request)
-            case m.Pull():
-                partition.pull(caller, request)
-            case m.Fetch():
-                partition.fetch(caller, request)
-            case m.Ack() | m.Nack() | m.Extend():
-                partition.change_grants(caller, request)
+        BY_PARTITION[type(request)](partition, caller, request)
 
 
 class Watches:

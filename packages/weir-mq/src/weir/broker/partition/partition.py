@@ -5,22 +5,18 @@ What it tells of itself it tells on any replica that may answer for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import weir_raft as raft
-from weir.broker.consumers.operations import Change
 from weir.broker.partition.context import PartitionContext
-from weir.broker.partition.fetches import ChunkReads, Fetches, check_replica, end_if_astray
+from weir.broker.partition.fetches import Fetches, check_replica, end_if_astray
 from weir.broker.partition.leader import PartitionLeader
 from weir.broker.partition.outcomes import apply_control
 from weir.broker.partition.retention import done_below, first_needed, retain
 from weir.broker.produce.batcher import DeviceBatch
-from weir.broker.produce.stable_positions import positions_of
 from weir.broker.records.entries import Payload
 from weir.broker.replica.group import Group
 from weir.broker.replica.refusals import no_leader
-from weir.broker.replica.requests import assured
 from weir.broker.runtime.outbox import Caller
 from weir.broker.state.state import PartitionState
 from weir.errors import DamagedRange, Refused, Unavailable
@@ -28,21 +24,12 @@ from weir.model.batch import Batch
 from weir.model.ids import node_of, partition_of
 from weir.model.topic import ClusterPause, Topic
 from weir.order.clock import HybridClock
-from weir.protocol.client.admin import ForgetHub, ListClusters, ListHubs
-from weir.protocol.client.consumers import MoveCursor, SeekCursor, TakeTurn
-from weir.protocol.client.declaration import ControlReply
 from weir.protocol.client.messages import (
-    Ack,
     Decide,
-    Extend,
     Fetch,
-    FetchChunks,
-    Nack,
-    OpenCluster,
     Prepare,
     Produce,
     Pull,
-    Withdraw,
 )
 
 
@@ -68,7 +55,7 @@ class EntryWriter(Protocol):
 class Partition:
     """The machine of one partition's group."""
 
-    __slots__ = ("_context", "_events", "_fence", "_pauses", "_writer", "cursors_done", "fetches",
+    __slots__ = ("_events", "_fence", "_pauses", "_writer", "context", "cursors_done", "fetches",
                  "group", "leading", "rests_until", "state")  # fmt: skip
 
     def __init__(
@@ -82,7 +69,7 @@ class Partition:
         self.group = group
         self.state = state
         self.fetches = Fetches(group, state, context.reads, context.outbox, context.time, self)
-        self._context = context
+        self.context = context
         self._events = context.events
         self._writer = writer
         self.leading: PartitionLeader | None = None
@@ -112,43 +99,44 @@ class Partition:
 
     def order(self) -> tuple[int, int]:
         """Return its barrier, and how many partitions its topic is of: see `Fetched`."""
-        return order_of(self.group.id, self.state, self.leading, self._context)
+        return order_of(self.group.id, self.state, self.leading, self.context)
 
     # -- requests ----------------------------------------------------------------------------
 
-    def positions(self, caller: Caller, stamp: int) -> None:
-        """Say where this partition begins, ends, and where messages from `stamp` on begin.
+    def check_applied(self) -> None:
+        """Raise unless all that was ever confirmed is applied here, or never will be."""
+        if not self.group.is_read_as_it_lies:
+            self.led()
 
-        With a stamp, all that is stamped below it, now or later, lies before that end.
+    def led(self) -> PartitionLeader:
+        """Return what this node has as its leader. Raises `NotLeader`, `Unavailable` while it
+        starts, or `DamagedRange` where nobody will lead it.
         """
-        self._check_applied()
-
-        def tell() -> None:
-            if stamp and self.leading is not None:
-                self._context.outbox.touches(caller.session, self.group.id)
-                self.begin_waiting()
-                self.leading.stable_positions.ask(caller, stamp)
-            else:
-                self._context.outbox.reply(caller, positions_of(self.group, self.state, stamp))
-
-        assured(self.group, self._context.outbox, caller, tell)
+        if self.leading is None:
+            damage = self.group.damage
+            if damage is not None and self.group.is_read_as_it_lies:
+                raise DamagedRange(f"this partition can only be read: {damage}", damage.position)
+            if self.group.has_others and self.group.leader != self.group.voter:
+                raise no_leader(node_of(self.group.leader))
+            raise Unavailable("this partition is starting: try again shortly")
+        return self.leading
 
     def open_batch(self, caller: Caller, request: Produce) -> Batch:
         """Open the batch of a request to publish; whoever may publish it goes on with `publish`."""
-        self._context.admission.check(self.group.id)
-        leading = self.leading or self._led()
-        self._context.outbox.touches(caller.session, self.group.id)
+        self.context.admission.check(self.group.id)
+        leading = self.leading or self.led()
+        self.context.outbox.touches(caller.session, self.group.id)
         return leading.appender.open(request.batch)
 
     def publish(self, caller: Caller, request: Produce, batch: Batch) -> None:
         """Take a batch; the reply comes after the commit."""
-        leading = self.leading or self._led()
+        leading = self.leading or self.led()
         if leading.publish(caller, request, batch):
             self._writer.mark_dirty(self)
 
     def publish_devices(self, batch: DeviceBatch) -> None:
         """Take device publishes, those of a connection together; confirms come after the commit."""
-        leading, producer = self._led(), self._context.device_producer.id
+        leading, producer = self.led(), self.context.device_producer.id
         if not producer:
             raise Unavailable("the shard's own producer is being opened: try again shortly")
         leading.publish_devices(producer, batch)
@@ -157,9 +145,9 @@ class Partition:
     def part(self, request: Prepare | Decide, asker: Caller) -> None:
         """Prepare a part of a scattering, or do a step with it."""
         if isinstance(request, Prepare):
-            self._context.admission.check(self.group.id)
+            self.context.admission.check(self.group.id)
         self.begin_waiting()
-        if self._led().participant.take(request, asker):
+        if self.led().participant.take(request, asker):
             self._writer.mark_dirty(self)
 
     def fetch(self, caller: Caller, request: Fetch) -> None:
@@ -167,78 +155,21 @@ class Partition:
         if request.replica and self.leading is None:
             check_replica(self.group)
         elif not self.group.is_read_as_it_lies or request.offset >= self.state.next_offset:
-            self._led()  # what a damaged one held behind its end, nobody knows
-        self._context.outbox.touches(caller.session, self.group.id)
+            self.led()  # what a damaged one held behind its end, nobody knows
+        self.context.outbox.touches(caller.session, self.group.id)
         self.fetches.fetch(caller, request)
-
-    def fetch_chunks(self, caller: Caller, request: FetchChunks) -> None:
-        """Read chunks by the Raft index of their entries."""
-        self._led()
-        ChunkReads(self.group, self._context.reads, self._context.outbox).fetch(caller, request)
 
     def pull(self, caller: Caller, request: Pull) -> None:
         """Ask for a grant."""
-        grants = self._led().grants
-        self._context.outbox.touches(caller.session, self.group.id)
+        grants = self.led().grants
+        self.context.outbox.touches(caller.session, self.group.id)
         self.begin_waiting()
         grants.pull(caller, request)
-
-    def begun(self, session: int, cluster: str, runs: Sequence[tuple[int, int]]) -> None:
-        """A consumer says what it works on. Raises `NotLeader` where another node leads."""
-        self._led().grants.begun.report(cluster, session, runs)
-
-    def change_grants(self, caller: Caller, request: Ack | Nack | Extend | Withdraw) -> None:
-        """Ack messages of grants, give them back, let grants last longer, or wait for none."""
-        self._led().change_grants(caller, request)
-
-    def steer_cursor(self, caller: Caller, request: TakeTurn | MoveCursor | SeekCursor) -> None:
-        """Read the topic in total order, in turn."""
-        leading = self._led()
-        self._context.outbox.touches(caller.session, self.group.id)
-        self.begin_waiting()
-        leading.steer_cursor(caller, request)
-
-    def report(self, caller: Caller, say: Callable[[Group, PartitionState], ControlReply]) -> None:
-        """Answer what `say` says of this partition, once nobody else can have led it before."""
-        self._check_applied()
-        outbox = self._context.outbox
-        group, state = self.group, self.state
-        assured(group, outbox, caller, lambda: outbox.reply(caller, say(group, state)))
 
     @property
     def leader(self) -> tuple[int, int]:
         """The node that leads as far as this replica knows, 0 if none, and the Raft term."""
         return node_of(self.group.leader), self.group.node.term
-
-    def list_clusters(self, caller: Caller, request: ListClusters) -> None:
-        """Say how far clusters are."""
-        self._led()
-
-        outbox = self._context.outbox
-        assured(
-            self.group, outbox, caller, lambda: self._led().cluster_operations.list(caller, request)
-        )
-
-    def open_cluster(self, caller: Caller, request: OpenCluster) -> None:
-        """Let a cluster have a mode, for the whole topic."""
-        self._led().cluster_operations.open(caller, request)
-
-    def list_hubs(self, caller: Caller, request: ListHubs) -> None:
-        """Say where devices stand."""
-        self._led()
-
-        outbox = self._context.outbox
-        assured(
-            self.group, outbox, caller, lambda: self._led().hub_operations.list(caller, request)
-        )
-
-    def forget_hub(self, caller: Caller, request: ForgetHub) -> None:
-        """Forget where the devices of a hub stand."""
-        self._led().hub_operations.forget(caller, request)
-
-    def change_cluster(self, caller: Caller, request: Change) -> None:
-        """Seek, pause or delete a cluster."""
-        self._led().cluster_operations.change(caller, request)
 
     # -- time and peers ----------------------------------------------------------------------
 
@@ -289,7 +220,7 @@ class Partition:
             elif partition_of(self.group.id) == 0:
                 cursors = self.state.cursors.done_in(0)
             done = done_below(self.state, settings.until_done, cursors)
-        retain(self.group, self.state, settings, self._context.time.wall_ms(), done)
+        retain(self.group, self.state, settings, self.context.time.wall_ms(), done)
 
     def stall(self, error: Refused) -> None:
         """No majority has room for publishes that are under way: tell who waits for them."""
@@ -332,7 +263,7 @@ class Partition:
 
     def lead(self, leadership: raft.Leadership) -> None:
         """Keep the fence until the first entry of this term is applied."""
-        self._context.outbox.counts.leads_begun += 1
+        self.context.outbox.counts.leads_begun += 1
         self._fence = max(self._fence, leadership.fence)
 
     def lose(self, error: Refused) -> None:
@@ -340,14 +271,14 @@ class Partition:
         what they asked for.
         """
         self.fetches.end(error)
-        self._context.outbox.counts.leads_lost += 1
+        self.context.outbox.counts.leads_lost += 1
         leading, self.leading = self.leading, None
         self._events.leads_changed += 1
         if leading is None:
             return
         leading.lose(error)
         if self.group.cut_off:
-            self._context.outbox.hang_up(self.group.id, "this node lost touch with the others")
+            self.context.outbox.hang_up(self.group.id, "this node lost touch with the others")
 
     def begin_above(self, floor: int) -> None:
         """Stamp above what had been promised when this partition joined its topic's order."""
@@ -365,8 +296,8 @@ class Partition:
 
     def changing(self) -> None:
         """See `Machine`: whoever is elected by the new members has all promises in its log."""
-        promised = max(self._fence, self._context.highest.promised)
-        self._led().stable_positions.raise_above(promised)
+        promised = max(self._fence, self.context.highest.promised)
+        self.led().stable_positions.raise_above(promised)
 
     def decode(self, data: Any) -> PartitionState:
         """See `Machine`."""
@@ -419,23 +350,8 @@ class Partition:
             self.leading.messages_committed()
 
     def _lead_now(self) -> None:
-        context = self._context
+        context = self.context
         self._events.leads_changed += 1
         clock = HybridClock(max(self._fence, self.state.last_stamp), context.highest)
         self.leading = PartitionLeader(self.group, self.state, clock, context, self._pauses)
         self.begin_waiting()  # there may be something that an earlier leader left behind
-
-    def _check_applied(self) -> None:
-        """Raise unless all that was ever confirmed is applied here, or never will be."""
-        if not self.group.is_read_as_it_lies:
-            self._led()
-
-    def _led(self) -> PartitionLeader:
-        if self.leading is None:
-            damage = self.group.damage
-            if damage is not None and self.group.is_read_as_it_lies:
-                raise DamagedRange(f"this partition can only be read: {damage}", damage.position)
-            if self.group.has_others and self.group.leader != self.group.voter:
-                raise no_leader(node_of(self.group.leader))
-            raise Unavailable("this partition is starting: try again shortly")
-        return self.leading

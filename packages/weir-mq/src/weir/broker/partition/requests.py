@@ -5,26 +5,54 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from weir.broker.consumers.operations import Change
 from weir.broker.metadata.reassignment import behind, holders
+from weir.broker.partition.fetches import ChunkReads
 from weir.broker.partition.partition import Partition
+from weir.broker.produce.stable_positions import positions_of
 from weir.broker.replica.group import Group
+from weir.broker.replica.requests import assured
 from weir.broker.runtime.outbox import Caller
 from weir.broker.state.state import PartitionState
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.protocol.client.declaration import Request
+from weir.protocol.client.declaration import ControlReply, Request
 
 
 def _positions(partition: Partition, caller: Caller, request: m.Positions) -> None:
-    partition.positions(caller, request.stamp)
+    """Say where a partition begins, ends, and where messages from a stamp on begin. With a stamp,
+    all that is stamped below it, now or later, lies before that end.
+    """
+    partition.check_applied()
+    outbox, stamp = partition.context.outbox, request.stamp
+
+    def tell() -> None:
+        group, leading = partition.group, partition.leading
+        if stamp and leading is not None:
+            outbox.touches(caller.session, group.id)
+            partition.begin_waiting()
+            leading.stable_positions.ask(caller, stamp)
+        else:
+            outbox.reply(caller, positions_of(group, partition.state, stamp))
+
+    assured(partition.group, outbox, caller, tell)
+
+
+def _report(
+    partition: Partition, caller: Caller, say: Callable[[Group, PartitionState], ControlReply]
+) -> None:
+    """Answer what `say` says of a partition, once nobody else can have led it before."""
+    partition.check_applied()
+    outbox, group, state = partition.context.outbox, partition.group, partition.state
+    assured(group, outbox, caller, lambda: outbox.reply(caller, say(group, state)))
 
 
 def _describe(partition: Partition, caller: Caller, request: a.DescribePartition) -> None:
-    partition.report(caller, info_of)
+    _report(partition, caller, info_of)
 
 
 def _tell_stats(partition: Partition, caller: Caller, request: a.AskStats) -> None:
-    partition.report(caller, stats_of)
+    _report(partition, caller, stats_of)
 
 
 def stats_of(group: Group, state: PartitionState) -> a.PartitionStats:
@@ -46,25 +74,78 @@ def info_of(group: Group, state: PartitionState) -> a.PartitionInfo:
     )  # fmt: skip
 
 
+def _fetch_chunks(partition: Partition, caller: Caller, request: m.FetchChunks) -> None:
+    partition.led()
+    context = partition.context
+    ChunkReads(partition.group, context.reads, context.outbox).fetch(caller, request)
+
+
+def _change_grants(
+    partition: Partition, caller: Caller, request: m.Ack | m.Nack | m.Extend | m.Withdraw
+) -> None:
+    partition.led().change_grants(caller, request)
+
+
+def _steer_cursor(
+    partition: Partition, caller: Caller, request: m.TakeTurn | m.MoveCursor | m.SeekCursor
+) -> None:
+    leader = partition.led()
+    partition.context.outbox.touches(caller.session, partition.group.id)
+    partition.begin_waiting()
+    leader.steer_cursor(caller, request)
+
+
+def _open_cluster(partition: Partition, caller: Caller, request: m.OpenCluster) -> None:
+    partition.led().cluster_operations.open(caller, request)
+
+
+def _change_cluster(partition: Partition, caller: Caller, request: Change) -> None:
+    partition.led().cluster_operations.change(caller, request)
+
+
+def _forget_hub(partition: Partition, caller: Caller, request: a.ForgetHub) -> None:
+    partition.led().hub_operations.forget(caller, request)
+
+
+def _list_clusters(partition: Partition, caller: Caller, request: a.ListClusters) -> None:
+    partition.led()
+    outbox = partition.context.outbox
+
+    def tell() -> None:
+        partition.led().cluster_operations.list(caller, request)
+
+    assured(partition.group, outbox, caller, tell)
+
+
+def _list_hubs(partition: Partition, caller: Caller, request: a.ListHubs) -> None:
+    partition.led()
+    outbox = partition.context.outbox
+
+    def tell() -> None:
+        partition.led().hub_operations.list(caller, request)
+
+    assured(partition.group, outbox, caller, tell)
+
+
 #: What a partition does with each request that it decides.
 BY_PARTITION: Mapping[type[Request], Callable[[Partition, Caller, Any], None]] = {
     m.Positions: _positions,
     m.Fetch: Partition.fetch,
-    m.FetchChunks: Partition.fetch_chunks,
-    m.OpenCluster: Partition.open_cluster,
+    m.FetchChunks: _fetch_chunks,
+    m.OpenCluster: _open_cluster,
     m.Pull: Partition.pull,
-    m.Ack: Partition.change_grants,
-    m.Nack: Partition.change_grants,
-    m.Extend: Partition.change_grants,
-    m.Withdraw: Partition.change_grants,
-    m.TakeTurn: Partition.steer_cursor,
-    m.MoveCursor: Partition.steer_cursor,
-    m.SeekCursor: Partition.steer_cursor,
+    m.Ack: _change_grants,
+    m.Nack: _change_grants,
+    m.Extend: _change_grants,
+    m.Withdraw: _change_grants,
+    m.TakeTurn: _steer_cursor,
+    m.MoveCursor: _steer_cursor,
+    m.SeekCursor: _steer_cursor,
     a.DescribePartition: _describe,
     a.AskStats: _tell_stats,
-    a.ListClusters: Partition.list_clusters,
-    a.SeekCluster: Partition.change_cluster,
-    a.DeleteCluster: Partition.change_cluster,
-    a.ListHubs: Partition.list_hubs,
-    a.ForgetHub: Partition.forget_hub,
+    a.ListClusters: _list_clusters,
+    a.SeekCluster: _change_cluster,
+    a.DeleteCluster: _change_cluster,
+    a.ListHubs: _list_hubs,
+    a.ForgetHub: _forget_hub,
 }

@@ -10,6 +10,7 @@ import pytest
 
 from weir.broker.api import events as ev
 from weir.broker.consumers import leases
+from weir.broker.consumers.operations import ClusterOperations
 from weir.broker.devices import subscriptions
 from weir.broker.partition.partition import Partition
 from weir.errors import (
@@ -191,15 +192,15 @@ def test_a_partition_that_never_serves_again_ends_what_watches_it_alone(
 
 def test_refused_watches_wait_longer_each_time(doors: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[int] = []
-    opens = Partition.open_cluster
+    opens = ClusterOperations.open
 
-    def count(one: Partition, caller: Any, request: Any) -> None:
+    def count(one: ClusterOperations, caller: Any, request: Any) -> None:
         tries.append(doors.rig.time.monotonic)
         opens(one, caller, request)
 
     monkeypatch.setattr(leases, "CLUSTERS_PER_TOPIC_MAX", 1)
     doors.rig.ask(1, m.Pull(doors.info.addresses[0], "other", 1, 1, 60_000))
-    monkeypatch.setattr(Partition, "open_cluster", count)
+    monkeypatch.setattr(ClusterOperations, "open", count)
     doors.subscribed()
     let_pass(doors, 30_000)
     pauses = [after - before for before, after in pairwise(tries)]
