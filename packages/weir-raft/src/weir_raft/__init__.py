@@ -29,6 +29,7 @@ from weir_raft.errors import (
     StorageError,
     Unavailable,
 )
+from weir_raft.member import Progress, ProgressState
 from weir_raft.membership import Change, Configuration
 from weir_raft.messages import (
     Append,
@@ -48,7 +49,6 @@ from weir_raft.messages import (
 )
 from weir_raft.multi import Multi
 from weir_raft.node import Node
-from weir_raft.progress import Progress, ProgressState
 from weir_raft.ready import Leadership, Load, ReadState, Ready
 from weir_raft.storage import Entry, EntryKind, HardState, MemoryStorage, Snapshot, Storage
 

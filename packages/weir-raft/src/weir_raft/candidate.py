@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from weir_raft.membership import VoteResult
 from weir_raft.messages import VoteRequest
 from weir_raft.node_state import NodeState
-from weir_raft.quorum import VoteResult
 from weir_raft.storage import NOBODY
 
 

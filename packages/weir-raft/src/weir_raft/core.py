@@ -19,10 +19,17 @@ from weir_raft.candidate import Candidate, PreCandidate
 from weir_raft.config import Config
 from weir_raft.context import NodeContext
 from weir_raft.election import reply_to_request
-from weir_raft.errors import StorageError
+from weir_raft.errors import (
+    ChangePending,
+    InvalidChange,
+    NotLeader,
+    NotReady,
+    OutOfOrder,
+    StorageError,
+)
 from weir_raft.follower import Follower
 from weir_raft.leader import Leader
-from weir_raft.membership import Configuration
+from weir_raft.membership import Change, Configuration, VoteResult
 from weir_raft.messages import (
     Append,
     AppendReply,
@@ -36,9 +43,8 @@ from weir_raft.messages import (
     VoteRequest,
 )
 from weir_raft.node_state import Asked, NodeState
-from weir_raft.quorum import VoteResult
 from weir_raft.ready import Leadership
-from weir_raft.storage import NOBODY, Entry, EntryKind, HardState, Storage
+from weir_raft.storage import NOBODY, Entry, EntryKind, HardState, Snapshot, Storage
 
 
 class Role(Enum):
@@ -277,6 +283,76 @@ class Core:
         elif not node_state.history.newest.counts(node_state.id):
             state.give_up()
             self._follow(node_state.term)
+
+    # What the host asks for
+
+    def propose(self, data: object, size: int) -> int:
+        """Append `data` to the leader's log and return its index; refusals as in Node.propose."""
+        state = self._accepting()
+        if size < 0:
+            raise ValueError(f"the size of an entry is its bytes, not {size}")
+        self.log.admit(size)
+        return state.append(EntryKind.NORMAL, data, size)
+
+    def change(self, change: Change) -> int:
+        """Append the configuration that `change` leads to and return its index."""
+        state, node_state = self._accepting(), self.node_state
+        if node_state.configuration.joint or node_state.history.index > self.log.committed:
+            raise ChangePending("a change of the configuration is under way: wait until it is done")
+        return self.configure(state, node_state.configuration.changed(change))
+
+    def read(self, context: int) -> None:
+        """Ask for a ReadState; refusals as in Node.read_index."""
+        state = self._leading()
+        if self.log.committed < state.first_index:
+            raise NotReady(
+                f"entry {state.first_index}, the first of term {self.node_state.term}, is not "
+                "committed yet: ask again once it is"
+            )
+        state.read(context)
+
+    def transfer(self, voter: int) -> None:
+        """Hand the leadership over; refusals as in Node.transfer_leadership."""
+        state = self._leading()
+        if voter == self.node_state.id:
+            return
+        if not self.node_state.configuration.counts(voter):
+            raise InvalidChange(f"{voter} is no voter, so it cannot lead")
+        state.transfer(voter)
+
+    def ask_again(self) -> None:
+        """Ask the leader how it is with this member."""
+        if isinstance(self.state, Follower):
+            self.state.ask_again()
+
+    def send_snapshot(self, voter: int, snapshot: Snapshot) -> None:
+        """Send what wants_snapshot asked for; OutOfOrder if it does not meet the log."""
+        log = self.log
+        if snapshot.base_index + 1 < log.first_index or snapshot.index > log.applied:
+            raise OutOfOrder(
+                f"a snapshot as of {snapshot.index} over {snapshot.base_index} does not meet a log "
+                f"from {log.first_index} that is applied through {log.applied}"
+            )
+        if isinstance(self.state, Leader):
+            self.state.send_snapshot(voter, snapshot)
+
+    def _leading(self) -> Leader:
+        state = self.state
+        if not isinstance(state, Leader):
+            raise NotLeader(state.leader)
+        return state
+
+    def _accepting(self) -> Leader:
+        state = self.state
+        if isinstance(state, Leader) and state.accepts:
+            return state
+        state = self._leading()
+        if state.transferee:
+            raise NotReady(f"leadership is handed to {state.transferee}: propose there soon")
+        raise NotReady(
+            f"entry {state.first_index}, the first of term {self.node_state.term}, is not "
+            "applied yet: propose again once it is"
+        )
 
     # What the host has done
 

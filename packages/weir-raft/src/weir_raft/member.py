@@ -3,10 +3,36 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
+from enum import Enum
 
 from weir_raft.context import Contact
-from weir_raft.progress import Progress, ProgressState
 from weir_raft.storage import Snapshot
+
+
+class ProgressState(Enum):
+    """How a leader sends to a member."""
+
+    #: One message at a time, to find where the logs agree.
+    PROBE = "probe"
+    #: A window of messages ahead of their replies.
+    REPLICATE = "replicate"
+    #: What it needs is no longer in the log.
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One member as its leader sees it."""
+
+    member: int
+    #: Through here its log is durable and the same as the leader's.
+    match: int
+    state: ProgressState
+    #: Bytes sent and not acknowledged.
+    inflight_bytes: int
+    #: Through here entries are there or on their way.
+    sent: int
 
 
 class Member:

@@ -1,4 +1,4 @@
-"""Who belongs to a group: configurations, and the changes that lead from one to the next. (§4)
+"""Who belongs to a group: majorities, configurations, and the changes from one to the next. (§4)
 
 A change of voters goes through a *joint* configuration, in which a majority of the old voters and a
 majority of the new ones must agree, each for itself (§4.3). A configuration is in force as soon as
@@ -8,12 +8,42 @@ it is in a node's log, committed or not.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from itertools import repeat
 
 from weir_raft.errors import InvalidChange, InvalidConfig
-from weir_raft.quorum import VoteResult, committed_index, vote_result
+
+
+class VoteResult(Enum):
+    """How an election stands."""
+
+    PENDING = "pending"
+    WON = "won"
+    LOST = "lost"
+
+
+def committed_index(match: Collection[int]) -> int:
+    """The highest index that a majority of voters hold durably, given one match index a voter.
+
+    ValueError without voters. (Ongaro's dissertation, Figure 3.1, "Rules for Servers".)
+    """
+    if not match:
+        raise ValueError("a configuration has at least one voter")
+    # In falling order, the value at place n // 2 is reached by n // 2 + 1 voters: a majority.
+    return sorted(match, reverse=True)[len(match) // 2]
+
+
+def vote_result(voters: Collection[int], votes: Mapping[int, bool]) -> VoteResult:
+    """How an election among `voters` stands; votes of anyone else do not count. (§3.4)"""
+    majority = len(voters) // 2 + 1
+    granted = sum(votes.get(voter, False) for voter in voters)
+    if granted >= majority:
+        return VoteResult.WON
+    silent = sum(voter not in votes for voter in voters)
+    return VoteResult.PENDING if granted + silent >= majority else VoteResult.LOST
+
 
 _HEAD = struct.Struct("<BxHHH")  # version, then how many voters, outgoing voters and learners
 _VERSION = 1

@@ -16,10 +16,10 @@ from weir_raft.errors import HostError
 from weir_raft.group_slots import GroupSlot, GroupSlots, SharedContext, SlotContacts
 from weir_raft.leader import Leader
 from weir_raft.link import Link
+from weir_raft.membership import committed_index
 from weir_raft.messages import Beat, BeatReply, HeartbeatReply, LinkMessage
 from weir_raft.node import Node
 from weir_raft.node_state import NodeState
-from weir_raft.quorum import committed_index
 from weir_raft.storage import NOBODY
 
 #: When a link breaks, its followers wait this long, and as much again at most, times five.

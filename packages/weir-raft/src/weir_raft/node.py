@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weir_raft import orders
 from weir_raft.arriving import Arriving
 from weir_raft.config import Config
 from weir_raft.context import NodeContext, OwnContext
@@ -12,10 +11,10 @@ from weir_raft.core import Core, Role
 from weir_raft.errors import NothingReady, OutOfOrder
 from weir_raft.follower import Follower
 from weir_raft.leader import Leader
+from weir_raft.member import Progress
 from weir_raft.membership import Change, Configuration
 from weir_raft.messages import InstallSnapshot, Message
 from weir_raft.node_state import Asked
-from weir_raft.progress import Progress
 from weir_raft.ready import Ready
 from weir_raft.storage import Entry, Snapshot, Storage
 
@@ -170,7 +169,7 @@ class Node:
         """
         self._active.add(self._group)
         self.touched = True
-        return orders.propose(self.core, data, size)
+        return self.core.propose(data, size)
 
     def change(self, change: Change) -> int:
         """Append the configuration that `change` leads to and return its index.
@@ -180,7 +179,7 @@ class Node:
         """
         self._active.add(self._group)
         self.touched = True
-        return orders.change(self.core, change)
+        return self.core.change(change)
 
     def read_index(self, context: int) -> None:
         """Ask for a linearizable read: `context` comes back in Ready.reads, or leadership is lost.
@@ -189,7 +188,7 @@ class Node:
         """
         self._active.add(self._group)
         self.touched = True
-        orders.read(self.core, context)
+        self.core.read(context)
         self.context.asking.add(self._group)
 
     def transfer_leadership(self, voter: int) -> None:
@@ -200,7 +199,7 @@ class Node:
         """
         self._active.add(self._group)
         self.touched = True
-        orders.transfer(self.core, voter)
+        self.core.transfer(voter)
 
     def ask_again(self) -> None:
         """Let the leader say again how it is with this follower: `Append.spared` may be news, of
@@ -208,7 +207,7 @@ class Node:
         """
         self._active.add(self._group)
         self.touched = True
-        orders.ask_again(self.core)
+        self.core.ask_again()
 
     def send_snapshot(self, voter: int, snapshot: Snapshot) -> None:
         """Send `snapshot` to a member that Ready.wants_snapshot named.
@@ -218,7 +217,7 @@ class Node:
         """
         self._active.add(self._group)
         self.touched = True
-        orders.send_snapshot(self.core, voter, snapshot)
+        self.core.send_snapshot(voter, snapshot)
 
     def loaded(self, number: int, entries: Sequence[Entry] | None) -> None:
         """Answer a Load: at least the first of its entries, or None if they cannot be read."""

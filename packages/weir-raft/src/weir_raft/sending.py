@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from weir_raft.member import Member
+from weir_raft.member import Member, ProgressState
 from weir_raft.messages import Append, AppendReply, InstallSnapshot, SnapshotMeta, SnapshotReply
 from weir_raft.node_state import NodeState
-from weir_raft.progress import ProgressState
 from weir_raft.ready import Load
 from weir_raft.storage import Entry, Snapshot
 

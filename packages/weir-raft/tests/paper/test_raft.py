@@ -26,8 +26,8 @@ from weir_raft import (
     VoteReply,
 )
 from weir_raft.candidate import Candidate
+from weir_raft.membership import VoteResult, committed_index, vote_result
 from weir_raft.node_state import NodeState
-from weir_raft.quorum import VoteResult, committed_index, vote_result
 
 
 class Server(NamedTuple):

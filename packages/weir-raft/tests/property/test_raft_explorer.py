@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping
 import pytest
 
 import weir_raft as raft
-from weir_raft import election, orders
+from weir_raft import election
+from weir_raft.core import Core
 from weir_raft.follower import Follower
 from weir_raft.leader import Leader
 from weir_raft.log_view import LogView
-from weir_raft.membership import Configuration
+from weir_raft.membership import Configuration, committed_index, vote_result
 from weir_raft.node_state import NodeState
-from weir_raft.quorum import committed_index, vote_result
 from weir_raft.testing.actor import Actor
 from weir_raft.testing.rehearsal import STEPS, Beaten, Rehearsal
 
@@ -228,7 +228,7 @@ def commits_count_the_new_half_alone(patch: Patch) -> None:
 
 
 def reads_before_the_first_commit_of_the_term(patch: Patch) -> None:
-    patch.setattr(orders, "read", lambda core, context: orders._leading(core).read(context))
+    patch.setattr(Core, "read", lambda core, context: core._leading().read(context))
 
 
 FAULTS: tuple[tuple[Callable[[Patch], None], int], ...] = (

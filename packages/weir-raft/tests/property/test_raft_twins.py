@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from weir_raft import Config, Configuration, Entry, EntryKind, HardState, MemoryStorage, Snapshot
 from weir_raft.log_view import LogView
-from weir_raft.quorum import VoteResult
+from weir_raft.membership import VoteResult
 
 IDS = range(1, 8)
 members = st.sets(st.sampled_from(IDS), min_size=1).map(lambda ids: tuple(sorted(ids)))

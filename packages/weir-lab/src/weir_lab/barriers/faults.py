@@ -16,7 +16,7 @@ from weir_raft.context import Promise
 from weir_raft.core import Core
 from weir_raft.group_slots import GroupSlot, GroupSlots
 from weir_raft.leader import Leader
-from weir_raft.quorum import VoteResult
+from weir_raft.membership import VoteResult
 
 
 class Patching(Protocol):

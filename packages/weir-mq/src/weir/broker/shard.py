@@ -283,10 +283,8 @@ class Shard:
         if not self._groups.all_open and self._trunks.knows_topics:
             self._groups.open_all()
         # Each publish comes by here, twice, and has mostly made nothing of this possible.
-        if self._partition_events.readable:
-            self._partition_events.answer_fetches()
-        if self._reads.queue:
-            self._reads.start_waiting()
+        if self._partition_events.readable or self._reads.queue:
+            self._serve_reads()
         if self._trunks.view.has_work or self._trunks.replies.held:
             self._trunks.proceed()
         if self._outbox.kept:
@@ -297,7 +295,8 @@ class Shard:
             self._coordinator.take_reports()
         self._orders.proceed()
         for writer in self.writers:
-            writer.start_work()
+            if writer.tends or writer.dirty or writer.log.staged is not None:
+                writer.start_work()
         if self._findings or self._resumed:
             self._act_on_findings()
         if self._multi.beats_wanted or self._multi.asking:
@@ -305,6 +304,13 @@ class Shard:
         if self._holding or self._stopping or self.budget.used > self.budget.high:
             self._hold_or_stop()
         return self._outbox.take() if self._outbox.effects else []
+
+    def _serve_reads(self) -> None:
+        """Answer those who wait for what is applied now, and read what there is room for."""
+        if self._partition_events.readable:
+            self._partition_events.answer_fetches()
+        if self._reads.queue:
+            self._reads.start_waiting()
 
     def _hold_or_stop(self) -> None:
         """Let the host stop reading from peers, or go on, by how much is in memory; and end, where

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from weir_raft import Config, MemoryStorage
 from weir_raft.candidate import Candidate, PreCandidate
+from weir_raft.membership import VoteResult
 from weir_raft.node_state import NodeState
-from weir_raft.quorum import VoteResult
 
 
 def node_state(*voters: int) -> NodeState:

@@ -18,8 +18,8 @@ from weir_raft import (
     Snapshot,
     StorageError,
 )
-from weir_raft.history import History
-from weir_raft.quorum import VoteResult
+from weir_raft.membership import VoteResult
+from weir_raft.node_state import History
 
 IDS = st.lists(st.integers(1, 9), unique=True, max_size=5).map(tuple)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir_raft.quorum import VoteResult, committed_index, vote_result
+from weir_raft.membership import VoteResult, committed_index, vote_result
 
 
 def naive_committed_index(match: list[int]) -> int:

@@ -56,7 +56,7 @@ def a_flush_that_failed_to_take_all_is_the_last(patch: Patch) -> None:
     """What could not be cut while leadership is handed over is cut later."""
     patch.source(
         _WRITER,
-        "                    self._dirty[partition.group.id] = partition\n        if self",
+        "                    self.dirty[partition.group.id] = partition\n        if self",
         "                    pass\n        if self",
     )
 

@@ -65,10 +65,10 @@ class _Unpacked:
 @mutant(seed=0, breaks={"Durable", "OneOffset", "AckedOnce"})
 def ack_before_fsync(patch: Patch) -> None:
     """A write counts as durable when it begins (Durable)."""
-    start = Writer.start_work
+    start = Writer.start_flush
     believed: list[Flush] = []
 
-    def start_work(self: Writer) -> None:
+    def start_flush(self: Writer) -> None:
         start(self)
         flush = self.log._flight
         if flush is not None and not any(flush is known for known in believed):
@@ -81,7 +81,7 @@ def ack_before_fsync(patch: Patch) -> None:
         self.log.flushed(flush)
         self._in_flight, self._rests = False, rests
 
-    patch.setattr(Writer, "start_work", start_work)
+    patch.setattr(Writer, "start_flush", start_flush)
     patch.setattr(Writer, "flushed", flushed)
 
 

@@ -115,7 +115,7 @@ class Slots:
 class CatchUp:
     """Answers what one group's Raft node asks for on behalf of the others."""
 
-    __slots__ = ("_checkpoints", "_group", "_packing", "_reads", "_sent", "_slots", "_storage")
+    __slots__ = ("_checkpoints", "_group", "_packing", "_reads", "_slots", "_storage", "sent")
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class CatchUp:
         """
         self._group = group
         #: By member, through which index it was given entries, until it acknowledges them.
-        self._sent: dict[int, int] = {}
+        self.sent: dict[int, int] = {}
         #: For whom a state is being packed.
         self._packing: set[int] = set()
         self._slots = slots
@@ -144,14 +144,14 @@ class CatchUp:
 
     def acknowledged(self, member: int, index: int) -> None:
         """A member has all through `index`."""
-        if index >= self._sent.get(member, index + 1):
-            del self._sent[member]
-            if not self._sent:
+        if index >= self.sent.get(member, index + 1):
+            del self.sent[member]
+            if not self.sent:
                 self._slots.done(self._group.id)
 
     def lose(self) -> None:
         """This node leads no more: whoever does will look after the others."""
-        self._sent.clear()
+        self.sent.clear()
         self._slots.forget(self._group.id)
 
     def read(self, load: raft.Load) -> None:
@@ -177,7 +177,7 @@ class CatchUp:
                 entry_of(at.index, at.term, unread(at.kind, (payload,), at.length))
                 for at, payload in rows
             ]
-            self._sent[load.member] = max(self._sent.get(load.member, 0), entries[-1].index)
+            self.sent[load.member] = max(self.sent.get(load.member, 0), entries[-1].index)
         elif isinstance(failure, DamagedRange):
             # The state that came of it is whole: a snapshot of that may do instead.
             self._checkpoints.checkpoint()

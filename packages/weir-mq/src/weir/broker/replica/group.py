@@ -349,7 +349,7 @@ class Group:
         if self.storage.unreadable:
             self.rejoin.take(message)
         self.node.step(message)
-        if isinstance(message, raft.AppendReply) and not message.rejected:
+        if self._supply.sent and isinstance(message, raft.AppendReply) and not message.rejected:
             self._supply.acknowledged(message.sender, message.index)
         self.process_ready()
 

@@ -100,7 +100,7 @@ class Writer:
         self._outbox = outbox
         self._time = time
         self._findings = findings
-        self._dirty: dict[int, Gathering] = {}
+        self.dirty: dict[int, Gathering] = {}
         self._in_flight = self._rests = False
         self._flight_began = 0
         #: How many devices' publishes were cut since the last flush began.
@@ -108,7 +108,7 @@ class Writer:
         self._saving = False
         self._at_chore = False
         #: Whether the log may need more than flushes since it was asked last.
-        self._tends = True
+        self.tends = True
         #: The number of the segment that the last flush ended in.
         self._segment = -1
         #: What fills in rotten entries; the first is under way.
@@ -141,7 +141,7 @@ class Writer:
     def idle(self) -> bool:
         """Whether nothing waits, nothing is in flight and nothing is being saved or tidied up."""
         busy = self._in_flight or self._saving or self._at_chore
-        return not (busy or self._dirty or self.log.staged is not None)
+        return not (busy or self.dirty or self.log.staged is not None)
 
     @property
     def hangs(self) -> bool:
@@ -200,14 +200,14 @@ class Writer:
 
     def mark_dirty(self, partition: Gathering) -> None:
         """Cut this partition's next entry when the time comes."""
-        self._dirty[partition.group.id] = partition
+        self.dirty[partition.group.id] = partition
 
     def start_work(self) -> None:
         """Start the next flush, and what the log may need besides."""
-        if self._dirty or self.log.staged is not None:
+        if self.dirty or self.log.staged is not None:
             self.start_flush()
-        if self._tends:
-            self._tends = False
+        if self.tends:
+            self.tends = False
             self._start_chore(self.log.next_chore)
             if self._mends:
                 self._start_chore(self._next_mend)
@@ -218,17 +218,17 @@ class Writer:
         """Start the next flush, if none is in flight and there is something to write."""
         if self._in_flight or self._rests:
             return
-        if self._dirty:
-            dirty, self._dirty = self._dirty, {}
+        if self.dirty:
+            dirty, self.dirty = self.dirty, {}
             for partition in dirty.values():
                 self._devices += partition.cut()
                 if partition.has_staged:  # it is being handed over
-                    self._dirty[partition.group.id] = partition
+                    self.dirty[partition.group.id] = partition
         if self.log.staged is None:
             return
         flush = self.log.next_flush()
         if flush is None:
-            self._tends = True  # it waits for a file to be zeroed
+            self.tends = True  # it waits for a file to be zeroed
         else:
             self._in_flight = True
             self._flight_began = self._time.monotonic_ms()
@@ -247,13 +247,14 @@ class Writer:
         next one gathers until `rested`.
         """
         self.log.flushed(flush)
-        self.bound.written(flush.bound)
+        if flush.bound > self.bound.durable:
+            self.bound.written(flush.bound)
         self._outbox.counts.flushes += 1
         self._outbox.counts.flushed_bytes += flush.end - flush.start
         self._in_flight, self._rests = False, rests
         segment = flush.end // self.log.settings.segment_bytes
         if segment != self._segment:  # else nothing was closed, and time tells of the rest
-            self._segment, self._tends = segment, True
+            self._segment, self.tends = segment, True
         self._quiet_since = self._time.monotonic_ms()
         for token in flush.tokens:
             assert isinstance(token, Token)  # what Group gave to append()
@@ -279,7 +280,7 @@ class Writer:
 
     def spare_made(self, event: SpareMade) -> None:
         """Take a made segment file into the reserve, or learn that there is no room for one."""
-        self._full, self._tends = not event.made, True
+        self._full, self.tends = not event.made, True
         if event.made:
             self.log.spares.made(event.spare)
         else:
@@ -294,7 +295,7 @@ class Writer:
     def mend(self, piece: MendPiece) -> None:
         """Fill in an entry when the chores before it are done."""
         self._mends.append(piece)
-        self._tends = True
+        self.tends = True
 
     def _next_mend(self) -> Chore | None:
         return self._mends[0] if self._mends else None
@@ -306,7 +307,7 @@ class Writer:
 
     def chore_done(self, event: ChoreDone) -> None:
         """The chore under way is done, or left undone."""
-        self._at_chore, self._tends = False, True
+        self._at_chore, self.tends = False, True
         if isinstance(event.chore, ScrubPiece):
             self.scrubber.done(event.found)
             for rotten in event.found.rotten if event.found is not None else ():
@@ -324,7 +325,7 @@ class Writer:
         """Write an idle mark after a quiet moment, and a checkpoint after much or long, or where it
         frees segments.
         """
-        self._tends = True
+        self.tends = True
         now = self._time.monotonic_ms()
         idle = self.idle
         self._start_chore(lambda: self.scrubber.next_piece(idle))
@@ -403,7 +404,7 @@ class Writer:
         """The checkpoint is durable, `size` bytes; or, if not `saved`, is tried again after a
         pause.
         """
-        self._saving, self._tends = False, True
+        self._saving, self.tends = False, True
         if size:
             self._saved_bytes += size
             self._last_saved_bytes = size

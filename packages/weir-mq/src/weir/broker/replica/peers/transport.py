@@ -36,7 +36,7 @@ from weir.broker.replica.peers.node_state import TELL_EVERY_MS, Clocks, FullDisk
 from weir.broker.replica.peers.refill import Refill
 from weir.broker.replica.refusals import ReplicaHalt
 from weir.broker.runtime.outbox import Outbox
-from weir.model.ids import REGISTRY_GROUP, node_of, place_node
+from weir.model.ids import INCARNATION_BITS, REGISTRY_GROUP, SHARD_BITS, place_node
 from weir.model.stamp import STAMP_FAR, milliseconds_of, stamp_at
 from weir.protocol.link import LinkFrame
 
@@ -218,7 +218,9 @@ class Peers:
 
     def _message(self, place: int, frame: LinkFrame) -> None:
         group, message = self._groups.get(frame.group), unpack(frame)
-        if node_of(message.sender) != place_node(place) or node_of(message.to) != self._node:
+        # As `node_of` and `place_node` tell: each message is asked for both its ends.
+        sender, to = message.sender >> INCARNATION_BITS, message.to >> INCARNATION_BITS
+        if sender != place >> SHARD_BITS or to != self._node:
             raise BadMessage("a message of another node than the one at the other end")
         if isinstance(message, raft.VoteReply):
             self._check_fence(message.fence)
