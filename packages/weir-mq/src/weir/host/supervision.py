@@ -31,7 +31,7 @@ class DiskGone(NodeFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class AwayNotice:
     """Tell a shard which of the node do not serve now, and which of those stand still."""
 
     shard: int
@@ -40,7 +40,7 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class TrunkJoin:
     """Give two shards the ends of a trunk."""
 
     asking: int
@@ -48,7 +48,7 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class ProcessKill:
     """Kill a shard's process."""
 
     shard: int
@@ -63,7 +63,7 @@ class LostTrunk:
     starts: tuple[int, int]
 
 
-Action = Tell | Join | Kill
+Action = AwayNotice | TrunkJoin | ProcessKill
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class Supervision:
         member = self._members[shard]
         member.starts += 1
         member.there, member.silence = True, 0
-        return [Tell(shard, *self._away), *self._join(member)]
+        return [AwayNotice(shard, *self._away), *self._join(member)]
 
     def heard(self, shard: int) -> list[Action]:
         """A process said something: its loop turns."""
@@ -193,7 +193,7 @@ class Supervision:
             if member.silence >= self._looks_max:
                 text = "shard %d said nothing for %g s: it is killed"
                 self._log.error(text, member.shard, self._hang_seconds, extra=member.about)
-                killed.append(Kill(member.shard))
+                killed.append(ProcessKill(member.shard))
         return [*killed, *self._who_serves()]
 
     def _who_serves(self) -> list[Action]:
@@ -204,7 +204,7 @@ class Supervision:
             return []
         (_, was_silent), self._away = self._away, (away, silent)
         told: list[Action] = [
-            Tell(member.shard, away, silent) for member in self._members if member.there
+            AwayNotice(member.shard, away, silent) for member in self._members if member.there
         ]
         for shard in was_silent:
             if shard not in silent:
@@ -224,12 +224,12 @@ class Supervision:
         same = trunk.starts == (ends[0].starts, ends[1].starts)
         if not same or any(one.silent or not one.there for one in ends):
             return []
-        return [Join(trunk.asking, trunk.serving)]
+        return [TrunkJoin(trunk.asking, trunk.serving)]
 
     def _join(self, member: _Member) -> list[Action]:
         """Give a process trunks to and from all others that go on."""
         found: list[Action] = []
         for other in self._members:
             if member.there and other is not member and other.there and not other.silent:
-                found += Join(member.shard, other.shard), Join(other.shard, member.shard)
+                found += TrunkJoin(member.shard, other.shard), TrunkJoin(other.shard, member.shard)
         return found

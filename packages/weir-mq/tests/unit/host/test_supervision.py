@@ -11,12 +11,12 @@ from weir.host.supervision import (
     ENDS_WITHIN_SECONDS,
     LOOKS_MISSED_MAX,
     Action,
+    AwayNotice,
     DiskGone,
-    Join,
-    Kill,
     NodeFailed,
+    ProcessKill,
     Supervision,
-    Tell,
+    TrunkJoin,
 )
 
 HANG_LOOKS = 10
@@ -31,7 +31,7 @@ def made(shards: int = 2, up: bool = True) -> Supervision:
 
 
 def told(shards: int, away: tuple[int, ...], silent: tuple[int, ...] = ()) -> list[Action]:
-    return [Tell(shard, away, silent) for shard in range(shards)]
+    return [AwayNotice(shard, away, silent) for shard in range(shards)]
 
 
 def looked(supervision: Supervision, looks: int, but: int) -> list[Action]:
@@ -45,17 +45,22 @@ def looked(supervision: Supervision, looks: int, but: int) -> list[Action]:
 
 def test_a_process_is_joined_with_all_that_are_there_both_ways() -> None:
     supervision = made(3, up=False)
-    assert supervision.started(0) == [Tell(0, (), ())]
-    assert supervision.started(2) == [Tell(2, (), ()), Join(2, 0), Join(0, 2)]
-    assert supervision.served(0) == [Tell(0, (1, 2), ()), Tell(2, (1, 2), ())]
-    assert supervision.started(1)[1:] == [Join(1, 0), Join(0, 1), Join(1, 2), Join(2, 1)]
+    assert supervision.started(0) == [AwayNotice(0, (), ())]
+    assert supervision.started(2) == [AwayNotice(2, (), ()), TrunkJoin(2, 0), TrunkJoin(0, 2)]
+    assert supervision.served(0) == [AwayNotice(0, (1, 2), ()), AwayNotice(2, (1, 2), ())]
+    assert supervision.started(1)[1:] == [
+        TrunkJoin(1, 0),
+        TrunkJoin(0, 1),
+        TrunkJoin(1, 2),
+        TrunkJoin(2, 1),
+    ]
 
 
 def test_others_hear_of_who_ends_and_of_who_serves_again() -> None:
     supervision = made()
-    assert supervision.gone(1) == [Tell(0, (1,), ())]
+    assert supervision.gone(1) == [AwayNotice(0, (1,), ())]
     assert not supervision.is_up(1)
-    assert supervision.started(1) == [Tell(1, (1,), ()), Join(1, 0), Join(0, 1)]
+    assert supervision.started(1) == [AwayNotice(1, (1,), ()), TrunkJoin(1, 0), TrunkJoin(0, 1)]
     assert not supervision.is_up(1)
     assert supervision.served(1) == told(2, ())
     assert supervision.is_up(1)
@@ -67,13 +72,13 @@ def test_who_stands_still_is_told_of_then_killed() -> None:
     assert supervision.look() == told(2, (1,), (1,))
     supervision.heard(0)
     assert looked(supervision, HANG_LOOKS - LOOKS_MISSED_MAX - 1, but=1) == []
-    assert supervision.look() == [Kill(1)]
+    assert supervision.look() == [ProcessKill(1)]
 
 
 def test_who_goes_on_gets_trunks_again_and_nobody_else() -> None:
     supervision = made()
     looked(supervision, LOOKS_MISSED_MAX, but=1)
-    assert supervision.heard(1) == [*told(2, ()), Join(1, 0), Join(0, 1)]
+    assert supervision.heard(1) == [*told(2, ()), TrunkJoin(1, 0), TrunkJoin(0, 1)]
     assert supervision.heard(1) == []
 
 
@@ -81,7 +86,7 @@ def test_nobody_is_joined_with_who_stands_still() -> None:
     supervision = made()
     looked(supervision, LOOKS_MISSED_MAX, but=1)
     supervision.gone(0)
-    assert supervision.started(0) == [Tell(0, (0, 1), (1,))]
+    assert supervision.started(0) == [AwayNotice(0, (0, 1), (1,))]
 
 
 def test_who_is_not_up_yet_may_take_its_time() -> None:
@@ -94,7 +99,7 @@ def test_a_broken_trunk_is_replaced_unless_an_end_is_another_process() -> None:
     supervision = made()
     trunk, seconds = supervision.lost(0, 1)
     assert seconds > 0
-    assert supervision.replace(trunk) == [Join(0, 1)]
+    assert supervision.replace(trunk) == [TrunkJoin(0, 1)]
     looked(supervision, LOOKS_MISSED_MAX, but=1)
     assert supervision.replace(trunk) == [], "it gets all of them when it goes on"
     supervision.heard(1)

@@ -46,6 +46,6 @@ def who_is_started_again_is_joined_by_half(patch: Patch) -> None:
     """A new process is joined with all others, both ways."""
     patch.source(
         _SUPERVISION,
-        "found += Join(member.shard, other.shard), Join(other.shard, member.shard)",
-        "found.append(Join(member.shard, other.shard))",
+        "found += TrunkJoin(member.shard, other.shard), TrunkJoin(other.shard, member.shard)",
+        "found.append(TrunkJoin(member.shard, other.shard))",
     )

@@ -66,19 +66,19 @@ class LoopWakeup:
         self._asked: deque[Callable[[], None]] = deque()
         self._loop = loop
         self._file = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        loop.add_reader(self._file, self._rung)
+        loop.add_reader(self._file, self._woken)
 
-    def ring(self, act: Callable[[], None]) -> None:
+    def call(self, act: Callable[[], None]) -> None:
         """Let the loop call `act`. For any thread; not after `close`."""
         self._asked.append(act)
         os.eventfd_write(self._file, 1)
 
     def close(self) -> None:
-        """Call nothing any more. Nobody may ring from here on."""
+        """Call nothing any more. No thread may use it from here on."""
         self._loop.remove_reader(self._file)
         os.close(self._file)
 
-    def _rung(self) -> None:
+    def _woken(self) -> None:
         os.eventfd_read(self._file)
         asked = self._asked
         for _ in range(len(asked)):
@@ -208,7 +208,7 @@ class Flushes:
         self._host = host
         self._schedule = schedule
         self._loop = asyncio.get_running_loop()
-        self._bell = LoopWakeup(self._loop)
+        self._wakeup = LoopWakeup(self._loop)
         self._flushers = {n: self._flusher(n, disk) for n, disk in disks.items()}
 
     def _flusher(self, number: int, disk: Disk) -> Flusher:
@@ -238,7 +238,7 @@ class Flushes:
             flusher.stop()
         for saver in self._positions.values():
             saver.stop()
-        self._bell.close()
+        self._wakeup.close()
 
     def _run(self, number: int) -> None:
         flush = self._schedule.inline.pop(number, None)
@@ -255,7 +255,7 @@ class Flushes:
         def done(flush: Flush, error: BaseException | None) -> None:
             if error is not None:
                 die(number, error)
-            self._bell.ring(partial(self._flushed, number, flush))
+            self._wakeup.call(partial(self._flushed, number, flush))
 
         return done
 

@@ -21,12 +21,12 @@ from weir.host.supervision import (
     ALIVE_SECONDS,
     FIRST_PAUSE_SECONDS,
     Action,
-    Join,
-    Kill,
+    AwayNotice,
     LostTrunk,
     NodeFailed,
+    ProcessKill,
     Supervision,
-    Tell,
+    TrunkJoin,
 )
 from weir.server.config.sections import Config
 from weir.server.disk.node_folder import Founded, NodeFolder, Started
@@ -265,11 +265,11 @@ class Processes:
     def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
-                case Tell(shard, away, silent):
+                case AwayNotice(shard, away, silent):
                     self._members[shard].tell(Away(away, silent))
-                case Join(asking, serving):
+                case TrunkJoin(asking, serving):
                     _connect(self._members[asking], self._members[serving])
-                case Kill(shard):
+                case ProcessKill(shard):
                     self._members[shard].kill()
 
     async def _start(self, member: Member) -> None:

@@ -16,12 +16,12 @@ from weir.host.supervision import (
     ALIVE_SECONDS,
     FIRST_PAUSE_SECONDS,
     Action,
-    Join,
-    Kill,
+    AwayNotice,
     LostTrunk,
     NodeFailed,
+    ProcessKill,
     Supervision,
-    Tell,
+    TrunkJoin,
 )
 from weir.model.limits import FORMAT_LEVEL
 from weir.storage.errors import LogDamaged
@@ -322,14 +322,14 @@ class Host:
         if boot != self.boots or not self.up:
             return
         match action:
-            case Tell(shard, _, silent):
+            case AwayNotice(shard, _, silent):
                 if (process := self._processes[shard]) is not None:
                     process.leave(silent)
-            case Join(asking, serving):
+            case TrunkJoin(asking, serving):
                 one, other = self._processes[asking], self._processes[serving]
                 if one is not None and other is not None:
                     join(one, other, self._trunks)
-            case Kill(shard):
+            case ProcessKill(shard):
                 self.kill_shard(shard)
 
     # -- peers ---------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ MANY = 2_000
 
 def test_the_loop_does_all_that_threads_ask_for_each_in_its_order() -> None:
     async def body() -> None:
-        bell = LoopWakeup(asyncio.get_running_loop())
+        wakeup = LoopWakeup(asyncio.get_running_loop())
         told: list[tuple[int, int]] = []
         where: set[int] = set()
         done = asyncio.Event()
@@ -27,7 +27,7 @@ def test_the_loop_does_all_that_threads_ask_for_each_in_its_order() -> None:
 
         def ask(thread: int) -> None:
             for number in range(MANY):
-                bell.ring(partial(tell, thread, number))
+                wakeup.call(partial(tell, thread, number))
 
         threads = [threading.Thread(target=ask, args=(n,)) for n in range(3)]
         for thread in threads:
@@ -36,7 +36,7 @@ def test_the_loop_does_all_that_threads_ask_for_each_in_its_order() -> None:
             await done.wait()
         for thread in threads:
             thread.join()
-        bell.close()
+        wakeup.close()
         assert where == {threading.get_ident()}
         for thread_number in range(3):
             assert [n for t, n in told if t == thread_number] == list(range(MANY))
@@ -46,18 +46,18 @@ def test_the_loop_does_all_that_threads_ask_for_each_in_its_order() -> None:
 
 def test_what_is_asked_for_while_the_loop_answers_comes_next() -> None:
     async def body() -> None:
-        bell = LoopWakeup(asyncio.get_running_loop())
+        wakeup = LoopWakeup(asyncio.get_running_loop())
         told: list[str] = []
         done = asyncio.Event()
 
         def first() -> None:
-            bell.ring(lambda: (told.append("second"), done.set())[0])
+            wakeup.call(lambda: (told.append("second"), done.set())[0])
             told.append("first")
 
-        bell.ring(first)
+        wakeup.call(first)
         async with asyncio.timeout(30):
             await done.wait()
-        bell.close()
+        wakeup.close()
         assert told == ["first", "second"]
 
     asyncio.run(body())
@@ -66,9 +66,9 @@ def test_what_is_asked_for_while_the_loop_answers_comes_next() -> None:
 def test_a_closed_bell_holds_no_file() -> None:
     async def body() -> None:
         before = len(os.listdir("/proc/self/fd"))
-        bell = LoopWakeup(asyncio.get_running_loop())
+        wakeup = LoopWakeup(asyncio.get_running_loop())
         assert len(os.listdir("/proc/self/fd")) == before + 1
-        bell.close()
+        wakeup.close()
         assert len(os.listdir("/proc/self/fd")) == before
 
     asyncio.run(body())
