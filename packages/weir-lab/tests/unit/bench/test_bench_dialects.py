@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir_lab.bench.sides.peers import amqp, natstext, rabbitstream, resp, stomp
+from weir_lab.bench.sides.peers import amqp, nats, rabbitstream, redis, stomp
 from weir_lab.bench.sides.peers.dialect import (
     Consuming,
     Marker,
@@ -95,12 +95,12 @@ def delivered(
 
 CONSUMERS: dict[str, tuple[Callable[[], Consuming], bytes, bytes]] = {
     "redis": (
-        lambda: resp.Reading("q", SIZE),
+        lambda: redis.Reading("q", SIZE),
         resp_reply(VALUES[:3]) + b":3\r\n*-1\r\n" + resp_reply(VALUES[3:]),
         b"XACK",
     ),
     "nats": (
-        lambda: natstext.Pulling("q", SIZE),
+        lambda: nats.Pulling("q", SIZE),
         b'INFO {"max_payload":1}\r\nPONG\r\n'
         + b"".join(b"MSG q 1 $JS.ACK.%d 16\r\n%b\r\n" % pair for pair in enumerate(VALUES)),
         b"PUB $JS.ACK.3 4\r\n+ACK\r\n",
@@ -139,9 +139,9 @@ def test_values_come_out_whole_wherever_the_stream_is_cut(name: str, cuts: list[
 
 
 PUBLISHERS: dict[str, tuple[Callable[[], Publishing], bytes]] = {
-    "redis": (lambda: resp.Adding("q", SIZE), b"$3\r\n1-0\r\n$3\r\n2-0\r\n$4\r\n10-0\r\n"),
+    "redis": (lambda: redis.Adding("q", SIZE), b"$3\r\n1-0\r\n$3\r\n2-0\r\n$4\r\n10-0\r\n"),
     "nats": (
-        lambda: natstext.Publishing("q", SIZE),
+        lambda: nats.Publishing("q", SIZE),
         b"INFO {}\r\n"
         + b"".join(b'MSG _INBOX.p 1 24\r\n{"stream":"q","seq":%d}\r\n' % n for n in range(3)),
     ),
@@ -189,8 +189,8 @@ def test_confirms_of_single_messages_and_of_many_are_not_counted_twice() -> None
 @pytest.mark.parametrize(
     ("publisher", "answer"),
     [
-        (resp.Adding("q", SIZE), b"$3\r\n1-0\r\n-OOM no memory\r\n"),
-        (natstext.Publishing("q", SIZE), b'MSG a 1 9\r\n{"error":{"code":503}}\r\n'),
+        (redis.Adding("q", SIZE), b"$3\r\n1-0\r\n-OOM no memory\r\n"),
+        (nats.Publishing("q", SIZE), b'MSG a 1 9\r\n{"error":{"code":503}}\r\n'),
         (stomp.Sending("q", SIZE), b"ERROR\nmessage:no\n\n\0"),
         (amqp.Publishing("q", SIZE), method(1, (20, 40), b"\x01\x94\x02no\0\0\0\0")),
         (rabbitstream.Publishing("q", SIZE), stream_frame(4, bytes(15))),
@@ -220,7 +220,7 @@ def test_a_stream_takes_many_messages_in_a_frame() -> None:
 
 
 def test_no_two_producers_of_nats_share_where_their_acks_go() -> None:
-    one, other = natstext.Publishing("q", SIZE), natstext.Publishing("q", SIZE)
+    one, other = nats.Publishing("q", SIZE), nats.Publishing("q", SIZE)
     assert one.head != other.head
     assert one.opening().split()[-2] in one.head
     assert one.opening().split()[-2] not in other.head

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from weir.testing.nodes.children import environment
 from weir_lab.bench.sides.peers.dialect import PeerRefused
-from weir_lab.bench.sides.peers.nats import Nats
-from weir_lab.bench.sides.peers.natstext import asking, stream_requests
+from weir_lab.bench.sides.peers.nats import Nats, asking, stream_requests
 from weir_lab.bench.sides.peers.rabbitmq import RabbitMq
 from weir_lab.bench.sides.peers.server import (
     START_SECONDS,
