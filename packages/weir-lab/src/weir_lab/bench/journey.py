@@ -132,7 +132,7 @@ class _Counter:
             self.package_changes += whence.rpartition("/")[0] != file.rpartition("/")[0]
 
 
-_TICKS: CodeType = Process._tick.__code__
+_TICKS: CodeType = Process.tick.__code__
 _SENDS: CodeType = Link.to_client.__code__
 _TAKES: frozenset[CodeType] = frozenset({Shard.handle.__code__, Shard.step.__code__})
 _rooms: dict[CodeType, str] = {}

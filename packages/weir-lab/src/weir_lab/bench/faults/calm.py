@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from weir.client.client import Client, connect
-from weir.protocol.client.admin import AskLeader, LeaderInfo
+from weir.client.client import connect
+from weir.errors import WeirError
 from weir.testing.nodes.node_set import Berth, NodeSet, Patient
 from weir_lab.bench.faults.stalling import STALLS
 from weir_lab.bench.flow import Flow, flow
@@ -32,6 +32,8 @@ _NODES = 3
 _SIZE = 1_024
 _MESSAGES = 200_000
 _DEADLINE_S = 120.0
+#: How long a node takes at most to show the term of a new partition.
+_SHOWN_S = 10.0
 #: Flushes that took longer than this are told apart: it is an upper end of a class of the figure.
 _SLOW_S = "0.5"
 _FLUSHES = re.compile(r"^weir_flush_seconds_count\{[^}]*\} (?P<count>\d+)", re.M)
@@ -74,9 +76,9 @@ async def measure(nodes: NodeSet, shape: Shape) -> Result:
         while time.monotonic() - began < shape.seconds:
             topic = f"calm-{len(flows)}"
             await own.prepare(topic)
-            before = await _term(client, topic)
+            before = await asyncio.to_thread(_term, nodes, topic)
             flows.append(await flow(own, topic, "both", [shape.messages], _SIZE, _DEADLINE_S))
-            elections += await _term(client, topic) - before
+            elections += await asyncio.to_thread(_term, nodes, topic) - before
             await client.delete_topic(topic)
     slow = await asyncio.to_thread(_slow_flushes, nodes)
     sent = sum(one.messages for one in flows)
@@ -102,10 +104,19 @@ def _pages(nodes: NodeSet) -> list[str]:
     return pages
 
 
-async def _term(client: Client, topic: str) -> int:
-    """Return the term in which a topic's partition is led."""
-    (address, *_) = (await client.describe(topic)).addresses
-    return (await client._link.request(AskLeader(address), LeaderInfo)).term
+def _term(nodes: NodeSet, topic: str) -> int:
+    """Return the latest term that a node knows of a topic's partition.
+
+    Raises `WeirError` if none shows it within seconds.
+    """
+    of_topic = re.compile(rf'^weir_raft_term\{{[^}}]*topic="{topic}"[^}}]*\}} (\d+)', re.M)
+    until = time.monotonic() + _SHOWN_S
+    while time.monotonic() < until:
+        terms = [int(term) for page in _pages(nodes) for term in of_topic.findall(page)]
+        if terms:
+            return max(terms)
+        time.sleep(0.1)
+    raise WeirError(f"no node shows the term of topic {topic}")
 
 
 def _slow_flushes(nodes: NodeSet) -> int:

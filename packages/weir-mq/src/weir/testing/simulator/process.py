@@ -222,7 +222,7 @@ class Process:
             self.shard, queue, connections, self.nodes, actions, self, self._soon
         )
         self._turns.start()
-        self._tick()
+        self.tick()
 
     def _open(self, log: int) -> LogStart:
         disk = self.disks[log]
@@ -489,11 +489,11 @@ class Process:
         self._connections.actions[ef.HoldReads](effect)
         self.trunks.update()
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
         if self.shard is None:
             return
-        if not (self.paused and self.asleep(self._tick)):
-            self.world.after(self._seat.machine.tick, self._tick)
+        if not (self.paused and self.asleep(self.tick)):
+            self.world.after(self._seat.machine.tick, self.tick)
             self._look_now()
             self.trunks.flush()
             self.handle(ev.Ticked())
