@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Mode(IntEnum):
-    """How a cluster shares a topic's messages out; it is chosen by its first grant, for good."""
+    """How a cluster shares a topic's messages; its first grant sets it for good."""
 
     #: Each message to one consumer, in no order.
     SHARED = 0

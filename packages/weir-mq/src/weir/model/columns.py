@@ -7,7 +7,7 @@ where its flag is set:
     TAG      the tag list: u32 number of tags, u32 0, bytes column of the tags (UTF-8; an empty
              one stands for "no tag"). It comes first and is never compressed.
     CHUNK    u64 position of this piece in its value, u64 bytes of the piece; never compressed
-    DUE      int64 µs [n], 0: at once; never compressed, for whoever applies a batch looks into it
+    DUE      int64 µs [n], 0: at once; never compressed, because replicas read it
     VALUE    bytes column; with REFERENCES, `weir.model.chunks.References` where the value would be
     KEY      validity bitmap (bit set: there is a key), bytes column, u32 key hash [n]
              (xxh3-64 of the key, lower half; 0 where there is none)

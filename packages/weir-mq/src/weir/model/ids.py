@@ -78,7 +78,7 @@ def place_shard(place: int) -> int:
 
 class Address(NamedTuple):
     """Where a partition is served: shard and log of its leader, its group, and the leader's node;
-    node 0 is whoever answered.
+    node 0 is the node that answered.
 
     The bounds are those of `ADDRESS`; they hold wherever an address is read from a control body.
     """

@@ -63,14 +63,13 @@ def full_name_of(namespace: str, topic: str) -> str:
 
 
 class TopicSettings(msgspec.Struct, frozen=True, array_like=True):
-    """What may be changed while a topic lives; a field may be added at the end with a default.
+    """What may be changed in an existing topic; a field may be added at the end with a default.
 
-    Messages older than `retention_ms` go, and the oldest of a partition that holds more than
-    `retention_bytes` go; `FOREVER` sets no such limit. A scattering publishes to several topics
-    only if each of them is to `scatter_with` the others, by their full names: what one of them
-    waits for, readers of the others may have to wait for. Messages that all clusters named by
-    `until_done` have acknowledged go too, where it names any; `EVERY_CLUSTER` alone stands for all
-    clusters there are.
+    Messages older than `retention_ms` are deleted, and the oldest of a partition that holds more
+    than `retention_bytes`; `FOREVER` sets no such limit. A scattering publishes to several topics
+    only if each of them is to `scatter_with` the others, by their full names: readers of one may
+    have to wait for the others. Messages that all clusters named by `until_done` have acked are
+    deleted too, if it names any; `EVERY_CLUSTER` alone stands for all clusters.
     """
 
     retention_ms: int = RETENTION_MS_DEFAULT

@@ -113,8 +113,8 @@ class OffsetList(ControlReply, frozen=True, array_like=True):
 class ListOffsets(ControlRequest, frozen=True, array_like=True):
     """Ask for topics as `ListTopics` does, and for the offsets of all their partitions.
 
-    The answer comes once all of them are known, or after `wait_ms` with those that are. Any shard
-    of any node gathers them. Shards ask each other with `groups`: for these partitions alone.
+    The answer comes once all are known, or after `wait_ms` with those that are. Any shard of any
+    node gathers them. Shards ask each other with `groups`: for these partitions alone.
     """
 
     declaration = Declaration(
@@ -136,8 +136,8 @@ class CreateTopic(ControlRequest, frozen=True, array_like=True):
     """Create a topic; one that exists with the same settings is fine if `if_absent`.
 
     `order` is "partition" or "total": what has one order, each partition or all of them together.
-    `settings` that are not given are at their defaults in a new topic, and anything in an old one.
-    A new one gets so many `replicas` (0: three, as far as there are nodes).
+    `settings` that are left out have their defaults in a new topic, and are not compared with an
+    existing one. A new topic gets this many `replicas` (0: three, or one per node if fewer).
     """
 
     declaration = Declaration(
@@ -161,7 +161,7 @@ class CreateTopic(ControlRequest, frozen=True, array_like=True):
 class AlterTopic(ControlRequest, frozen=True, array_like=True):
     """Change a topic's settings, or give it more `partitions` (0: as many as it has).
 
-    More partitions change which one a key falls into from then on. Answered by `TopicInfo`.
+    More partitions change the partition of keys from then on. Answered by `TopicInfo`.
     """
 
     declaration = Declaration(
@@ -180,7 +180,7 @@ class AlterTopic(ControlRequest, frozen=True, array_like=True):
 
 
 class EndPartition(ControlRequest, frozen=True, array_like=True):
-    """End a partition: nothing is published to it any more, and what it holds is read on. Answered
+    """End a partition: it takes no more messages, and what it holds stays readable. Answered
     by `TopicInfo` once it has ended; one that has ended before is answered the same.
     """
 
@@ -205,7 +205,7 @@ class Deleted(ControlReply, frozen=True, array_like=True):
 
 
 class DeleteTopic(ControlRequest, frozen=True, array_like=True):
-    """Delete a topic and all of its messages, for good. Its `id` is never given again.
+    """Delete a topic and all of its messages for good. Its `id` is never used again.
 
     An `id` of 0 deletes whichever topic has the name.
     """
@@ -295,8 +295,8 @@ class LeaderInfo(ControlReply, frozen=True, array_like=True):
 
 
 class AskLeader(ControlRequest, frozen=True, array_like=True):
-    """Ask any node who leads a partition. It answers at once with what it knows itself: it asks no
-    other node, so a leader that stands still delays nobody.
+    """Ask any node which node leads a partition. It answers at once with what it knows, without
+    asking another node, so a leader that hangs delays nobody.
     """
 
     declaration = Declaration(
@@ -314,8 +314,8 @@ class AskLeader(ControlRequest, frozen=True, array_like=True):
 class ClusterList(ControlReply, frozen=True, array_like=True):
     """The clusters of a partition, by name, and the offsets it holds: from `start`, below `end`.
 
-    Offsets in `voids` hold no message, for their scatterings were aborted. Of many runs the last
-    ones are told; the field is left out if there are none.
+    Offsets in `voids` hold no message, because their scatterings were aborted. Of many runs
+    only the last are listed; the field is left out if there are none.
     """
 
     start: int
@@ -325,7 +325,7 @@ class ClusterList(ControlReply, frozen=True, array_like=True):
 
 
 class ListClusters(ControlRequest, frozen=True, array_like=True):
-    """Ask how far the clusters of a partition are, or one of them."""
+    """Ask for the progress of the clusters of a partition, or of one of them."""
 
     declaration = Declaration(
         24,
@@ -347,7 +347,7 @@ class ClusterInfo(Control, frozen=True, array_like=True):
     All below `cursor` is done. Of the `lag` messages that are not done, `granted` are with
     consumers; `attempts` is the most grants that one of the lag took, and `oldest_ms` how long ago
     the oldest message that is not done was published, as far as it is known (-1: it is not).
-    `skipped` went past retention before anybody was done with them. `consumers` wait or hold a
+    `skipped` were deleted by retention before they were done. `consumers` wait or hold a
     grant now. Its `mode` is a `Mode`, or -1 before its first grant. The `held_back` messages were
     given back and not granted again, the `delayed` ones are not due. A cluster that reads the
     topic in total order is in partition 0 alone: all below `offsets`, by partition, is done.
@@ -375,7 +375,7 @@ class ClusterChanged(ControlReply, frozen=True, array_like=True):
 
 
 class SeekCluster(ControlRequest, frozen=True, array_like=True):
-    """Let a cluster go on at `offset`, ending all grants under way; one that is not there begins.
+    """Move a cluster to `offset`, and end all its grants; a cluster that does not exist begins.
 
     Answered by `ClusterChanged`.
     """
@@ -396,9 +396,9 @@ class SeekCluster(ControlRequest, frozen=True, array_like=True):
 
 
 class PauseCluster(ControlRequest, frozen=True, array_like=True):
-    """Grant a cluster nothing from now on; or, with `paused` False, go on. Consumers wait.
+    """Pause a cluster: nothing is granted to it. With `paused` False, resume it. Consumers wait.
 
-    Any address of the topic stands for all of its partitions, also for those to come.
+    Any address of the topic stands for all of its partitions, also for future ones.
     """
 
     declaration = Declaration(
@@ -417,7 +417,7 @@ class PauseCluster(ControlRequest, frozen=True, array_like=True):
 
 
 class DeleteCluster(ControlRequest, frozen=True, array_like=True):
-    """Forget a cluster; refused while it has consumers."""
+    """Delete a cluster; refused while it has consumers."""
 
     declaration = Declaration(
         27,
@@ -443,8 +443,8 @@ class HubList(ControlReply, frozen=True, array_like=True):
 
 
 class ListHubs(ControlRequest, frozen=True, array_like=True):
-    """Ask where the devices stand that published with a sequence to a partition: those of `hub`, or
-    some of all, from `part` on.
+    """Ask for the state of devices that published with a sequence to a partition: those of `hub`,
+    or some of all, from `part` on.
     """
 
     declaration = Declaration(
@@ -468,7 +468,7 @@ class HubForgotten(ControlReply, frozen=True, array_like=True):
 
 
 class ForgetHub(ControlRequest, frozen=True, array_like=True):
-    """Forget where the devices of a hub stand in a partition: they begin anew, with any boot."""
+    """Forget the devices of a hub in a partition: they may begin again with any boot count."""
 
     declaration = Declaration(
         37,

@@ -41,10 +41,10 @@ class AskBarriers(ControlRequest, frozen=True, array_like=True):
     """Ask for the barriers of all partitions of a topic, by its id.
 
     The answer comes once all of them are at `stamp` or above, or after `wait_ms` with what is known
-    by then. Leaders promise what they have to for it. With `anew`, or stamp 0, each of them is
-    asked after this question came: then all that was confirmed to anybody before that is stamped at
-    or below their barriers. Any shard of any node takes it; it tells another shard of what is led
-    here.
+    by then. Leaders make the promises that this needs. With `anew`, or stamp 0, all leaders are
+    asked after this request arrived: then everything that was confirmed before is stamped at or
+    below their barriers. Any shard of any node answers it; another shard gets an answer for what
+    this shard leads.
     """
 
     declaration = Declaration(

@@ -37,10 +37,9 @@ class ClusterIsOpen(ControlReply, frozen=True, array_like=True):
 
 
 class OpenCluster(ControlRequest, frozen=True, array_like=True):
-    """Ask that a cluster has this `mode` in all partitions of its topic; it goes to partition 0.
-
-    A cluster that has no mode yet becomes of this one, and begins. Answered by `ClusterIsOpen`;
-    `BadRequest` refuses any mode but the cluster's. Consumers ask it before they pull.
+    """Set the `mode` of a cluster in all partitions of its topic; send it to partition 0. A cluster
+    without a mode gets this one, and begins. Answered by `ClusterIsOpen`; `BadRequest` refuses
+    any mode but the cluster's. Consumers ask it before they pull.
     """
 
     declaration = Declaration(
@@ -90,14 +89,14 @@ class Pull(ControlRequest, frozen=True, array_like=True):
     """Ask for a grant of messages of one partition for a consumer of `cluster`.
 
     With `max_messages` 0 nothing is granted: the reply says which offsets a pull would get, once
-    there are some. A cluster that has no mode becomes of this `mode` (a `Mode`) here; one of
-    another mode refuses it. `OpenCluster` gives it one in the whole topic.
+    there are some. A cluster without a mode gets this `mode` (a `Mode`) in this partition; a
+    cluster with another mode refuses it. `OpenCluster` sets the mode in the whole topic.
 
-    `begun` are runs [first, next) of messages that the client works on, whatever became of their
-    leases: this pull is granted none of them, and they had an attempt should it lose them. Once a
-    lease of the client has ended that ran when the pull came, the pull is answered with nothing,
-    for the client may have begun more since. None: the client does not say, as those of earlier
-    releases.
+    `begun` are runs [first, next) of messages that the client works on, even if their leases have
+    ended: this pull is granted none of them, and if the client loses them, that was an attempt.
+    Once a lease of the client has ended that ran when the pull came, the pull is answered with
+    nothing, for the client may have begun more since. None: the client does not say, as those of
+    earlier releases.
     """
 
     declaration = Declaration(
@@ -167,7 +166,7 @@ class Acked(ControlReply, frozen=True, array_like=True):
 
 
 class Ack(ControlRequest, frozen=True, array_like=True):
-    """Done with ranges [first, next) of grants: (fence, first, next) each.
+    """Mark ranges [first, next) of grants as done: (fence, first, next) each.
 
     If `exact`, the answer is always `Acked`, and its `late` holds what these grants did not do.
     Without it, `StaleGrant` refuses ranges that are not done, as earlier releases expect.
@@ -199,8 +198,8 @@ class Nacked(ControlReply, frozen=True, array_like=True):
 
 
 class Nack(ControlRequest, frozen=True, array_like=True):
-    """Give ranges [first, next) of grant `fence` back, to be granted again no sooner than in
-    `delay_ms`. What is `untried` was handed to nobody: this grant does not count as an attempt.
+    """Give back ranges [first, next) of grant `fence`, to be granted again no sooner than in
+    `delay_ms`. With `untried`, nobody began the messages: the grant does not count as an attempt.
     """
 
     declaration = Declaration(
@@ -228,7 +227,7 @@ class Extended(ControlReply, frozen=True, array_like=True):
 
 
 class Extend(ControlRequest, frozen=True, array_like=True):
-    """Let grants end no sooner than in `lease_ms`; `begun` as in `Pull`."""
+    """Extend grants: they end no sooner than in `lease_ms`; `begun` as in `Pull`."""
 
     declaration = Declaration(
         21,
@@ -250,8 +249,8 @@ class Extend(ControlRequest, frozen=True, array_like=True):
 class Turn(ControlReply, frozen=True, array_like=True):
     """The turn, until `deadline`, a stamp by the leader's wall clock: all below `offsets` is done.
 
-    `attempts` counts the turns that began here, this one included. `fence` 0: time ran out, and it
-    is another's.
+    `attempts` counts the turns that began at this place, this one included. `fence` 0: the time
+    is up, and another consumer has the turn.
     """
 
     fence: Natural
@@ -263,7 +262,7 @@ class Turn(ControlReply, frozen=True, array_like=True):
 class TakeTurn(ControlRequest, frozen=True, array_like=True):
     """Ask for the turn of `cluster`, and wait for it for `wait_ms` at most.
 
-    A cluster that was never here begins at `offsets`.
+    A new cluster begins at `offsets`.
     """
 
     declaration = Declaration(
@@ -289,10 +288,10 @@ class Moved(ControlReply, frozen=True, array_like=True):
 
 
 class MoveCursor(ControlRequest, frozen=True, array_like=True):
-    """Say that all below `offsets` is done, and keep the turn for `lease_ms` more.
+    """Mark everything below `offsets` as done, and keep the turn for `lease_ms` more.
 
-    If it `ends` the turn is given back: others may take it in `lease_ms`. It does not count as an
-    attempt if it is `untried`: whoever has the turn did not begin what lies at the cursor.
+    With `ends` the turn is given back: others may take it in `lease_ms`. With `untried` it does not
+    count as an attempt, because the consumer did not begin the message at the cursor.
     """
 
     declaration = Declaration(
@@ -315,7 +314,7 @@ class MoveCursor(ControlRequest, frozen=True, array_like=True):
 
 
 class SeekCursor(ControlRequest, frozen=True, array_like=True):
-    """Let a cluster go on at `offsets`; whoever has its turn has it no more."""
+    """Move a cluster to `offsets`; the current turn ends."""
 
     declaration = Declaration(
         30,

@@ -91,10 +91,10 @@ Int64 = Annotated[int, msgspec.Meta(le=(1 << 63) - 1)]
 class Welcome(ControlReply, frozen=True, array_like=True):
     """Who answered: system, BrokerSet, node and shard ids, and the limits to keep to.
 
-    `ports` are the shards' own ports, by number, on the host that answers: what is asked of a
-    partition need not be passed on if it is sent to the port of its shard. Empty with one shard.
-    `nodes` are all nodes of the BrokerSet as (node, host, port); empty if there is but one.
-    A node that was founded in a set and has not `met` it knows no topics: others of the set do.
+    `ports` are the shards' own ports, by number, on the host that answers: a request that is sent
+    to the port of its partition's shard is not forwarded. Empty with one shard.
+    `nodes` are all nodes of the BrokerSet as (node, host, port); empty if there is only one.
+    A node that has not `met` its set yet knows no topics: ask another node of the set.
     """
 
     system: int
@@ -110,7 +110,7 @@ class Welcome(ControlReply, frozen=True, array_like=True):
 
 
 class Hello(ControlRequest, frozen=True, array_like=True):
-    """First frame of a connection. `system` 0 means "whichever answers"."""
+    """First frame of a connection. `system` 0 means any system."""
 
     declaration = Declaration(
         1,
@@ -160,7 +160,7 @@ class ProducerGrant(ControlReply, frozen=True, array_like=True):
 
 
 class OpenProducer(ControlRequest, frozen=True, array_like=True):
-    """Get a new producer id (0), or the next epoch of one that is held, fencing the last."""
+    """Get a new producer id (0), or the next epoch of an id, which fences the last epoch."""
 
     declaration = Declaration(
         6,
@@ -222,10 +222,11 @@ class PositionsReply(ControlReply, frozen=True, array_like=True):
 
 
 class Positions(ControlRequest, frozen=True, array_like=True):
-    """Ask where a partition begins and ends, and where what is stamped from `stamp` on begins.
+    """Ask for the first and last offset of a partition, and for the first one stamped `stamp` or
+    later.
 
-    Unless `stamp` lies over a second ahead of the leader's clock, the answer comes once all that
-    is stamped below it is committed, and nothing will be stamped below it any more.
+    Unless `stamp` is over a second ahead of the leader's clock, the answer comes once everything
+    stamped below it is committed and nothing more will be stamped below it.
     """
 
     declaration = Declaration(
@@ -257,7 +258,7 @@ class Confirm(ControlReply, frozen=True, array_like=True):
     """A batch is durable on a majority: offset of its first message, and its stamp.
 
     A chunk has offset -1 and the Raft `index` of its entry, for references; else that is 0. At
-    level RECEIVED the offset is -1 too, for it may still become another's.
+    level RECEIVED the offset is -1 too, because another message may still get it.
     """
 
     offset: Int64
@@ -313,7 +314,7 @@ class Fetched:
     `committed` is the offset behind the last committed message, for lag. All that is ever stamped
     at or below `barrier` lies below `committed`; 0 says nothing. So many `partitions` belong to the
     topic's order as of that barrier: partition 0 tells it, and 0 is said by all others. No batch
-    covers `voids`, runs [first, next): messages of scatterings that were aborted never were.
+    covers `voids`, runs [first, next): they belonged to scatterings that were aborted.
     """
 
     address: Address
@@ -329,7 +330,7 @@ class Fetched:
 class Fetch(ControlRequest, frozen=True, array_like=True):
     """Read from `offset` on; wait up to `wait_ms` for the first message there.
 
-    With `replica`, any replica answers, with what it has applied; it may lag behind.
+    With `replica`, any replica answers with what it has applied; it may lag.
     """
 
     declaration = Declaration(
@@ -374,7 +375,7 @@ class FetchedChunks:
 class FetchChunks(ControlRequest, frozen=True, array_like=True):
     """Read up to `count` chunks of large values: the entries from Raft `index` on, one chunk each.
 
-    References name them (`weir.model.chunks`); what is not committed is not there.
+    References name them (`weir.model.chunks`); chunks that are not committed are missing.
     """
 
     declaration = Declaration(

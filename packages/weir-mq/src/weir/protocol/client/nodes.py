@@ -75,9 +75,10 @@ class NodeRow(Control, frozen=True, array_like=True):
 class ShardInfo(ControlReply, frozen=True, array_like=True):
     """What a shard leads and holds at this moment.
 
-    `led` and `held` count groups. Of those led here, `moving` are not yet where the registry wants
-    them; `lagging` counts by node the replicas that are not up to date. `leaderless` groups here
-    know no leader. `linked` are the nodes that a link to at least one shard is up to.
+    `led` and `held` count groups. Of those led here, `moving` are not yet where the registry
+    places them; `lagging` counts by node the replicas that are not up to date. `leaderless`
+    groups here know no leader. `linked` are the nodes that a link to at least one shard is up
+    to.
     """
 
     node: int
@@ -91,7 +92,7 @@ class ShardInfo(ControlReply, frozen=True, array_like=True):
 
 
 class DescribeShard(ControlRequest, frozen=True, array_like=True):
-    """Ask one shard for what it leads and holds: `place` 0 is whichever the frame comes to."""
+    """Ask one shard for what it leads and holds: `place` 0 is the shard that gets the frame."""
 
     declaration = Declaration(
         45,
@@ -105,7 +106,7 @@ class DescribeShard(ControlRequest, frozen=True, array_like=True):
 
 
 class ChangeNode(ControlRequest, frozen=True, array_like=True):
-    """Add a node at `host` and `port`, let it be `active` again, `drain` or `remove` it.
+    """Add a node at `host` and `port`, or `drain`, `remove` or make `active` a node.
 
     Answered by `NodeList`. Node 0 to add is the next free id.
     """

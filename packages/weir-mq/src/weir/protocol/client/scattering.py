@@ -61,10 +61,10 @@ class ScatterConfirm(ControlReply, frozen=True, array_like=True):
 
 
 class Scatter(ControlRequest, frozen=True, array_like=True):
-    """Publish all of these batches and ack all of these messages at one stamp, or nothing of it.
+    """Publish all of these batches and ack all of these messages at one stamp, or none of them.
 
-    `number` counts the scatterings of a producer. Whoever asks again with the same bytes, anywhere,
-    learns what became of it. `seen` is what it is for `Produce`.
+    `number` counts the scatterings of a producer. A repeat with the same bytes, to any node,
+    returns its outcome. `seen` is what it is for `Produce`.
     """
 
     declaration = Declaration(
