@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from weir.broker.consumers.operations import Change
@@ -128,7 +128,7 @@ def _list_hubs(partition: Partition, caller: Caller, request: a.ListHubs) -> Non
 
 
 #: What a partition does with each request that it decides.
-BY_PARTITION: Mapping[type[Request], Callable[[Partition, Caller, Any], None]] = {
+BY_PARTITION: dict[type[Request], Callable[[Partition, Caller, Any], None]] = {
     m.Positions: _positions,
     m.Fetch: Partition.fetch,
     m.FetchChunks: _fetch_chunks,

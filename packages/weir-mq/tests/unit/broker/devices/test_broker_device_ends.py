@@ -13,6 +13,7 @@ from weir.broker.consumers import leases
 from weir.broker.consumers.operations import ClusterOperations
 from weir.broker.devices import subscriptions
 from weir.broker.partition.partition import Partition
+from weir.broker.partition.requests import BY_PARTITION
 from weir.errors import (
     BadBatch,
     DamagedRange,
@@ -86,7 +87,7 @@ def test_a_rest_that_cannot_be_read_holds_up_no_other_partition(
     def fail(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(Partition, "fetch", fail)
+    monkeypatch.setitem(BY_PARTITION, m.Fetch, fail)
     assert doors.pull().values == [b"other"]
 
 
@@ -177,7 +178,7 @@ def test_a_partition_that_never_serves_again_ends_what_watches_it_alone(
             raise DamagedRange("can only be read")
         pull(one, caller, request)
 
-    monkeypatch.setattr(Partition, "pull", fail)
+    monkeypatch.setitem(BY_PARTITION, m.Pull, fail)
     doors.subscribed(sn=1, partition=ALL_PARTITIONS)
     assert doors.ask(d.subscribe(2, "crew", "t", 1)) == [
         DeviceReply(Op.SUBSCRIBE, 2, 0), DeviceReply(Op.NOTIFY, 2, DamagedRange.code),
@@ -271,8 +272,8 @@ def test_no_pull_reads_more_than_a_reply_holds(doors: Any, monkeypatch: pytest.M
         fetch(one, caller, request)
 
     with_rest(doors)
-    monkeypatch.setattr(Partition, "pull", see_pull)
-    monkeypatch.setattr(Partition, "fetch", see_fetch)
+    monkeypatch.setitem(BY_PARTITION, m.Pull, see_pull)
+    monkeypatch.setitem(BY_PARTITION, m.Fetch, see_fetch)
     doors.pull(1, 0xFFFFFFFF)
     doors.pull(9, 0)
     doors.publish(b"more")
