@@ -29,7 +29,9 @@ class Frozen:
     __slots__ = ("tell",)
 
     def __init__(self, tell: Callable[[], object]) -> None:
-        """Be told late, perhaps in another thread, perhaps more than once."""
+        """Be told late, perhaps in another thread, perhaps more than once: by a function, for each
+        table packs its own rows.
+        """
         self.tell = tell
 
     def __eq__(self, other: object) -> bool:
