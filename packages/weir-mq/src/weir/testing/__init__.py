@@ -7,14 +7,14 @@
             node.advance(31)                     # seconds: leases end now, not in a while
 
 `node` is the broker itself, on a free port of this machine, in a thread of its own. It writes no
-file and rolls no dice.
+file and uses no random numbers.
 
     async def scenario(world):
         async with world.connect() as w:         # `weir.connect`, unmodified
             await w.create_topic("orders")
-            world.start(make_app)                # a process: killed and started again by the seed
+            world.start(make_app)                # a process: the seed kills and restarts it
             ...
-            world.heal()                         # faults end; now see whether all is right
+            world.heal()                         # faults end; now check the result
 
     weir.testing.world(seed=7, nodes=3).run(scenario)
 

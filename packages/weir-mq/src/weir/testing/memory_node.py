@@ -23,7 +23,7 @@ def node(port: int = 0) -> Node:
 
 
 class Node:
-    """A broker in memory, in a thread of its own. Every method returns once it has happened."""
+    """A broker in memory, in a thread of its own. Every method returns once it has taken effect."""
 
     def __init__(self, port: int = 0) -> None:
         """Be down, with an empty disk; entering starts it."""
@@ -42,11 +42,11 @@ class Node:
 
     @property
     def up(self) -> bool:
-        """Whether it serves."""
+        """Whether it is running."""
         return self._host is not None and self._host.error is None
 
     def start(self) -> Node:
-        """Start, with what the disk holds. Raises `OSError` if the port is taken."""
+        """Start from what the disk holds. Raises `OSError` if the port is taken."""
         if self._background is None:
             self._background = BackgroundThread("weir-node")
         if self._host is None:
@@ -56,7 +56,7 @@ class Node:
     def crash(self) -> None:
         """Cut the power: connections end, and what was not synced is lost. `start` brings it back.
 
-        All that was confirmed was synced. What was under way may be there or not.
+        Everything that was confirmed was synced. What was under way may be there or not.
         """
         if self._background is not None:
             self._background.run(self._crash())
@@ -67,16 +67,15 @@ class Node:
         self.start()
 
     def cut(self) -> None:
-        """Cut all connections, as a firewall does; clients may come again at once."""
+        """Cut all connections, as a firewall does; clients may connect again at once."""
         if self._background is not None:
             self._background.run(self._cut())
 
     def advance(self, seconds: float) -> None:
-        """Let the node's clocks be so much later: leases end, waits are over, "-10m" moves on.
+        """Move the node's clocks forward: leases end, waits run out, "-10m" moves.
 
-        Its stamps are ahead of the machine's clock from then on; the application's clock is its
-        own, and so are times it makes of it, like `datetime.now()`. Raises `ValueError` below 0:
-        clocks do not go back.
+        From then on its stamps are ahead of the machine's clock. The application's own clock does
+        not move, nor do times made from it, like `datetime.now()`. Raises `ValueError` below 0.
         """
         if seconds < 0:
             raise ValueError(f"advance({seconds}): give 0 or more seconds")
@@ -85,7 +84,7 @@ class Node:
             self._background.run(self._look())
 
     def close(self) -> None:
-        """End the node and forget its disk. Raises what broke it, if something did: a bug of weir.
+        """End the node and discard its disk. Raises the exception that broke it, if any.
 
         Connections are cut: close clients first.
         """

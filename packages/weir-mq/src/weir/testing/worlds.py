@@ -50,17 +50,17 @@ _FLUSHES = ((60, 2 * MS), (200, 25 * MS), (5 * MS, 100 * MS))
 
 
 def world(seed: int, nodes: int = 3, faults: bool | tuple[str, ...] = True) -> World:
-    """Return a world of so many nodes (1 to 7) to `run` a scenario in.
+    """Return a world with 1 to 7 nodes to `run` a scenario in.
 
-    `faults` are drawn by the seed, of all kinds; or of those named: "kill", "depose" (who leads is
-    killed), "kill shard", "stop", "pause", "skew" (clocks), "part", "slow", "cut" (the network),
-    "fail disk", "fill disk", "slow disk". With False there are those only that you cause by hand.
+    `faults` are drawn by the seed, of all kinds, or of the named kinds: "kill", "depose" (who leads
+    is killed), "kill shard", "stop", "pause", "skew" (clocks), "part", "slow", "cut" (the network),
+    "fail disk", "fill disk", "slow disk". With False there are only faults that you cause.
     """
     return World(seed, nodes, faults)
 
 
 class World:
-    """Nodes, processes and what befalls them. It is run once; `weir.testing.world` makes one."""
+    """Nodes, processes and their faults. A world runs once; `weir.testing.world` makes one."""
 
     def __init__(self, seed: int, nodes: int = 3, faults: bool | tuple[str, ...] = True) -> None:
         """Be ready to `run`. See `weir.testing.world` for what is to be given."""
@@ -101,21 +101,21 @@ class World:
 
     @property
     def trace_hash(self) -> str:
-        """A hash of all that happened: equal for equal runs."""
+        """A hash of everything that happened: equal for equal runs."""
         return self._ended_as or self._virtual.trace_hash
 
     def connect(self, **options: Any) -> Connecting:
-        """Connect from the process that asks, as `weir.connect` with this world's `url`."""
+        """Connect from the calling process, as `weir.connect` with this world's `url`."""
         return connect(self.url, **options)
 
     def start(self, main: Main, name: str | None = None) -> Process:
         """Start a process of the application; more than one may be started of the same `main`.
 
         `main` is called without arguments at each start of the process, and returns an `App`, which
-        is run against this world's nodes, or a coroutine. Make in it all that a process has in
-        memory: whatever it shares with others survives kills as no memory does. While there are
-        faults the process is killed, paused and told to end now and then, and one that ends by an
-        exception is started again, as by a supervisor. An `AssertionError`, or an exception while
+        is run against this world's nodes, or a coroutine. Create everything in it that a process
+        has in memory: what it shares with others survives kills, unlike real memory. While there
+        are faults the process is killed, paused and stopped at random, and a process that ends by
+        an exception is restarted, as by a supervisor. An `AssertionError`, or an exception while
         there are no faults, fails the run.
         """
         name = name or f"process-{len(self._processes)}"
@@ -129,40 +129,40 @@ class World:
         return process
 
     def engine(self) -> AsyncEngine:
-        """Return SQLAlchemy's engine of the process that asks, over the world's one database.
+        """Return SQLAlchemy's engine of the calling process, for the world's one database.
 
         It is SQLite. Transactions run one at a time. While there are faults, connections break in
-        statements, before commits, and behind them. Needs `weir-mq[inbox]`.
+        statements, before commits, and after them. Needs `weir-mq[inbox]`.
         """
         from weir.testing.simulator.clients.engine import engine_of
 
         return engine_of(self._database, current().name)
 
     async def in_thread(self, call: Callable[[], R]) -> R:
-        """Return what blocking code does, in a thread of the process that asks: `weir.sync` works
-        in it, and in handlers that are plain functions. Nothing else may block.
+        """Run blocking code in a thread of the calling process; return its result. `weir.sync`
+        works in it, and in handlers that are plain functions. Nothing else may block.
         """
         return await current().in_thread(call)
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        """Return what a query finds that is committed in the database; whoever uses it is cut off.
+        """Return the committed rows that a query finds; other users of the database are cut off.
 
-        It takes no time and never fails: it is for what a test asserts in the end.
+        It takes no time and never fails: use it for the assertions at the end.
         """
         return self._database.rows(statement)
 
     def heal(self) -> None:
-        """End all faults: nodes are up or on their way, and nothing befalls anybody any more."""
+        """End all faults: nodes are up or starting, and nothing fails from now on."""
         self.faults.stop()
 
     # -- running -------------------------------------------------------------------------------
 
     def run(self, scenario: Scenario, seconds: float = 600.0) -> None:
-        """Run `scenario(world)` in a process of its own, to which nothing happens itself.
+        """Run `scenario(world)` in a process of its own, which has no faults.
 
         Its connections cross the network like all others. Faults begin once the nodes are up. The
-        world ends with it. Raises what it raises, what processes raise that is not forgiven, and
-        `TimeoutError` after so many virtual seconds, each with a note of how to run it again.
+        world ends with it. Raises its exceptions, those of processes that count as failures, and
+        `TimeoutError` after that many virtual seconds, each with a note how to run it again.
         """
         if self._ran:
             raise RuntimeError("this world is over: make another one")
