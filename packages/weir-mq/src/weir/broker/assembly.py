@@ -23,7 +23,7 @@ from weir.broker.partition.context import DeviceProducer, PartitionContext, Part
 from weir.broker.partition.retention import RetentionSweep
 from weir.broker.partition.topics import Topics
 from weir.broker.replica.admission import Admission
-from weir.broker.replica.catch_up import Slots
+from weir.broker.replica.catch_up import CatchUpPermits
 from weir.broker.replica.findings import Findings
 from weir.broker.replica.peers.links import PeerLinks
 from weir.broker.replica.peers.node_state import Clocks, FullDisks
@@ -64,7 +64,7 @@ class Replication(NamedTuple):
 
     writers: Sequence[Writer]
     multi: raft.Multi
-    slots: Slots
+    permits: CatchUpPermits
     disks: FullDisks
     refill: Refill
     peers: Peers
@@ -132,21 +132,21 @@ def _replication(runtime: Runtime, logs: Sequence[Opened]) -> Replication:
         Writer(one.log.settings.log, one, outbox, time, findings, settings.checkpoint_bytes)
         for one in logs
     ]
-    links, slots, disks = PeerLinks(identity.node, layout), Slots(time), FullDisks(time)
+    links, permits, disks = PeerLinks(identity.node, layout), CatchUpPermits(time), FullDisks(time)
     replication = settings.replication
     multi = raft.Multi(links.place_of, replication.heartbeat_ms, replication.election_ms)
     by_log = {writer.number: writer for writer in writers}
     refill = Refill(by_log, layout, reads, outbox, time, links, findings)
     peers = Peers(
-        identity.node, settings.level, replication.election_ms, links, multi, slots, refill, disks,
-        outbox, time, findings,
+        identity.node, settings.level, replication.election_ms, links, multi, permits, refill,
+        disks, outbox, time, findings,
     )  # fmt: skip
-    return Replication(writers, multi, slots, disks, refill, peers)
+    return Replication(writers, multi, permits, disks, refill, peers)
 
 
 def _partitions(runtime: Runtime, replication: Replication) -> Partitions:
     identity, layout, settings, time, budget, outbox, reads, findings = runtime
-    writers, multi, slots, disks, refill, peers = replication
+    writers, multi, permits, disks, refill, peers = replication
     by_log = {writer.number: writer for writer in writers}
     topics = Topics(_saved_catalog(identity, layout, by_log))
     admission = Admission(writers, budget, disks)
@@ -155,7 +155,7 @@ def _partitions(runtime: Runtime, replication: Replication) -> Partitions:
         ParticipantReports(outbox), PartitionEvents(),
     )  # fmt: skip
     groups = Groups(
-        identity, layout, by_log, topics, context, peers, multi, slots, refill, settings, findings
+        identity, layout, by_log, topics, context, peers, multi, permits, refill, settings, findings
     )
     return Partitions(topics, admission, context, groups)
 

@@ -11,7 +11,7 @@ from weir.broker.metadata.catalog import Catalog
 from weir.broker.partition.context import PartitionContext
 from weir.broker.partition.partition import Partition
 from weir.broker.partition.topics import Topics
-from weir.broker.replica.catch_up import Slots
+from weir.broker.replica.catch_up import CatchUpPermits
 from weir.broker.replica.findings import Findings, TopicOpened
 from weir.broker.replica.group import Group, GroupContext, Machine
 from weir.broker.replica.peers.refill import Refill
@@ -34,8 +34,21 @@ class Groups:
     had may be gone from the logs in part.
     """
 
-    __slots__ = ("_context", "_findings", "_identity", "_layout", "_multi", "_peers", "_refill",
-                 "_settings", "_slots", "_topics", "_writers", "all_open", "ending")  # fmt: skip
+    __slots__ = (
+        "_context",
+        "_findings",
+        "_identity",
+        "_layout",
+        "_multi",
+        "_peers",
+        "_permits",
+        "_refill",
+        "_settings",
+        "_topics",
+        "_writers",
+        "all_open",
+        "ending",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -46,7 +59,7 @@ class Groups:
         context: PartitionContext,
         peers: Peers,
         multi: raft.Multi,
-        slots: Slots,
+        permits: CatchUpPermits,
         refill: Refill,
         settings: ShardSettings,
         findings: Findings,
@@ -63,7 +76,7 @@ class Groups:
         self._context = context
         self._peers = peers
         self._multi = multi
-        self._slots = slots
+        self._permits = permits
         self._refill = refill
         self._settings = settings
         self._findings = findings
@@ -94,7 +107,9 @@ class Groups:
         self._topics.catalog.become(Catalog())  # all of it is applied anew
         return self._open(REGISTRY_GROUP, voter, ())
 
-    def _open(self, id: int, voter: int, founders: tuple[int, ...]) -> Group:
+    def _open(
+        self, id: int, voter: int, founders: tuple[int, ...], is_placed_elsewhere: bool = False
+    ) -> Group:
         """Restore a group of this shard's logs; it does nothing before it is told to `run`."""
         writer = self._writers[self._layout.log_of(id)]
         recovered, snapshot = writer.recovered.get(id), writer.snapshots.get(id)
@@ -104,14 +119,16 @@ class Groups:
         context = self._multi.context(id)
         settings = self._settings
         node = node_for(voter, founders, storage, settings.replication, settings.random, context)
-        shared = GroupContext(self._context.reads, self._slots, self._peers, writer, self._findings)
-        group = Group(id, voter, node, writer.log, storage, shared, founders)
+        shared = GroupContext(
+            self._context.reads, self._permits, self._peers, writer, self._findings
+        )
+        group = Group(id, voter, node, writer.log, storage, shared, founders, is_placed_elsewhere)
         writer.groups[id] = group
         if recovered is not None and recovered.rotten:
             self._refill.lack(id, recovered.rotten)
         return group
 
-    def whole(self, id: int) -> None:
+    def reopen_complete(self, id: int) -> None:
         """A partition has all again that it lacked: one that was damaged takes part from now on."""
         writer = self._writers[self._layout.log_of(id)]
         group = writer.groups[id]
@@ -123,7 +140,7 @@ class Groups:
         self._mended(writer, id)
         self._open_partition(id, writer.snapshots.get(id))
 
-    def registry_whole(self) -> Group:
+    def reopen_registry(self) -> Group:
         """Open the registry's group as what it was before it was damaged."""
         self._mended(self._writers[self._layout.log_of(REGISTRY_GROUP)], REGISTRY_GROUP)
         return self.open_registry()
@@ -189,8 +206,8 @@ class Groups:
         if not self._lies_here(id):
             return
         state = PartitionState.decode(snapshot.data) if snapshot else PartitionState()
-        group = self._open(id, voter, founders if voter in founders else ())
-        group.is_placed_elsewhere = len(voters) > 1
+        founders = founders if voter in founders else ()
+        group = self._open(id, voter, founders, is_placed_elsewhere=len(voters) > 1)
         if group.is_read_as_it_lies:  # beyond what could be applied, too
             find_decisions(group, state)
             state.next_offset = max(state.next_offset, writer.log.reader.next_offset(id))

@@ -162,9 +162,9 @@ class Shard:
     def _complete(self, number: int) -> None:
         """A group has all again that it lacked."""
         if number != REGISTRY_GROUP:
-            self._groups.whole(number)
+            self._groups.reopen_complete(number)
         elif self._registry_here.storage.damage is not None:
-            self._run_registry(self._groups.registry_whole())
+            self._run_registry(self._groups.reopen_registry())
 
     @property
     def _registry_here(self) -> Group:

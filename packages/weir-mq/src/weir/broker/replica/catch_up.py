@@ -1,6 +1,6 @@
 """How members that are far behind catch up: by old entries from a leader's disk, or by a snapshot.
 
-Of all groups that lag, only a few at a time have a slot for old entries. Each may have a whole
+Of all groups that lag, only a few at a time have a permit for old entries. Each may have a whole
 window under way: were all of a node that was away to get theirs at once, its link would hold more
 than it may, and break for those too that lag by nothing.
 
@@ -29,8 +29,8 @@ from weir.order.clock import Time
 from weir.storage.reads import Reading
 
 #: Groups of a shard whose followers are being sent what lies on its disk.
-SLOTS = 4
-#: A slot is free when what was sent is acknowledged; so late, nobody waits for that any more.
+PERMITS = 4
+#: A permit is free when what was sent is acknowledged; so late, nobody waits for that any more.
 _PATIENCE_MS = 2_000
 #: Told the state, or why there is none.
 Decoded = Callable[[object, str], None]
@@ -40,7 +40,7 @@ class Lagging(Protocol):
     """What sends a group's old entries to a member that is behind."""
 
     def read(self, load: raft.Load, /) -> None:
-        """Read entries: the group has a slot."""
+        """Read entries: the group has a permit."""
 
 
 class Checkpoints(Protocol):
@@ -60,30 +60,30 @@ class Served(Protocol):
         """Do what the node has ready."""
 
 
-class Slots:
-    """The groups of one shard that have a slot, and those in line for one."""
+class CatchUpPermits:
+    """The groups of one shard that have a permit, and those in line for one."""
 
     __slots__ = ("_held", "_line", "_time")
 
     def __init__(self, time: Time) -> None:
         """Begin with nobody in line."""
         self._time = time
-        #: Until when each group has its slot, the longest first.
+        #: Until when each group has its permit, the longest first.
         self._held: OrderedDict[int, int] = OrderedDict()
         self._line: dict[int, list[tuple[Lagging, raft.Load]]] = {}
 
     def take(self, group: int, lagging: Lagging, load: raft.Load) -> None:
-        """Let `lagging` read `load` now if the group has a slot or can get one, else once it gets
+        """Let `lagging` read `load` now if the group has a permit or can get one, else once it gets
         one.
         """
-        if group in self._held or len(self._held) < SLOTS:
+        if group in self._held or len(self._held) < PERMITS:
             self._hold(group)
             lagging.read(load)
         else:
             self._line.setdefault(group, []).append((lagging, load))
 
     def done(self, group: int) -> None:
-        """A group needs its slot no more: the next one in line has it."""
+        """A group needs its permit no more: the next one in line has it."""
         self._held.pop(group, None)
         self._next()
 
@@ -93,7 +93,7 @@ class Slots:
         self.done(group)
 
     def free_overdue(self) -> None:
-        """Free the slots of those who were sent something and never answered."""
+        """Free the permits of those who were sent something and never answered."""
         if not (self._held or self._line):
             return
         now = self._time.monotonic_ms()
@@ -105,7 +105,7 @@ class Slots:
         self._held[group] = self._time.monotonic_ms() + _PATIENCE_MS
 
     def _next(self) -> None:
-        while self._line and len(self._held) < SLOTS:
+        while self._line and len(self._held) < PERMITS:
             group = next(iter(self._line))
             self._hold(group)
             for lagging, load in self._line.pop(group):
@@ -115,14 +115,14 @@ class Slots:
 class CatchUp:
     """Answers what one group's Raft node asks for on behalf of the others."""
 
-    __slots__ = ("_checkpoints", "_group", "_packing", "_reads", "_slots", "_storage", "sent")
+    __slots__ = ("_checkpoints", "_group", "_packing", "_permits", "_reads", "_storage", "sent")
 
     def __init__(
         self,
         group: Served,
         storage: RaftStorage,
         reads: Reads,
-        slots: Slots,
+        permits: CatchUpPermits,
         checkpoints: Checkpoints,
     ) -> None:
         """Read by `reads`, which charge the shard's budget. Once a checkpoint that is asked for is
@@ -133,34 +133,34 @@ class CatchUp:
         self.sent: dict[int, int] = {}
         #: For whom a state is being packed.
         self._packing: set[int] = set()
-        self._slots = slots
+        self._permits = permits
         self._storage = storage
         self._reads = reads
         self._checkpoints = checkpoints
 
     def load(self, load: raft.Load) -> None:
-        """Read entries off the loop once this group has a slot."""
-        self._slots.take(self._group.id, self, load)
+        """Read entries off the loop once this group has a permit."""
+        self._permits.take(self._group.id, self, load)
 
     def acknowledged(self, member: int, index: int) -> None:
         """A member has all through `index`."""
         if index >= self.sent.get(member, index + 1):
             del self.sent[member]
             if not self.sent:
-                self._slots.done(self._group.id)
+                self._permits.done(self._group.id)
 
     def lose(self) -> None:
         """This node leads no more: whoever does will look after the others."""
         self.sent.clear()
-        self._slots.forget(self._group.id)
+        self._permits.forget(self._group.id)
 
     def read(self, load: raft.Load) -> None:
-        """Read entries, since the group has a slot."""
+        """Read entries, since the group has a permit."""
         reading = self._storage.reading(load)
         if reading is None:
             # Let go of while nobody else had the group: who comes needs a snapshot instead.
             self._checkpoints.checkpoint()
-            self._slots.done(self._group.id)
+            self._permits.done(self._group.id)
             self._group.node.loaded(load.number, None)
         else:
             # Publishes hold room until they are committed, which may wait for this very member.

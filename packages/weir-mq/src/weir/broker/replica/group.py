@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import weir_raft as raft
 from weir.broker.records.entries import Payload, applied_by
 from weir.broker.records.snapshots import unpack_slowly
-from weir.broker.replica.catch_up import CatchUp, Checkpoints, Incoming, Slots
+from weir.broker.replica.catch_up import CatchUp, CatchUpPermits, Checkpoints, Incoming
 from weir.broker.replica.findings import Findings, ReplicaStopped
 from weir.broker.replica.raft_storage import RaftStorage, stage
 from weir.broker.replica.refusals import ReplicaHalt, elsewhere, refusal_of
@@ -77,7 +77,7 @@ class GroupContext(NamedTuple):
     """What the groups of a shard share; `checkpoints` those of one log."""
 
     reads: Reads
-    slots: Slots
+    permits: CatchUpPermits
     replicas: Replicas
     checkpoints: Checkpoints
     #: Where a group that has stopped goes.
@@ -88,9 +88,9 @@ class Group:
     """Moves one group forward: proposals into the log, committed entries into the machine."""
 
     __slots__ = ("_awaited", "_configuration", "_findings", "_halt", "_incoming", "_is_paused",
-                 "_is_processing", "_reads", "_replicas", "_rounds", "_supply", "cut_off", "damage",
-                 "id", "is_over", "is_placed_elsewhere", "log", "machine", "node", "rejoin",
-                 "storage", "voter")  # fmt: skip
+                 "_is_placed_elsewhere", "_is_processing", "_reads", "_replicas", "_rounds",
+                 "_supply", "cut_off", "damage", "id", "is_over", "log", "machine", "node",
+                 "rejoin", "storage", "voter")  # fmt: skip
 
     machine: Machine
 
@@ -103,10 +103,12 @@ class Group:
         storage: RaftStorage,
         context: GroupContext,
         founders: tuple[int, ...],
+        is_placed_elsewhere: bool = False,
     ) -> None:
         """Take a node restored from `storage`; `run` must come before anything else.
 
-        `founders` voted when the group was new; none are known to a node that joined later.
+        `founders` voted when the group was new; none are known to a node that joined later. Other
+        nodes are to hold it, too, if it `is_placed_elsewhere`.
         """
         self.id = id
         #: This node, as the group knows it.
@@ -115,15 +117,15 @@ class Group:
         self.log = log
         #: Whether the last leadership ended because the majority was out of reach.
         self.cut_off = False
-        #: Whether other nodes are to hold it, too, whatever is known of that in its own log.
-        self.is_placed_elsewhere = False
+        #: Whatever is known of that in its own log.
+        self._is_placed_elsewhere = is_placed_elsewhere
         #: What a damaged or incomplete group is told.
         self.rejoin = Rejoin()
         self.storage = storage
         self._reads = context.reads
         self._replicas = context.replicas
         self._findings = context.findings
-        self._supply = CatchUp(self, storage, context.reads, context.slots, context.checkpoints)
+        self._supply = CatchUp(self, storage, context.reads, context.permits, context.checkpoints)
         self._rounds = Rounds()
         #: The last entry of which the machine is told that the own disk has it; 0 for none.
         self._awaited = 0
@@ -169,7 +171,7 @@ class Group:
     @property
     def has_others(self) -> bool:
         """Whether other nodes have a part in this group."""
-        return self.is_placed_elsewhere or self.node.configuration.members != (self.voter,)
+        return self._is_placed_elsewhere or self.node.configuration.members != (self.voter,)
 
     @property
     def knows_its_voter(self) -> bool:

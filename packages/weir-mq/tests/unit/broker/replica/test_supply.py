@@ -1,4 +1,4 @@
-"""A slot for old entries is free again when the one who was sent them has them."""
+"""A permit for old entries is free again when the one who was sent them has them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import weir_raft as raft
-from weir.broker.replica.catch_up import SLOTS, CatchUp, Slots
+from weir.broker.replica.catch_up import PERMITS, CatchUp, CatchUpPermits
 from weir.errors import DamagedRange, Refused
 from weir.storage.format.frame import Kind
 
@@ -67,7 +67,7 @@ class Still:
 
 @dataclass
 class Waiting:
-    """A group that says when it has a slot."""
+    """A group that says when it has a permit."""
 
     group: int
     came: list[int]
@@ -81,21 +81,21 @@ def still() -> Still:
     return Still()
 
 
-def waits(slots: Slots) -> list[int]:
-    """Take all slots but one, and let one more group stand in line; tell when it has one."""
+def waits(permits: CatchUpPermits) -> list[int]:
+    """Take all permits but one, and let one more group stand in line; tell when it has one."""
     came: list[int] = []
-    for group in range(100, 100 + SLOTS - 1):
-        slots.take(group, Waiting(group, []), LOAD)
-    slots.take(200, Waiting(200, came), LOAD)
+    for group in range(100, 100 + PERMITS - 1):
+        permits.take(group, Waiting(group, []), LOAD)
+    permits.take(200, Waiting(200, came), LOAD)
     return came
 
 
 def test_a_slot_is_free_with_the_acknowledgement_of_who_was_sent_entries(still: Any) -> None:
-    slots = Slots(still)
-    supply = CatchUp(still, still, still, slots, still)
+    permits = CatchUpPermits(still)
+    supply = CatchUp(still, still, still, permits, still)
     supply.load(raft.Load(1, 11, 21, 1000, member=3))
     assert still.given == [(1, 20)]
-    came = waits(slots)
+    came = waits(permits)
     supply.acknowledged(2, 500)  # it has everything, and never lagged
     supply.acknowledged(3, 19)
     assert came == []
@@ -104,22 +104,22 @@ def test_a_slot_is_free_with_the_acknowledgement_of_who_was_sent_entries(still: 
 
 
 def test_a_slot_for_what_is_gone_is_free_at_once_and_a_checkpoint_tells_of_it(still: Any) -> None:
-    slots = Slots(still)
-    supply = CatchUp(still, still, still, slots, still)
+    permits = CatchUpPermits(still)
+    supply = CatchUp(still, still, still, permits, still)
     supply.load(raft.Load(1, 11, 11, 1000, member=3))
     assert (still.given, still.saved) == ([(1, None)], 1)
-    assert waits(slots) == [200]
+    assert waits(permits) == [200]
 
 
 def test_what_lies_before_an_entry_that_cannot_be_read_goes_out(still: Any) -> None:
     still.planned = 2  # and only the first one's payload comes
-    supply = CatchUp(still, still, still, Slots(still), still)
+    supply = CatchUp(still, still, still, CatchUpPermits(still), still)
     supply.load(raft.Load(1, 11, 22, 1000, member=3))
     assert (still.given, still.saved) == ([(1, 20)], 0)
 
 
 def test_where_the_first_entry_cannot_be_read_a_checkpoint_may_do_instead(still: Any) -> None:
     still.found = ((), DamagedRange("rotten", 4096))
-    supply = CatchUp(still, still, still, Slots(still), still)
+    supply = CatchUp(still, still, still, CatchUpPermits(still), still)
     supply.load(raft.Load(1, 11, 21, 1000, member=3))
     assert (still.given, still.saved) == ([(1, None)], 1)

@@ -16,7 +16,7 @@ from weir.broker.api.effects import EndLink, ReplicaHalted, SendToPeer
 from weir.broker.api.events import LinkClosed, LinkOpened
 from weir.broker.records.control import LevelRaised
 from weir.broker.records.entries import stored_in
-from weir.broker.replica.catch_up import Slots
+from weir.broker.replica.catch_up import CatchUpPermits
 from weir.broker.replica.findings import Findings, RegistryRejoins
 from weir.broker.replica.group import Group
 from weir.broker.replica.peers.frames import (
@@ -63,9 +63,26 @@ _WALL_MS_MAX = milliseconds_of(STAMP_FAR)
 class Peers:
     """Joins the groups of a shard to their replicas on other nodes."""
 
-    __slots__ = ("_disks", "_early", "_election_ms", "_fence_max", "_findings", "_groups",
-                 "_level", "_links", "_multi", "_node", "_outbox", "_refill", "_slots", "_tell_ms",
-                 "_ticked", "_time", "_told_need", "late_ms")  # fmt: skip
+    __slots__ = (
+        "_disks",
+        "_early",
+        "_election_ms",
+        "_fence_max",
+        "_findings",
+        "_groups",
+        "_level",
+        "_links",
+        "_multi",
+        "_node",
+        "_outbox",
+        "_permits",
+        "_refill",
+        "_tell_ms",
+        "_ticked",
+        "_time",
+        "_told_need",
+        "late_ms",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -74,7 +91,7 @@ class Peers:
         election_ms: int,
         links: PeerLinks,
         multi: raft.Multi,
-        slots: Slots,
+        permits: CatchUpPermits,
         refill: Refill,
         disks: FullDisks,
         outbox: Outbox,
@@ -87,7 +104,7 @@ class Peers:
         self._node = node
         self._links = links
         self._multi = multi
-        self._slots = slots
+        self._permits = permits
         self._refill = refill
         self._disks = disks
         self._outbox = outbox
@@ -127,7 +144,7 @@ class Peers:
     def stopped(self, group: int, halt: ReplicaHalt, error: Exception) -> None:
         """A group here met what it cannot apply: from now on it only listens."""
         self._multi.remove(group)
-        self._slots.forget(group)
+        self._permits.forget(group)
         self._refill.forget(group)  # what it lacks comes back with all else, to another voter
         self._outbox.counts.replicas_halted += 1
         self._outbox.put(ReplicaHalted(group, str(halt), error))
@@ -135,7 +152,7 @@ class Peers:
     def remove(self, group: int) -> None:
         """A group is gone from here."""
         self._groups.pop(group, None)
-        self._slots.forget(group)
+        self._permits.forget(group)
         self._refill.forget(group)
         self._multi.remove(group)
 
@@ -258,7 +275,7 @@ class Peers:
         elapsed, self._ticked = now - self._ticked, now
         self.late_ms = now + self._election_ms
         self._fence_max = 0
-        self._slots.free_overdue()
+        self._permits.free_overdue()
         self._refill.ask_again()
         self._time.look()
         needs = bool(self._disks.needed_bytes)
