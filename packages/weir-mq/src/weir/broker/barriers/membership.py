@@ -20,7 +20,7 @@ from weir.broker.partition.partition import Partition
 from weir.broker.partition.topics import Topics
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
-from weir.errors import Refused, UnknownOpcode
+from weir.errors import Refused
 from weir.model.ids import group_of
 from weir.model.topic import End, Topic
 from weir.order.clock import Time
@@ -80,11 +80,9 @@ class Steps:
         self._time = time
         self._reports = Reports(forwarder, time)
 
-    def _hear(self, session: Session, caller: Caller) -> None:
-        """Take another shard's report, and nobody else's. Raises `UnknownOpcode`."""
-        if not session.is_shard:
-            raise UnknownOpcode("only a shard may ask that", caller.opcode)
-        self._outbox.answered(session.id)  # there is no reply: what it did, the registry shows
+    def _has_no_reply(self, session: Session) -> None:
+        """Another shard reports something: what that did, the registry shows."""
+        self._outbox.answered(session.id)
 
 
 class Growth(Steps):
@@ -105,8 +103,8 @@ class Growth(Steps):
                 self._grow(topic, first)
 
     def reported(self, session: Session, caller: Caller, request: ReportJoined) -> None:
-        """Another shard says that a partition has joined. Raises `UnknownOpcode` if it is none."""
-        self._hear(session, caller)
+        """Another shard says that a partition has joined."""
+        self._has_no_reply(session)
         self._registry.administration.joined(request)
 
     def _grow(self, topic: Topic, first: Partition) -> None:
@@ -143,8 +141,8 @@ class Ends(Steps):
                     self._go_on(topic, end)
 
     def reported(self, session: Session, caller: Caller, request: ReportEnded) -> None:
-        """Another shard says how far a partition is. Raises `UnknownOpcode` if it is none."""
-        self._hear(session, caller)
+        """Another shard says how far a partition is."""
+        self._has_no_reply(session)
         self._registry.endings.reported(request)
 
     def _go_on(self, topic: Topic, end: End) -> None:
