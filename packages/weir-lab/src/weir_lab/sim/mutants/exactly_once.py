@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weir.broker.forwarding import registry_feed
 from weir.broker.partition.partition import Partition
-from weir.broker.produce.appender import Appender, Growing, Pending
+from weir.broker.produce.appender import Appender, Pending, ValuesUnderWay
 from weir.broker.records.entries import BatchRecord
 from weir.broker.replica.group import Group
 from weir.broker.router.requests import Requests
@@ -118,14 +118,14 @@ def positions_of_a_log_that_is_not_applied(patch: Patch) -> None:
 @mutant(seed=1, breaks={"Honest"})
 def chunks_of_an_ended_epoch_are_taken(patch: Patch) -> None:
     """A value goes on where an older epoch left it (ADR 0007 §4)."""
-    honest = Growing._size
+    honest = ValuesUnderWay._size
 
-    def size(self: Growing, producer: int, epoch: int, now_ms: int) -> int:
+    def size(self: ValuesUnderWay, producer: int, epoch: int, now_ms: int) -> int:
         value = self._state.values.open(producer)
         return honest(self, producer, value.epoch if value else epoch, now_ms)
 
     patch.setattr(ValueTable, "at", lambda self, producer, epoch, stamp: None)
-    patch.setattr(Growing, "_size", size)
+    patch.setattr(ValuesUnderWay, "_size", size)
 
 
 @mutant(seed=7, breaks={"Durable"})

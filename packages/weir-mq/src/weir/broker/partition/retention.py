@@ -67,7 +67,8 @@ def new_start(
     """Return where the log is to start by its topic's settings, and which open values are void;
     None if all may stay as it is.
     """
-    # The leader takes no chunk of such a value any more, so that none is on its way (`Growing`).
+    # The leader takes no chunk of such a value any more, so that none is on its way: see
+    # `ValuesUnderWay`.
     if state.undecided:
         return None  # soon
     since = stamp_at(max(wall_ms - OPEN_VALUE_MS, 0))

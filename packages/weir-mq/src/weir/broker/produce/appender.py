@@ -94,12 +94,12 @@ class Appender:
         "_early",
         "_entry_bytes_max",
         "_group",
-        "_growing",
         "_next_offset",
         "_preparing",
         "_staged",
         "_state",
         "_time",
+        "_values",
         "clock",
         "counts",
         "flying",
@@ -124,7 +124,7 @@ class Appender:
         self._entry_bytes_max = min(ENTRY_BYTES_MAX, group.log.settings.entry_bytes_max)
         #: Producers with batches under way: what will be known of them once all is committed.
         self._ahead: dict[int, Known] = {}
-        self._growing = Growing(state)
+        self._values = ValuesUnderWay(state)
         self._staged: deque[Pending] = deque()
         #: By rising Raft index, the batches of proposed entries for which somebody waits `early`.
         self._early: deque[tuple[int, list[Pending]]] = deque()
@@ -265,7 +265,7 @@ class Appender:
     def check_large(self, batch: Batch) -> None:
         """Raise `ValueLost` or `Overloaded` unless a chunk or closing batch fits what is there."""
         if batch.header.columns & _LARGE:
-            self._growing.check(batch, self._now_ms())
+            self._values.check(batch, self._now_ms())
 
     @property
     def is_preparing(self) -> bool:
@@ -296,7 +296,7 @@ class Appender:
         self._ahead[record.producer] = Known(record.epoch, record.sequence + record.messages)
         self.flying[record.producer, record.epoch, record.sequence] = pending
         if record.large is not None:
-            self._growing.accepted(record)
+            self._values.accepted(record)
         if record.scattered is not None:
             self._preparing[record.producer] = pending
         self._staged.append(pending)
@@ -361,7 +361,7 @@ class Appender:
             known = self._state.producers.known(record.producer)
         if self._ahead.get(record.producer) == known:
             del self._ahead[record.producer]
-            self._growing.sizes.pop(record.producer, None)
+            self._values.sizes.pop(record.producer, None)
         waited_ms = self._time.monotonic_ms() - pending.since_ms
         messages = record.next_offset - record.offset
         self.counts.committed(self._group.id, waited_ms, messages, record.stored)
@@ -405,7 +405,7 @@ def _told(answer: Answer, duplicate: bool) -> Confirm:
     return Confirm(-1, answer.stamp, duplicate, chunk_answer(answer.offset))
 
 
-class Growing:
+class ValuesUnderWay:
     """What open values will have come to once all that is under way is committed."""
 
     __slots__ = ("_state", "sizes")
