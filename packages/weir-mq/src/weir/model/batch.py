@@ -22,6 +22,7 @@ from weir.model.header import (
     Packed,
     check,
     check_batches,
+    check_whole,
     headers,
     parse,
     seal,
@@ -198,14 +199,17 @@ def _put_tag_list(parts: list[Buffer], tags: Sequence[str | None]) -> list[int]:
 class Batch:
     """A batch opened in place. Columns are found on first use and split only on request.
 
-    `Batch(view)` checks the header's bounds (`BadBatch`); call `check(group)` for CRC and hash.
+    `Batch(view)` checks the header's bounds (`BadBatch`); call `check(group)` for CRC and hash, or
+    say to which group it was sent.
     """
 
     __slots__ = ("_found", "header", "view")
 
-    def __init__(self, view: Buffer, at: int = 0) -> None:
-        """Open the batch that begins at byte `at` of `view`; bytes behind it are left alone."""
-        self.header: Header = parse(view, at)
+    def __init__(self, view: Buffer, at: int = 0, sent_to: int = -1) -> None:
+        """Open the batch that begins at byte `at` of `view`; bytes behind it are left alone. One
+        that was `sent_to` a group is checked for it.
+        """
+        self.header: Header = parse(view, at) if sent_to < 0 else check_whole(view, sent_to, at)
         self.view = memoryview(view)[at : at + self.header.total_size]
         self._found: dict[int, object] | None = None
 

@@ -113,9 +113,7 @@ def read_back(kind: Kind, data: Buffer, sent_to: int = -1) -> Payload:
 def _records(data: Buffer, sent_to: int) -> list[BatchRecord]:
     records, at = [], 0
     while at < len(data):
-        batch = Batch(data, at)
-        if sent_to >= 0:
-            batch.check(sent_to)
+        batch = Batch(data, at, sent_to)
         h = batch.header
         records.append(record_of(batch, h.first_offset, h.stamp))
         at += h.total_size
