@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from weir.broker.consumers.leases import BegunMessages, Caps, Leases
+from weir.broker.consumers.leases import BegunMessages, GrantLimits, Leases
 from weir.broker.consumers.modes.picker import ANYBODY, Pick, PickerContext, PullQueue
 from weir.broker.consumers.modes.pickers import Pickers
 from weir.broker.produce.appender import Appender
@@ -48,10 +48,10 @@ class Grants:
 
     __slots__ = (
         "_appender",
-        "_caps",
         "_changing",
         "_context",
         "_draining",
+        "_limits",
         "_members",
         "_outbox",
         "_paused",
@@ -76,7 +76,7 @@ class Grants:
         )
         #: What decides in each cluster that was pulled for.
         self.pickers = Pickers(self._context)
-        self._caps = Caps(state.clusters, self.leases, time)
+        self._limits = GrantLimits(state.clusters, self.leases, time)
         #: Only of clusters that somebody pulls for: a name costs nothing once it found nothing.
         self._queues: dict[str, PullQueue] = {}
         self._promised: Proposals[Payload, tuple[Wait[Pull], Pick]] = Proposals(group)
@@ -108,13 +108,13 @@ class Grants:
         if any(first >= behind for first, behind in request.begun or ()):
             raise BadRequest("a run of messages that a client works on is empty")
         now = self._context.time.monotonic_ms()
-        self._caps.check_name(name, self._queues.keys())
+        self._limits.check_name(name, self._queues.keys())
         queue = self._queues.get(name)
         if queue is None:
             queue = PullQueue()
         self.check_mode(name, request.mode)
         if request.max_messages:
-            self._caps.check_grant(name, caller.session, len(queue.proposed))
+            self._limits.check_grant(name, caller.session, len(queue.proposed))
         elif request.begun and not request.wait_ms:  # a report, before something begins again
             self.begun.check_held(name, caller.session, request.begun)
         waits = queue.pulls if request.max_messages else queue.watches
@@ -258,7 +258,7 @@ class Grants:
     def check_name(self, name: str) -> None:
         """Raise `Overloaded` if a cluster is one too many beside those that begin just now."""
         beginning = self._queues.keys() | self._changing.keys()
-        self._caps.check_name(name, beginning)
+        self._limits.check_name(name, beginning)
 
     def check_mode(self, name: str, mode: Mode) -> None:
         """Raise `BadRequest` if a cluster has another mode."""
@@ -325,7 +325,7 @@ class Grants:
             return
         picker = self.pickers[name]
         passed: set[int] = set()  # peers that work already on what could be granted
-        while queue.pulls and not self._caps.is_full(name, len(queue.proposed)):
+        while queue.pulls and not self._limits.is_full(name, len(queue.proposed)):
             peer = picker.next_peer(queue)
             if passed and peer == ANYBODY:
                 peer = queue.pulls.other(passed)
@@ -333,7 +333,7 @@ class Grants:
                 break
             if not self._grant_first(name, queue, peer, passed):
                 return
-        if queue.watches and not self._caps.is_full(name, len(queue.proposed)):
+        if queue.watches and not self._limits.is_full(name, len(queue.proposed)):
             (first, behind), told = picker.pop_watches(queue)
             for waiter in told:
                 nothing = Granted(waiter.request.address, 0, 0, first, behind)

@@ -147,17 +147,17 @@ class Leases:
         return [fence for fence in ended if (name, fence) not in self._pinned]
 
 
-class Caps:
+class GrantLimits:
     """The leader's limits of one partition."""
 
-    __slots__ = ("_clusters", "_crowded_until_ms", "_leases", "_time")
+    __slots__ = ("_clusters", "_full_until_ms", "_leases", "_time")
 
     def __init__(self, clusters: dict[str, ClusterState], leases: Leases, time: Time) -> None:
         """Limit `clusters`, whose grants end as `leases` say."""
         self._time = time
         self._clusters = clusters
         self._leases = leases
-        self._crowded_until_ms = 0
+        self._full_until_ms = 0
 
     def check_name(self, name: str, waiting: Collection[str]) -> None:
         """Raise `Overloaded` if a cluster is one too many beside those that are `waiting`.
@@ -167,10 +167,10 @@ class Caps:
         if name in self._clusters or name in waiting:
             return
         now_ms = self._time.monotonic_ms()
-        if now_ms >= self._crowded_until_ms:
+        if now_ms >= self._full_until_ms:
             if len(self._clusters.keys() | waiting) < CLUSTERS_PER_TOPIC_MAX:
                 return
-            self._crowded_until_ms = now_ms + RETRY_AFTER_MS
+            self._full_until_ms = now_ms + RETRY_AFTER_MS
         raise Overloaded(f"{CLUSTERS_PER_TOPIC_MAX} clusters read this topic", RETRY_AFTER_MS)
 
     def check_grant(self, name: str, consumer: int, proposed: int) -> None:
@@ -285,7 +285,7 @@ class BegunMessages:
         return grant.attempts > 1 and (name, grant.consumer) in self._reported
 
 
-class Tries:
+class Attempts:
     """How many attempts messages of a cluster have had, were they granted again now."""
 
     __slots__ = ("_begun", "_cluster", "_counted", "_name")

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
-from weir.broker.consumers.leases import Tries
+from weir.broker.consumers.leases import Attempts
 from weir.broker.consumers.modes.picker import (
     Pick,
     Picker,
@@ -93,7 +93,7 @@ class KeyedPicker(Picker):
         cluster, window = self._cluster, self._window
         if cluster is None or first >= cluster.frontier:
             return window.take(first + max(_SPAN * most, _SPAN_LEAST), most, barred)
-        tries = Tries(self._context.begun, self._name, cluster)
+        tries = Attempts(self._context.begun, self._name, cluster)
         attempts, _ = tries.alike(first, first + 1)
         behind = first + max(_SPAN * most, _SPAN_LEAST)
         runs = window.take(behind, fewer(most, attempts), barred)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from weir.broker.consumers.leases import BegunMessages, Leases, Tries
+from weir.broker.consumers.leases import Attempts, BegunMessages, Leases
 from weir.broker.replica.group import Group
 from weir.broker.runtime.reads import Reads
 from weir.broker.runtime.waits import Wait, Waits
@@ -169,7 +169,7 @@ class Picker:
         cluster = self._cluster
         if cluster is None or first >= cluster.frontier:
             return most
-        tries = Tries(self._context.begun, self._name, cluster)
+        tries = Attempts(self._context.begun, self._name, cluster)
         attempts, end = tries.alike(first, first + most)
         return min(fewer(most, attempts), end - first)
 

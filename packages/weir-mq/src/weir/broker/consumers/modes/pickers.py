@@ -26,7 +26,7 @@ _DAY_MS = 24 * 3600 * 1000
 class Pickers:
     """Makes a picker for each cluster that is pulled for, and tells it what concerns it."""
 
-    __slots__ = ("_context", "_crowded_until_ms", "_due_times", "_of")
+    __slots__ = ("_context", "_due_times", "_full_until_ms", "_of")
 
     def __init__(self, context: PickerContext) -> None:
         """Begin with none."""
@@ -34,7 +34,7 @@ class Pickers:
         self._due_times = DueTimes(context)
         self._of: dict[str, Picker] = {}
         #: Delayed batches are not counted again before who was refused should ask again.
-        self._crowded_until_ms = 0
+        self._full_until_ms = 0
 
     def __contains__(self, name: str) -> bool:
         return name in self._of
@@ -152,10 +152,10 @@ class Pickers:
         stamp_ms, mono_ms = milliseconds_of(context.clock.last), context.time.monotonic_ms()
         if is_past(span[1], stamp_ms):
             return  # it takes no row
-        if mono_ms >= self._crowded_until_ms:
+        if mono_ms >= self._full_until_ms:
             if not context.state.delays.is_full(DELAYED_BATCHES_MAX, stamp_ms):
                 return
-            self._crowded_until_ms = mono_ms + RETRY_AFTER_MS
+            self._full_until_ms = mono_ms + RETRY_AFTER_MS
         raise Overloaded(
             f"{DELAYED_BATCHES_MAX:,} batches here wait until they are due", RETRY_AFTER_MS
         )
