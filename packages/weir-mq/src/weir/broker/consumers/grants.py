@@ -21,11 +21,11 @@ from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.reads import Reads
 from weir.broker.runtime.waits import Wait
-from weir.broker.state.clusters import ClusterState, Grant
+from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
 from weir.codec.fields import Buffer
-from weir.errors import BadRequest, Refused, Unavailable
+from weir.errors import BadRequest, Refused, StaleGrant, Unavailable
 from weir.model.clusters import Mode
 from weir.model.limits import GRANT_MS_MAX, WAIT_MS_MAX
 from weir.model.stamp import milliseconds_of, stamp_at
@@ -51,6 +51,7 @@ class Grants:
         "_changing",
         "_context",
         "_draining",
+        "_gone",
         "_limits",
         "_members",
         "_outbox",
@@ -87,6 +88,8 @@ class Grants:
         #: The clusters in which each peer waits or was granted messages, so that one that goes
         #: costs what it had.
         self._members = _holders(state)
+        #: Peers that are gone, until it is committed that they hold nothing any more.
+        self._gone: set[int] = set()
         self._draining = False
 
     @property
@@ -116,7 +119,7 @@ class Grants:
         if request.max_messages:
             self._limits.check_grant(name, caller.session, len(queue.proposed))
         elif request.begun and not request.wait_ms:  # a report, before something begins again
-            self.begun.check_held(name, caller.session, request.begun)
+            self._check_held(name, caller.session, request.begun)
         waits = queue.pulls if request.max_messages else queue.watches
         waits.check_room()
         self._queues[name] = queue
@@ -164,6 +167,7 @@ class Grants:
                 self._retire(name, queue)
         clusters = self._context.state.clusters
         if any(name in clusters and session in clusters[name].held for name in names):
+            self._gone.add(session)
             self._release(session, self._lost_by(session))
         for name in names:
             self.begun.forget(name, session)
@@ -237,6 +241,7 @@ class Grants:
 
     def released(self, consumer: int) -> None:
         """A consumer that is gone is known to be: what it held goes to those who wait."""
+        self._gone.discard(consumer)
         for name in self._context.state.clusters:
             self.leases.end(name, consumer)
         self.wake()
@@ -396,6 +401,24 @@ class Grants:
         parts = [(pick.first, cluster.frontier)] if mode is Mode.ORDERED else pick.parts
         fences = {fence for part in parts for fence, *_ in cluster.holders.within(*part)}
         return self.begun.of_grants(name, sorted(fences))
+
+    def _check_held(self, name: str, session: int, runs: Iterable[tuple[int, int]]) -> None:
+        """Raise `StaleGrant` if none of what a consumer is about to begin is its own: that was lost
+        with a connection of before. What it was granted while another node led is still its own.
+        """
+        cluster = self._context.state.clusters.get(name)
+        if cluster is not None:
+            fences = {fence for run in runs for fence, *_ in cluster.holders.within(*run)}
+            for grant in (cluster.grants[fence] for fence in fences):
+                if grant.consumer == session or self._is_inherited(grant):
+                    return
+        raise StaleGrant("none of the reported messages is this consumer's any more: pull again")
+
+    def _is_inherited(self, grant: Grant) -> bool:
+        """Whether a grant may be of a consumer that has another connection to this leader."""
+        if grant.consumer == NOBODY or grant.deadline == AT_ONCE:
+            return False
+        return grant.consumer not in self._gone and not self._outbox.knows(grant.consumer)
 
     def _put_back(self, name: str, queue: PullQueue, waiter: Wait[Pull]) -> None:
         """All that was picked for a pull is done: it is the first in line again."""

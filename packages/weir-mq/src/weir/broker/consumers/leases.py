@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Grant
 from weir.broker.state.ranges import Ranges
-from weir.errors import Overloaded, StaleGrant
+from weir.errors import Overloaded
 from weir.model.limits import (
     CLUSTERS_PER_TOPIC_MAX,
     DELAY_MS_MAX,
@@ -232,17 +232,6 @@ class BegunMessages:
         """
         if (name, consumer) not in self._reported:
             self.report(name, consumer, runs)
-
-    def check_held(self, name: str, consumer: int, runs: Sequence[Run]) -> None:
-        """Raise `StaleGrant` if a consumer holds none of the `runs` that it is about to begin: they
-        were lost with a connection that it had before.
-        """
-        cluster = self._clusters.get(name)
-        for fence in () if cluster is None else cluster.held.get(consumer, ()):
-            left = self._clusters[name].grants[fence].left
-            if any(left.within(*run) for run in runs):
-                return
-        raise StaleGrant("none of the reported messages is this consumer's any more: pull again")
 
     def forget(self, name: str, consumer: int) -> None:
         """A consumer is gone."""

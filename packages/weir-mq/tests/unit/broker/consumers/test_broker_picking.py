@@ -232,6 +232,27 @@ def test_what_is_another_connections_by_now_cannot_be_reported(crew: Crew) -> No
     assert again(crew, other, []).attempts == 3, "it was reported"
 
 
+def test_what_was_granted_before_another_led_is_still_reported(crew: Crew) -> None:
+    tried(crew)
+    granted = again(crew, crew.consumer(), [])
+    crew.rig.boot()
+    session = crew.consumer()
+    report = m.Pull(crew.address, "crew", 0, 0, 0, LEASE_MS, crew.mode, [(0, 1)])
+    assert crew.rig.answer(session, report).fence == 0
+    assert isinstance(crew.ack(session, granted), m.Acked)
+
+
+def test_what_is_being_released_cannot_be_reported(crew: Crew) -> None:
+    tried(crew)
+    session, other = crew.consumer(), crew.consumer()
+    again(crew, session, [])
+    report = m.Pull(crew.address, "crew", 0, 0, 0, LEASE_MS, crew.mode, [(0, 1)])
+    crew.rig.handle(Closed(session))  # and nothing of it is committed yet
+    asked = crew.rig.ask(other, report)
+    crew.rig.settle()
+    assert crew.reply(other, asked).code == StaleGrant.code
+
+
 def test_of_one_who_does_not_report_the_first_message_counts_as_often_as_it_is_lost(
     crew: Crew,
 ) -> None:
