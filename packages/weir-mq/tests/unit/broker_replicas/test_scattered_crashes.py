@@ -300,8 +300,8 @@ def test_what_is_left_comes_to_its_end_when_a_topic_is_deleted(
 def without_bars(patch: pytest.MonkeyPatch) -> None:
     """Say "never" of what may be prepared yet."""
 
-    def ask(self: Participant, key: Any, asker: Any) -> None:
-        self._reports.answer(asker, self._standing(key))
+    def ask(self: Participant, key: Any, caller: Any) -> None:
+        self._reports.answer(caller, self._standing(key))
 
     patch.setattr(Participant, "_ask", ask)
 

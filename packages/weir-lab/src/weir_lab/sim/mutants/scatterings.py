@@ -48,8 +48,8 @@ def half_of_the_prepares_decide(patch: Patch) -> None:
 def never_is_said_without_a_bar(patch: Patch) -> None:
     """What is said never to be prepared is barred first, by an entry (ADR 0024, recovery)."""
 
-    def ask(self: Participant, key: tuple[Attempt, bool], asker: Caller) -> None:
-        self._reports.answer(asker, self._standing(key))
+    def ask(self: Participant, key: tuple[Attempt, bool], caller: Caller) -> None:
+        self._reports.answer(caller, self._standing(key))
 
     patch.setattr(Participant, "_ask", ask)
 

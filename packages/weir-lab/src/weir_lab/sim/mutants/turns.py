@@ -98,11 +98,11 @@ def a_turn_before_it_is_committed(patch: Patch) -> None:
     honest = CursorLeases._serve
 
     def serve(self: CursorLeases, name: str) -> None:
-        before = set(self._takes._askers)
+        before = set(self._takes._waiters)
         honest(self, name)
         cursor = self._state.cursors.get(name, Cursor())
-        for index in set(self._takes._askers) - before:
-            caller = self._takes._askers[index].caller
+        for index in set(self._takes._waiters) - before:
+            caller = self._takes._waiters[index].caller
             self._outbox.reply(caller, Turn(index, AT_ONCE, cursor.offsets, cursor.attempts + 1))
 
     def taken(self: CursorLeases, index: int, record: CursorTaken, given: bool) -> None:

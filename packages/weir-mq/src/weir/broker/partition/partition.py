@@ -142,12 +142,12 @@ class Partition:
         leading.publish_devices(producer, batch)
         self._writer.mark_dirty(self)
 
-    def part(self, request: Prepare | Decide, asker: Caller) -> None:
+    def part(self, request: Prepare | Decide, caller: Caller) -> None:
         """Prepare a part of a scattering, or do a step with it."""
         if isinstance(request, Prepare):
             self.context.admission.check(self.group.id)
         self.begin_waiting()
-        if self.led().participant.take(request, asker):
+        if self.led().participant.take(request, caller):
             self._writer.mark_dirty(self)
 
     def fetch(self, caller: Caller, request: Fetch) -> None:

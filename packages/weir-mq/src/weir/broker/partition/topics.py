@@ -104,12 +104,12 @@ class Topics:
             raise NotLeader(f"group {group} of {topic.full_name} is not served by this shard")
         return topic, partition
 
-    def ask_part(self, request: Prepare | Decide, asker: Caller) -> None:
+    def ask_part(self, request: Prepare | Decide, caller: Caller) -> None:
         """Have a partition that is served here answer about a part of a scattering. Raises
         `UnknownTopic`, `NotLeader`, or why it does not do what it was asked.
         """
         _, partition = self.partition(request.address.group)
-        partition.part(request, asker)
+        partition.part(request, caller)
 
     def topic_with(self, group: int) -> Topic:
         """Return the topic of a group, wherever that is served. Raises `UnknownTopic`."""

@@ -43,35 +43,35 @@ class Proposals(Generic[Proposed, Waiter]):
     here waits for those.
     """
 
-    __slots__ = ("_askers", "_log")
+    __slots__ = ("_log", "_waiters")
 
     def __init__(self, log: ProposalLog[Proposed]) -> None:
         """Begin with none; entries are appended to `log`."""
         self._log = log
-        self._askers: dict[int, Waiter] = {}
+        self._waiters: dict[int, Waiter] = {}
 
     def __len__(self) -> int:
-        return len(self._askers)
+        return len(self._waiters)
 
     def __iter__(self) -> Iterator[Waiter]:
         """Yield who waits, in the order of what they asked for."""
-        return iter(self._askers.values())
+        return iter(self._waiters.values())
 
-    def propose(self, entry: Proposed, asker: Waiter) -> None:
+    def propose(self, entry: Proposed, waiter: Waiter) -> None:
         """Propose what somebody asked for. Raises what `log` does; then nobody waits for it."""
         index = self._log.propose(entry)
-        self._askers[index] = asker
+        self._waiters[index] = waiter
 
     def applied(self, index: int) -> Waiter | None:
         """Return who asked for the entry at `index`, once; None if it was not proposed here."""
-        return self._askers.pop(index, None)
+        return self._waiters.pop(index, None)
 
     def lose(self) -> Sequence[Waiter]:
         """Forget all, for another leads, who alone knows what became of them; return who must be
         told so.
         """
-        askers, self._askers = self._askers, {}
-        return list(askers.values())
+        waiters, self._waiters = self._waiters, {}
+        return list(waiters.values())
 
 
 class Rounds:

@@ -52,7 +52,7 @@ _LEAD_MS, _LEAD_MS_MAX = 2, 256
 _RECOVERED_WITHIN_MS = 4_000
 
 
-class Shared(NamedTuple):
+class ScatteringContext(NamedTuple):
     """What the scatterings of a shard share."""
 
     rounds: ParticipantRounds
@@ -83,17 +83,34 @@ _CLEAR = frozenset({Standing.NEVER, Standing.COMMITTED})
 class Scattering:
     """Prepares all parts at one stamp, says once they all are, and lets them know."""
 
-    __slots__ = ("_above", "_again_ms", "_answers", "_attempt", "_first", "_lead_ms", "_parts",
-                 "_phase", "_request", "_shared", "_until_ms", "caller", "outcome",
-                 "size")  # fmt: skip
+    __slots__ = (
+        "_above",
+        "_again_ms",
+        "_answers",
+        "_attempt",
+        "_context",
+        "_first",
+        "_lead_ms",
+        "_parts",
+        "_phase",
+        "_request",
+        "_until_ms",
+        "caller",
+        "outcome",
+        "size",
+    )  # fmt: skip
 
     def __init__(
-        self, shared: Shared, caller: Caller, request: Scatter, parts: Mapping[int, Part]
+        self,
+        context: ScatteringContext,
+        caller: Caller,
+        request: Scatter,
+        parts: Mapping[int, Part],
     ) -> None:
         """Coordinate a request of `caller` with these `parts`. It is not attempted again where its
         client is gone: that asks elsewhere, and attempts would end each other.
         """
-        self._shared = shared
+        self._context = context
         #: Who is to be told, and what; None until that is known.
         self.caller = caller
         self.outcome: ScatterConfirm | Refused | None = None
@@ -103,7 +120,7 @@ class Scattering:
         self.size = sum(len(part.batch) for part in parts.values())
         self._above = request.seen
         self._lead_ms = _LEAD_MS
-        self._until_ms = shared.time.monotonic_ms() + WITHIN_MS
+        self._until_ms = context.time.monotonic_ms() + WITHIN_MS
         self._attempt = Attempt(request.producer, request.epoch, request.number, 0)
         self._phase = Phase.PREPARE
         #: Of the attempt under way.
@@ -123,8 +140,8 @@ class Scattering:
     def begin(self) -> None:
         """Make an attempt."""
         self._again_ms = 0
-        is_wanted = self._shared.outbox.knows(self.caller.session)
-        if self._shared.time.monotonic_ms() >= self._until_ms or not is_wanted:
+        is_wanted = self._context.outbox.knows(self.caller.session)
+        if self._context.time.monotonic_ms() >= self._until_ms or not is_wanted:
             self._end(Unavailable("a scattering came to no end in time: send it again as it is"))
             return
         self._attempt = self._attempt._replace(stamp=self._next_stamp())
@@ -135,7 +152,7 @@ class Scattering:
     def _next_stamp(self) -> int:
         # The lead is one over the clock, not over other scatterings: else many of them would run
         # away from it together.
-        highest, now = self._shared.highest, stamp_at(self._shared.time.wall_ms())
+        highest, now = self._context.highest, stamp_at(self._context.time.wall_ms())
         lead, limit = stamp_at(self._lead_ms), now + stamp_at(MAX_AHEAD_MS)
         is_near = highest.stamp <= limit
         stamp = now + lead
@@ -157,7 +174,7 @@ class Scattering:
 
     def check_pause(self) -> None:
         """Make the next attempt, if it is time."""
-        if self._again_ms and self._shared.time.monotonic_ms() >= self._again_ms:
+        if self._again_ms and self._context.time.monotonic_ms() >= self._again_ms:
             self.begin()
 
     def take(self, answers: Answers) -> None:
@@ -176,12 +193,12 @@ class Scattering:
                 self._aborted()
 
     def _prepare_all(self, parts: list[int]) -> None:
-        until_ms = self._shared.time.monotonic_ms() + _PREPARE_MS
+        until_ms = self._context.time.monotonic_ms() + _PREPARE_MS
         if self._until_ms:  # it was not abandoned meanwhile
             until_ms = min(until_ms, self._until_ms)
         self._phase = Phase.PREPARE
         one = ParticipantRound(self, self._attempt, None, parts, until_ms, contents=self._parts)
-        self._shared.rounds.start(one)
+        self._context.rounds.start(one)
 
     def _prepared(self, answers: Answers) -> None:
         self._answers |= answers
@@ -220,11 +237,11 @@ class Scattering:
         does not say so: another shard may have chosen the same stamp for the same scattering, so
         both make one attempt, and its prepare may come to where this one's was refused.
         """
-        left = self._shared.rounds.left([part for part in self._parts if part not in own])
+        left = self._context.rounds.left([part for part in self._parts if part not in own])
         if not left:  # their topics are gone
             self._abort(own)
             return
-        until_ms = self._shared.time.monotonic_ms() + _DECIDE_MS
+        until_ms = self._context.time.monotonic_ms() + _DECIDE_MS
         self._start(Phase.BAR, Step.ASK, left, until_ms, _NEVER)
 
     def _barred(self, answers: Answers) -> None:
@@ -236,9 +253,9 @@ class Scattering:
             self._known(answers)
 
     def _abort(self, own: list[int]) -> None:
-        until_ms = self._shared.time.monotonic_ms() + _DECIDE_MS
+        until_ms = self._context.time.monotonic_ms() + _DECIDE_MS
         self._phase = Phase.ABORT
-        rounds, attempt = self._shared.rounds, self._attempt
+        rounds, attempt = self._context.rounds, self._attempt
         rounds.decide(self, attempt, self._parts, own, Step.ABORT, until_ms)
 
     def _is_own(self, answer: PartState | Refused) -> bool:
@@ -251,7 +268,7 @@ class Scattering:
 
     def _commit(self) -> None:
         # Whoever is told finds it: he may read, or scatter again, at once.
-        now_ms = self._shared.time.monotonic_ms()
+        now_ms = self._context.time.monotonic_ms()
         self._start(Phase.COMMIT, Step.COMMIT, self._parts, now_ms + _KNOWN_MS)
 
     def _committed(self, answers: Answers) -> None:
@@ -265,9 +282,9 @@ class Scattering:
 
     def _close(self) -> None:
         """Let all parts forget it; nobody waits for that."""
-        parts, now_ms = list(self._parts), self._shared.time.monotonic_ms()
+        parts, now_ms = list(self._parts), self._context.time.monotonic_ms()
         one = ParticipantRound(None, self._attempt, Step.CLOSE, parts, now_ms)
-        self._shared.rounds.start(one)
+        self._context.rounds.start(one)
 
     def _offsets(self, standing: Standing) -> tuple[int, list[tuple[int, int]]] | None:
         """Return stamp and places of the batches if all are of that standing, at one stamp."""
@@ -313,7 +330,7 @@ class Scattering:
 
     def _behind(self) -> list[int]:
         """Return the parts that are not known to have been stamped as far ahead as others were."""
-        limit = stamp_at(self._shared.time.wall_ms() + MAX_AHEAD_MS)
+        limit = stamp_at(self._context.time.wall_ms() + MAX_AHEAD_MS)
         ahead = [
             part
             for part, one in self._answers.items()
@@ -334,7 +351,7 @@ class Scattering:
         return failed
 
     def _pause(self) -> None:
-        self._again_ms = self._shared.time.monotonic_ms() + 2 * self._lead_ms
+        self._again_ms = self._context.time.monotonic_ms() + 2 * self._lead_ms
 
     def _end(self, outcome: ScatterConfirm | Refused) -> None:
         self.outcome = outcome
@@ -345,7 +362,7 @@ class Scattering:
     ) -> None:  # fmt: skip
         self._phase = phase
         one = ParticipantRound(self, self._attempt, step, list(parts), until_ms, enough)
-        self._shared.rounds.start(one)
+        self._context.rounds.start(one)
 
 
 def _is_unclear(answer: PartState | Refused) -> bool:
@@ -424,8 +441,16 @@ def _is_refused(answers: Answers) -> bool:
 class Coordinator:
     """Takes whole scatterings of clients, and attempts that are left over."""
 
-    __slots__ = ("_budget", "_outbox", "_recovering", "_reports", "_rounds", "_running", "_shared",
-                 "_time")  # fmt: skip
+    __slots__ = (
+        "_budget",
+        "_context",
+        "_outbox",
+        "_recovering",
+        "_reports",
+        "_rounds",
+        "_running",
+        "_time",
+    )  # fmt: skip
 
     def __init__(
         self, parts: LocalParts, forwarder: Forwarder, reports: ParticipantReports,
@@ -439,7 +464,7 @@ class Coordinator:
         self._time = time
         self._outbox = outbox
         self._budget = budget
-        self._shared = Shared(self._rounds, highest, time, outbox)
+        self._context = ScatteringContext(self._rounds, highest, time, outbox)
         self._running: list[Scattering] = []
         self._recovering: set[Attempt] = set()
         forwarder.listen(self, Prepare, Decide)
@@ -449,13 +474,13 @@ class Coordinator:
 
         Raises `Overloaded`, and `StampTooFar` for a client that has seen too much.
         """
-        HybridClock(0, self._shared.highest).check_seen(self._time.wall_ms(), request.seen)
+        HybridClock(0, self._context.highest).check_seen(self._time.wall_ms(), request.seen)
         if len(self._running) >= SCATTERINGS_MAX:
             raise Overloaded(
                 f"{SCATTERINGS_MAX:,} scatterings are under way here: try again shortly",
                 RETRY_AFTER_MS,
             )
-        one = Scattering(self._shared, caller, request, parts)
+        one = Scattering(self._context, caller, request, parts)
         self._budget.charge(one.size)
         for other in self._running:
             if other.producer == request.producer:

@@ -85,14 +85,14 @@ class ParticipantReports:
         self.answers: deque[tuple[int, PartState | Refused]] = deque()
         self.unfinished: deque[Unfinished] = deque()
 
-    def answer(self, asker: Caller, answer: PartState | Refused) -> None:
+    def answer(self, caller: Caller, answer: PartState | Refused) -> None:
         """Say how it is with a part, or why that is not known."""
-        if asker.session == OWN_SESSION:
-            self.answers.append((asker.correlation, answer))
+        if caller.session == OWN_SESSION:
+            self.answers.append((caller.correlation, answer))
         elif isinstance(answer, Refused):
-            self._outbox.refuse(asker, answer)
+            self._outbox.refuse(caller, answer)
         else:
-            self._outbox.reply(asker, answer)
+            self._outbox.reply(caller, answer)
 
 
 class RecoverySchedule:
@@ -201,17 +201,17 @@ class Participant:
         """Whether `cut` has something to propose."""
         return bool(self._rows)
 
-    def take(self, request: Prepare | Decide, asker: Caller) -> bool:
+    def take(self, request: Prepare | Decide, caller: Caller) -> bool:
         """Prepare a part, or do a step with it, and answer once that is done, or why it is not;
         return whether there is something new to cut. Raises `Refused`.
         """
         if isinstance(request, Prepare):
-            return self.prepare(request, asker)
-        return self.decide(request, asker)
+            return self.prepare(request, caller)
+        return self.decide(request, caller)
 
     # -- preparing ---------------------------------------------------------------------------
 
-    def prepare(self, request: Prepare, asker: Caller) -> bool:
+    def prepare(self, request: Prepare, caller: Caller) -> bool:
         """Prepare a part: see `take`."""
         key = _attempt(request), not request.batch
         attempt, is_acks = key
@@ -221,7 +221,7 @@ class Participant:
         # A batch that others are barred with is told by the clock how high it must be.
         is_barred = known.is_barred(attempt) if is_acks else attempt in known.alone
         if known.is_prepared(*key) or key in known.committed or is_barred:
-            self._reports.answer(asker, self._standing(key))
+            self._reports.answer(caller, self._standing(key))
             return False
         if known.kept + len(self._taking) >= SCATTERINGS_KEPT_MAX:
             raise Overloaded(
@@ -229,20 +229,20 @@ class Participant:
                 RETRY_AFTER_MS,
             )
         if is_acks:
-            self._prepare_acks(key, request, asker)
+            self._prepare_acks(key, request, caller)
             return False
-        return self._prepare_batch(key, request, asker)
+        return self._prepare_batch(key, request, caller)
 
-    def _prepare_batch(self, key: _Key, request: Prepare, asker: Caller) -> bool:
+    def _prepare_batch(self, key: _Key, request: Prepare, caller: Caller) -> bool:
         attempt, appender = key[0], self._appender
         other = self._state.scatterings.producers.get(attempt.producer)
         if other is not None:
-            self._reports.answer(asker, PartState(Standing.OTHER, other.stamp))
+            self._reports.answer(caller, PartState(Standing.OTHER, other.stamp))
             return False
 
         pending = appender.preparing(attempt.producer)
         if pending is not None and pending.record.stamp == attempt.stamp:
-            self._preparing[key].append(asker)
+            self._preparing[key].append(caller)
             return False
         if pending is not None or appender.has_under_way(attempt.producer):
             raise Unavailable("other batches of this producer are under way: try again shortly")
@@ -259,7 +259,7 @@ class Participant:
         verdict = appender.judge(header)
         if isinstance(verdict, Confirm):
             self._reports.answer(
-                asker, PartState(Standing.COMMITTED, verdict.stamp, max(verdict.offset, 0))
+                caller, PartState(Standing.COMMITTED, verdict.stamp, max(verdict.offset, 0))
             )
             return False
         assert verdict is None  # nothing of its producer is under way
@@ -267,27 +267,27 @@ class Participant:
         self._budget.check(header.raw_size)
         appender.look_into(batch)
         if not appender.clock.take(attempt.stamp):
-            self._reports.answer(asker, PartState(Standing.TOO_LOW, appender.clock.floor))
+            self._reports.answer(caller, PartState(Standing.TOO_LOW, appender.clock.floor))
             return False
         self._budget.charge(len(request.batch))
         pending = appender.accept(batch, 0, attempt.stamp)
         pending.charged = len(request.batch)
-        self._preparing[key] = [asker]
+        self._preparing[key] = [caller]
         return True
 
-    def _prepare_acks(self, key: _Key, request: Prepare, asker: Caller) -> None:
+    def _prepare_acks(self, key: _Key, request: Prepare, caller: Caller) -> None:
         attempt = key[0]
         if any(key == taking for taking, _, _ in self._taking):
             raise Unavailable("this part is being prepared: try again shortly")
         for other in self._state.scatterings.acks:
             if other[:3] == attempt[:3]:  # whoever asked first may have been heard last
-                self._reports.answer(asker, PartState(Standing.OTHER, other.stamp))
+                self._reports.answer(caller, PartState(Standing.OTHER, other.stamp))
                 return
         self._check_held(request.acks)
         self._appender.check_seen(attempt.stamp)
         self._appender.clock.raise_to(attempt.stamp)
         record = AcksPrepared(*attempt, request.parts, request.acks)
-        self._taking.propose(of_control(record), (key, record, asker))
+        self._taking.propose(of_control(record), (key, record, caller))
         for name, ranges in request.acks:
             for fence, _, _ in ranges:
                 self._grants.leases.pin(name, fence)
@@ -310,31 +310,31 @@ class Participant:
 
     # -- deciding ----------------------------------------------------------------------------
 
-    def decide(self, request: Decide, asker: Caller) -> bool:
+    def decide(self, request: Decide, caller: Caller) -> bool:
         """Do a step with a part: see `take`."""
         key = _attempt(request), request.is_acks
         known = self._state.scatterings
         if request.step == Step.ASK:
-            self._ask(key, asker)
+            self._ask(key, caller)
         elif request.step == Step.CLOSE:
             if key in known.committed:
                 self._closing[key] = None
-            self._reports.answer(asker, self._standing(key))
+            self._reports.answer(caller, self._standing(key))
         elif known.is_prepared(*key):
             commits = request.step == Step.COMMIT
             self._rows.setdefault(key, Outcome.COMMITTED if commits else Outcome.ABORTED)
-            self._deciding.setdefault(key, []).append(asker)
+            self._deciding.setdefault(key, []).append(caller)
             return True
         else:
-            self._reports.answer(asker, self._standing(key))
+            self._reports.answer(caller, self._standing(key))
         return False
 
-    def _ask(self, key: _Key, asker: Caller) -> None:
+    def _ask(self, key: _Key, caller: Caller) -> None:
         known, attempt = self._state.scatterings, key[0]
         if known.is_prepared(*key) or key in known.committed or known.is_barred(attempt):
-            self._reports.answer(asker, self._standing(key))
+            self._reports.answer(caller, self._standing(key))
             return
-        self._asking.propose(of_control(self._bar(attempt)), (key, asker))
+        self._asking.propose(of_control(self._bar(attempt)), (key, caller))
 
     def _bar(self, attempt: Attempt) -> ScatteringsBarred | AttemptBarred:
         """Return what bars an attempt: alone if a clock that was wrong gave its stamp, for the
@@ -382,41 +382,43 @@ class Participant:
         state = self._standing(key)
         if state.standing == Standing.NEVER:  # it is void
             self._appender.decided(record.producer)
-        for asker in self._preparing.pop(key, ()):
-            self._reports.answer(asker, state)
+        for caller in self._preparing.pop(key, ()):
+            self._reports.answer(caller, state)
 
     def acks_prepared(self, index: int, is_whole: bool) -> None:
         """Acks were put aside by the entry at `index`, or, if not `is_whole`, could not be."""
         taking = self._taking.applied(index)
         if taking is None:
             return
-        key, record, asker = taking
+        key, record, caller = taking
         for name, ranges in record.acks:
             for fence, _, _ in ranges:
                 self._grants.leases.unpin(name, fence)
         if is_whole:
-            self._reports.answer(asker, self._standing(key))
+            self._reports.answer(caller, self._standing(key))
             return
         try:
             self._check_held(record.acks)
         except Refused as error:
-            self._reports.answer(asker, error)
+            self._reports.answer(caller, error)
         else:  # they are where they were: it was barred, and another attempt may have them
-            self._reports.answer(asker, PartState(Standing.TOO_LOW, self._state.scatterings.barred))
+            self._reports.answer(
+                caller, PartState(Standing.TOO_LOW, self._state.scatterings.barred)
+            )
 
     def barred(self, index: int) -> None:
         """What is not prepared by now never will be."""
         asking = self._asking.applied(index)
         if asking is not None:
-            key, asker = asking
-            self._reports.answer(asker, self._standing(key))
+            key, caller = asking
+            self._reports.answer(caller, self._standing(key))
 
     def decided(self, attempt: Attempt, is_acks: bool, committed: bool) -> None:
         """It is written down what became of a part."""
         self._schedule.decided(attempt, committed)
         key = attempt, is_acks
-        for asker in self._deciding.pop(key, ()):
-            self._reports.answer(asker, self._standing(key))
+        for caller in self._deciding.pop(key, ()):
+            self._reports.answer(caller, self._standing(key))
 
     def batch_decided(self, producer: int) -> None:
         """A batch counts, or is void: its producer goes on with what the state knows."""
@@ -446,14 +448,14 @@ class Participant:
 
     def lose(self, error: Refused) -> None:
         """This node leads no more: another will know how it is."""
-        askers = [asker for waiting in self._preparing.values() for asker in waiting]
-        askers += [asker for _, _, asker in self._taking.lose()]
-        askers += [asker for _, asker in self._asking.lose()]
-        askers += [asker for waiting in self._deciding.values() for asker in waiting]
+        callers = [caller for waiting in self._preparing.values() for caller in waiting]
+        callers += [caller for _, _, caller in self._taking.lose()]
+        callers += [caller for _, caller in self._asking.lose()]
+        callers += [caller for waiting in self._deciding.values() for caller in waiting]
         for table in (self._preparing, self._deciding, self._rows, self._closing):
             table.clear()
-        for asker in askers:
-            self._reports.answer(asker, error)
+        for caller in callers:
+            self._reports.answer(caller, error)
 
 
 def _attempt(request: Prepare | Decide) -> Attempt:

@@ -36,8 +36,8 @@ class LocalParts(Protocol):
     def catalog(self) -> Catalog:
         """Which topics there are, and were."""
 
-    def ask_part(self, request: PartRequest, asker: Caller) -> None:
-        """Have a partition answer `asker`, now or later. Raises `Refused`."""
+    def ask_part(self, request: PartRequest, caller: Caller) -> None:
+        """Have a partition answer `caller`, now or later. Raises `Refused`."""
 
 
 class RoundOwner(Protocol):
@@ -77,7 +77,7 @@ class ParticipantRound:
     #: By part that could not answer: when to ask again, how long to wait the next time, and why.
     again: dict[int, tuple[int, int, Refused]] = field(default_factory=dict)
 
-    def question(self, part: int) -> PartRequest:
+    def request_for(self, part: int) -> PartRequest:
         """Return what to ask the leader of a part."""
         address = Address(0, 0, part_group(part))
         if self.step is None:
@@ -203,15 +203,15 @@ class ParticipantRounds:
 
     def _ask(self, one: ParticipantRound, part: int) -> None:
         self._number += 1
-        number, question = self._number, one.question(part)
+        number, request = self._number, one.request_for(part)
         place, now_ms = -1, self._time.monotonic_ms()
         try:
             place = self._forwarder.routes.toward(part_group(part))
             self._asked[number] = _Asked(one, part, place, now_ms)
             if place == self._forwarder.shard:
-                self._parts.ask_part(question, Caller(OWN_SESSION, 0, number))
+                self._parts.ask_part(request, Caller(OWN_SESSION, 0, number))
             else:
-                self._forwarder.ask_own(place, question, number)
+                self._forwarder.ask_own(place, request, number)
         except Refused as error:
             self._asked[number] = _Asked(one, part, place, now_ms)
             self.answered(number, error)

@@ -84,7 +84,7 @@ class Parts:
         self.reports.unfinished.append(Unfinished(ATTEMPT, PARTS, is_committed))
         self.run()
 
-    def ask_part(self, question: Prepare | Decide, asker: Caller) -> None:
+    def ask_part(self, question: Prepare | Decide, caller: Caller) -> None:
         assert isinstance(question, Decide)
         group, step = question.address.group, Step(question.step)
         self.asked.append((group, step))
@@ -94,7 +94,7 @@ class Parts:
         if standing is Standing.PREPARED and step in (Step.COMMIT, Step.ABORT):
             standing = Standing.COMMITTED if step is Step.COMMIT else Standing.NEVER
             self.standings[group] = standing
-        self.reports.answer(asker, PartState(standing, ATTEMPT.stamp, 0))
+        self.reports.answer(caller, PartState(standing, ATTEMPT.stamp, 0))
 
     def run(self) -> None:
         for _ in range(LONG_MS // 50):
@@ -176,9 +176,9 @@ def test_a_shard_asks_no_more_about_what_is_committed_and_closed(
     asked: Counter[Step] = Counter()
     decide = Participant.decide
 
-    def counted(self: Participant, request: Decide, asker: Caller) -> bool:
+    def counted(self: Participant, request: Decide, caller: Caller) -> bool:
         asked[Step(request.step)] += 1
-        return decide(self, request, asker)
+        return decide(self, request, caller)
 
     monkeypatch.setattr(Participant, "decide", counted)
     settle(300)  # 15 s

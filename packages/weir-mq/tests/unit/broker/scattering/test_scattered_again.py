@@ -85,9 +85,9 @@ def test_no_attempt_is_made_twice(rig: Any, monkeypatch: pytest.MonkeyPatch) -> 
     request = replace(blocked(rig), seen=(rig.time.wall + 990) << 16)
     stamps, honest = list[int](), Participant.prepare
 
-    def prepare(self: Participant, prepare: m.Prepare, asker: Caller) -> bool:
+    def prepare(self: Participant, prepare: m.Prepare, caller: Caller) -> bool:
         stamps.append(prepare.stamp)
-        return honest(self, prepare, asker)
+        return honest(self, prepare, caller)
 
     monkeypatch.setattr(Participant, "prepare", prepare)
     rig.ask(1, request)

@@ -44,20 +44,20 @@ class Alike:
         listen(rig.shard)
         self.honest, decide = Participant.prepare, Participant.decide
 
-        def step(participant: Participant, request: Decide, asker: Caller) -> bool:
+        def step(participant: Participant, request: Decide, caller: Caller) -> bool:
             self.steps.append((request.address.group, request.step))
-            return decide(participant, request, asker)
+            return decide(participant, request, caller)
 
         monkeypatch.setattr(Participant, "prepare", lambda *of: self.prepare(*of))
         monkeypatch.setattr(Participant, "decide", step)
 
-    def prepare(self, participant: Participant, request: m.Prepare, asker: Caller) -> bool:
+    def prepare(self, participant: Participant, request: m.Prepare, caller: Caller) -> bool:
         """Refuse the first attempts, or do as one does."""
         self.asked.append(request)
         refusals = self.refusals[request.address.group]
         if not refusals:
-            return self.honest(participant, request, asker)
-        self.rig.shard._reports.answer(asker, refusals.pop())
+            return self.honest(participant, request, caller)
+        self.rig.shard._reports.answer(caller, refusals.pop())
         other = asker_of(self.rig.shard, self.told.append)
         return self.is_overtaken and self.honest(participant, request, other)
 
