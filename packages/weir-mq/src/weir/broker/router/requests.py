@@ -146,16 +146,18 @@ class Requests:
         if serve is None and kind is not m.Produce:
             self._answer(session, caller, request, declared)
             return
-        topic, partition = self._topics.partition(group)
+        if found is None:
+            found = self._topics.partition(group)[1]  # raises, and says why
+        topic = self._topics.topic_with(group)
         if declared.scope is _FIRST and partition_of(group):
             raise BadRequest("partition 0 of a topic decides that: ask there")
         self._check(session, declared, topic.full_name)
         if serve is None:
-            batch = partition.open_batch(caller, request)
-            self._own(session, partition, batch.header)
-            partition.publish(caller, request, batch)
+            batch = found.open_batch(caller, request)
+            self._own(session, found, batch.header)
+            found.publish(caller, request, batch)
         else:
-            serve(partition, caller, request)
+            serve(found, caller, request)
 
     def _place(self, session: Session, request: Any, scope: Scope) -> int:
         """Return the place that answers what no partition does. Raises `NotLeader`."""
@@ -171,7 +173,7 @@ class Requests:
     def _answer(
         self, session: Session, caller: Caller, request: Any, declared: Declaration
     ) -> None:
-        if declared.rights:
+        if declared.rights and not session.is_shard:
             self._check(session, declared, self._resource(declared.rights[0].resource, request))
         self._handlers[type(request)](session, caller, request)
 
