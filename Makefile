@@ -31,9 +31,9 @@ $(SITE_STAMP): $(STAMP)
 		-e packages/weir-raft -e packages/weir-mq -e 'packages/weir-lab[docs]'
 	@touch $@
 
+# Each build is a full one: pages are generated from code, which Sphinx does not watch.
 .PHONY: site
 site: $(SITE_STAMP) ## Build the documentation as a site in build/site; a broken link fails
-	# All of it anew: pages are generated from code, which Sphinx does not watch.
 	$(BIN)/python -m sphinx -q -E -a -W --keep-going -j auto -c tools/site . build/site
 
 .PHONY: demo
