@@ -117,7 +117,7 @@ class BrokerSet:
         if group.damage is not None and lone and not group.has_others:
             raise group.damage
         self._lost_registry = group if group.damage is not None else None
-        self._registry.group = group if group.damage is None else None
+        self._registry.take_group(group if group.damage is None else None)
 
     def link(self, event: LinkOpened | LinkClosed) -> None:
         """A link came up, or broke."""

@@ -182,7 +182,7 @@ class Shard:
         if group is None or group.damage is None:
             return
         if self._groups.all_open:
-            self.registry.group = None
+            self.registry.take_group(None)
         else:
             self._set.take_registry(group)
 
@@ -329,7 +329,7 @@ class Shard:
         """Finish what is under way, mark it durable, save a checkpoint; one step an event."""
         self._set.leave()
         # Nothing begins any more but acks of what was granted: else the log is never idle.
-        self.registry.group = None
+        self.registry.take_group(None)
         for partition in self.topics.partitions():
             partition.drain(acks=self._time.monotonic_ms() < self._acks_until_ms)
         for writer in self.writers:

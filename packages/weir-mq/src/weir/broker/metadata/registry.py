@@ -97,6 +97,7 @@ class Registry:
         decided of topics. The rest is about this node, as `Membership` takes it.
         """
         self.catalog = catalog
+        #: Its group, where this node has that, and has it whole.
         self.group: Group | None = None
         self._outbox = outbox
         self._time = time
@@ -116,6 +117,10 @@ class Registry:
     def ready(self) -> bool:
         """Whether this node leads the registry and has applied an entry of its own term."""
         return self._leads
+
+    def take_group(self, group: Group | None) -> None:
+        """Decide by this group from now on; None: this node does without it."""
+        self.group = group
 
     def lead(self, leadership: raft.Leadership) -> None:
         """Lead once the first entry of this term is applied."""
