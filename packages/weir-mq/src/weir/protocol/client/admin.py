@@ -37,9 +37,10 @@ Hub = Annotated[int, Meta(ge=0)]
 
 
 class TopicInfo(ControlReply, frozen=True, array_like=True):
-    """A topic and where each of its partitions is served, in partition order. Nothing is published
-    any more to those of `ends`: (partition, stamp), 0 while it is about to end, then what all of it
-    is stamped below.
+    """A topic, and where each of its partitions is served, in partition order.
+
+    `ends` are the partitions that take no more messages, as (partition, stamp). The stamp is 0
+    until the partition has ended; then all of its messages are stamped below it.
     """
 
     id: int

@@ -20,14 +20,15 @@ from weir.protocol.client.declaration import (
 
 
 class Barriers(ControlReply, frozen=True, array_like=True):
-    """The barriers of partitions, (partition, stamp, through) each: all that is ever stamped at or
-    below `stamp` lies below offset `through`, and is committed; 0 is one of which nothing is known.
+    """The barriers of partitions, as (partition, stamp, through) each: all messages that are ever
+    stamped at or below `stamp` lie below offset `through`, and are committed. A stamp of 0 says
+    that nothing is known of the partition.
 
-    The order is complete through the least stamp of all partitions. They are all where they were
-    asked to be if that is `reached`; else time was up. `roster` are those that joined
-    since the topic was made, as (partition, floor): they are stamped above that. `ends` are those
-    that have ended, as (partition, stamp, offset): nothing of them is stamped above that, or lies
-    behind.
+    The order is complete through the least stamp of all partitions. With `reached`, all of them
+    are at the stamp that was asked for; else the time was up. `roster` are the partitions that
+    joined since the topic was made, as (partition, floor): they are stamped above the floor.
+    `ends` are those that have ended, as (partition, stamp, offset): none of their messages is
+    stamped above that stamp, or lies at that offset or behind it.
     """
 
     topic: Natural

@@ -58,11 +58,11 @@ class OpenCluster(ControlRequest, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """A lease of messages [offset, next_offset); `fence` 0 and nothing in it when time ran out.
+    """A lease of messages [offset, next_offset); `fence` 0 and nothing in it when the time was up.
 
-    With `runs`, of these messages only those of the runs [first, next) are granted, whatever else
-    the batches hold. `deadline` is a stamp, and so is `stamp`, the time of the grant, which lies
-    `ahead_ms` ahead of the leader's wall clock. `attempts` counts how often these messages were
+    With `runs`, only the messages of the runs [first, next) are granted, whatever else the batches
+    hold. `deadline` is the stamp at which the lease ends; `stamp` is the time of the grant, which
+    is `ahead_ms` ahead of the leader's wall clock. `attempts` counts how often these messages were
     tried, this time included.
     """
 
@@ -134,12 +134,13 @@ class Pull(ControlRequest, frozen=True, array_like=True):
 
 
 class Withdrawn(ControlReply, frozen=True, array_like=True):
-    """Nothing of the peer waits there."""
+    """No request of the peer waits there."""
 
 
 class Withdraw(ControlRequest, frozen=True, array_like=True):
-    """Answer the peer's pulls of one partition, and its turns, that wait in `cluster`: with
-    nothing. What is being granted comes; so the answers may be behind this one's.
+    """Answer the peer's pulls of one partition that wait in `cluster`, and its requests for the
+    turn, with nothing. A grant that is being made still comes, so its answer may be behind this
+    one's.
     """
 
     declaration = Declaration(
@@ -192,7 +193,7 @@ class Ack(ControlRequest, frozen=True, array_like=True):
 
 
 class Nacked(ControlReply, frozen=True, array_like=True):
-    """What was given back is nobody's until `deadline`, a stamp (0: anybody's at once)."""
+    """Nobody is granted what was given back until `deadline`, a stamp; 0: it is granted at once."""
 
     deadline: Natural
 
@@ -282,7 +283,7 @@ class TakeTurn(ControlRequest, frozen=True, array_like=True):
 
 
 class Moved(ControlReply, frozen=True, array_like=True):
-    """The cursor is durable on a majority, and the turn lasts until `deadline`, as of `Turn`."""
+    """The cursor is durable on a majority, and the turn lasts until `deadline`, as in `Turn`."""
 
     deadline: Natural
 

@@ -212,8 +212,9 @@ class ReachRegistry(ControlRequest, frozen=True, array_like=True):
 
 
 class PositionsReply(ControlReply, frozen=True, array_like=True):
-    """First offset, the offset behind the last one that readers get, which stop before what is
-    undecided, and the first one stamped from the asked `stamp` on; `end` if there is none yet.
+    """The first offset; the `end`, which is behind the last message that readers get: they stop at
+    the first undecided scattering; and `at`, the first offset stamped at the asked `stamp` or
+    later, which is `end` if there is none yet.
     """
 
     start: Natural
@@ -311,9 +312,9 @@ class Produce(Request, frozen=True):
 class Fetched:
     """Whole batches that cover [offset, next_offset), or none. The first may begin before `offset`.
 
-    `committed` is the offset behind the last committed message, for lag. All that is ever stamped
-    at or below `barrier` lies below `committed`; 0 says nothing. So many `partitions` belong to the
-    topic's order as of that barrier: partition 0 tells it, and 0 is said by all others. No batch
+    `committed` is the offset behind the last committed message, for lag. All messages that are ever
+    stamped at or below `barrier` lie below `committed`; 0 says nothing. `partitions` is how many
+    belong to the topic's order as of that barrier: partition 0 says it, the others say 0. No batch
     covers `voids`, runs [first, next): they belonged to scatterings that were aborted.
     """
 

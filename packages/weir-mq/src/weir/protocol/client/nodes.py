@@ -32,8 +32,8 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
 
 class NodeList(ControlReply, frozen=True, array_like=True):
-    """The nodes by id, the format level that is written, the system and node of who answers, and
-    how many logs every node of the system has.
+    """The nodes by id, the format level that is written, the ids of the system and of the node that
+    answers, and how many logs every node of the system has.
     """
 
     nodes: list[NodeRow]
@@ -145,7 +145,9 @@ class RaiseLevel(ControlRequest, frozen=True, array_like=True):
 
 
 class Transferred(ControlReply, frozen=True, array_like=True):
-    """The leader hands over to `node`, which leads as soon as it has won; or leads already."""
+    """The leader hands over to `node`, which leads once it has won the election; or it leads
+    already.
+    """
 
     node: int
 
