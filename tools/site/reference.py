@@ -119,7 +119,7 @@ def _text(what: object) -> str:
     """A docstring as Markdown; a paragraph that is Python is shown as code."""
     parts = []
     for paragraph in (inspect.getdoc(what) or "").split("\n\n"):
-        if not _is_code(paragraph):
+        if paragraph.startswith("    ") or not _is_code(paragraph):
             parts.append(paragraph)
         elif parts and parts[-1].endswith("\n```"):
             parts[-1] = f"{parts[-1][:-4]}\n\n{paragraph}\n```"

@@ -41,7 +41,7 @@ class App:
 
     @app.subscribe("unlocks", cluster="ledger", dead_letter="unlocks.dead")
     async def record(message: weir.Message) -> None:
-        ...   # returning acks; raising has it again, with backoff; weir.Reject buries it
+        ...   # returning acks, raising retries with backoff, weir.Reject gives up
 
     app.run_sync()   # or `weir work module:app --cluster ledger`
     """
@@ -58,17 +58,17 @@ class App:
 
     @property
     def url(self) -> str:
-        """Where it connects to, unless `run` is told another."""
+        """The address that the app connects to, unless `run` gets another one."""
         return self._url or URL
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
-        """What was subscribed to."""
+        """The subscriptions of the app."""
         return tuple(self._subscriptions)
 
     @property
     def client(self) -> Client:
-        """The connection of an application that runs: `await app.client.publish(...)`."""
+        """The client of a running app: `await app.client.publish(...)`."""
         if self._running is None:
             raise RuntimeError("the app is not running: it has a client only while it runs")
         return self._running.client
@@ -88,21 +88,21 @@ class App:
         timeout: str | float | None = TIMEOUT,
         inbox: Inbox | None = None,
     ) -> Callable[[H], H]:
-        """Let the decorated function handle a topic's messages, for a cluster.
+        """Let the decorated function handle a topic's messages as a consumer of a cluster.
 
         It takes a message (with `batch` a list, of `max_messages` at most) and is `async def`, or a
-        plain function, which runs in a thread. Returning acks. Raising gives the message back for a
-        while: `retry` says for how long, and after how many attempts the message is published to
-        `dead_letter` instead, where `Reject` takes it at once. Without `dead_letter` it is tried
+        plain function, which runs in a thread. Returning acks the message. Raising gives it back:
+        `retry` sets the delay, and the number of attempts after which the message is published to
+        `dead_letter` instead. `Reject` does that at once. Without `dead_letter` a message is tried
         for ever. A message whose attempts were used up by handlers that died is not handled again.
 
         `mode`: "shared" hands out every message by itself; "keyed" those of one key one after the
         other; "ordered" those of a partition. At most `concurrency` are handled at once (16; of an
-        ordered cluster 1). `lease` is kept up while a message is handled: it is how long others
-        wait for what a machine holds that vanished. A handler that is not over after `timeout` has
-        failed. Rows of `inbox` go when they are not needed.
+        ordered cluster 1). `lease` is extended while a message is handled: it is how long others
+        wait for the messages of a machine that vanished. A handler that runs longer than `timeout`
+        has failed. Old rows of `inbox` are deleted.
 
-        Raises `ValueError`, `TypeError` and `BadName` for what cannot work.
+        Raises `ValueError`, `TypeError` and `BadName` for bad arguments.
         """
         if concurrency is None:
             concurrency = 1 if mode == "ordered" else CONCURRENCY
@@ -126,7 +126,7 @@ class App:
         return decorate
 
     def before(self, hook: H) -> H:
-        """Call `hook(message)` before a message is handled; what it raises fails the message."""
+        """Call `hook(message)` before a message is handled; an exception fails the message."""
         self._hooks.before.append(hook)
         return hook
 
@@ -136,12 +136,12 @@ class App:
         return hook
 
     def on_start(self, hook: H) -> H:
-        """Call `hook()` before the first message; `client` is connected. What it raises ends it."""
+        """Call `hook()` before the first message; an exception ends the app."""
         self._hooks.on_start.append(hook)
         return hook
 
     def on_stop(self, hook: H) -> H:
-        """Call `hook()` after the last message, if the start came to an end or not."""
+        """Call `hook()` after the last message, also if the start failed."""
         self._hooks.on_stop.append(hook)
         return hook
 
@@ -149,10 +149,11 @@ class App:
     async def running(
         self, url: str | None = None, *, cluster: str | None = None, grace: str | float = GRACE
     ) -> AsyncIterator[Running]:
-        """Run while the block does: for tests, and beside other things.
+        """Run the app for the time of the block: for tests, and beside other tasks.
 
-        `cluster`: only its handlers. Leaving stops pulling, waits up to `grace` for what runs, acks
-        what is done and gives back the rest. Raises `UnknownTopic`, `Disconnected`, `ValueError`.
+        `cluster`: only its handlers. Leaving stops pulling, waits up to `grace` for running
+        handlers, acks what is done and gives back the rest. Raises `UnknownTopic`, `Disconnected`,
+        `ValueError`.
         """
         chosen = [one for one in self._subscriptions if cluster in (None, one.cluster)]
         if not chosen:
@@ -193,8 +194,8 @@ class App:
     ) -> None:
         """Run until `stop` is set, or SIGTERM or SIGINT comes; see `running`.
 
-        One that has not begun by then, as its broker is away, gives up. A second signal does not
-        wait. Raises what ends a subscription, as `UnknownTopic`.
+        An app that has not connected by then gives up. A second signal does not wait. Raises the
+        error that ends a subscription, such as `UnknownTopic`.
         """
         stop = stop or asyncio.Event()
         with stopped_by_signals(stop):

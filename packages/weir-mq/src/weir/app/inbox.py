@@ -49,7 +49,7 @@ GAP = 10.0
 
 
 class Inbox:
-    """What a cluster has done, in tables beside the user's own.
+    """The messages that a cluster has processed, in tables beside the user's own.
 
         inbox = weir.Inbox("ledger")
         inbox.create(engine)
@@ -59,7 +59,7 @@ class Inbox:
                 if fresh:
                     session.add(Unlock(...))
 
-    `metadata` of this class holds the tables, for those who make them with migrations of their own.
+    `metadata` of this class holds the tables, for migrations.
     """
 
     metadata = t.METADATA
@@ -78,7 +78,7 @@ class Inbox:
     def create(self, engine: AsyncEngine) -> Coroutine[Any, Any, None]: ...
 
     def create(self, engine: Engine | AsyncEngine) -> Coroutine[Any, Any, None] | None:
-        """Make the tables unless they are there, and take the database to prune rows in.
+        """Create the tables unless they exist, and use this database for pruning.
 
         `await` it with an `AsyncEngine`.
         """
@@ -90,15 +90,15 @@ class Inbox:
 
     @property
     def created(self) -> bool:
-        """Whether it knows its database."""
+        """Whether the inbox has a database."""
         return self._engine is not None
 
     def once(self, session: AnySession, message: Message) -> Once:
-        """Return what to enter, `async` with an async session, for whether a message is `fresh`.
+        """Return a context manager for whether a message is `fresh`; async for async sessions.
 
-        Its row is added in the session's transaction: the effect belongs in the same. Of two
-        transactions with one message the second waits for the first. An exception that leaves the
-        block rolls the transaction back, so that no row is without its effect. Entering it raises
+        It inserts a row in the session's transaction; the effect belongs in the same one. Of two
+        transactions with one message the second waits for the first. An exception that leaves
+        the block rolls the transaction back, so no row is without its effect. Entering it raises
         `RuntimeError` where there are no transactions (`isolation_level="AUTOCOMMIT"`).
         """
         if message.offset < 0:
@@ -113,10 +113,10 @@ class Inbox:
         )
 
     async def prune(self, topic: str, cursors: Mapping[int, int]) -> int:
-        """Delete rows that nobody needs; return how many. `cursors`: all below, by partition, done.
+        """Delete rows that are no longer needed; return how many. All below `cursors` is done.
 
-        A consumer that stood still may still ask for a message below the cursor. So first a floor
-        is committed, below which nothing is fresh; rows below go in a round some seconds later.
+        A consumer that hung may still ask for a message below the cursor. So first a floor is
+        committed, below which nothing is fresh; rows below it are deleted some seconds later.
         """
         engine = self._engine
         if engine is None:
@@ -128,7 +128,7 @@ class Inbox:
         return await in_daemon(partial(_prune, engine, self._pruning, wanted))
 
     async def keep_pruned(self, client: Client, topic: str) -> None:
-        """Prune below the cluster's cursors now and then, until cancelled."""
+        """Prune below the cluster's cursors from time to time, until cancelled."""
         while True:
             await asyncio.sleep(self._every)
             try:

@@ -36,7 +36,7 @@ def seconds(duration: str | float) -> float:
 class Backoff:
     """Waits grow from `first` ("1s", or seconds) by `factor` up to `most`.
 
-    `attempts` None: for ever. `jitter` is the part of a wait that dice decide: 1, all of it.
+    `attempts` None: for ever. `jitter` is the random part of a wait: 1, all of it.
     """
 
     first: float | str = 0.05
@@ -57,7 +57,7 @@ class Backoff:
     def delay(self, attempt: int, dice: float) -> float:
         """Return the seconds to wait before attempt 1, 2, ...; `dice` is uniform in [0, 1).
 
-        Jitter: clients that lost the same broker do not come back in one wave.
+        With jitter, clients that lost the same broker do not return at the same moment.
         """
         # The exponent is capped, because a float overflows long before a broker is given up.
         whole = seconds(self.first) * self.factor ** min(attempt - 1, 64)
