@@ -33,6 +33,7 @@ class LogView:
 
     __slots__ = (
         "_base_term",
+        "_forgotten",
         "_max_apply_bytes",
         "_max_pending_bytes",
         "_pending_bytes",
@@ -77,6 +78,9 @@ class LogView:
         self._tail: list[Entry] = []
         self._tail_first = self.last_index + 1
         self._pending_bytes = 0
+        # Index and term of the last entry that was let go of: what comes next is sent behind it. It
+        # is committed, so no other ever takes its place.
+        self._forgotten = (0, 0)
 
     @property
     def back_filling(self) -> bool:
@@ -102,6 +106,8 @@ class LogView:
             raise Compacted(f"entry {index} is in a snapshot; the log starts at {self.first_index}")
         if index == self.first_index - 1:
             return self._base_term
+        if index == self._forgotten[0]:
+            return self._forgotten[1]
         return self._storage.term(index)
 
     def admit(self, size: int) -> None:
@@ -281,6 +287,8 @@ class LogView:
         if gone > 0:
             for entry in self._tail[:gone]:
                 self._pending_bytes -= entry.size + ENTRY_OVERHEAD_BYTES
+            last = self._tail[gone - 1]
+            self._forgotten = (last.index, last.term)
             del self._tail[:gone]
             self._tail_first += gone
 
