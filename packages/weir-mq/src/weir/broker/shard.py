@@ -204,7 +204,7 @@ class Shard:
             self._coordinator.take_reports()
         for writer in self.writers:
             writer.start_flush()
-        return self._outbox.take()
+        return self._outbox.take() if self._outbox.effects else []
 
     # -- events ------------------------------------------------------------------------------
 

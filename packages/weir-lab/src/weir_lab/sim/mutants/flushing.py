@@ -14,8 +14,8 @@ def a_flush_counts_before_it_has_returned(patch: Patch) -> None:
     """What waited for a flush is told when that is done, not when it begins."""
     patch.source(
         _WRITER,
-        "            self._outbox.put(StartFlush(self.number, flush, rest_ms))\n",
-        "            self._outbox.put(StartFlush(self.number, flush, rest_ms))\n"
+        "            self._outbox.effects.append(StartFlush(self.number, flush, rest_ms))\n",
+        "            self._outbox.effects.append(StartFlush(self.number, flush, rest_ms))\n"
         "            for token in flush.tokens:\n"
         "                assert isinstance(token, Token)\n"
         "                group = self.groups.get(token.group)\n"

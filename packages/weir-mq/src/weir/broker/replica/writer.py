@@ -234,7 +234,8 @@ class Writer:
             self._flight_began = self._time.monotonic_ms()
             rest_ms = CROWD_FLUSH_MS if self._devices >= CROWD else 0
             self._devices = 0
-            self._outbox.put(StartFlush(self.number, flush, rest_ms))
+            # No peer's welcome waits for this.
+            self._outbox.effects.append(StartFlush(self.number, flush, rest_ms))
 
     def _ask_for_spare(self) -> None:
         spare = self.log.spares.wants()
