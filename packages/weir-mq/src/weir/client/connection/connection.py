@@ -187,6 +187,15 @@ class Connection(asyncio.Protocol):
         """Return for how many seconds answers are due and nothing has come."""
         return self._loop.time() - max(self._heard, self._owed)
 
+    def offer(self, request: m.Request, on_answer: OnAnswer) -> int | None:
+        """Write a request as `send` does if that is possible now: see `writable`; else None."""
+        transport = self._transport
+        if transport is None or self._paused or transport.is_closing():
+            return None
+        if len(self._session.pending) >= REQUESTS_PENDING_MAX:
+            return None
+        return self.send(request, on_answer)
+
     def send(self, request: m.Request, on_answer: OnAnswer) -> int:
         """Write a request; `on_answer` is called once. Raises `Disconnected`, `Overloaded`."""
         if self._transport is None:

@@ -167,11 +167,11 @@ class Link:
             return None
         if way is not None and way.connection is not None:
             connection = way.connection
-        if connection is None or not connection.writable:
+        if connection is None:
             return None
         if isinstance(request, m.Produce):
             return self._send_batch(connection, request, on_answer)
-        return connection.send(request, on_answer)
+        return connection.offer(request, on_answer)
 
     def _send_batch(
         self, connection: Connection, request: m.Produce, on_answer: OnAnswer
@@ -179,7 +179,7 @@ class Link:
         group = request.address.group
         stream = self._streams.get(group)
         if stream is None:
-            stream = self._streams[group] = _Stream(connection)
+            stream = _Stream(connection)
         elif not stream.count:
             stream.connection, stream.leaving = connection, False
         elif stream.connection is not connection:
@@ -195,8 +195,10 @@ class Link:
             if is_left:
                 self.senders.wake()
 
-        correlation = connection.send(request, answered)
-        stream.count += 1
+        correlation = connection.offer(request, answered)
+        if correlation is not None:
+            self._streams[group] = stream
+            stream.count += 1
         return correlation
 
     async def request(
