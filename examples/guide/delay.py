@@ -12,9 +12,9 @@ with testing.node() as node, sync.connect(node.url) as w:
     node.advance(3_601)
     with w.consumer("reminders", cluster="mail") as consumer:
         for message in consumer:
-            print(message.value.decode())
+            with message:
+                print(message.value.decode())
             if message.value == b"now":
                 node.advance(86_400)
             if message.value == b"tomorrow":
-                consumer.done()
                 break

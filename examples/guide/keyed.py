@@ -10,12 +10,12 @@ with sync.connect("weir://localhost:6800") as w:
     with w.consumer("latches", cluster="ledger", mode="keyed") as consumer:
         done = []
         for message in consumer:
-            if message.value == b"2" and consumer.attempts == 1:
-                print("2 fails:", consumer.nack(message, delay="1s"))
+            if message.value == b"2" and message.attempts == 1:
+                print("2 fails:", message.nack(delay="1s", confirmed=True))
                 continue
-            done.append(int(message.value))
+            with message:
+                done.append(int(message.value))
             if len(done) == 6:
-                consumer.done()
                 break
         print("door 0:", [number for number in done if number % 2 == 0])
         print("door 1:", [number for number in done if number % 2 == 1])

@@ -9,7 +9,7 @@ with sync.connect("weir://localhost:6800") as w:
             with w.scatter() as s:
                 s.publish("accounts", b"-" + message.value, partition=0)
                 s.publish("accounts", b"+" + message.value, partition=2)
-                s.ack(message, consumer)
+                s.ack(message)
             break
     print(s.receipts[0].stamp == s.receipts[1].stamp)
     print(w.clusters("transfers", "tellers")[0].lag)

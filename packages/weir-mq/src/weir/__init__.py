@@ -6,8 +6,8 @@
                        many messages to one topic, how they are sent, and where one is
     Reader, ReaderOptions, at, last
                        messages by offset; what is read, and where it begins
-    Consumer, ConsumerOptions
-                       messages as work, shared by a cluster; how they are taken
+    Consumer, ConsumerOptions, LeasedMessage, LeasedBatch
+                       messages as work, shared by a cluster; how they are taken, and settled
     Message, Origin, Batch
                        what comes out, and the device that sent it
     App, Reject        handlers of messages, and how they refuse one for good
@@ -36,6 +36,8 @@ __all__ = [
     "Consumer",
     "ConsumerOptions",
     "Inbox",
+    "LeasedBatch",
+    "LeasedMessage",
     "Message",
     "Origin",
     "Producer",
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from weir.client.client import Client, connect
     from weir.client.consumer.consumer import Consumer
     from weir.client.consumer.delivery import ConsumerOptions
+    from weir.client.consumer.leased_messages import LeasedBatch, LeasedMessage
     from weir.client.core.durations import Backoff
     from weir.client.producer.producer import Producer
     from weir.client.producer.receipts import Receipt
@@ -81,6 +84,8 @@ else:
         "Consumer": "weir.client.consumer.consumer",
         "ConsumerOptions": "weir.client.consumer.delivery",
         "Inbox": "weir.app.inbox",
+        "LeasedBatch": "weir.client.consumer.leased_messages",
+        "LeasedMessage": "weir.client.consumer.leased_messages",
         "Message": "weir.model.message",
         "Origin": "weir.model.message",
         "Producer": "weir.client.producer.producer",

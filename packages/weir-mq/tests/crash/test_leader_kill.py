@@ -60,6 +60,7 @@ class Load:
         async with self.client.consumer(TOPIC, cluster="crew", lease="5s") as consumer:
             async for message in consumer:
                 self.consumed[int(message.value)] += 1
+                await message.ack()
 
     async def moves(self) -> None:
         """Return once more is confirmed, read and consumed."""

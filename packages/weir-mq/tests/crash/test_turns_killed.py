@@ -36,6 +36,7 @@ async def main(url, out):
         async with consumer:
             async for message in consumer:
                 os.write(out, message.value + b"\\n")
+                await message.ack()
 
 asyncio.run(main(sys.argv[1], os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND)))
 """

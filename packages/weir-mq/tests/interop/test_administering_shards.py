@@ -44,7 +44,7 @@ def test_lag_is_what_a_full_count_gives_after_a_kill(folders: tuple[Path, Path])
                     fill(w, "t")
                 with w.consumer("t", cluster="crew", max_messages=3) as consumer:
                     for grant in islice(consumer.batches(), moves):
-                        assert consumer.ack(grant)
+                        assert grant.ack(confirmed=True)
                         offsets = range(grant.offset, grant.next_offset)
                         done |= {(grant.partition, offset) for offset in offsets}
                 (crew,) = w.clusters("t")

@@ -19,7 +19,7 @@ PARTITIONS = 3
 async def first(w: Client, cluster: str, mode: str) -> bytes:
     async with w.consumer("t", cluster=cluster, mode=mode) as consumer:
         async for message in consumer:
-            await consumer.ack(message)
+            await message.ack(confirmed=True)
             return bytes(message.value)
     raise AssertionError("a consumer does not end by itself")
 

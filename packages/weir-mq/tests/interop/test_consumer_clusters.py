@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import weir
+from rigs.consuming import take
 from weir.testing.nodes.children import environment, python
 from weir.testing.nodes.node import Node, running_node, start_node
 
@@ -113,7 +114,7 @@ def test_a_consumer_that_stands_still_costs_the_others_nothing(node: Node) -> No
                     w.consumer("t", cluster="c") as other,
                 ):
                     while len(seen) < COUNT - 5:
-                        number = int((await anext(other)).value)
+                        number = int((await take(other)).value)
                         seen |= {number} & {*range(5, COUNT)}
 
     asyncio.run(scenario())
@@ -134,9 +135,10 @@ def test_failures_delays_and_order_live_through_a_node_that_is_killed(tmp_path: 
                 assert time.monotonic() >= due.get(number, 0.0)
                 if number % 10 == 7 and number not in due:
                     due[number] = time.monotonic() + 0.05
-                    await consumer.nack(message, delay=0.05)
+                    await message.nack(delay=0.05, confirmed=True)
                     continue
                 seen[number % KEYS].append(number)
+                await message.ack()
 
     async def scenario() -> None:
         node = start_node(tmp_path / "data", tmp_path, segment_mib=32, spares=0, shards=1)
@@ -179,20 +181,19 @@ def test_a_delay_outlives_a_node_that_is_killed(tmp_path: Path) -> None:
                 await w.publish("t", b"now")
                 async with w.consumer("t", cluster="c") as consumer:
                     # Where all of this takes long, the second one may be due by now.
-                    while (value := (await anext(consumer)).value) == b"gone":
+                    while (value := (await take(consumer)).value) == b"gone":
                         pass
                     assert value == b"now"
-                    consumer.done()
                     await consumer.flush()
                     node.kill()
                     node = start_node(
                         tmp_path / "data", tmp_path, segment_mib=32, spares=0, shards=1, port=port
                     )
-                    while (message := await anext(consumer)).value == b"now":
+                    while (message := await take(consumer)).value == b"now":
                         pass
                     # A node that was away for long hands it out before it expires: neither is sure.
                     if message.value == b"gone":
-                        message = await anext(consumer)
+                        message = await take(consumer)
                     assert message.value == b"later"
                     assert 3.0 <= time.monotonic() - began < 30
         finally:

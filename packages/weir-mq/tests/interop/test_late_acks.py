@@ -38,7 +38,13 @@ def test_a_grant_acked_after_anothers_ack_is_told_so_message_by_message(node: No
         async with weir.connect(node.url) as w, asyncio.timeout(30):
             await fill(w, 4)
             first = w.consumer(
-                "t", cluster="c", lease=LEASE, on_stale=told.append, max_messages=4, mode=mode
+                "t",
+                cluster="c",
+                lease=LEASE,
+                max_work=0,
+                on_stale=told.append,
+                max_messages=4,
+                mode=mode,
             )
             second = w.consumer("t", cluster="c", lease="30s", max_messages=4, mode=mode)
             async with first as a, second as b:
@@ -47,19 +53,19 @@ def test_a_grant_acked_after_anothers_ack_is_told_so_message_by_message(node: No
                 grants = b.batches()
                 first_again = await anext(grants)  # what had an attempt comes alone
                 assert [message.offset for message in first_again.messages()] == [0]
-                assert (await b.ack(first_again)).of(0) is DONE
+                assert (await first_again.ack(confirmed=True)).of(0) is DONE
                 again = await anext(grants)
                 messages = list(again.messages())
                 assert [message.offset for message in messages] == [1, 2, 3]
-                result = await b.ack(messages[0])
+                result = await again.ack(messages[:1], confirmed=True)
                 assert result
                 assert result.of(1) is DONE
-                late = await a.ack(held)
+                late = await held.ack(confirmed=True)
                 assert not late
                 assert late.outcome is AckOutcome.PARTLY
                 assert [late.of(n) for n in range(4)] == [ELSEWHERE, ELSEWHERE, EXPIRED, EXPIRED]
                 assert a.stale == 2
-                rest = await b.ack(again)
+                rest = await again.ack(confirmed=True)
                 assert rest.outcome is DONE
                 assert b.stale == 0
             assert (await w.clusters("t", "c"))[0].lag == 0
@@ -80,11 +86,11 @@ def test_a_message_acked_after_anothers_ack_is_told_so(node: Node, mode: str) ->
     async def scenario() -> None:
         async with weir.connect(node.url) as w, asyncio.timeout(30):
             await fill(w, 1)
-            first = w.consumer("t", cluster="c", lease=LEASE, mode=mode)
+            first = w.consumer("t", cluster="c", lease=LEASE, max_work=0, mode=mode)
             async with first as a, w.consumer("t", cluster="c", lease="30s", mode=mode) as b:
                 held, again = await anext(a), await anext(b)
-                assert await b.ack(again)
-                late = await a.ack(held)
+                assert await again.ack(confirmed=True)
+                late = await held.ack(confirmed=True)
                 assert not late
                 assert late.of(held.offset) is ELSEWHERE
                 assert (a.stale, b.stale) == (1, 0)
@@ -98,7 +104,7 @@ def test_messages_that_are_settled_one_by_one_are_told_so_too(node: Node) -> Non
     async def scenario() -> None:
         async with weir.connect(node.url) as w, asyncio.timeout(30):
             await fill(w, 1)
-            first = w.consumer("t", cluster="c", lease=LEASE, on_stale=told.append)
+            first = w.consumer("t", cluster="c", lease=LEASE, max_work=0, on_stale=told.append)
             async with first as a, w.consumer("t", cluster="c", lease="30s") as b:
                 held = await anext(a.deliveries())
                 again = await anext(b.deliveries())
@@ -117,12 +123,12 @@ def test_the_blocking_client_is_told_the_same(node: Node) -> None:
         w.create_topic("t", partitions=1)
         w.publish("t", b"0")
         with (
-            w.consumer("t", cluster="c", lease=LEASE) as a,
+            w.consumer("t", cluster="c", lease=LEASE, max_work=0) as a,
             w.consumer("t", cluster="c", lease="30s") as b,
         ):
             held, again = next(iter(a.batches())), next(iter(b.batches()))
-            assert b.ack(again).outcome is DONE
-            late = a.ack(held)
+            assert again.ack(confirmed=True).outcome is DONE
+            late = held.ack(confirmed=True)
             assert not late
             assert late.of(0) is ELSEWHERE
             assert (a.stale, b.stale) == (1, 0)
@@ -155,7 +161,7 @@ def test_a_handler_that_ends_after_anothers_ack_is_told_so(
         try:
             assert begun.wait(20)
             with w.consumer("t", cluster="c", lease="30s") as b:
-                assert b.ack(next(iter(b.batches()))).outcome is DONE
+                assert next(iter(b.batches())).ack(confirmed=True).outcome is DONE
             go_on.set()
             until = time.monotonic() + 20
             while "have done them" not in caplog.text and time.monotonic() < until:

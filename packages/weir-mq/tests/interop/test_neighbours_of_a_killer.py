@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import weir
+from rigs.consuming import take
 from weir.testing.nodes.node import Node, running_node
 
 KILLER = 7
@@ -23,10 +24,11 @@ import weir
 async def main(url, topic, mode, work):
     async with weir.connect(url) as w, w.consumer(topic, cluster="c", mode=mode) as consumer:
         async for message in consumer:
-            print(message.offset, consumer.attempts, flush=True)
+            print(message.offset, message.attempts, flush=True)
             await asyncio.sleep(work)
             if message.value == b"7":
                 os._exit(9)
+            await message.ack()
 
 asyncio.run(main(*sys.argv[1:4], float(sys.argv[4])))
 """
@@ -42,7 +44,7 @@ async def main(url, topic, how):
     async with weir.connect(url) as w:
         consumer = w.consumer(
             topic, cluster="c", lease="1200ms" if how == "extend" else "30s", max_messages=20,
-            extend=how == "extend", ack_within="50ms",
+            max_work=None if how == "extend" else 0, ack_within="50ms",
         )
         async with consumer:
             deliveries = consumer.deliveries()
@@ -132,8 +134,8 @@ def test_what_was_begun_after_the_pull_is_told_by_pings_and_extensions(
             w.consumer(topic, cluster="c") as consumer,
         ):
             while len(found) < MESSAGES - 1:
-                message = await anext(consumer)
-                found[message.offset] = consumer.attempts
+                message = await take(consumer)
+                found[message.offset] = message.attempts
         return found
 
     found = asyncio.run(attempts())

@@ -137,7 +137,7 @@ def test_a_cluster_sees_each_message_until_it_is_acked(tmp_path: Path) -> None:
                 await producer.send_many([b"%d" % n for n in range(100)])
             async with w.consumer("jobs", cluster="crew", max_messages=10) as consumer:
                 async for grant in consumer.batches():
-                    await consumer.ack(grant)
+                    await grant.ack(confirmed=True)
                     if grant.next_offset == 60:
                         break
 
@@ -149,7 +149,7 @@ def test_a_cluster_sees_each_message_until_it_is_acked(tmp_path: Path) -> None:
         ):
             async for grant in consumer.batches():
                 seen += [message.value for message in grant.messages()]
-                await consumer.ack(grant)
+                await grant.ack(confirmed=True)
                 if grant.next_offset == 100:
                     break
         assert seen[-1] == b"99"

@@ -18,6 +18,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 import weir
+from rigs.consuming import take
 from weir import device, sync
 from weir.errors import Fenced
 from weir.model.batch import encode
@@ -167,9 +168,8 @@ async def drained(url: str, name: str, mode: str, count: int) -> list[tuple[Plac
     ):
         for _ in range(count):
             async with asyncio.timeout(_WITHIN):
-                message = await anext(consumer)
-            found.append(((message.partition, message.offset), consumer.attempts))
-        consumer.done()
+                message = await take(consumer)
+            found.append(((message.partition, message.offset), message.attempts))
         await consumer.flush()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(consumer), _SILENCE)

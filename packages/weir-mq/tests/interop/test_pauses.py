@@ -26,7 +26,7 @@ def test_a_client_that_dies_while_it_adds_partitions_leaves_them_paused(tmp_path
             await client.publish("t", b"first")
             async with client.consumer("t", cluster="crew") as consumer:
                 async for message in consumer:
-                    await consumer.ack(message)
+                    await message.ack(confirmed=True)
                     break
             assert (await client.pause_cluster("t", "crew")).paused
             # All that reaches the broker of `alter_topic`: the client dies behind it.
@@ -41,7 +41,8 @@ def test_a_client_that_dies_while_it_adds_partitions_leaves_them_paused(tmp_path
                 (crew,) = await client.clusters("t", "crew")
                 assert (crew.paused, crew.paused_in_part) == (True, False)
                 assert not (await client.resume_cluster("t", "crew")).paused
-                assert (await asyncio.wait_for(waiting, 30)).value == b"held back"
+                async with await asyncio.wait_for(waiting, 30) as message:
+                    assert message.value == b"held back"
         stop.set()
         assert await node
 

@@ -106,7 +106,7 @@ def test_a_client_talks_to_each_shard_and_keeps_order(tmp_path: Path) -> None:
             async with w.consumer("t", cluster="crew", max_messages=500) as consumer:
                 async for grant in consumer.batches():
                     seen |= {message.value for message in grant.messages()}
-                    await consumer.ack(grant)
+                    await grant.ack(confirmed=True)
                     if len(seen) == LOGS * 2_000:
                         break
 

@@ -51,6 +51,7 @@ async def taken(client: weir.Client, cluster: str, wanted: set[int]) -> None:
     """Consume until all of these messages were seen."""
     async with client.consumer("t", cluster=cluster, lease=LEASE_SECONDS) as consumer:
         async for message in consumer:
+            await message.ack()
             wanted.discard(message.offset)
             if not wanted:
                 return

@@ -41,7 +41,7 @@ def test_iterating_a_message_that_outlasts_its_lease_comes_once(
         async with weir.connect(node.url) as w, asyncio.timeout(40):
             await w.create_topic("t", partitions=1)
             await fill(w, 0, 8)
-            async with w.consumer("t", cluster="c", lease=LEASE, mode=mode) as consumer:
+            async with w.consumer("t", cluster="c", lease=LEASE, max_work=0, mode=mode) as consumer:
                 async for message in consumer:
                     seen.append(message.offset)
                     if message.offset in {2, 5}:
@@ -49,9 +49,9 @@ def test_iterating_a_message_that_outlasts_its_lease_comes_once(
                             time.sleep(LONG_S)
                         else:
                             await asyncio.sleep(LONG_S)
+                    await message.ack()
                     if message.offset == 7:
                         break
-                consumer.done()
                 await consumer.flush()
                 assert consumer.stale == 0
             assert (await w.clusters("t", "c"))[0].lag == 0
@@ -71,7 +71,7 @@ def test_a_batch_that_outlasts_its_lease_comes_once_and_is_done_by_its_grant(
             await w.create_topic("t", partitions=1)
             await fill(w, 0, 4)
             async with w.consumer(
-                "t", cluster="c", lease=LEASE, mode=mode, max_messages=2
+                "t", cluster="c", lease=LEASE, max_work=0, mode=mode, max_messages=2
             ) as consumer:
                 async for grant in consumer.batches():
                     seen += [message.offset for message in grant.messages()]
@@ -79,7 +79,7 @@ def test_a_batch_that_outlasts_its_lease_comes_once_and_is_done_by_its_grant(
                         time.sleep(LONG_S)
                     else:
                         await asyncio.sleep(LONG_S)
-                    assert (await consumer.ack(grant)).outcome is AckOutcome.DONE
+                    assert (await grant.ack(confirmed=True)).outcome is AckOutcome.DONE
                     if len(seen) >= 4:
                         break
         return seen
@@ -95,7 +95,7 @@ def test_others_get_what_its_consumer_still_works_on_and_idle_workers_go_on(
         async with weir.connect(node.url) as w, asyncio.timeout(40):
             await w.create_topic("t", partitions=1)
             await w.publish("t", b"slow", key=b"0")
-            async with w.consumer("t", cluster="c", lease=LEASE, mode=mode) as a:
+            async with w.consumer("t", cluster="c", lease=LEASE, max_work=0, mode=mode) as a:
                 deliveries = a.deliveries()
                 slow = await anext(deliveries)
                 nothing = asyncio.ensure_future(anext(deliveries))
@@ -107,8 +107,8 @@ def test_others_get_what_its_consumer_still_works_on_and_idle_workers_go_on(
                 quick.done()
                 async with w.consumer("t", cluster="c", lease="30s", mode=mode) as b:
                     again = await anext(b)
-                    assert (again.offset, b.attempts) == (slow.message.offset, 2)
-                    assert await b.ack(again)
+                    assert (again.offset, again.attempts) == (slow.message.offset, 2)
+                    assert await again.ack(confirmed=True)
                 slow.done()
                 await a.flush()
                 assert a.stale == 1
@@ -147,16 +147,18 @@ def test_a_handler_that_outlasts_its_lease_runs_once_beside_its_neighbours(node:
     assert runs[6] == 1
 
 
-def test_a_batch_that_is_left_without_an_ack_comes_again_to_its_consumer(node: Node) -> None:
+def test_a_batch_that_is_left_without_an_ack_goes_to_another_consumer(node: Node) -> None:
     async def scenario() -> None:
         async with weir.connect(node.url) as w, asyncio.timeout(40):
             await w.create_topic("t", partitions=1)
             await fill(w, 0, 1)
-            async with w.consumer("t", cluster="c", lease=LEASE) as consumer:
-                grants = consumer.batches()
-                first = await anext(grants)
-                again = await anext(grants)
+            async with (
+                w.consumer("t", cluster="c", lease=LEASE, max_work=0) as consumer,
+                w.consumer("t", cluster="c") as other,
+            ):
+                first = await anext(consumer.batches())
+                again = await anext(other.batches())
                 assert (first.attempts, again.attempts) == (1, 2)
-                assert await consumer.ack(again)
+                assert await again.ack(confirmed=True)
 
     asyncio.run(scenario())

@@ -83,6 +83,8 @@ class Parcel:
     #: Where it was delivered from, and when that was first.
     places: set[tuple[int, int]] = field(default_factory=set)
     arrived: int = -1
+    #: Whether somebody said, or was about to say, that it is done.
+    told: bool = False
     #: A sentence on what was delivered in its place.
     wrong: str = ""
 

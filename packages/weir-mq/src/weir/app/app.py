@@ -18,11 +18,11 @@ from weir.app.subscription import (
     TIMEOUT,
     Subscription,
     call,
-    policy_of,
 )
 from weir.client.arguments.choices import ConsumerMode
 from weir.client.client import Client, connect
 from weir.client.core.durations import Backoff, seconds
+from weir.client.core.retry_policy import policy_of
 from weir.client.core.url import parse_url
 
 if TYPE_CHECKING:

@@ -1,12 +1,4 @@
-"""The dead-letter topic: messages that no handler could handle go there, and back.
-
-What is written on them:
-
-weir-reason      why, in a line
-weir-attempts    how often it was delivered
-weir-topic, weir-partition, weir-offset, weir-cluster
-                 where it lies, and whose handler it was
-"""
+"""Dead letters go back to where they came from: `redrive`."""
 
 from __future__ import annotations
 
@@ -17,53 +9,14 @@ from dataclasses import dataclass
 
 from weir.client.client import Client
 from weir.client.connection.system import SYSTEM
+from weir.client.consumer.dead_letters import CLUSTER, HEADERS, TOPIC, copy
 from weir.client.consumer.delivery import Delivery
 from weir.errors import BadRequest
 from weir.model.message import Message
 
-REASON = "weir-reason"
-ATTEMPTS = "weir-attempts"
-TOPIC = "weir-topic"
-PARTITION = "weir-partition"
-OFFSET = "weir-offset"
-CLUSTER = "weir-cluster"
-HEADERS = frozenset((REASON, ATTEMPTS, TOPIC, PARTITION, OFFSET, CLUSTER))
-#: Characters of a reason: an exception may carry a whole document.
-_REASON_MAX = 1_000
-
 #: Seconds to wait for more before it is asked whether there is any.
 _LOOK = 0.5
 _TOGETHER = 256
-
-
-async def bury(
-    client: Client, topic: str, message: Message, cluster: str, attempts: int, reason: str
-) -> None:
-    """Publish a message to a dead-letter topic; return when that is confirmed.
-
-    It may be published twice if whoever does it dies before the ack that follows.
-    """
-    headers = {
-        **message.headers,
-        REASON: reason[:_REASON_MAX].encode(),
-        ATTEMPTS: b"%d" % attempts,
-        TOPIC: message.topic.encode(),
-        PARTITION: b"%d" % message.partition,
-        OFFSET: b"%d" % message.offset,
-        CLUSTER: cluster.encode(),
-    }
-    await copy(client, topic, message, headers)
-
-
-async def copy(client: Client, topic: str, message: Message, headers: Mapping[str, bytes]) -> None:
-    """Publish a message as it is, but for its headers; return when that is confirmed."""
-    key, tag, when = message.key, message.tag, message.time
-    if message.loaded:
-        await client.publish(topic, message.value, key=key, tag=tag, time=when, headers=headers)
-        return
-    async with client.producer(topic) as producer:
-        pieces = message.chunks()
-        await producer.publish_from(pieces, key=key, tag=tag, time=when, headers=headers)
 
 
 @dataclass(frozen=True, slots=True)

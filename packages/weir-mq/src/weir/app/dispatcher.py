@@ -10,12 +10,12 @@ from random import Random
 from typing import Any, cast
 
 from weir.app.core.breaker import Breaker, State
-from weir.app.core.retry_policy import Again, Dead, told
 from weir.app.subscription import Subscription
 from weir.app.work_queue import Source, Unit, WorkQueue, parts_of
 from weir.app.workers import Worker, Workers
 from weir.client.connection.system import SYSTEM
 from weir.client.core.durations import Backoff, seconds
+from weir.client.core.retry_policy import Again, Dead, told
 from weir.errors import Disconnected, Refused, Reject, WeirError
 from weir.model.message import Message
 

@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from weir.app.dead_letters import bury
 from weir.app.dispatcher import Handling
 from weir.app.handlers import Hooks, Threads, work_of
 from weir.app.subscription import Subscription
 from weir.client.client import Client
 from weir.client.connection.system import SYSTEM
 from weir.client.consumer.consumer import Consumer
+from weir.client.consumer.dead_letters import bury
 from weir.client.core.durations import seconds
 from weir.errors import UnknownTopic, WeirError
 from weir.model.message import Message
@@ -52,7 +52,7 @@ class _One:
             mode=one.mode,
             lease=one.lease,
             max_messages=one.max_messages,
-            extend=True,
+            max_work=None,
         ).open()
 
         async def buried(message: Message, attempts: int, reason: str) -> None:

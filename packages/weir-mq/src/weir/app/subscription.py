@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
-from weir.app.core.retry_policy import FOR_EVER, SOME, Policy
 from weir.client.arguments.choices import ConsumerMode
-from weir.client.core.durations import Backoff, seconds
+from weir.client.core.durations import seconds
+from weir.client.core.retry_policy import Policy
 from weir.model.limits import GRANT_MS_MAX
 from weir.model.message import Message
 from weir.model.topic import check_name, split_name
@@ -111,11 +111,6 @@ class Subscription:
         handler = inspect.unwrap(self.handler)
         called = getattr(handler, "__call__", None)  # noqa: B004  # what is asked is its kind
         return kind(handler) or kind(called)
-
-
-def policy_of(retry: Backoff | None, dead_letter: str | None) -> Policy:
-    """Return how failures are judged; without `retry` by what fits the dead-letter topic."""
-    return Policy(retry or (SOME if dead_letter is not None else FOR_EVER), dead_letter)
 
 
 Hook = Callable[..., Awaitable[None] | None]

@@ -212,15 +212,23 @@ class Client:
         on_stale: Callable[[Stale], None] | None = None,
         value_bytes_max: int = VALUE_BYTES_LOADED_MAX,
         mode: ConsumerMode = "shared",
-        extend: bool = False,
+        max_work: str | float | None = "5m",
+        max_in_hand: int = 10_000,
+        retry: Backoff | None = None,
+        dead_letter: str | None = None,
     ) -> Consumer:
         """Return a consumer that shares the topic's messages with all others of `cluster`.
 
-        `lease`: how long messages are its own, with `extend` for as long as they are worked on;
+        `lease`: how long messages are its own; it is extended while they are worked on in a block
+        (`async with message:`), and outside of one for up to `max_work` (None: without end).
         `ack_within`: how long acks gather before they go out. `on_stale` is told of acks that came
         after the lease; without it they are logged. `mode`, which a cluster keeps: "shared";
         "keyed", messages of a key in order, one consumer at a time; "ordered", all of a partition
         in order by one consumer, while the others stand by.
+
+        What failed comes again after a while that `retry` says, for ever; with `dead_letter`, a
+        topic, it is published there after so many attempts, and what is rejected at once. At
+        `max_in_hand` messages without an outcome a task that has them all is told `TooManyInHand`.
         A value over `value_bytes_max` is not loaded: `async for piece in message.chunks()`.
         """
         options = ConsumerOptions(
@@ -232,10 +240,13 @@ class Client:
             on_stale=on_stale,
             value_bytes_max=value_bytes_max,
             mode=mode,
-            extend=extend,
+            max_work=max_work,
+            max_in_hand=max_in_hand,
+            retry=retry,
+            dead_letter=dead_letter,
         )
         _check_one_topic(topic, "consumer")
-        consumer = Consumer(self._link, topic, options)
+        consumer = Consumer(self._link, topic, options, self)
         self._consumers = [*(old for old in self._consumers if not old.closed), consumer]
         return consumer
 

@@ -3,7 +3,7 @@
 async with w.scatter() as s:
     s.publish("orders", order, key=customer)
     s.publish("orders", invoice, key=invoice_number)
-    s.ack(message, consumer)
+    s.ack(message)
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from typing import Any
 from weir.client.arguments.values import check_columns, key_bytes, value_bytes
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import ASK_EVERY, Places
-from weir.client.consumer.consumer import Consumer, Grant
 from weir.client.consumer.cursor_lease import Turns
+from weir.client.consumer.delivery import Settled
+from weir.client.consumer.leased_messages import LeasedBatch, LeasedMessage
+from weir.client.consumer.settlement import Leased, Settlement
 from weir.client.core.grants import Run
 from weir.client.producer.receipts import Receipt
 from weir.errors import BadRequest, PartitionEnded, StaleGrant, TooLarge, UnknownTopic
 from weir.model.batch import encode
 from weir.model.ids import Address, partition_of
 from weir.model.limits import SCATTER_BYTES_MAX, SCATTER_PARTS_MAX
-from weir.model.message import Message
 from weir.model.scattering import Scattered, acks_part, batch_part
 from weir.model.topic import partition_for
 from weir.protocol.client import messages as m
@@ -50,34 +51,30 @@ class ScatteredAcks:
     put_back: Callable[[], None]
 
 
-def set_aside(consumer: Consumer, what: Grant | Message) -> ScatteredAcks:
-    """Take a message, or a grant of `batches()`, out of what its consumer acks by itself.
+def set_aside(settlement: Settlement, leased: Leased) -> ScatteredAcks:
+    """Take what a consumer handed out away from what that acks by itself.
 
-    Raises `StaleGrant` if its lease is over, and `BadRequest` if it was said to be done, or if its
+    Raises `StaleGrant` if its lease is over, or if it has an outcome, and `BadRequest` if its
     cluster has a cursor over all partitions.
     """
-    holdings, there = consumer._holdings, list[Run]()
-    if isinstance(holdings.acking, Turns):
+    leases, there = settlement.leases, list[Run]()
+    if isinstance(leases.acking, Turns):
         raise BadRequest(
             "a cluster that reads in total order has a cursor and no grants, so its acks are no "
             "part of a scattering: read by partition, or make the effect idempotent"
         )
-    if isinstance(what, Grant):
-        holding, runs = holdings.held.of(what.partition, what.fence), what.leased
-    else:
-        holding, runs = consumer._holder(what), ((what.offset, what.offset + 1),)
-    if holding is not None and not holding.over:
-        there = holdings.take_out(holding, runs)
-    if holding is None or not there:
+    holding = leased.holding
+    if leased.state is Settled.OPEN and not holding.over:
+        there = settlement.set_aside(leased)
+    if not there:
         raise StaleGrant("the lease of what is to be acked is over, or it is settled")
-    assert holdings.places is not None  # it was pulled
+    assert leases.places is not None  # it was pulled
 
     def put_back() -> None:
-        holding.left = sorted([*holding.left, *there])
-        holdings.held[holding.partition, holding.fence] = holding
+        settlement.put_back(leased, there)
 
-    address = holdings.places[holding.partition]
-    return ScatteredAcks(address, holdings.options.cluster, holding.fence, there, put_back)
+    address = leases.places[holding.partition]
+    return ScatteredAcks(address, leases.options.cluster, holding.fence, there, put_back)
 
 
 @dataclass(slots=True)
@@ -175,7 +172,7 @@ class Scattering:
         self._shared = shared
         self._turn = turn
         self._rows: list[_Row] = []
-        self._acks: list[tuple[Consumer, Grant | Message]] = []
+        self._acks: list[tuple[Settlement, Leased]] = []
         self._size = 0
         #: Where its messages are, in the order in which they were published; set by leaving it.
         self.receipts: list[Receipt] = []
@@ -207,11 +204,15 @@ class Scattering:
             )
         self._rows.append(_Row(topic, data, raw, tag, time, headers or {}, partition))
 
-    def ack(self, what: Message | Grant, consumer: Consumer) -> None:
-        """Add that a message, or a grant of `batches()`, of a consumer is done: it is acked if, and
-        only if, all else comes to be. Any topic's.
+    def ack(self, what: LeasedMessage | LeasedBatch) -> None:
+        """Add that a message, or a batch, of a consumer is done: it is acked if, and only if, all
+        else comes to be. Any topic's.
         """
-        self._acks.append((consumer, what))
+        self.add_ack(*what.lease_of())
+
+    def add_ack(self, settlement: Settlement, leased: Leased) -> None:
+        """Add that what a consumer handed out is done: for the client without async."""
+        self._acks.append((settlement, leased))
 
     async def send(self) -> list[Receipt]:
         """Send it; leaving `async with` does. Raises `StaleGrant` if a lease is over: then nothing
@@ -236,8 +237,8 @@ class Scattering:
             rows.setdefault(address, []).append(row)
         asides: list[ScatteredAcks] = []
         try:
-            for consumer, what in self._acks:
-                asides.append(set_aside(consumer, what))
+            for settlement, leased in self._acks:
+                asides.append(set_aside(settlement, leased))
             confirm = await self._shared.send(rows, asides)
         except BaseException:
             for aside in asides:

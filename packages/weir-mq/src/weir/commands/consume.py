@@ -44,9 +44,9 @@ class Sub:
             async for message in consumer:
                 output.write(line(message))
                 output.flush()  # what is acked was seen
+                await message.ack()
                 left -= 1
                 if not left:
-                    consumer.done()
                     return
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -82,11 +82,16 @@ class LargeMessage(Message):
     _pieces: Pieces | None
 
     @classmethod
-    def of(cls, message: Message, size: int, pieces: Pieces | None = None) -> LargeMessage:
+    def of(cls, message: Message, size: int, pieces: Pieces | None = None) -> Self:
         """Take everything but the value from `message`."""
         large = cls(b"", *message[1:])
         large._size, large._pieces = size, pieces
         return large
+
+    @property
+    def pieces(self) -> Pieces | None:
+        """Where the pieces of the value come from; None where nobody fetches them."""
+        return self._pieces
 
     @property
     def value(self) -> bytes:

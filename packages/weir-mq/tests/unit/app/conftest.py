@@ -13,7 +13,8 @@ import pytest
 
 import weir
 from weir.app.dispatcher import Handling
-from weir.app.subscription import Subscription, policy_of
+from weir.app.subscription import Subscription
+from weir.client.core.retry_policy import policy_of
 
 
 class FakeDelivery:

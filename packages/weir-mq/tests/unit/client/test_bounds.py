@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import weir
+from rigs.consuming import take
 from weir import sync, testing
 from weir.client.connection.system import in_daemon, read_some
 from weir.errors import Disconnected
@@ -134,7 +135,7 @@ def test_no_batch_stays_open_behind_the_one_in_hand(how: str, only_new_objects: 
             if how == "consume":
                 async with w.consumer("t", cluster="c") as consumer:
                     for _ in range(18):
-                        await anext(consumer)
+                        await take(consumer)
                         most = max(most, opened_batches() - before)
             else:
                 reader = w.reader("t", follow=False, key="b" if how == "pick" else None)

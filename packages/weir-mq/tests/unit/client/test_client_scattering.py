@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import weir
+from rigs.consuming import take
 from weir import sync, testing
 from weir.cli.backup import topics
 from weir.cli.backup.manifest import read
@@ -111,7 +112,7 @@ async def test_consume_transform_produce(node: Node) -> None:
             async for message in consumer:
                 async with w.scatter() as s:
                     s.publish("out", message.value + b"!", key=message.value)
-                    s.ack(message, consumer)
+                    s.ack(message)
                 done += 1
                 if done == 6:
                     break
@@ -134,7 +135,7 @@ async def test_whole_grants_are_acked(node: Node) -> None:
             async for grant in consumer.batches():
                 async with w.scatter() as s:
                     s.publish("out", b"sum")
-                    s.ack(grant, consumer)
+                    s.ack(grant)
                 break
         (cluster,) = await w.clusters("in", "crew")
         assert cluster.lag == 0
@@ -154,11 +155,11 @@ async def test_what_is_another_consumers_publishes_nothing(node: Node) -> None:
                 async for again in other:
                     async with w.scatter() as s:
                         s.publish("out", b"b")
-                        s.ack(again, other)
+                        s.ack(again)
                     break
             s = w.scatter()
             s.publish("out", b"late")
-            s.ack(message, late)
+            s.ack(message)
             with pytest.raises(StaleGrant):
                 await s.send()
         assert await values(w, "out") == {0: [b"b"]}
@@ -259,7 +260,7 @@ def test_without_async(node: Node) -> None:
                 with w.scatter() as s:
                     s.publish("out", b"x", partition=0)
                     s.publish("out", b"y", partition=1)
-                    s.ack(message, consumer)
+                    s.ack(message)
                 break
         assert [r.partition for r in s.receipts] == [0, 1]
         (cluster,) = w.clusters("in", "crew")
@@ -311,8 +312,7 @@ def test_readers_and_backups_pass_by_what_was_aborted(
             assert await values(w, "t") == {0: [b"a", b"b"]}
             assert (await w.positions("t"))[1] == [6, 0]
             async with w.consumer("t", cluster="crew") as consumer:
-                found = [await anext(consumer), await anext(consumer)]
-                consumer.done()
+                found = [await take(consumer), await take(consumer)]
             assert [message.offset for message in found] == [0, 3]
             (cluster,) = await w.clusters("t", "crew")
             assert cluster.lag == 0
@@ -344,7 +344,7 @@ def test_lag_counts_nothing_that_was_aborted(
                 await w.publish("t", b"c", partition=1)
             async with w.consumer("t", cluster="crew", mode=mode) as consumer:
                 for _ in range(todo or 2):
-                    await consumer.ack(await anext(consumer))
+                    await (await anext(consumer)).ack(confirmed=True)
 
     asyncio.run(scenario(1))
     assert lag()[0] == 2

@@ -268,7 +268,7 @@ def test_consumers_work_off_what_is_in_it_and_go_on(order: str, mode: str) -> No
             async with w.consumer("t", cluster="crew", mode=mode) as consumer:
                 async for message in consumer:
                     done.append(message.value)
-                    await consumer.ack(message)
+                    await message.ack(confirmed=True)
                     if len(done) == 3:
                         await w.end_partition("t", 2)
                         for number in range(20, 40):

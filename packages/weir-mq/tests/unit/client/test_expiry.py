@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 import weir
+from rigs.consuming import take
 from weir.model.stamp import stamp_at
 
 
@@ -23,6 +24,6 @@ def test_a_stamp_that_is_ahead_lets_nothing_expire(
             await w.publish("t", b"stays")
             broker.granted_at = stamp_at(broker.wall_ms + 60_000), ahead_ms
             async with w.consumer("t", cluster="c", max_messages=10) as consumer:
-                assert [(await anext(consumer)).value for _ in expected] == expected
+                assert [(await take(consumer)).value for _ in expected] == expected
 
     asyncio.run(scenario())

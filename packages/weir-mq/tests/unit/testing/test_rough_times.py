@@ -13,6 +13,7 @@ from collections import Counter
 import pytest
 
 import weir
+from rigs.consuming import take
 from weir import testing
 from weir.client.client import Client
 
@@ -52,7 +53,7 @@ class Worker:
         )
         async with consumer:
             for _ in range(self.dice.randint(1, 60)):
-                message = await anext(consumer)
+                message = await take(consumer)
                 self.again += message.value in self.acked
                 self.seen[message.value] += 1
                 handled.append(message.value)
@@ -60,7 +61,6 @@ class Worker:
                     break
                 if self.dice.random() < 0.02:
                     self.trouble()
-            consumer.done()
         if not consumer.stale:
             self.acked.update(handled)
 

@@ -165,12 +165,12 @@ def test_what_a_killed_process_held_goes_to_another_at_once() -> None:
                 weir.connect(world.url) as w,
                 w.consumer("orders", cluster="work", lease="10m") as consumer,
             ):
-                async for _ in consumer:
+                async for message in consumer:
                     held.append(world.time)
                     try:
                         await asyncio.sleep(10_000)
                     finally:
-                        consumer.done()  # the dead ack nothing
+                        await message.ack()  # the dead ack nothing
 
         async with world.connect() as w:
             await w.create_topic("orders")

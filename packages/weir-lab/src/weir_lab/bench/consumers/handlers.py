@@ -182,7 +182,7 @@ class _Run:
                 for delivered in grant.batches:
                     column, first = delivered.batch.value_column, delivered.skip
                     sink.take(column.offsets[first : first + len(delivered) + 1], column.data)
-                acks.add(asyncio.ensure_future(consumer.ack(grant)))
+                acks.add(asyncio.ensure_future(grant.ack(confirmed=True)))
                 if sink.complete.is_set():
                     break
                 if len(acks) >= _ACKS:

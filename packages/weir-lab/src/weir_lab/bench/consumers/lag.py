@@ -26,7 +26,7 @@ import msgspec
 
 from weir.client.client import Client, connect
 from weir.client.consumer.consumer import Consumer
-from weir.client.core.grants import Grant
+from weir.client.consumer.leased_messages import LeasedBatch
 from weir.errors import WeirError
 from weir.model.message import Message
 from weir.testing.nodes.children import environment, python
@@ -178,7 +178,7 @@ async def _consume(client: Client, ledger: Ledger, dice: Random, stop: asyncio.E
             await asyncio.wait((pull.next, stopped), return_when=asyncio.FIRST_COMPLETED)
             for grant in pull.taken():
                 for message in grant.messages():
-                    settling.create_task(_settle(consumer, message, ledger, dice))
+                    settling.create_task(_settle(grant, message, ledger, dice))
 
 
 class _Pull:
@@ -188,7 +188,7 @@ class _Pull:
         self._grants = consumer.batches()
         self.next = asyncio.ensure_future(anext(self._grants))
 
-    def taken(self) -> list[Grant]:
+    def taken(self) -> list[LeasedBatch]:
         """Return what has come."""
         if not self.next.done():
             return []
@@ -207,14 +207,14 @@ async def _pulling(consumer: Consumer) -> AsyncIterator[_Pull]:
         await asyncio.wait((pull.next,))
 
 
-async def _settle(consumer: Consumer, message: Message, ledger: Ledger, dice: Random) -> None:
+async def _settle(grant: LeasedBatch, message: Message, ledger: Ledger, dice: Random) -> None:
     chance, place = dice.random(), (message.partition, message.offset)
     if chance < _ACKED:
         ledger.sent.add(place)
-        if await _told(consumer.ack(message)):
+        if await _told(grant.ack([message], confirmed=True)):
             ledger.acked.add(place)
     elif chance < _GIVEN_BACK:
-        await _told(consumer.nack(message, _DELAY))
+        await _told(grant.nack(_DELAY, [message], confirmed=True))
 
 
 async def _told(answer: Awaitable[object]) -> bool:
@@ -265,7 +265,7 @@ async def _counted(client: Client, expected: int) -> set[Place]:
             grants = pull.taken()
             for grant in grants:
                 found |= {(one.partition, one.offset) for one in grant.messages()}
-                await consumer.ack(grant)
+                await grant.ack(confirmed=True)
             if not grants and (len(found) >= expected or time.monotonic() > deadline):
                 return found
 

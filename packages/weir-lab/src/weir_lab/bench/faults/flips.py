@@ -157,7 +157,7 @@ async def _fill(node: Node, messages: int) -> None:
         async with client.consumer(_TOPIC, cluster=_CLUSTER) as consumer:
             for _ in range(_ACKED):
                 message = await anext(consumer)
-                await consumer.ack(message)
+                await message.ack(confirmed=True)
 
 
 async def _read(node: Node, messages: int) -> tuple[int, bool]:

@@ -65,7 +65,7 @@ class Crew:
                         self.received[part.partition].receive(part.offset, numbers, values, now)
                         self.shares[place] += len(values)
                     self._stage.tell_now_and_then("pulls", sum(self.shares))
-                    await consumer.ack(grant)
+                    await grant.ack(confirmed=True)
             finally:
                 self.stale += consumer.stale
 

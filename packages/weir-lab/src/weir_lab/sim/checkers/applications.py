@@ -92,6 +92,9 @@ class Delivered:
             late = history.parcels.drained and parcel.arrived < 0
             if late and parcel.place is not None and not history.values_expire:
                 yield f"{parcel.name} was confirmed at {parcel.place}, and never delivered"
+            done = history.parcels.drained and parcel.arrived >= 0
+            if done and not parcel.told and not history.values_expire:
+                yield f"{parcel.name} is done, and nobody who got it said so"
 
 
 class HandedOver:

@@ -1,8 +1,8 @@
 """Rules of the client that reads and consumes that can be taken away.
 
 Not planted is what no world can show: that what nobody tried is counted as an attempt, for grants
-that nobody was handed count too; and rules of `deliveries()`, of consumers that are iterated, and
-of pauses, for no simulated consumer has any.
+that nobody was handed count too; and rules of pauses, for no simulated consumer has any. Rules of
+messages that are settled one by one stand with the parcels.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ ONE = replace(NODE_SHIPPED, takers=(3,), scatterers=(3,), rots=(0,), retentions=
 
 _ACKING = "weir.client.consumer.acknowledgements"
 _BARRIERS = "weir.client.reader.bounds"
-_CONSUMER = "weir.client.consumer.consumer"
 _HOLDINGS = "weir.client.consumer.leases"
 _MERGING = "weir.client.reader.total_order"
 _PORTIONS = "weir.client.reader.fetcher"
 _PULLING = "weir.client.consumer.pulls"
 _READER = "weir.client.reader.reader"
 _RETURNING = "weir.client.consumer.acknowledgements"
+_SETTLEMENT = "weir.client.consumer.settlement"
 _TURNS = "weir.client.consumer.cursor_lease"
 
 _ORDER = {"OneOrder", "ReadWhole", "Durable", "Honest"}
@@ -181,11 +181,11 @@ def a_piece_is_handed_out_behind_its_turn(patch: Patch) -> None:
 def an_ack_goes_ahead_of_the_work(patch: Patch) -> None:
     """A grant is acked when it is done, not when it is handed out."""
     patch.source(
-        _CONSUMER,
+        _SETTLEMENT,
         "            holding.handed = grant.next_offset\n            self._ready = None\n",
         "            holding.handed = grant.next_offset\n            self._ready = None\n"
-        "            self._holdings.settle(holding, grant.offset, grant.next_offset)\n"
-        "            self._holdings.soon()\n",
+        "            self.leases.settle(holding, grant.offset, grant.next_offset)\n"
+        "            self.leases.soon()\n",
     )
 
 

@@ -54,3 +54,37 @@ def delays_end_by_stamps(patch: Patch) -> None:
         return milliseconds_of(self.clock.last)
 
     patch.setattr(PickerContext, "due_ms", due_ms)
+
+
+@mutant(seed=11, breaks={"Delivered"}, shape=SHAPE)
+def the_next_message_says_that_the_one_before_is_done(patch: Patch) -> None:
+    """A message is done once that is said, and never because the next one was asked for."""
+    patch.source(
+        "weir.client.consumer.consumer",
+        "        task, settlement = asyncio.current_task(), self.settlement\n",
+        "        task, settlement = asyncio.current_task(), self.settlement\n"
+        "        for one in [*self._in_hand._holders]:\n"
+        "            settlement.done(one)\n",
+    )
+
+
+@mutant(seed=3, breaks={"Delivered"}, shape=SHAPE)
+def a_block_that_raises_says_that_its_message_is_done(patch: Patch) -> None:
+    """What a block raises gives its message back."""
+    patch.source(
+        "weir.client.consumer.settlement",
+        "            self.give_back(leased, verdict.delay, untried=False)\n",
+        "            self.done(leased)\n",
+    )
+
+
+@mutant(seed=22, breaks={"Delivered"}, shape=SHAPE)
+def what_is_not_settled_is_acked_when_its_consumer_closes(patch: Patch) -> None:
+    """What has no outcome when its consumer is left goes to others."""
+    patch.source(
+        "weir.client.consumer.leases",
+        "        try:\n            await self._withdraw()\n",
+        "        try:\n            for one in [*self.held.values()]:\n"
+        "                self.settle(one, one.grant.offset, one.handed)\n"
+        "            await self._withdraw()\n",
+    )

@@ -89,7 +89,12 @@ def a_sub_acks_what_nobody_has_seen(patch: Patch) -> None:
 @bug(breaks={"HandedOver"})
 def the_last_message_of_a_sub_goes_back(patch: Patch) -> None:
     """A sub that ends after so many has acked them all."""
-    patch.source(_CONSUME, "                    consumer.done()\n", "")
+    patch.source(
+        _CONSUME,
+        "                await message.ack()\n                left -= 1\n",
+        "                left -= 1\n"
+        "                if left:\n                    await message.ack()\n",
+    )
 
 
 @bug(breaks={"WorkDone", "Live"})

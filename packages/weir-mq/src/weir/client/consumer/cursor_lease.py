@@ -300,7 +300,7 @@ class Turns:
         """Keep the turn while nothing is to be done, or as long as work takes if that is wanted."""
         while True:
             await asyncio.sleep(self._lease / _LOOKS)
-            if self._fence and (self._out is None or self._options.extend):
+            if self._fence and (self._out is None or self._out.worked_on):
                 async with self._lock:
                     if self._fence:
                         await self._move()

@@ -6,6 +6,7 @@ Leases are kept up while work goes on.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -15,7 +16,9 @@ from weir.client.arguments.choices import ConsumerMode, check_choice, duration, 
 from weir.client.arguments.values import Delay
 from weir.client.connection.metadata import Places
 from weir.client.consumer.acknowledgements import Stale
+from weir.client.core.durations import Backoff
 from weir.client.core.grants import Grant, Run, covers, joined, merged
+from weir.client.core.retry_policy import policy_of
 from weir.errors import BadRequest, StaleGrant, WeirError
 from weir.model.clusters import Mode
 from weir.model.ids import Address
@@ -28,7 +31,7 @@ from weir.model.limits import (
     VALUE_BYTES_LOADED_MAX,
 )
 from weir.model.message import Message
-from weir.model.topic import check_name
+from weir.model.topic import check_name, split_name
 from weir.protocol.client import messages as m
 
 _MODES = {mode.name.lower(): mode for mode in Mode}
@@ -47,7 +50,7 @@ def lease_seconds(lease: str | float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
-    """See `Client.consumer`."""
+    """How a consumer takes messages, and what becomes of those that fail: see `Client.consumer`."""
 
     cluster: str
     max_messages: int = 1_000
@@ -58,12 +61,23 @@ class ConsumerOptions:
     #: A larger value, which lies in chunks, is not loaded: its message streams it.
     value_bytes_max: int = VALUE_BYTES_LOADED_MAX
     mode: ConsumerMode = "shared"
-    extend: bool = False
+    #: How long the lease of what is in hand is extended outside a block; None: without end.
+    max_work: str | float | None = "5m"
+    #: Messages without an outcome, at most, before a task that has them all may ask for more.
+    max_in_hand: int = 10_000
+    #: How long what failed waits; and where it goes that was refused, or failed too often.
+    retry: Backoff | None = None
+    dead_letter: str | None = None
 
     @property
     def number(self) -> Mode:
         """The mode as the wire has it."""
         return _MODES[self.mode]
+
+    @property
+    def max_work_seconds(self) -> float:
+        """For how many seconds the lease of what is in hand is extended outside a block."""
+        return math.inf if self.max_work is None else duration("max_work", self.max_work)
 
     def check(self) -> None:
         """Raise `BadRequest` or `BadName` for options that cannot work."""
@@ -76,6 +90,19 @@ class ConsumerOptions:
         lease_seconds(self.lease)
         duration("ack_within", self.ack_within)
         check_choice("mode", self.mode, ConsumerMode)
+        if self.max_work is not None:
+            duration("max_work", self.max_work)
+        whole_number("max_in_hand", self.max_in_hand)
+        if self.retry is not None and not isinstance(self.retry, Backoff):
+            raise TypeError(f"retry={self.retry!r}: give weir.Backoff(...)")
+        if self.dead_letter is not None:
+            split_name(self.dead_letter)
+        policy_of(self.retry, self.dead_letter)
+
+
+def run_of(message: Message) -> Run:
+    """Return a message as a run of offsets."""
+    return message.offset, message.offset + 1
 
 
 class Settled(IntEnum):
@@ -110,10 +137,12 @@ class Holding:
     #: All below was handed out; and whether nothing more of it will be.
     handed: int = 0
     all_handed: bool = False
-    #: What is worked on: deliveries that are open, one message, or all that is left.
+    #: What is worked on: deliveries that are open, or all that is left.
     opened: set[int] = field(default_factory=set)
-    current: int = -1
     all_begun: bool = False
+    #: In how many blocks something of it is worked on; else its lease is extended until then.
+    blocks: int = 0
+    work_ends: float = 0.0
 
     def __post_init__(self) -> None:
         """Hold all that was granted, what has expired too: nobody else has it."""
@@ -144,8 +173,12 @@ class Holding:
         """The messages that are worked on: their handlers have not returned."""
         if self.all_begun:
             return self.left
-        current = self.current  # another thread may change it
-        return joined(self.opened if current < 0 else {*self.opened, current})
+        return joined(self.opened)
+
+    @property
+    def worked_on(self) -> bool:
+        """Whether its lease is to be extended."""
+        return self.blocks > 0 or self.monotonic() < self.work_ends
 
     def forget_batches(self) -> None:
         """Keep no message: an opened batch may be a thousand times as large as what came."""
@@ -192,11 +225,11 @@ class Held(dict[tuple[int, int], Holding]):
 class Owner(Protocol):
     """Whoever handed deliveries out."""
 
-    def settled(self, holding: Holding) -> None:
-        """One of a grant is done."""
+    def done(self, delivery: Delivery) -> None:
+        """Note that it is done."""
 
-    def given_back(self, delivery: Delivery, holding: Holding, delay: Delay, untried: bool) -> None:
-        """One goes back."""
+    def give_back(self, delivery: Delivery, delay: Delay, untried: bool) -> None:
+        """Note that it goes back."""
 
     async def report(self, holding: Holding) -> bool:
         """Tell the broker what is worked on of a grant's partition; False if that cannot be."""
@@ -208,24 +241,28 @@ class Delivery:
     What is settled is told to the broker together, within `ack_within`.
     """
 
-    __slots__ = ("_holding", "_owner", "message", "state")
+    __slots__ = ("_owner", "holding", "message", "state")
 
     def __init__(self, message: Message, holding: Holding, owner: Owner) -> None:
         """Take whom to tell what became of it."""
         self.message = message
         self.state = Settled.OPEN
-        self._holding = holding
+        self.holding = holding
         self._owner = owner
 
     @property
     def attempts(self) -> int:
         """The how-manieth time it was handed to a consumer: 1, unless work failed."""
-        return self._holding.grant.attempts
+        return self.holding.grant.attempts
+
+    def mark_begun(self) -> None:
+        """Note that it is worked on from now on. Of any thread."""
+        self.holding.opened.add(self.message.offset)
 
     @property
     def was_tried(self) -> bool:
         """Whether it was begun before, by whomever: it is to `begin` before it is worked on."""
-        return self._holding.grant.attempts > 1
+        return self.holding.grant.attempts > 1
 
     async def begin(self) -> bool:
         """Report that it is about to be worked on, if it was tried before; False if it must not
@@ -233,8 +270,8 @@ class Delivery:
         """
         if not self.was_tried:
             return self.held
-        self._holding.opened.add(self.message.offset)
-        return await self._owner.report(self._holding) and self.held
+        self.mark_begun()
+        return await self._owner.report(self.holding) and self.held
 
     @property
     def held(self) -> bool:
@@ -242,7 +279,7 @@ class Delivery:
 
         In a keyed or ordered cluster a nack before it ends that, too.
         """
-        return self.state is Settled.OPEN and not self._holding.over
+        return self.state is Settled.OPEN and not self.holding.over
 
     def done(self) -> None:
         """Say that it is done; nothing happens if it was settled before.
@@ -251,12 +288,7 @@ class Delivery:
         back what was not `held` when its turn came, and so was not worked on.
         """
         if self.state is Settled.OPEN:
-            self.state = Settled.DONE
-            holding = self._holding
-            holding.open -= 1
-            holding.opened.discard(self.message.offset)
-            holding.finished.append(self.message.offset)
-            self._owner.settled(holding)
+            self._owner.done(self)
 
     def nack(self, delay: Delay = 0.0) -> None:
         """Say that it failed: it is granted again, no sooner than in `delay` ("10s", or seconds).
@@ -264,11 +296,11 @@ class Delivery:
         With it goes what its consumer holds behind it, in a keyed cluster of its key, in an ordered
         one of its partition; none of that counts as an attempt. Raises `BadRequest`, `ValueError`.
         """
-        self._owner.given_back(self, self._holding, delay, False)
+        self._owner.give_back(self, delay, False)
 
     def give_back(self, delay: Delay = 0.0) -> None:
         """Say that nobody tried it: its next attempt has the same number; see `nack`."""
-        self._owner.given_back(self, self._holding, delay, True)
+        self._owner.give_back(self, delay, True)
 
 
 class Extending:
@@ -318,7 +350,11 @@ class Extending:
         while True:
             await asyncio.sleep(self._lease / _LOOKS)
             soon = self._monotonic() + self._lease / 2
-            due = [one for one in self._held.values() if one.ends <= soon and not one.over]
+            due = [
+                one
+                for one in self._held.values()
+                if one.ends <= soon and one.worked_on and not one.over
+            ]
             try:
                 await self.extend(due)
             except WeirError:

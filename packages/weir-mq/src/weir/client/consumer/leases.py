@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from itertools import chain
 
 from weir.client.connection.link import Link
@@ -29,13 +29,8 @@ _LAST_ACKS = 2.0
 class ConsumerLeases:
     """The grants of one consumer, under a connection of its own, and what becomes of them."""
 
-    def __init__(
-        self, home: Link, topic: str, options: ConsumerOptions, note: Callable[[], None]
-    ) -> None:
-        """Take the client's link; `open` dials another to the same system.
-
-        `note` is called before what is settled is told, to settle what its owner knows of.
-        """
+    def __init__(self, home: Link, topic: str, options: ConsumerOptions) -> None:
+        """Take the client's link; `open` dials another to the same system."""
         self.topic = topic
         self.options = options
         self._counted = Acking(topic, options.cluster, options.on_stale)
@@ -46,7 +41,6 @@ class ConsumerLeases:
         )
         self._telling = self._tells()
         self._home = home
-        self._note = note
         self._link: Link | None = None
         #: Where the topic is served; None before `open`.
         self.places: Places | None = None
@@ -54,6 +48,7 @@ class ConsumerLeases:
         self._feed: Feed[Holding] | None = None
         self._extending: Extending | None = None
         self.held = Held()
+        self._work_seconds = options.max_work_seconds
         #: Those with deliveries that are done, and not noted yet.
         self._news: list[Holding] = []
         #: Whether somebody waits for a grant; and what wakes pulls that wait for that, or for the
@@ -103,17 +98,16 @@ class ConsumerLeases:
             self._home, self.places, wanted, self._returning.quiet, self._refuse, self._may_pull,
             self.held,
         )  # fmt: skip
-        if options.extend:
-            monotonic = self._home.system.monotonic
-            self._extending = Extending(options.cluster, self.places, lease, self.held, monotonic)
+        monotonic = self._home.system.monotonic
+        self._extending = Extending(options.cluster, self.places, lease, self.held, monotonic)
 
     def _tells(self) -> Telling:
         soon = seconds(self.options.ack_within)
-        return Telling(self.acking, self._returning, soon, self._settle_all, self._failed)
+        return Telling(self.acking, self._returning, soon, self._note_news, self._failed)
 
     def _take_turns(self, link: Link, places: Places) -> None:
         """Have one order of all partitions, and one cursor."""
-        options, note = self.options, self._settle_all
+        options, note = self.options, self._note_news
         turns = Turns(
             self._home, link, places, options, self._counted, note, self.soon, self._refuse
         )
@@ -158,6 +152,7 @@ class ConsumerLeases:
                 self.drop(holding)
                 continue
             self.held.put(holding)
+            self.keep(holding)
             if self._extending is not None:
                 self._extending.begin()
             grant = holding.grant
@@ -172,6 +167,10 @@ class ConsumerLeases:
             self.soon()
             holding.let_next_come()
 
+    def keep(self, holding: Holding) -> None:
+        """Let the lease of a grant be extended for `max_work` from now on."""
+        holding.work_ends = holding.monotonic() + self._work_seconds
+
     async def _may_pull(self, partition: int) -> None:
         """Return once a partition may be pulled from.
 
@@ -180,7 +179,7 @@ class ConsumerLeases:
         """
         while True:
             if any(one.over for one in chain(self.held.values(), self._news)):
-                self._settle_all()
+                self._note_news()
             if self._home.system.monotonic() >= self._untold_ends:
                 self._untold_ends = math.inf
                 await self.flush()
@@ -246,11 +245,10 @@ class ConsumerLeases:
         self._take_out(holding, [(first, behind)])
 
     def settled(self, holding: Holding) -> None:
-        """A delivery of a grant is done: it is noted with the others."""
+        """The first delivery of a grant is done, of those that are not noted yet."""
         self._tell_first = self._tell_first or holding.grant.attempts > 1
-        if len(holding.finished) == 1:
-            self._news.append(holding)
-            self.soon()
+        self._news.append(holding)
+        self.soon()
 
     def give_back(
         self, holding: Holding, offsets: Sequence[int], delay_ms: int, untried: bool
@@ -338,10 +336,6 @@ class ConsumerLeases:
         """Tell all that is settled; return when a majority knows."""
         await self._telling.flush()
 
-    def _settle_all(self) -> None:
-        self._note()
-        self._note_news()
-
     def _failed(self, error: WeirError) -> None:
         if self._feed is not None:
             self._feed.fail(error)
@@ -360,11 +354,23 @@ class ConsumerLeases:
     async def close(self) -> None:
         """Tell what is settled, and end the connection; what is not goes to others at once."""
         try:
+            await self._withdraw()
             unasked = await self.stop()
             await self.flush()
             await self._give_back([*unasked, *self.held.values()])
         finally:
             await self._disconnect()
+
+    async def _withdraw(self) -> None:
+        """Pull no more, if something is about to go back: it is not to be granted to a pull of this
+        consumer again, which would count as an attempt.
+        """
+        self._note_news()
+        if self._pulling is None or not self.held:
+            return
+        self.pause()
+        async with _last_acks():
+            await self._pulling.withdraw()
 
     async def _give_back(self, holdings: Sequence[Holding]) -> None:
         """Give all back, and say of what was not handed out that nobody tried it.

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from weir.client.arguments.values import Delay, delay_ms
-from weir.client.consumer.delivery import ConsumerOptions, Delivery, Holding, Settled
+from weir.client.consumer.acknowledgements import AckResult, expired_result
+from weir.client.consumer.delivery import ConsumerOptions, Delivery, Holding, Settled, run_of
+from weir.client.consumer.in_hand import InHand
 from weir.client.consumer.leases import ConsumerLeases
-from weir.client.consumer.pulls import with_values
+from weir.client.core.delivered_batches import Delivered, LargeDelivered
 from weir.client.core.grants import Prefetch
-from weir.errors import WeirError
+from weir.client.reader.fetcher import loaded
+from weir.errors import ValueLost, WeirError
 from weir.model.clusters import Mode
 from weir.model.message import Message
 
@@ -28,8 +33,12 @@ class Deliveries:
         pace: Prefetch,
         options: ConsumerOptions,
         monotonic: Callable[[], float],
+        in_hand: InHand,
     ) -> None:
-        """Take what the consumer holds, the size of its pulls, and a clock in seconds."""
+        """Take what the consumer holds, the size of its pulls, a clock in seconds, and what is to
+        know what was settled.
+        """
+        self._in_hand = in_hand
         self._holdings = holdings
         self._pace = pace
         self._monotonic = monotonic
@@ -39,6 +48,7 @@ class Deliveries:
         self._current: Holding | None = None
         self._ready: Holding | None = None
         self._messages: Iterator[Message] = iter(())
+        self._unopened: deque[Delivered] = deque()
         # Handed out and open; handed out in all; how many were settled when that was last told.
         self._open = self._handed = self._told = 0
         #: Since when some are worked on; None while none is. Seconds of work before that.
@@ -63,34 +73,70 @@ class Deliveries:
         holding = self._current
         if holding is None:
             return None
-        for message in self._messages:
-            if holding.over:
-                if self._mode is Mode.ORDERED:
-                    self._holdings.give_back_rest(holding)
+        untried = holding.grant.attempts == 1
+        if untried and self._mode is Mode.SHARED and not holding.skipped and not holding.over:
+            # Most messages come by here: each call less is felt.
+            for message in self._messages:
+                offset = message.offset
+                holding.handed = offset + 1
+                holding.open += 1
+                holding.opened.add(offset)
+                self._open += 1
+                self._handed += 1
+                return Delivery(message, holding, self)
+        delivery = self.ahead()
+        if delivery is not None and not delivery.was_tried:
+            delivery.mark_begun()
+        return delivery
+
+    def ahead(self) -> Delivery | None:
+        """Return the next message if it is here; nobody works on it before its `mark_begun`."""
+        holding = self._current
+        if holding is None:
+            return None
+        while not holding.over:
+            for message in self._messages:
+                holding.handed = message.offset + 1
+                if message.offset not in holding.skipped:
+                    return self._hand_out(message, holding)
+            if not self._unopened:
                 break
-            holding.handed = message.offset + 1
-            if message.offset in holding.skipped:
-                continue
-            delivery = Delivery(message, holding, self)
-            holding.open += 1
-            if not delivery.was_tried:
-                holding.opened.add(message.offset)
-            self._open += 1
-            self._handed += 1
-            if self._mode is not Mode.SHARED:
-                holding.deliveries.append(delivery)
-            return delivery
+            if _lies_elsewhere(self._unopened[0]):
+                return None  # `more` fetches it
+            self._messages = self._unopened.popleft().messages()
+        if holding.over and self._mode is Mode.ORDERED:
+            self._holdings.give_back_rest(holding)
         self._messages = iter(())
+        self._unopened.clear()
         holding.all_handed = True
         self._current = None
         self._last_of(holding)
         return None
+
+    def _hand_out(self, message: Message, holding: Holding) -> Delivery:
+        delivery = Delivery(message, holding, self)
+        holding.open += 1
+        self._open += 1
+        self._handed += 1
+        if self._mode is not Mode.SHARED:
+            holding.deliveries.append(delivery)
+        return delivery
+
+    @property
+    def waits_for_outcome(self) -> bool:
+        """Whether nothing more comes before what was handed out is settled: where all is in order,
+        it may have to come again first.
+        """
+        return self._mode is Mode.ORDERED and self._open > 0 and self._current is None
 
     async def more(self) -> None:
         """Wait for a grant, so that `at_hand` has a message. One who gives up waiting loses none.
 
         Raises as iterating the consumer.
         """
+        if self._unopened:
+            await self._fetch(self._unopened[0])
+            return
         self._learn()
         self._holdings.resume()
         self._waits = True
@@ -100,15 +146,25 @@ class Deliveries:
                 if self._pace.ahead and self._mode is not Mode.ORDERED:
                     self._ready.let_next_come()
             holding = self._ready
-            grant = await with_values(holding.grant, self._options.value_bytes_max)
         finally:
             self._waits = False
         self._ready = None
+        self._current, self._messages = holding, iter(())
+        self._unopened = deque(holding.grant.batches)
         if self._mode is Mode.SHARED:
             holding.forget_batches()
-        self._current, self._messages = holding, grant.messages()
         if self._began is None:
             self._began = self._monotonic()
+
+    async def _fetch(self, delivered: Delivered) -> None:
+        """Fetch the value of the next message, as far as it is to be loaded. One that is gone is
+        told to whoever reads it.
+        """
+        with contextlib.suppress(ValueLost):
+            delivered = await loaded(delivered, self._options.value_bytes_max)
+        if self._unopened and self._unopened[0].offset == delivered.offset:
+            self._unopened.popleft()
+            self._messages = delivered.messages()
 
     def pause(self) -> None:
         """Pull nothing until the next `more`, which begins with single messages.
@@ -117,6 +173,7 @@ class Deliveries:
         """
         self._holdings.pause()
         self._messages = iter(())
+        self._unopened.clear()
         for holding in (self._current, self._ready):
             if holding is not None:
                 self._holdings.give_back_rest(holding)
@@ -145,33 +202,97 @@ class Deliveries:
 
     # What deliveries tell.
 
-    def settled(self, holding: Holding) -> None:
-        """A delivery of a grant is done."""
+    def done(self, delivery: Delivery) -> None:
+        """Note that it is done."""
+        holding, offset = delivery.holding, delivery.message.offset
+        delivery.state = Settled.DONE
+        holding.open -= 1
+        holding.opened.discard(offset)
         self._open -= 1
         if self._waits and not self._open:
             self._count()
-        self._holdings.settled(holding)
+        self._in_hand.settled(delivery)
+        holding.finished.append(offset)
+        if len(holding.finished) == 1:
+            self._holdings.settled(holding)
         if holding.all_handed and not holding.open:
             self._last_of(holding)
 
-    def given_back(self, delivery: Delivery, holding: Holding, delay: Delay, untried: bool) -> None:
-        """A delivery goes back, and all that is behind it where the order counts."""
+    async def ack(self, delivery: Delivery) -> AckResult:
+        """Say that it is done, or was; return when a majority knows, and what that did."""
+        holding, run = delivery.holding, run_of(delivery.message)
+        if delivery.state is Settled.GIVEN_BACK:
+            return expired_result([run])
+        if delivery.state is Settled.OPEN:
+            self._close(delivery, Settled.DONE)
+        self._holdings.take_out(holding, [run])
+        try:
+            return await self._holdings.acking.ack(holding.partition, holding.fence, [run])
+        finally:
+            self._let_go(holding)
+
+    def give_back(self, delivery: Delivery, delay: Delay, untried: bool) -> None:
+        """Note that it goes back, and all that is behind it where the order counts."""
         wait = delay_ms(delay)
         if delivery.state is not Settled.OPEN:
             return
-        message = delivery.message
+        holding = delivery.holding
         if self._mode is not Mode.SHARED:
-            self._take_along(holding, message, wait)
-        self._close(delivery, holding, wait, untried)
+            self._take_along(holding, delivery.message, wait)
+        self._return(delivery, wait, untried)
 
-    def _close(self, delivery: Delivery, holding: Holding, wait: int, untried: bool) -> None:
-        delivery.state = Settled.GIVEN_BACK
+    async def nack(self, delivery: Delivery, delay: Delay) -> bool:
+        """Say that it failed; return when a majority knows, False if it was too late."""
+        wait = delay_ms(delay)
+        if delivery.state is not Settled.OPEN:
+            return False
+        holding = delivery.holding
+        if self._mode is not Mode.SHARED:
+            self._take_along(holding, delivery.message, wait)
+        self._close(delivery, Settled.GIVEN_BACK)
+        holding.skipped.add(delivery.message.offset)
+        try:
+            return await self._holdings.nack(holding, [run_of(delivery.message)], [], wait)
+        finally:
+            self._let_go(holding)
+
+    def forget(self, delivery: Delivery) -> None:
+        """Say nothing of it any more: its lease is over, so that it is another's."""
+        if delivery.state is Settled.OPEN:
+            self._close(delivery, Settled.GIVEN_BACK)
+            self._let_go(delivery.holding)
+
+    def set_aside(self, delivery: Delivery) -> None:
+        """Say that it is another's to tell what became of it: a scattering's."""
+        self._close(delivery, Settled.DONE)
+        self._let_go(delivery.holding)
+
+    def put_back(self, delivery: Delivery) -> None:
+        """Take it back: it is in hand again."""
+        holding = delivery.holding
+        delivery.state = Settled.OPEN
+        holding.open += 1
+        self._open += 1
+        delivery.mark_begun()
+        self._in_hand.put(delivery, None)
+
+    def _return(self, delivery: Delivery, wait: int, untried: bool) -> None:
+        holding = delivery.holding
+        self._close(delivery, Settled.GIVEN_BACK)
+        self._holdings.give_back(holding, [delivery.message.offset], wait, untried)
+        self._let_go(holding)
+
+    def _close(self, delivery: Delivery, state: Settled) -> None:
+        holding = delivery.holding
+        delivery.state = state
         holding.open -= 1
         holding.opened.discard(delivery.message.offset)
         self._open -= 1
         if self._waits and not self._open:
             self._count()
-        self._holdings.give_back(holding, [delivery.message.offset], wait, untried)
+        self._in_hand.settled(delivery)
+
+    def _let_go(self, holding: Holding) -> None:
         if holding.all_handed and not holding.open:
             self._last_of(holding)
 
@@ -184,7 +305,7 @@ class Deliveries:
             return
         for other in holding.deliveries:
             if other.state is Settled.OPEN and self._is_behind(failed, other.message):
-                self._close(other, holding, wait, untried=True)
+                self._return(other, wait, untried=True)
         self._skip(holding, failed, wait)
 
     def _skip(self, holding: Holding, failed: Message, wait: int) -> None:
@@ -227,3 +348,8 @@ class Deliveries:
         if self._began is not None:
             self._worked += now - self._began
         self._began = now if self._open else None
+
+
+def _lies_elsewhere(delivered: Delivered) -> bool:
+    """Whether a value has to be fetched before it is handed out."""
+    return isinstance(delivered, LargeDelivered) and delivered.loaded is None

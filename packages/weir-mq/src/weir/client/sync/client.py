@@ -12,7 +12,7 @@ Threads may share a connection and its producers, but each reader or consumer be
 at a time. A connection does not outlive a fork: connect in the child. Callbacks run in the
 background thread and must not call weir.
 
-Most methods here are those of the async classes, wrapped by `_waits`: signature, docstring and
+Most methods here are those of the async classes, wrapped by `waits`: signature, docstring and
 type follow by themselves, and "await" in a docstring means "call".
 """
 
@@ -20,96 +20,45 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from weir.client import client as asynchronous
 from weir.client import scattering
 from weir.client.connection.system import SYSTEM, Background
-from weir.client.consumer import consumer as consumers
-from weir.client.core.delivered_batches import Delivered, LargeDelivered
-from weir.client.core.grants import Grant
+from weir.client.core.delivered_batches import Delivered
 from weir.client.producer import producer as producers
 from weir.client.producer import receipts
 from weir.client.producer.receipts import Receipt
 from weir.client.reader import reader as readers
-from weir.codec.fields import Buffer
+from weir.client.sync.consumer import Consumer, LeasedBatch, LeasedMessage
+from weir.client.sync.twins import (
+    Twin,
+    delivered_without_async,
+    gives,
+    in_loop,
+    waits,
+    without_async,
+)
 from weir.errors import WeirError
-from weir.model.message import LargeMessage, Message
+from weir.model.message import Message
 from weir.protocol.client import messages as m
 
-__all__ = ["Client", "Consumer", "PendingBatch", "PendingMessage", "Producer", "Reader", "connect"]
+__all__ = [
+    "Client",
+    "Consumer",
+    "LeasedBatch",
+    "LeasedMessage",
+    "PendingBatch",
+    "PendingMessage",
+    "Producer",
+    "Reader",
+    "connect",
+]
 
 P = ParamSpec("P")
-R = TypeVar("R")
 A = TypeVar("A")
-S = TypeVar("S")
-
-
-class BlockingLargeMessage(LargeMessage):
-    """A message whose value is not here: `for piece in message.chunks()` streams it.
-
-    `value` raises `TooLarge`; `read()` takes all of it into memory. Errors as `LargeMessage`.
-    """
-
-    _background: Background
-
-    def chunks(self) -> Iterator[Buffer]:  # type: ignore[override]  # the twin without async
-        """Yield the value in pieces of up to 8 MiB, fetched as they are asked for."""
-        return self._background.iterate(super().chunks())
-
-    def read(self) -> bytes:  # type: ignore[override]  # the twin without async
-        """Return the whole value; `size` says how much memory that takes."""
-        return b"".join(bytes(piece) for piece in self.chunks())
-
-
-def without_async(message: Message, background: Background) -> Message:
-    """Return the message itself, or the twin of one whose value has to be fetched."""
-    if type(message) is not LargeMessage:
-        return message
-    large = BlockingLargeMessage.of(message, message.size, message._pieces)
-    assert isinstance(large, BlockingLargeMessage)  # `of` makes what it is called on
-    large._background = background
-    return large
-
-
-@dataclass(frozen=True, slots=True)
-class BlockingLargeDelivered(LargeDelivered):
-    """The twin of a `LargeDelivered`: its message needs no event loop."""
-
-    background: Background | None = None
-
-    def messages(self) -> Iterator[Message]:
-        """Yield the one message, a `BlockingLargeMessage` unless its value was loaded."""
-        assert self.background is not None  # `delivered_without_async` gives it
-        for message in LargeDelivered.messages(self):
-            yield without_async(message, self.background)
-
-
-def delivered_without_async(delivered: Delivered, background: Background) -> Delivered:
-    """Return the batch itself, or the twin of one whose value lies in chunks."""
-    if not isinstance(delivered, LargeDelivered):
-        return delivered
-    return BlockingLargeDelivered(
-        delivered.topic,
-        delivered.partition,
-        delivered.batch,
-        delivered.offset,
-        delivered.next_offset,
-        delivered.source,
-        delivered.loaded,
-        background,
-    )
-
-
-def grant_without_async(grant: Grant, background: Background) -> Grant:
-    """Return a grant whose messages need no event loop."""
-    if not any(isinstance(one, LargeDelivered) for one in grant.batches):
-        return grant
-    twins = tuple(delivered_without_async(one, background) for one in grant.batches)
-    return replace(grant, batches=twins)
 
 
 class Scattering:
@@ -141,9 +90,9 @@ class Scattering:
             topic, value, key=key, tag=tag, time=time, headers=headers, partition=partition
         )
 
-    def ack(self, what: Message | consumers.Grant, consumer: Consumer) -> None:
-        """Add that a message, or a grant of `batches()`, of a consumer is done."""
-        self._of.ack(what, consumer._of)
+    def ack(self, what: LeasedMessage | LeasedBatch) -> None:
+        """Add that a message, or a batch, of a consumer is done."""
+        self._of.add_ack(*what.lease_of())
 
     def send(self) -> list[Receipt]:
         """Send it; leaving `with` does."""
@@ -159,64 +108,16 @@ class Scattering:
             self.send()
 
 
-class Twin(Generic[A]):
-    """The blocking side of an async object."""
-
-    def __init__(self, of: A, background: Background) -> None:
-        """Speak for `of`, which lives in the loop of `background`."""
-        self._of = of
-        self._background = background
-
-
-def _waits(
-    method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[Any, P], R]:
-    """Return the twin of an async method."""
-
-    @wraps(method)
-    def call(self: Twin[A], /, *arguments: P.args, **named: P.kwargs) -> R:
-        return self._background.run(method(self._of, *arguments, **named))
-
-    return call
-
-
-def _gives(
-    method: Callable[Concatenate[A, P], R], twin: Callable[[R, Background], S]
-) -> Callable[Concatenate[Any, P], S]:
-    """Return the twin of a method that makes an async object: it makes that one's twin."""
-
-    @wraps(method)
-    def call(self: Twin[A], /, *arguments: P.args, **named: P.kwargs) -> S:
-        return twin(method(self._of, *arguments, **named), self._background)
-
-    return call
-
-
-def _in_loop(
-    method: Callable[Concatenate[A, P], R], twin: Callable[[R, Background], S]
-) -> Callable[Concatenate[Any, P], S]:
-    """Return the same as `_gives`, for a method that sets timers: the loop must call it."""
-
-    @wraps(method)
-    def call(self: Twin[A], /, *arguments: P.args, **named: P.kwargs) -> S:
-        async def within() -> R:
-            return method(self._of, *arguments, **named)
-
-        return twin(self._background.run(within()), self._background)
-
-    return call
-
-
 class PendingMessage(Twin[receipts.PendingMessage]):
     """A message that was sent: `wait` for its `Receipt`, or its error."""
 
-    wait = _waits(receipts.PendingMessage.wait)
+    wait = waits(receipts.PendingMessage.wait)
 
 
 class PendingBatch(Twin[receipts.PendingBatch]):
     """A batch that was sent: `wait` for its `BatchReceipt`, or its error."""
 
-    wait = _waits(receipts.PendingBatch.wait)
+    wait = waits(receipts.PendingBatch.wait)
 
     @property
     def done(self) -> bool:
@@ -260,14 +161,14 @@ def _batches(
 class Producer(Twin[producers.Producer]):
     """Sends to one topic under a producer id of its own. `with` opens, flushes and closes."""
 
-    publish = _waits(producers.Producer.publish)
-    publish_from = _waits(producers.Producer.publish_from)
-    publish_arrow = _waits(producers.Producer.publish_arrow)
-    ready = _waits(producers.Producer.ready)
-    flush = _waits(producers.Producer.flush)
-    send = _in_loop(producers.Producer.send, PendingMessage)
+    publish = waits(producers.Producer.publish)
+    publish_from = waits(producers.Producer.publish_from)
+    publish_arrow = waits(producers.Producer.publish_arrow)
+    ready = waits(producers.Producer.ready)
+    flush = waits(producers.Producer.flush)
+    send = in_loop(producers.Producer.send, PendingMessage)
     send_many = _batches(producers.Producer.send_many)
-    close = _waits(producers.Producer.close)
+    close = waits(producers.Producer.close)
 
     @property
     def topic(self) -> str:
@@ -301,8 +202,8 @@ class Producer(Twin[producers.Producer]):
 class Reader(Twin[readers.Reader]):
     """Iterate it for messages, or `batches()` for batches, each partition in offset order."""
 
-    close = _waits(readers.Reader.close)
-    more = _waits(readers.Reader.more)
+    close = waits(readers.Reader.close)
+    more = waits(readers.Reader.more)
 
     @property
     def topic(self) -> str:
@@ -358,111 +259,32 @@ class Reader(Twin[readers.Reader]):
         self.close()
 
 
-class Consumer(Twin[consumers.Consumer]):
-    """Iterate it for messages: asking for the next one says that the last is done.
-
-    Or iterate `batches()` for whole grants, and `ack` each. Leave it with `with` or `close`.
-    """
-
-    close = _waits(consumers.Consumer.close)
-    more = _waits(consumers.Consumer.more)
-    ack = _waits(consumers.Consumer.ack)
-    nack = _waits(consumers.Consumer.nack)
-    extend = _waits(consumers.Consumer.extend)
-    flush = _waits(consumers.Consumer.flush)
-
-    @property
-    def topic(self) -> str:
-        """The topic it consumes."""
-        return self._of.topic
-
-    @property
-    def stale(self) -> int:
-        """How many acks came after their grant had expired."""
-        return self._of.stale
-
-    @property
-    def attempts(self) -> int:
-        """The how-manieth time the last message was handed to a consumer: 1, unless work failed."""
-        return self._of.attempts
-
-    @property
-    def cursors(self) -> dict[int, int]:
-        """By partition, the offset below which the cluster has done all, as of the last ack."""
-        return self._of.cursors
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._of.closed
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether it pulls, or has acks that the broker does not know of."""
-        return self._of.unfinished
-
-    def open(self) -> Consumer:
-        """Ask where the partitions are. Raises `UnknownTopic`."""
-        self._background.run(self._of.open())
-        return self
-
-    def done(self) -> None:
-        """Say that all messages handed out are done, without asking for the next one."""
-        self._of.done()
-
-    def at_hand(self) -> Message | None:
-        """Say that the last message is done; return the next if it is here, else call `more`."""
-        message = self._of.at_hand()
-        return None if message is None else without_async(message, self._background)
-
-    def batches(self) -> Iterator[consumers.Grant]:
-        """Yield grants of up to `max_messages`; `ack` each when its messages are done."""
-        for grant in self._background.iterate(self._of.batches()):
-            yield grant_without_async(grant, self._background)
-
-    def __iter__(self) -> Consumer:
-        return self
-
-    def __next__(self) -> Message:
-        while (message := self.at_hand()) is None:
-            self.more()
-        return message
-
-    def __enter__(self) -> Consumer:
-        return self.open()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        self.close()
-
-
 class Client(Twin[asynchronous.Client]):
     """A connection to a system of brokers: get one from `connect`, end it with `with`."""
 
-    publish = _waits(asynchronous.Client.publish)
-    create_topic = _waits(asynchronous.Client.create_topic)
-    alter_topic = _waits(asynchronous.Client.alter_topic)
-    end_partition = _waits(asynchronous.Client.end_partition)
-    delete_topic = _waits(asynchronous.Client.delete_topic)
-    topics = _waits(asynchronous.Client.topics)
-    held = _waits(asynchronous.Client.held)
-    parts = _waits(asynchronous.Client.parts)
-    topic_stats = _waits(asynchronous.Client.topic_stats)
-    clusters = _waits(asynchronous.Client.clusters)
-    seek_cluster = _waits(asynchronous.Client.seek_cluster)
-    pause_cluster = _waits(asynchronous.Client.pause_cluster)
-    resume_cluster = _waits(asynchronous.Client.resume_cluster)
-    delete_cluster = _waits(asynchronous.Client.delete_cluster)
-    hubs = _waits(asynchronous.Client.hubs)
-    forget_hub = _waits(asynchronous.Client.forget_hub)
-    describe = _waits(asynchronous.Client.describe)
-    positions = _waits(asynchronous.Client.positions)
-    ping = _waits(asynchronous.Client.ping)
-    producer = _gives(asynchronous.Client.producer, Producer)
-    reader = _gives(asynchronous.Client.reader, Reader)
-    consumer = _gives(asynchronous.Client.consumer, Consumer)
-    scatter = _gives(asynchronous.Client.scatter, Scattering)
+    publish = waits(asynchronous.Client.publish)
+    create_topic = waits(asynchronous.Client.create_topic)
+    alter_topic = waits(asynchronous.Client.alter_topic)
+    end_partition = waits(asynchronous.Client.end_partition)
+    delete_topic = waits(asynchronous.Client.delete_topic)
+    topics = waits(asynchronous.Client.topics)
+    held = waits(asynchronous.Client.held)
+    parts = waits(asynchronous.Client.parts)
+    topic_stats = waits(asynchronous.Client.topic_stats)
+    clusters = waits(asynchronous.Client.clusters)
+    seek_cluster = waits(asynchronous.Client.seek_cluster)
+    pause_cluster = waits(asynchronous.Client.pause_cluster)
+    resume_cluster = waits(asynchronous.Client.resume_cluster)
+    delete_cluster = waits(asynchronous.Client.delete_cluster)
+    hubs = waits(asynchronous.Client.hubs)
+    forget_hub = waits(asynchronous.Client.forget_hub)
+    describe = waits(asynchronous.Client.describe)
+    positions = waits(asynchronous.Client.positions)
+    ping = waits(asynchronous.Client.ping)
+    producer = gives(asynchronous.Client.producer, Producer)
+    reader = gives(asynchronous.Client.reader, Reader)
+    consumer = gives(asynchronous.Client.consumer, Consumer)
+    scatter = gives(asynchronous.Client.scatter, Scattering)
 
     @property
     def welcome(self) -> m.Welcome:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import weir
+from rigs.consuming import take
 from weir.app.supervision import supervisor as module
 from weir.app.supervision.supervisor import Blind, Plan, Scaled, Seen, Supervisor
 from weir.app.supervision.worker import starting
@@ -42,9 +43,9 @@ def test_what_waits_is_what_nobody_has_and_may_be_had(node: Any) -> None:
             supervisor = Supervisor(app_of("shared", "doors", "gates"), plan(node.url), CAT, print)
             assert (await supervisor._look(w)).left == 0  # there is no such cluster yet
             async with w.consumer("doors", cluster="ledger") as consumer:
-                await consumer.nack(await anext(consumer), delay="1h")
+                await (await anext(consumer)).nack(delay="1h", confirmed=True)
                 for _ in range(4):
-                    await anext(consumer)
+                    await take(consumer)
                 more = asyncio.ensure_future(anext(consumer))  # comes by what is not due
                 async with asyncio.timeout(30):
                     while (look := await supervisor._look(w)).waiting or look.left > 2:
@@ -53,12 +54,12 @@ def test_what_waits_is_what_nobody_has_and_may_be_had(node: Any) -> None:
                 more.cancel()
                 await asyncio.wait((more,))
             async with w.consumer("gates", cluster="ledger", max_messages=1) as consumer:
-                await anext(consumer)
+                message = await anext(consumer)
                 look = await supervisor._look(w)
                 assert (look.published, look.left) == (11, 7)
                 assert 0 < look.waiting < 5
                 assert look.useful is None
-                consumer.done()
+                await message.ack()
 
     asyncio.run(run())
 
@@ -71,8 +72,7 @@ def test_an_ordered_cluster_has_use_for_a_process_a_partition(node: Any) -> None
             supervisor = Supervisor(app_of("ordered", "doors"), plan(node.url), CAT, print)
             assert (await supervisor._look(w)).useful is None  # it has not begun
             async with w.consumer("doors", cluster="ledger", mode="ordered") as consumer:
-                await anext(consumer)
-                consumer.done()
+                await take(consumer)
             assert (await supervisor._look(w)).useful == 3
 
     asyncio.run(run())

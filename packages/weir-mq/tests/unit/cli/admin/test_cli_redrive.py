@@ -10,8 +10,8 @@ import pytest
 
 import weir as facade
 from weir import sync, testing
-from weir.app.dead_letters import bury
 from weir.cli.main import main
+from weir.client.consumer.dead_letters import bury
 
 
 @pytest.fixture
@@ -74,6 +74,6 @@ def test_what_is_no_dead_letter_is_left_to_the_cluster(
         (cluster,) = client.clusters("doors")
         assert (cluster.lag, cluster.granted) == (3, 0)
         with client.consumer("doors", cluster="ledger") as consumer:
-            assert [(next(consumer).value, consumer.attempts) for _ in range(3)] == [
-                (b"1", 1), (b"2", 1), (b"3", 1)
-            ]  # fmt: skip
+            for value in (b"1", b"2", b"3"):
+                with next(consumer) as message:
+                    assert (message.value, message.attempts) == (value, 1)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import weir
+from rigs.consuming import take
 from weir import testing
 from weir.client.arguments.values import Timing, delay_ms, timing
 from weir.client.client import Client
@@ -33,12 +34,14 @@ def run(scenario: Callable[[testing.Node, Client], Coroutine[None, None, None]])
 
 async def here(consumer: Consumer, count: int = 0) -> list[bytes]:
     """Take so many messages, however long that takes, and what else comes within a moment."""
-    found = [(await anext(consumer)).value for _ in range(count)]
+    found = [(await take(consumer)).value for _ in range(count)]
     while True:
         try:
-            found.append((await asyncio.wait_for(anext(consumer), 0.15)).value)
+            message = await asyncio.wait_for(anext(consumer), 0.15)
         except TimeoutError:
             return found
+        await message.ack()
+        found.append(message.value)
 
 
 def test_what_people_write_becomes_columns() -> None:
@@ -181,7 +184,7 @@ def test_grants_of_nothing_but_expired_messages_are_not_handed_out() -> None:
             await w.publish("t", b"lasts", ttl="1h")
             grant = await asked
             assert [message.value for message in grant.messages()] == [b"lasts"]
-            assert await consumer.ack(grant)
+            assert await grant.ack(confirmed=True)
 
     run(scenario)
 
@@ -190,11 +193,12 @@ def test_a_delay_is_refused_where_the_order_counts_and_spoils_nothing_else() -> 
     async def scenario(_: testing.Node, w: Client) -> None:
         await w.publish("t", b"x")
         async with w.consumer("t", cluster="c", mode="ordered") as consumer:
-            await anext(consumer)
+            held = await anext(consumer)
             refused, taken = await asyncio.gather(
                 w.publish("t", b"later", delay="1h"), w.publish("t", b"y"), return_exceptions=True
             )
             assert isinstance(refused, BadRequest)
             assert taken.offset == 1
+            await held.ack()
 
     run(scenario)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from rigs.consuming import take
 from weir.client.client import connect
 from weir.client.connection.link import Link, redial_pause
 from weir.client.core.durations import Backoff
@@ -234,7 +235,7 @@ def test_a_consumer_goes_on_where_the_leader_moved(fake_broker: Brokers) -> None
             async with client.consumer("t", cluster="c", max_messages=1) as consumer:
                 for n in range(4):
                     await client.publish("t", b"%d" % n)
-                    found.append((await anext(consumer)).value)
+                    found.append((await take(consumer)).value)
                     if n == 1:
                         nodes.leader = 3
         assert found == [b"%d" % n for n in range(4)]

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from weir.client.consumer.delivery import ConsumerOptions, Holding
+from weir.client.consumer.in_hand import InHand
 from weir.client.consumer.leases import ConsumerLeases
 from weir.client.consumer.messages import Deliveries
 from weir.client.core.grants import Grant, Prefetch
@@ -133,7 +134,7 @@ def test_what_is_settled_while_another_waits_for_more_counts(idle: float) -> Non
     clock, pace = Clock(), Told()
     holdings = Waited(clock)
     options = ConsumerOptions(cluster="c", max_bytes=1, lease=30.0, ack_within=0.0)
-    source = Deliveries(cast(ConsumerLeases, holdings), pace, options, clock.monotonic)
+    source = Deliveries(cast(ConsumerLeases, holdings), pace, options, clock.monotonic, InHand(10))
 
     def drive(step: Any) -> None:
         with pytest.raises(StopIteration):

@@ -189,14 +189,18 @@ def test_who_loses_the_answer_of_a_move_is_told_what_it_did(
             for n in range(4):
                 await w.publish("t", b"%d" % n, partition=n % 2)
             consumer = w.consumer("t", cluster="c", mode="ordered", ack_within=0)
-            await consumer.ack(await anext(consumer))
+            await (await anext(consumer)).ack(confirmed=True)
             message, next_one = await anext(consumer), None
             async with v.consumer("t", cluster="c", mode="ordered") as other:
                 if others:
                     next_one = asyncio.ensure_future(anext(other))
                     await asyncio.sleep(0.05)
                 loses.set()
-                settle = consumer.ack(message) if way == "ack" else consumer.nack(message, 0.0)
+                settle = (
+                    message.ack(confirmed=True)
+                    if way == "ack"
+                    else message.nack(0.0, confirmed=True)
+                )
                 settling = asyncio.ensure_future(settle)
                 await asyncio.to_thread(lost.wait)
                 if next_one is not None and way == "nack":
@@ -281,7 +285,7 @@ def test_a_ping_tells_nothing_of_a_partition_that_is_not_known_yet() -> None:
     options = ConsumerOptions(
         cluster="c", max_messages=10, max_bytes=1_000, lease=30.0, ack_within=0.0, mode="ordered"
     )
-    holdings = ConsumerLeases(cast(Link, home), "t", options, lambda: None)
+    holdings = ConsumerLeases(cast(Link, home), "t", options)
     holdings.places = cast(Places, Two())
     grant = Grant("t", 2, FENCE, 0, 0, 1, 1, ())
     holdings.held.put(Holding(grant, time.monotonic() + 30, time.monotonic))

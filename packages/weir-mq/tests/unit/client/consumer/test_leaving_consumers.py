@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import weir
+from rigs.consuming import take
 from weir import testing
 from weir.client.client import Client
 from weir.client.consumer.acknowledgements import Stale
@@ -33,7 +34,7 @@ async def fill(w: Client, count: int) -> None:
 
 async def first(w: Client) -> bytes:
     async with w.consumer("t", cluster="c") as consumer:
-        return (await anext(consumer)).value
+        return (await take(consumer)).value
 
 
 def test_a_client_that_closes_acks_for_consumers_left_open() -> None:
@@ -43,8 +44,8 @@ def test_a_client_that_closes_acks_for_consumers_left_open() -> None:
             with pytest.warns(ResourceWarning, match="async with"):  # noqa: PT031
                 async with weir.connect(node.url) as other:
                     consumer = other.consumer("t", cluster="c", ack_within="1h")
-                    for _ in range(4):
-                        await anext(consumer)
+                    for _ in range(3):
+                        await take(consumer)
             assert await first(w) == b"3"
 
     run(scenario)
@@ -58,6 +59,7 @@ def test_close_acks_what_is_done_and_warns_of_nothing() -> None:
             async for message in consumer:
                 if message.value == b"5":
                     break
+                await message.ack()
             await consumer.close()
             assert consumer.closed
             assert not consumer.unfinished
@@ -66,16 +68,19 @@ def test_close_acks_what_is_done_and_warns_of_nothing() -> None:
     run(scenario)
 
 
-def test_the_last_message_can_be_done_without_asking_for_another() -> None:
+def test_asking_for_the_next_message_says_nothing_of_the_one_before() -> None:
     async def scenario(node: testing.Node) -> None:
         async with weir.connect(node.url) as w:
             await fill(w, 4)
             async with w.consumer("t", cluster="c") as consumer:
-                async for message in consumer:
-                    if message.value == b"2":
-                        consumer.done()
-                        break
-            assert await first(w) == b"3"
+                held = [await anext(consumer) for _ in range(3)]
+                await held[1].ack()
+            found = []
+            async with w.consumer("t", cluster="c") as consumer:
+                for _ in range(3):
+                    async with await anext(consumer) as message:
+                        found.append((message.value, message.attempts))
+            assert sorted(found) == [(b"0", 2), (b"2", 2), (b"3", 1)]
 
     run(scenario)
 
@@ -85,10 +90,11 @@ def test_a_consumer_that_was_closed_can_go_on() -> None:
         async with weir.connect(node.url) as w:
             await fill(w, 4)
             consumer = w.consumer("t", cluster="c", ack_within=0)
-            assert (await anext(consumer)).value == b"0"
+            held = await anext(consumer)
+            assert held.value == b"0"
             await consumer.close()
-            assert (await anext(consumer)).value == b"0"
-            assert (await anext(consumer)).value == b"1"
+            assert (await take(consumer)).value == b"0"
+            assert (await take(consumer)).value == b"1"
             await consumer.close()
 
     run(scenario)
@@ -100,13 +106,14 @@ def test_a_late_ack_is_told_to_whoever_asks() -> None:
             await fill(w, 1)
             late: list[Stale] = []
             async with w.consumer("t", cluster="c", on_stale=late.append) as consumer:
-                grants = consumer.batches()
-                grant = await anext(grants)
+                grant = await anext(consumer.batches())
                 node.advance(31)
-                again = await anext(grants)
+                other = await w.consumer("t", cluster="c").open()
+                again = await anext(other.batches())
                 assert (again.offset, again.attempts) == (0, 2)
-                assert not await consumer.ack(grant)
-                assert await consumer.ack(again)
+                assert not await grant.ack(confirmed=True)
+                assert await again.ack(confirmed=True)
+                await other.close()
                 assert late == [Stale("t", 0, 0, 1)]
                 assert consumer.stale == 1
 
@@ -118,10 +125,10 @@ def test_a_late_ack_is_logged_if_nobody_asks(caplog: pytest.LogCaptureFixture) -
         async with weir.connect(node.url) as w:
             await fill(w, 2)
             async with w.consumer("t", cluster="c", lease="1s", ack_within="1h") as consumer:
-                await anext(consumer)
-                await anext(consumer)
+                held = await anext(consumer)
                 node.advance(2)
-                assert (await anext(consumer)).value == b"0"
+                assert await first(w) == b"0"
+                await held.ack()
 
     with caplog.at_level(logging.WARNING, "weir.client.consumer.acknowledgements"):
         run(scenario)

@@ -42,14 +42,17 @@ async def take(consumer: Consumer | Deliveries, within: float = 20.0) -> int | N
             found = await anext(consumer)
     except TimeoutError:
         return None
-    return int((found.message if isinstance(found, Delivery) else found).value)
+    if isinstance(found, Delivery):
+        return int(found.message.value)
+    await found.ack()
+    return int(found.value)
 
 
 def test_a_cluster_keeps_its_mode() -> None:
     async def scenario(_: testing.Node, w: Client) -> None:
         await fill(w, 3)
         async with w.consumer("t", cluster="c", mode="keyed") as consumer:
-            await anext(consumer)
+            assert await take(consumer) is not None
             with pytest.raises(BadRequest, match="keyed"):
                 await anext(w.consumer("t", cluster="c"))
         with pytest.raises(BadRequest, match='"shared", "keyed" or "ordered"'):
@@ -66,14 +69,17 @@ def test_one_consumer_gets_all_in_order_and_a_standby_takes_over() -> None:
         active = w.consumer("t", cluster="c", mode="ordered", ack_within=0)
         standby = w.consumer("t", cluster="c", mode="ordered", ack_within=0)
         assert [await take(active) for _ in range(4)] == [0, 1, 2, 3]
-        waiting = asyncio.ensure_future(take(standby))
+        waiting = asyncio.ensure_future(anext(standby))
         await fill(w, 2, first=10)
         assert [await take(active) for _ in range(2)] == [4, 5]
         assert not waiting.done()
-        await active.close()  # 5 was handed out and is not done
-        assert await waiting == 5
-        assert standby.attempts == 2
-        assert [await take(standby) for _ in range(6)] == [6, 7, 8, 9, 10, 11]
+        held = await anext(active)
+        assert (int(held.value), held.attempts) == (6, 1)
+        await active.close()  # it was handed out and is not done
+        again = await waiting
+        assert (int(again.value), again.attempts) == (6, 2)
+        await again.ack()
+        assert [await take(standby) for _ in range(5)] == [7, 8, 9, 10, 11]
         await standby.close()
 
     run(scenario)
@@ -84,11 +90,14 @@ def test_a_message_that_failed_holds_back_all_behind_it() -> None:
         await fill(w, 12)
         async with w.consumer("t", cluster="c", mode="ordered", ack_within=0) as consumer:
             while (message := await anext(consumer)).value != b"4":
-                pass
-            assert await consumer.nack(message, delay="10m")
+                await message.ack()
+            assert await message.nack(delay="10m", confirmed=True)
             assert await take(consumer, within=0.15) is None
             node.advance(601)
-            found = [(await take(consumer), consumer.attempts) for _ in range(8)]
+            found = []
+            for _ in range(8):
+                async with await anext(consumer) as one:
+                    found.append((int(one.value), one.attempts))
             assert found == [(4, 2), *((number, 1) for number in range(5, 12))]
 
     run(scenario)
@@ -146,9 +155,11 @@ def test_messages_of_a_key_go_to_one_consumer_at_a_time_in_order() -> None:
                     seen[key].append(number)
                     shares[me] += 1
                     busy.discard(key)
-                    if number % 50 == 13 and consumer.attempts == 1:
+                    if number % 50 == 13 and message.attempts == 1:
                         seen[key].pop()
-                        await consumer.nack(message)
+                        await message.nack(0, confirmed=True)
+                    else:
+                        await message.ack()
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work(me)) for me in range(3)]

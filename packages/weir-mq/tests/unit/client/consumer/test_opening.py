@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rigs.consuming import take
 from weir.client.client import connect
 from weir.errors import BadRequest, UnknownOpcode
 from weir.model.clusters import Mode
@@ -30,7 +31,7 @@ def test_it_asks_once_and_pulls_then(fake_broker: Any, is_old: bool) -> None:
                 await w.publish("t", b"x", partition=partition)
             async with w.consumer("t", cluster="crew", mode="keyed") as consumer:
                 for _ in range(3):
-                    await anext(aiter(consumer))
+                    await take(consumer)
             asked = [one for one in broker.seen if isinstance(one, m.OpenCluster | m.Pull)]
             opens = m.OpenCluster(addresses[0], "crew", Mode.KEYED)
             assert [one for one in asked if isinstance(one, m.OpenCluster)] == [opens]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 import weir
+from rigs.consuming import take
 from weir import testing
 from weir.client.consumer.acknowledgements import Nacks
 from weir.client.consumer.consumer import Consumer
@@ -39,7 +40,7 @@ def numbers(grant: Grant) -> list[int]:
 
 def end_leases(consumer: Consumer) -> list[Holding]:
     """As the consumer sees it: a new leader lets leases run for longer."""
-    held = [*consumer._holdings.held.values()]
+    held = [*consumer.settlement.leases.held.values()]
     for holding in held:
         holding.ends = 0.0
     return held
@@ -50,9 +51,9 @@ def test_messages_whose_lease_has_ended_for_the_consumer_alone_come_before_those
         seen: list[int] = []
         ended = False
         while len(seen) < COUNT:
-            seen.append(int((await anext(consumer)).value))
+            seen.append(int((await take(consumer)).value))
             assert seen == [*range(len(seen))]
-            (holding,) = consumer._holdings.held.values()
+            (holding,) = consumer.settlement.leases.held.values()
             if holding.grant.next_offset - seen[-1] > 1 and not ended:
                 ended = True
                 end_leases(consumer)
@@ -71,7 +72,7 @@ def test_deliveries_whose_lease_has_ended_for_the_consumer_alone_come_before_tho
             delivery = await anext(deliveries)
             seen.append(int(delivery.message.value))
             assert seen == [*range(len(seen))]
-            (holding,) = consumer._holdings.held.values()
+            (holding,) = consumer.settlement.leases.held.values()
             if holding.grant.next_offset - seen[-1] > 1 and not ended:
                 ended = True
                 end_leases(consumer)
@@ -86,8 +87,8 @@ def test_a_grant_that_waited_for_longer_than_its_lease_comes_before_those_behind
     async def scenario(consumer: Consumer) -> None:
         grants = consumer.batches()
         first = await anext(grants)
-        assert await consumer.ack(first)
-        feed = consumer._holdings._feed
+        assert await first.ack(confirmed=True)
+        feed = consumer.settlement.leases._feed
         assert feed is not None
         take = feed.take
 
@@ -99,7 +100,8 @@ def test_a_grant_that_waited_for_longer_than_its_lease_comes_before_those_behind
             return holding
 
         feed.take = late  # type: ignore[method-assign]
-        assert numbers(await anext(grants)) == [4, 5, 6, 7]
+        async with await anext(grants) as grant:
+            assert numbers(grant) == [4, 5, 6, 7]
 
     run(scenario)
 
@@ -124,13 +126,13 @@ def test_a_grant_on_its_way_when_one_before_it_failed_is_not_handed_out(
         first = await anext(grants)
         following = asyncio.ensure_future(anext(grants))
         await granted.wait()
-        assert await consumer.nack(first)
+        assert await first.nack(0, confirmed=True)
         gate.set()
         again = await following
         assert (numbers(again), again.attempts) == ([0, 1, 2, 3], 2)
-        assert await consumer.ack(again)
-        behind = await anext(grants)
-        assert numbers(behind)[0] == 4
+        assert await again.ack(confirmed=True)
+        async with await anext(grants) as behind:
+            assert numbers(behind)[0] == 4
 
     run(scenario)
 
@@ -139,13 +141,13 @@ def test_a_grant_in_hand_goes_back_with_one_before_it_that_failed() -> None:
     async def scenario(consumer: Consumer) -> None:
         grants = consumer.batches()
         first, second = await anext(grants), await anext(grants)
-        assert await consumer.nack(first)
-        assert not await consumer.ack(second)
+        assert await first.nack(0, confirmed=True)
+        assert not await second.ack(confirmed=True)
         again = await anext(grants)
         assert (numbers(again), again.attempts) == ([0, 1, 2, 3], 2)
-        assert await consumer.ack(again)
-        behind = await anext(grants)
-        assert (numbers(behind), behind.attempts) == ([4, 5, 6, 7], 1)
+        assert await again.ack(confirmed=True)
+        async with await anext(grants) as behind:
+            assert (numbers(behind), behind.attempts) == ([4, 5, 6, 7], 1)
 
     run(scenario)
 
@@ -167,9 +169,12 @@ def test_a_nack_that_got_no_answer_is_told_before_what_is_behind_is_pulled(
 
     async def scenario(consumer: Consumer) -> None:
         grants = consumer.batches()
-        second = [*(await anext(grants)).messages()][1]
+        grant = await anext(grants)
+        second = [*grant.messages()][1]
         with pytest.raises(Disconnected):
-            await consumer.nack(second)
-        assert numbers(await anext(grants))[0] == 1
+            await grant.nack(0, [second], confirmed=True)
+        async with await anext(grants) as again:
+            assert numbers(again)[0] == 1
+        await grant.ack()
 
     run(scenario)

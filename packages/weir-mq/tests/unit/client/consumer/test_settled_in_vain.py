@@ -8,19 +8,19 @@ from typing import Any, cast
 import pytest
 
 import weir
+from rigs.consuming import take
 from weir.client.connection.metadata import Places
 from weir.client.consumer.acknowledgements import Acking, Nacks
-from weir.client.consumer.consumer import Consumer
+from weir.client.consumer.leased_messages import LeasedMessage
 from weir.errors import BadRequest, StaleGrant, Unavailable, UnknownCluster, UnknownTopic
 from weir.model.ids import Address
-from weir.model.message import Message
 from weir.protocol.client import messages as m
 
 SETTLING = m.Ack | m.Nack
 
 
-async def settle(consumer: Consumer, message: Message, back: bool) -> None:
-    await (consumer.nack(message) if back else consumer.ack(message))
+async def settle(message: LeasedMessage, back: bool) -> None:
+    await (message.nack(0, confirmed=True) if back else message.ack(confirmed=True))
 
 
 def names_the_first(request: m.Request) -> bool:
@@ -44,13 +44,13 @@ def test_what_is_refused_for_good_is_not_told_for_ever(fake_broker, back, refusa
             mode = "ordered" if back else "shared"
             async with w.consumer("t", cluster="c", ack_within=0, mode=mode) as consumer:
                 with pytest.raises(refusal):
-                    await settle(consumer, await anext(consumer), back)
+                    await settle(await anext(consumer), back)
                 await w.publish("t", b"next")
                 until = asyncio.get_running_loop().time() + 5
                 while True:
                     assert asyncio.get_running_loop().time() < until
                     try:
-                        message = await anext(consumer)
+                        message = await take(consumer)
                     except refusal:  # once more perhaps, before it is forgotten
                         continue
                     if message.value == b"next":
@@ -174,12 +174,13 @@ def test_what_is_settled_of_a_topic_that_went_is_told_to_no_other(fake_broker, b
                     else None
                 )
                 with pytest.raises(UnknownTopic):
-                    await settle(consumer, message, back)
+                    await settle(message, back)
                 with pytest.raises(UnknownTopic):
                     await anext(consumer)
                 await w.publish("t", b"new")
-                assert (await anext(consumer)).value == b"new"
-                await consumer.flush()
-                assert (broker.returned, broker.acked) == ([], {})
+                async with await anext(consumer) as last:
+                    assert last.value == b"new"
+                    await consumer.flush()
+                    assert (broker.returned, broker.acked) == ([], {})
 
     asyncio.run(scenario())

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 import weir
+from rigs.consuming import take
 from weir import testing
 from weir.client.client import Client
 from weir.client.consumer.consumer import Consumer
@@ -58,11 +59,12 @@ def test_a_message_that_failed_comes_again_at_once() -> None:
         seen: list[tuple[int, int]] = []
         async with w.consumer("t", cluster="c") as consumer:
             async for message in consumer:
-                seen.append((number(message), consumer.attempts))
+                seen.append((number(message), message.attempts))
                 if seen[-1] == (1, 1):
-                    assert await consumer.nack(message)
+                    assert await message.nack(0, confirmed=True)
+                else:
+                    await message.ack()
                 if len(seen) == 4:
-                    consumer.done()
                     break
         assert sorted(seen) == [(0, 1), (1, 1), (1, 2), (2, 1)]
         assert await lag(w) == 0
@@ -75,29 +77,32 @@ def test_a_message_that_failed_comes_again_when_its_delay_is_over() -> None:
         await fill(w, 2)
         async with w.consumer("t", cluster="c", ack_within=0) as consumer:
             first = await anext(consumer)
-            assert await consumer.nack(first, delay="10m")
-            assert number(await anext(consumer)) == 1
+            assert await first.nack(delay="10m", confirmed=True)
+            assert number(await take(consumer)) == 1
             assert await is_nothing_there(consumer)
             node.advance(599)
             assert await is_nothing_there(consumer)
             node.advance(2)
-            assert number(await anext(consumer)) == 0
-            assert consumer.attempts == 2
+            again = await take(consumer)
+            assert (number(again), again.attempts) == (0, 2)
 
     run(scenario)
 
 
-def test_what_was_said_to_be_done_cannot_fail() -> None:
+def test_the_first_outcome_counts_and_a_delay_is_checked() -> None:
     async def scenario(_: testing.Node, w: Client) -> None:
         await fill(w, 3)
         async with w.consumer("t", cluster="c") as consumer:
-            await anext(consumer)
-            message = await anext(consumer)
-            consumer.done()
-            with pytest.raises(BadRequest, match="said to be done"):
-                await consumer.nack(message)
+            done, failed = await take(consumer), await anext(consumer)
+            assert not await done.nack(0, confirmed=True)
+            assert await failed.nack("1h")
+            assert not await failed.ack(confirmed=True)
+            await failed.ack()
+            last = await anext(consumer)
             with pytest.raises(BadRequest, match="365 days"):
-                await consumer.nack(await anext(consumer), delay="400d")
+                await last.nack(delay="400d", confirmed=True)
+            await last.ack()
+        assert await lag(w) == 1
 
     run(scenario)
 
@@ -110,16 +115,18 @@ def test_messages_of_a_grant_are_settled_in_any_order() -> None:
             grant = await anext(grants)
             messages = [*grant.messages()]
             for at in (4, 0, 5):
-                assert await consumer.ack(messages[at])
-            assert await consumer.nack(messages[2])
+                assert await grant.ack([messages[at]], confirmed=True)
+            assert await grant.nack(0, [messages[2]], confirmed=True)
             assert await lag(w) == 3
             assert consumer.cursors == {0: 1}
             again = await anext(grants)
             assert [(number(one), again.attempts) for one in again.messages()] == [(2, 2)]
-            assert await consumer.nack(grant)
+            assert await grant.nack(0, confirmed=True)
             rest = await anext(grants)
             assert [number(one) for one in rest.messages()] == [1]
-            assert not await consumer.ack(messages[3].__class__(b"", partition=0, offset=77))
+            assert not await grant.ack([messages[3]], confirmed=True)
+            await again.ack()
+            await rest.ack()
 
     run(scenario)
 
@@ -130,11 +137,11 @@ def test_a_whole_grant_is_given_back() -> None:
         async with w.consumer("t", cluster="c") as consumer:
             grants = consumer.batches()
             first = await anext(grants)
-            assert await consumer.nack(first)
+            assert await first.nack(0, confirmed=True)
             second = await anext(grants)
             assert (second.offset, second.next_offset, second.attempts) == (0, 4, 2)
-            assert not await consumer.nack(first)
-            assert await consumer.ack(second)
+            assert not await first.nack(0, confirmed=True)
+            assert await second.ack(confirmed=True)
 
     run(scenario)
 
@@ -178,7 +185,7 @@ def test_what_is_open_goes_to_others_when_the_consumer_closes() -> None:
             taken[2].done()
             taken[3].give_back()
         async with w.consumer("t", cluster="c") as other:
-            found = [(number(await anext(other)), other.attempts) for _ in range(5)]
+            found = [(number(one), one.attempts) for one in [await take(other) for _ in range(5)]]
         assert sorted(found) == [(0, 2), (1, 2), (3, 1), (4, 1), (5, 1)]
 
     run(scenario)
@@ -194,9 +201,9 @@ def test_a_pause_gives_back_what_nobody_tried() -> None:
             last = await anext(deliveries)
             deliveries.pause()
             async with w.consumer("t", cluster="c") as other:
-                rest = [(number(await anext(other)), other.attempts) for _ in range(39)]
-                assert sorted(rest) == [(value, 1) for value in range(11, 50)]
-                other.done()
+                rest = [await take(other) for _ in range(39)]
+                found = sorted((number(one), one.attempts) for one in rest)
+                assert found == [(value, 1) for value in range(11, 50)]
             assert last.held
             last.nack()
             again = await anext(deliveries)
@@ -209,18 +216,17 @@ def test_a_lease_is_kept_up_while_work_goes_on() -> None:
     async def scenario(node: testing.Node, w: Client) -> None:
         await fill(w, 2)
         async with (
-            w.consumer("t", cluster="c", lease="600ms", extend=True) as slow,
+            w.consumer("t", cluster="c", lease="600ms", max_work=None) as slow,
             w.consumer("t", cluster="c") as other,
         ):
             first = await anext(slow)
-            assert number(await anext(other)) == 1
-            other.done()
+            assert number(await take(other)) == 1
             await asyncio.sleep(1.3)
             assert await is_nothing_there(other)
-            assert await slow.extend(first, "20m")
+            assert await first.extend("20m")
             node.advance(1_199)
             assert await is_nothing_there(other)
-            slow.done()
+            await first.ack()
             await slow.flush()
             assert await lag(w) == 0
             assert slow.stale == 0
@@ -234,9 +240,9 @@ def test_a_lease_that_has_ended_is_not_extended() -> None:
         async with w.consumer("t", cluster="c") as late, w.consumer("t", cluster="c") as other:
             message = await anext(late)
             node.advance(31)
-            assert number(await anext(other)) == 0
-            assert not await late.extend(message)
-            assert not await late.nack(message)
+            assert number(await take(other)) == 0
+            assert not await message.extend()
+            assert not await message.nack(0, confirmed=True)
 
     run(scenario)
 
@@ -257,8 +263,8 @@ def test_a_lease_that_has_ended_costs_the_others_nothing(fake_broker) -> None:
             async with w.consumer("t", cluster="c") as consumer:
                 grants = consumer.batches()
                 ended, other = await anext(grants), await anext(grants)
-                held = consumer._holdings.held
-                places = consumer._holdings.places
+                held = consumer.settlement.leases.held
+                places = consumer.settlement.leases.places
                 assert places is not None
                 extending = Extending("c", places, 3_600, held, time.monotonic)
                 before = held[0, other.fence].ends

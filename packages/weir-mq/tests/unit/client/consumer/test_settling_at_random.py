@@ -67,7 +67,7 @@ class Work:
             mode=self.mode,
             # What a node had granted when it crashed comes again when its lease is over.
             lease="700ms",
-            extend=self.dice.random() < 0.5,
+            max_work=None if self.dice.random() < 0.5 else 0,
             ack_within=0.002,
             max_messages=30,
         ) as consumer:

@@ -8,8 +8,10 @@ from collections.abc import Callable
 import pytest
 
 import weir
+from rigs.consuming import take as take_one
 from weir import sync, testing
 from weir.client.consumer.consumer import Consumer
+from weir.client.consumer.leased_messages import LeasedBatch, LeasedMessage
 from weir.client.consumer.pulls import Pulling
 from weir.client.core.grants import Run
 from weir.errors import StaleGrant, Unavailable, WeirError
@@ -37,18 +39,21 @@ async def fail_once(w: weir.Client) -> None:
     async with w.producer("t") as producer:
         await producer.send_many([b"0", b"1", b"2"])
     async with w.consumer("t", cluster="c") as consumer:
-        await anext(consumer)
+        failed = await anext(consumer)
+        assert failed.offset == 0
 
 
-async def take(consumer: Consumer, way: str) -> tuple[int, int]:
+#: What was taken, and has no outcome until its consumer is closed.
+Held = list[LeasedMessage | LeasedBatch]
+
+
+async def take(consumer: Consumer, way: str, held: Held) -> tuple[int, int]:
     """Take one message; return its offset, and for the how-manieth time it came."""
-    if way == "iteration":
-        return (await anext(consumer)).offset, consumer.attempts
-    if way == "batches":
-        grant = await anext(consumer.batches())
-        return grant.offset, grant.attempts
-    delivery = await anext(consumer.deliveries())
-    return delivery.message.offset, delivery.attempts
+    if way == "deliveries":
+        delivery = await anext(consumer.deliveries())
+        return delivery.message.offset, delivery.attempts
+    held.append(await anext(consumer if way == "iteration" else consumer.batches()))
+    return held[-1].offset, held[-1].attempts
 
 
 def run(scenario: Callable[[testing.Node, weir.Client], object]) -> None:
@@ -66,8 +71,9 @@ def run(scenario: Callable[[testing.Node, weir.Client], object]) -> None:
 def test_it_is_reported_before_it_is_handed_out(reports: list[list[Run]], way: str) -> None:
     async def scenario(_: testing.Node, w: weir.Client) -> None:
         assert reports == [], "of what nobody tried nothing is reported"
+        held: Held = []
         async with w.consumer("t", cluster="c") as consumer:
-            assert await take(consumer, way) == (0, 2)
+            assert await take(consumer, way, held) == (0, 2)
             assert reports == [[(0, 1)]]
 
     run(scenario)
@@ -75,12 +81,12 @@ def test_it_is_reported_before_it_is_handed_out(reports: list[list[Run]], way: s
 
 def test_each_is_reported_and_what_nobody_tried_is_not(reports: list[list[Run]]) -> None:
     async def scenario(_: testing.Node, w: weir.Client) -> None:
+        held: Held = []
         async with w.consumer("t", cluster="c") as consumer:
-            assert await take(consumer, "batches") == (0, 2)
-            grants = consumer.batches()
-            assert (await anext(grants)).attempts == 1
+            assert await take(consumer, "batches", held) == (0, 2)
+            assert (await take(consumer, "batches", held))[1] == 1
         async with w.consumer("t", cluster="c") as consumer:
-            found = [(await anext(consumer)).offset for _ in range(3)]
+            found = [(await take_one(consumer)).offset for _ in range(3)]
             assert sorted(found) == [0, 1, 2]
         # Each came alone the first time; two were at work as one batch, and come one by one.
         assert reports[0] == [(0, 1)]
@@ -95,8 +101,8 @@ def test_code_without_async_reports_too(reports: list[list[Run]]) -> None:
         client.publish("t", b"0")
         for attempts in (1, 2, 3):
             with client.consumer("t", cluster="c") as consumer:
-                assert next(consumer).offset == 0
-                assert consumer.attempts == attempts
+                message = next(consumer)
+                assert (message.offset, message.attempts) == (0, attempts)
     assert reports == [[(0, 1)], [(0, 1)]]
 
 
@@ -112,12 +118,15 @@ def test_what_cannot_be_reported_is_not_handed_out(
     monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     async def scenario(_: testing.Node, w: weir.Client) -> None:
-        async with w.consumer("t", cluster="c") as consumer:
+        held: Held = []
+        async with w.consumer("t", cluster="c", max_messages=1) as consumer:
             with monkeypatch.context() as patch:
                 refusing(patch)
                 with pytest.raises(Unavailable):
-                    await take(consumer, way)
-            assert await take(consumer, way) == (0, 2)
+                    await take(consumer, way, held)
+            await consumer.flush()
+            found = [await take(consumer, way, held) for _ in range(3)]
+            assert sorted(found) == [(0, 2), (1, 1), (2, 1)]
 
     run(scenario)
 
@@ -127,10 +136,11 @@ def test_what_was_lost_with_its_connection_is_passed_over(
     monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     async def scenario(_: testing.Node, w: weir.Client) -> None:
+        held: Held = []
         async with w.consumer("t", cluster="c") as consumer:
             with monkeypatch.context() as patch:
                 refusing(patch, StaleGrant)
-                assert await take(consumer, way) == (1, 1)
+                assert await take(consumer, way, held) == (1, 1)
 
     run(scenario)
 
@@ -142,7 +152,7 @@ def test_a_delivery_that_cannot_be_reported_goes_back_untried(
         async with w.consumer("t", cluster="c") as consumer:
             with monkeypatch.context() as patch:
                 refusing(patch)
-                assert await take(consumer, "deliveries") == (1, 1)
+                assert await take(consumer, "deliveries", []) == (1, 1)
             await consumer.flush()
         async with w.consumer("t", cluster="c") as consumer:
             deliveries = consumer.deliveries()

@@ -32,7 +32,7 @@ def consume(
         while len(values) < count:
             message = next(consumer)
             values.append(message.value)
-            consumer.ack(message)
+            message.ack(confirmed=True)
     return values
 
 

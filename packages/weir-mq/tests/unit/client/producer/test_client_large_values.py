@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rigs.consuming import take
 from weir.client.client import connect
 from weir.client.core.durations import Backoff
 from weir.client.producer.chunker import first_of, pieces_of
@@ -162,7 +163,7 @@ def test_a_value_over_the_limit_streams_and_says_so(fake_broker) -> None:
                 _ = message.value
             assert b"".join([bytes(piece) async for piece in message.chunks()]) == VALUE
             async with w.consumer("t", cluster="c", value_bytes_max=9) as consumer:
-                assert await (await anext(consumer)).read() == VALUE
+                assert await (await take(consumer)).read() == VALUE
 
     asyncio.run(scenario())
 

@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
+from rigs.consuming import take
 from weir.client.client import connect
 from weir.client.core.durations import Backoff
 from weir.errors import BadRequest, Disconnected, OffsetOutOfRange, UnknownTopic
@@ -256,16 +257,18 @@ def test_a_reader_goes_on_after_an_error(fake_broker) -> None:
     asyncio.run(scenario())
 
 
-def test_a_consumer_acks_a_message_when_the_next_is_asked_for(fake_broker) -> None:
+def test_a_consumer_acks_when_it_is_closed_what_was_said_to_be_done(fake_broker) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, connect(broker.url) as w:
             group = broker.topic("t").addresses[0].group
             await fill(w, "t", 2, 5)
             async with w.consumer("t", cluster="c", ack_within="1h") as consumer:
                 found = [await anext(consumer) for _ in range(7)]
+                for message in found[:6]:
+                    await message.ack()
                 assert broker.acked == {}
             assert [x.value for x in found] == numbers(7)
-            # Closing acks what is done; the seventh is not: nobody asked for an eighth.
+            # Closing acks what is done; the seventh is not: nobody said so.
             assert broker.acked == {group: [(1, 0, 6)]}
             pulls = [r for r in broker.seen if isinstance(r, m.Pull)]
             assert {(r.cluster, r.lease_ms) for r in pulls} == {("c", 30_000)}
@@ -287,11 +290,11 @@ def test_acks_go_out_while_messages_come(fake_broker) -> None:
             broker.script = script
             async with w.consumer("t", cluster="c", ack_within=0) as consumer:
                 for _ in range(20):
-                    await anext(consumer)
+                    await take(consumer)
                 await acked.wait()
                 broker.cut()
             done = sorted({i for _, a, b in broker.acked[group] for i in range(a, b)})
-            assert done == [*range(19)]
+            assert done == [*range(20)]
 
     asyncio.run(scenario())
 
@@ -306,10 +309,10 @@ def test_grants_are_acked_whole_and_stale_ones_are_counted(fake_broker) -> None:
                 first, second = await anext(grants), await anext(grants)
                 assert [x.value for x in first.messages()] == numbers(12)
                 assert (second.offset, second.next_offset, second.attempts) == (12, 20, 1)
-                await consumer.ack(first)
+                await first.ack(confirmed=True)
                 assert broker.acked == {group: [(1, 0, 12)]}
                 broker.script = lambda r: m.Refusal(20, "late") if isinstance(r, m.Ack) else None
-                await consumer.ack(second)
+                await second.ack(confirmed=True)
                 assert consumer.stale == 1
 
     asyncio.run(scenario())
@@ -325,7 +328,7 @@ def test_an_ack_without_an_answer_is_not_forgotten(fake_broker) -> None:
                     grant = await anext(consumer.batches())
                     broker.script = lambda r: "cut" if isinstance(r, m.Ack) else None
                     with pytest.raises(Disconnected):
-                        await consumer.ack(grant)
+                        await grant.ack(confirmed=True)
                     broker.script = lambda _: None
                 # Once more is no harm: the last try may have been under way when time ran out.
                 assert {*broker.acked[group]} == {(1, 0, 4)}
@@ -346,8 +349,8 @@ def test_one_stale_range_does_not_spoil_the_others(fake_broker) -> None:
             broker.script = script
             async with w.consumer("t", cluster="c") as consumer:
                 grant = await anext(consumer.batches())
-                consumer._holdings.acking.done(0, 9, 100, 101)
-                await consumer.ack(grant)
+                consumer.settlement.leases.acking.done(0, 9, 100, 101)
+                await grant.ack(confirmed=True)
                 assert broker.acked == {group: [(1, 0, 4)]}
                 assert consumer.stale == 1
 

@@ -14,7 +14,6 @@ import pytest
 
 from weir import sync, testing
 from weir.client.connection.system import BackgroundThread
-from weir.client.consumer.consumer import Grant
 from weir.errors import Disconnected, TooLarge, UnknownTopic
 
 
@@ -45,12 +44,16 @@ def test_publish_read_and_consume(node: testing.Node) -> None:
         batches = w.reader("t", follow=False).batches()
         assert [value for batch in batches for value in batch.values()] == values
         with w.consumer("t", cluster="c") as consumer:
-            assert [next(consumer).value for _ in values] == values
+            for value in values[:-1]:
+                with next(consumer) as message:
+                    assert message.value == value
+            held = next(consumer)
+            assert held.value == values[-1]
         with w.consumer("t", cluster="c") as consumer:
-            # The last of them was not acked: nobody asked for the one behind it.
+            # The last of them was not acked: nobody said that it was done.
             grant = next(consumer.batches())
             assert [message.value for message in grant.messages()] == values[3:]
-            assert consumer.ack(grant)
+            assert grant.ack(confirmed=True)
         assert w.positions("t")[1][receipt.partition] == 4
         assert [topic.name for topic in w.topics()] == ["t"]
         assert w.describe("t").name == "t"
@@ -70,8 +73,8 @@ def test_large_values_come_whole_or_in_pieces(node: testing.Node) -> None:
         (first, second) = w.reader("t", follow=False, value_bytes_max=0)
         assert (first.size, first.read()) == (len(value), value)
         assert b"".join(second.chunks()) == value
-        with w.consumer("t", cluster="c", value_bytes_max=0) as consumer:
-            assert next(consumer).read() == value
+        with w.consumer("t", cluster="c", value_bytes_max=0) as consumer, next(consumer) as message:
+            assert message.read() == value
         with pytest.raises(TooLarge, match="stream it"):
             first.value  # noqa: B018  # the look-up is what raises
 
@@ -84,7 +87,8 @@ def test_batches_need_no_event_loop_for_large_values(node: testing.Node) -> None
         w.publish("t", b"small")
         for option, loaded in ((1 << 20, False), (16 << 20, True)):
             with w.consumer("t", cluster=f"c{option}", value_bytes_max=option) as consumer:
-                granted = [m for grant in _until(consumer, 2) for m in grant.messages()]
+                grants = _until(consumer, 2)
+                granted = [m for grant in grants for m in grant.messages()]
                 reader = w.reader("t", follow=False, value_bytes_max=option)
                 read = [m for batch in reader.batches() for m in batch.messages()]
                 for large, small in (granted, read):
@@ -92,10 +96,12 @@ def test_batches_need_no_event_loop_for_large_values(node: testing.Node) -> None
                     assert large.loaded == loaded
                     whole = large.value if loaded else b"".join(large.chunks())  # type: ignore[arg-type]
                     assert whole == value
+                for grant in grants:
+                    grant.ack()
 
 
-def _until(consumer: sync.Consumer, count: int) -> list[Grant]:
-    grants: list[Grant] = []
+def _until(consumer: sync.Consumer, count: int) -> list[sync.LeasedBatch]:
+    grants: list[sync.LeasedBatch] = []
     for grant in consumer.batches():
         grants.append(grant)
         count -= grant.next_offset - grant.offset
@@ -111,7 +117,7 @@ def test_errors_come_without_the_other_threads_frames(node: testing.Node) -> Non
         files = {frame.filename for frame in traceback.extract_tb(caught.tb)}
         assert {os.path.basename(name) for name in files} == {
             "test_sync_client.py",
-            "client.py",
+            "twins.py",
             "system.py",
         }
         with pytest.raises(UnknownTopic), w.reader("nowhere"):
@@ -297,16 +303,16 @@ def test_a_fork_keeps_no_connection_of_its_parent(node: testing.Node) -> None:
         w.create_topic("t")
         w.publish("t", b"x")
         with w.consumer("t", cluster="c", lease="10m") as consumer:
-            next(consumer)
+            held = next(consumer)
+            assert held.value == b"x"
             inside, outside = os.pipe()
             child = os.fork()
             if child == 0:
                 os.read(inside, 1)  # until the test is over
                 os._exit(0)
         try:
-            with w.consumer("t", cluster="c") as other:
-                assert next(other).value == b"x"
-                assert other.attempts == 2
+            with w.consumer("t", cluster="c") as other, next(other) as again:
+                assert (again.value, again.attempts) == (b"x", 2)
         finally:
             os.write(outside, b"x")
             os.waitpid(child, 0)

@@ -92,7 +92,7 @@ async def work(url: str) -> None:
         ):
             held = await anext(holds.batches())
             async for grant in consumer.batches():
-                await consumer.ack(grant)
+                await grant.ack(confirmed=True)
                 break
             assert held.offset < grant.offset
         with pytest.raises(UnknownTopic):

@@ -157,6 +157,6 @@ class Load:
                 places.append(Place(message.partition, message.offset))
                 self.ledger.deliver(places[-1], message.value)
                 await asyncio.sleep(WORK_SECONDS)
-            if await consumer.ack(grant):
+            if await grant.ack(confirmed=True):
                 self.ledger.ack(places)
                 self.pulse.ack()

@@ -15,10 +15,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from weir.app.app import App
-from weir.app.dead_letters import CLUSTER, OFFSET, PARTITION, REASON
 from weir.app.inbox import Inbox
 from weir.client.arguments.choices import ConsumerMode
 from weir.client.client import Client
+from weir.client.consumer.dead_letters import CLUSTER, OFFSET, PARTITION, REASON
 from weir.client.core.durations import Backoff
 from weir.errors import Disconnected, Refused, Reject, WeirError
 from weir.model.message import Message

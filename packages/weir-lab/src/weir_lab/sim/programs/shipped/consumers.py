@@ -11,7 +11,8 @@ from weir.client.arguments.choices import consumer_mode
 from weir.client.client import Client
 from weir.client.consumer.acknowledgements import AckResult
 from weir.client.consumer.consumer import Consumer
-from weir.client.core.grants import Grant
+from weir.client.consumer.leased_messages import LeasedBatch
+from weir.client.core.durations import Backoff
 from weir.errors import Disconnected, UnknownCluster, WeirError
 from weir.model.clusters import AckOutcome, Mode
 from weir_lab.sim.history import Ack, Handled, Return, Seen
@@ -34,8 +35,11 @@ _NACK = 0.1
 _LATE = 0.1
 _EXTEND = 0.1
 _LEAVE = 0.06
+#: How likely work is done within a block.
+_IN_BLOCK = 0.3
 #: How likely a process has one consumer for all of its life.
 _STAYS = 0.3
+_RETRY = Backoff(first=0.02, most=0.3)
 _DELAYS = (0.0, 0.0, 0.03, 0.3)
 
 
@@ -51,8 +55,8 @@ class ShippedConsumer(Shipped):
         self._lease = scene.world.dice.choice(_LEASES[scene.brokers.far])
         #: Whether it goes on as one consumer for as long as there is something to do.
         self._stays = scene.world.chance(_STAYS)
-        #: Whether the consumer of just now has the leases of all extended that it holds.
-        self._extends = False
+        #: Grants that it never settles, and has until its consumer is closed.
+        self._forgotten: list[LeasedBatch] = []
         self._opened = 0
         self._began = 0
 
@@ -76,13 +80,14 @@ class ShippedConsumer(Shipped):
             lease=self._lease,
             ack_within=dice.choice((0, 0.005, 0.05)),
             on_stale=lambda stale: None,
+            retry=_RETRY,
             mode=consumer_mode(self._mode.name.lower()),
-            extend=(extends := self.world.chance(_EXTEND)),
+            max_work=None if self.world.chance(_EXTEND) else 0,
         )
-        self._extends = extends
         try:
             async with consumer:
                 await self._take(client, consumer)
+            self._forgotten.clear()
         except Disconnected as error:
             self.world.note(self.name, "consumes no more", str(error))
         except WeirError as error:
@@ -118,15 +123,16 @@ class ShippedConsumer(Shipped):
             return self._ending and await self.is_drained(client, self._cluster)
         return self._ending or self.world.chance(_LEAVE)
 
-    async def _handle(self, consumer: Consumer, grant: Grant) -> None:
+    async def _handle(self, consumer: Consumer, grant: LeasedBatch) -> None:
         """Do what consumers do with a grant."""
         rows = self._rows(grant)
         handled = self._hand(grant, rows)
         if self._ending:
             await self.acknowledge(consumer, grant, handled)
         elif self._forgets and self.world.chance(_FORGET):
-            # Nobody works on it any more, so it had no attempt.
+            # Nobody may have worked on it, so perhaps it had no attempt.
             self.history.returns += self._returns(grant, 0.0, untried=True)
+            self._forgotten.append(grant)
         elif self.world.chance(_NACK):
             await self._nack(consumer, grant, handled)
         else:
@@ -137,10 +143,10 @@ class ShippedConsumer(Shipped):
 
     @property
     def _forgets(self) -> bool:
-        """Whether it may leave a grant alone: who has that extended for good keeps it from all."""
-        return self._mode is not Mode.ORDERED and not (self._stays and self._extends)
+        """Whether it may leave a grant alone: one that stays would keep it from all for good."""
+        return self._mode is not Mode.ORDERED and not self._stays
 
-    def _rows(self, grant: Grant) -> tuple[Row, ...]:
+    def _rows(self, grant: LeasedBatch) -> tuple[Row, ...]:
         rows = []
         for message in grant.messages():
             place = message.partition, message.offset
@@ -154,7 +160,7 @@ class ShippedConsumer(Shipped):
             self.seen = max(self.seen, message.stamp)
         return tuple(rows)
 
-    def _hand(self, grant: Grant, rows: tuple[Row, ...]) -> Handled:
+    def _hand(self, grant: LeasedBatch, rows: tuple[Row, ...]) -> Handled:
         holder = f"{self.name}.{self.life}#{self._opened}"
         handled = Handled(self._cluster, grant.fence, rows, self.world.now, holder)
         if self._turns:
@@ -170,12 +176,12 @@ class ShippedConsumer(Shipped):
             self.history.grants.append(seen)
         return handled
 
-    async def acknowledge(self, consumer: Consumer, grant: Grant, handled: Handled) -> None:
+    async def acknowledge(self, consumer: Consumer, grant: LeasedBatch, handled: Handled) -> None:
         """Ack a grant, and note what was said of it."""
         acks = self.acks_of(grant)
         with self.operation("ack"):
             try:
-                result = await consumer.ack(grant)
+                result = await self._ack(grant)
             except WeirError as error:
                 if not (isinstance(error, UnknownCluster) and self._was_deleted()):
                     self.expect(error, "AckedOnce", "an ack was refused")
@@ -186,7 +192,14 @@ class ShippedConsumer(Shipped):
         for ack in acks:
             self._answered(ack, result)
 
-    def acks_of(self, grant: Grant) -> list[Ack]:
+    async def _ack(self, grant: LeasedBatch) -> AckResult:
+        """Say that a grant is done, in one of the ways to say it, and wait for what that did."""
+        if self.world.chance(_IN_BLOCK):
+            async with grant:
+                await self.rest()
+        return await grant.ack(confirmed=True)
+
+    def acks_of(self, grant: LeasedBatch) -> list[Ack]:
         """Note that a grant is about to be acked."""
         acks = [
             Ack(grant.partition, self._cluster, grant.fence, first, behind, self.world.now)
@@ -209,7 +222,7 @@ class ShippedConsumer(Shipped):
         else:
             ack.confirmed = self.world.now
 
-    async def _nack(self, consumer: Consumer, grant: Grant, handled: Handled) -> None:
+    async def _nack(self, consumer: Consumer, grant: LeasedBatch, handled: Handled) -> None:
         delay = self.world.dice.choice(_DELAYS)
         returns = self._returns(grant, delay, untried=False)
         handled.back = True
@@ -217,7 +230,7 @@ class ShippedConsumer(Shipped):
             self.history.returns += returns
         with self.operation("nack"):
             try:
-                in_time = await consumer.nack(grant, delay)
+                in_time = await grant.nack(delay, confirmed=True)
             except WeirError as error:
                 if not isinstance(error, UnknownCluster):
                     self.expect(error, "AckedOnce", "a nack was refused")
@@ -225,7 +238,7 @@ class ShippedConsumer(Shipped):
         for one in returns:
             one.confirmed = self.world.now if in_time else -1
 
-    def _returns(self, grant: Grant, delay: float, untried: bool) -> list[Return]:
+    def _returns(self, grant: LeasedBatch, delay: float, untried: bool) -> list[Return]:
         return [
             Return(
                 grant.partition, self._cluster, grant.fence, first, behind, round(delay * 1_000),

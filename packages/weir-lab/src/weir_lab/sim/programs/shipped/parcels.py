@@ -8,6 +8,8 @@ from contextlib import suppress
 
 from weir.client.client import Client
 from weir.client.consumer.consumer import Consumer
+from weir.client.consumer.leased_messages import LeasedMessage
+from weir.client.core.durations import Backoff
 from weir.client.producer.producer import Producer
 from weir.client.producer.receipts import Receipt
 from weir.errors import Disconnected, TopicExists, ValueLost, WeirError
@@ -43,6 +45,17 @@ _SET = (0, 2, 60, 7_200)
 #: How likely a message is given back, and for how long.
 _NACK = 0.05
 _NACKED = 0.05
+#: How likely it is acked without a block, and then that this is waited for; and that a block fails.
+_PLAINLY = 0.4
+_CONFIRMED = 0.1
+_RAISES = 0.1
+#: How likely it is forgotten, and has no outcome until its consumer is left.
+_FORGETS = 0.05
+_RETRY = Backoff(first=0.02, most=0.3)
+
+
+class Dropped(Exception):
+    """A porter has dropped what it carried."""
 
 
 async def _create(client: Client) -> None:
@@ -155,6 +168,7 @@ class ShippedPorter(Shipped):
         super().__init__(scene, name)
         self._parcels = parcels
         self._lease = scene.world.dice.choice(_LEASES[scene.brokers.far])
+        self._forgotten: list[LeasedMessage] = []
 
     async def work(self, client: Client) -> None:
         """Consume, as one consumer after the other."""
@@ -172,11 +186,13 @@ class ShippedPorter(Shipped):
             cluster=PORTERS,
             lease=self._lease,
             max_messages=self.world.dice.choice((1, 10)),
-            extend=True,
+            max_work=None if self.world.chance(0.5) else 0,
+            retry=_RETRY,
         )
         try:
             async with consumer:
                 await self._take(consumer)
+            self._forgotten.clear()
         except Disconnected as error:
             self.world.note(self.name, "takes no more", str(error))
         except ValueLost as error:
@@ -194,12 +210,31 @@ class ShippedPorter(Shipped):
                 if self._ending or self.world.chance(_LEAVE):
                     return
                 continue
-            self._got(message)
-            if not self._ending and self.world.chance(_NACK):
-                await consumer.nack(message, _NACKED)
+            parcel = self._got(message)
+            await self._settle(message, parcel)
             await self.rest()
 
-    def _got(self, message: Message) -> None:
+    async def _settle(self, message: LeasedMessage, parcel: Parcel | None) -> None:
+        """Say that a message is done, or that it failed, in one of the ways to say so."""
+        chance = self.world.dice.random()
+        if self._ending or chance < _PLAINLY:
+            _told(parcel)
+            await message.ack(confirmed=chance < _CONFIRMED)
+            return
+        if chance > 1 - _NACK:
+            await message.nack(_NACKED, confirmed=chance > 1 - _NACK / 2)
+            return
+        if chance > 1 - _NACK - _FORGETS:
+            self._forgotten.append(message)
+            return
+        with suppress(Dropped):
+            async with message:
+                await self.rest()
+                if chance > 1 - _NACK - _FORGETS - _RAISES:
+                    raise Dropped
+                _told(parcel)
+
+    def _got(self, message: Message) -> Parcel | None:
         """Compare what came with what was sent."""
         name = message.value.split(b"|", 1)[0].decode(errors="replace")
         place = message.partition, message.offset
@@ -207,9 +242,16 @@ class ShippedPorter(Shipped):
         parcel = self._parcels.all.get(name)
         if parcel is None:
             self.complain("Delivered", f"{name!r} at {place} was sent by nobody")
-            return
+            return None
         if message.value != parcel.value:
             parcel.wrong = f"{len(message.value)} bytes at {place} for {len(parcel.value)}"
         parcel.places.add(place)
         if parcel.arrived < 0:
             parcel.arrived = self.world.now
+        return parcel
+
+
+def _told(parcel: Parcel | None) -> None:
+    """Note that somebody is about to say that it is done."""
+    if parcel is not None:
+        parcel.told = True

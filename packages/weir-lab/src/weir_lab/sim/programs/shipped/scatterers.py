@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from weir.client.client import Client
-from weir.client.consumer.consumer import Consumer
-from weir.client.core.grants import Grant
+from weir.client.consumer.leased_messages import LeasedBatch
 from weir.errors import Disconnected, PartitionEnded, StaleGrant, WeirError
 from weir.model.clusters import Mode
 from weir_lab.sim.history import Ack, Confirmed, Publish, Scattering
@@ -61,7 +60,7 @@ class ShippedScatterer(ShippedConsumer):
                     grant = await anext(consumer.batches())
                 self._hand(grant, self._rows(grant))
                 await self.rest()
-                await self._scatter(client, consumer, grant)
+                await self._scatter(client, grant)
         except TimeoutError:
             return
         except Disconnected:
@@ -69,9 +68,7 @@ class ShippedScatterer(ShippedConsumer):
         except WeirError as error:
             self.expect(error, "Honest", "a consumer was refused")
 
-    async def _scatter(
-        self, client: Client, consumer: Consumer | None = None, grant: Grant | None = None
-    ) -> None:
+    async def _scatter(self, client: Client, grant: LeasedBatch | None = None) -> None:
         scattering, publishes = self._compose()
         acks: list[Ack] = []
         with self.operation("scatter"):
@@ -79,11 +76,11 @@ class ShippedScatterer(ShippedConsumer):
                 async with client.scatter() as s:
                     for publish in publishes:
                         s.publish(TOPIC, publish.values[0], partition=publish.partition)
-                    if consumer is not None and grant is not None:
+                    if grant is not None:
                         acks = self.acks_of(grant)
                         if len(acks) == 1:
                             scattering.acks = acks[0]
-                        s.ack(grant, consumer)
+                        s.ack(grant)
             except (StaleGrant, PartitionEnded) as error:
                 self._refused(scattering, acks, error)
                 return

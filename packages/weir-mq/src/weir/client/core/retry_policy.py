@@ -33,6 +33,11 @@ FOR_EVER = Backoff(first=1.0, most=300.0, factor=2.0, jitter=0.1)
 SOME = Backoff(first=1.0, most=300.0, factor=2.0, attempts=5, jitter=0.1)
 
 
+def policy_of(retry: Backoff | None, dead_letter: str | None) -> Policy:
+    """Return how failures are judged; without `retry` by what fits the dead-letter topic."""
+    return Policy(retry or (SOME if dead_letter is not None else FOR_EVER), dead_letter)
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Decides by `retry`: its attempts are how often a message is tried in all."""
