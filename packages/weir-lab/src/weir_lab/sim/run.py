@@ -236,6 +236,7 @@ class _Run:
             self._rot()
         world.run(self._shape.at_least)
         history.complaints += self.brokers.witness.complaints
+        history.skewed = any(host.time.pushed for host in self.brokers.all)
 
     def _leave(self) -> None:
         """Let all programs go: the shards give back the memory that they were charged for."""
@@ -337,7 +338,6 @@ def _judged(seed: int, shape: Shape) -> Outcome:
         run.history.complaints.append((CRASH, text))
         found = run.history.complaints
     else:
-        run.history.skewed = any(host.time.pushed for host in run.brokers.all)
         found = violations(run.history)
     return Outcome(
         seed,
