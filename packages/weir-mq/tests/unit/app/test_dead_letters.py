@@ -18,9 +18,9 @@ def test_a_letter_that_went_halfway_before_is_reported(monkeypatch: pytest.Monke
     found: list[list[Run]] = []
     honest = Pulling.report
 
-    async def report(self: Pulling, partition: int) -> None:
-        found.append(self._held.begun(partition))
-        await honest(self, partition)
+    async def report(self: Pulling, partition: int, runs: list[Run]) -> None:
+        found.append(runs)
+        await honest(self, partition, runs)
 
     monkeypatch.setattr(Pulling, "report", report)
 

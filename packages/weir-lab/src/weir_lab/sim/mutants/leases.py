@@ -153,7 +153,7 @@ def what_only_waits_loses_attempts(patch: Patch) -> None:
 def what_was_tried_begins_unreported(patch: Patch) -> None:
     """A client reports what was tried before, and then begins it (ADR 0064)."""
 
-    async def report(self: Pulling, partition: int) -> None:
+    async def report(self: Pulling, partition: int, runs: list[Run]) -> None:
         return
 
     patch.setattr(Pulling, "report", report)

@@ -118,14 +118,15 @@ class Grants:
         self.check_mode(name, request.mode)
         if request.max_messages:
             self._limits.check_grant(name, caller.session, len(queue.proposed))
-        elif request.begun and not request.wait_ms:  # a report, before something begins again
-            self._check_held(name, caller.session, request.begun)
         waits = queue.pulls if request.max_messages else queue.watches
         waits.check_room()
         self._queues[name] = queue
         self.pickers.begin(name, request.mode)
         self._members.setdefault(caller.session, set()).add(name)
-        self.begun.report(name, caller.session, request.begun)
+        if request.begun and not (request.max_messages or request.wait_ms):
+            self._begin(name, request.begun)
+        else:
+            self.begun.report(name, caller.session, request.begun)
         waits.add(Wait(caller, request, now + min(request.wait_ms, WAIT_MS_MAX), now))
         self._serve(name, queue)
         self._end(name, queue, now)
@@ -402,23 +403,21 @@ class Grants:
         fences = {fence for part in parts for fence, *_ in cluster.holders.within(*part)}
         return self.begun.of_grants(name, sorted(fences))
 
-    def _check_held(self, name: str, session: int, runs: Iterable[tuple[int, int]]) -> None:
-        """Raise `StaleGrant` if none of what a consumer is about to begin is its own: that was lost
-        with a connection of before. What it was granted while another node led is still its own.
-        """
-        cluster = self._context.state.clusters.get(name)
-        if cluster is not None:
-            fences = {fence for run in runs for fence, *_ in cluster.holders.within(*run)}
-            for grant in (cluster.grants[fence] for fence in fences):
-                if grant.consumer == session or self._is_inherited(grant):
-                    return
-        raise StaleGrant("none of the reported messages is this consumer's any more: pull again")
+    def _begin(self, name: str, runs: Iterable[tuple[int, int]]) -> None:
+        """Messages that were tried before are about to begin: whoever holds them works on them. It
+        may ask by another connection than it pulled by, or have pulled while another node led.
 
-    def _is_inherited(self, grant: Grant) -> bool:
-        """Whether a grant may be of a consumer that has another connection to this leader."""
-        if grant.consumer == NOBODY or grant.deadline == AT_ONCE:
-            return False
-        return grant.consumer not in self._gone and not self._outbox.knows(grant.consumer)
+        Raises `StaleGrant` if nobody holds any: they were lost with a connection.
+        """
+        cluster, found = self._context.state.clusters.get(name), False
+        if cluster is not None:
+            for fence, *run in (one for some in runs for one in cluster.holders.within(*some)):
+                grant = cluster.grants[fence]
+                if grant.deadline != AT_ONCE and grant.consumer not in (NOBODY, *self._gone):
+                    self.begun.add(name, grant.consumer, *run)
+                    found = True
+        if not found:
+            raise StaleGrant("the reported messages are nobody's any more: pull again")
 
     def _put_back(self, name: str, queue: PullQueue, waiter: Wait[Pull]) -> None:
         """All that was picked for a pull is done: it is the first in line again."""

@@ -226,6 +226,10 @@ class BegunMessages:
                 if first < behind:
                     reported.add(first, behind)
 
+    def add(self, name: str, consumer: int, first: int, behind: int) -> None:
+        """A consumer is about to begin [first, behind) beside what it reported before."""
+        self._reported.setdefault((name, consumer), Ranges()).add(first, behind)
+
     def granted(self, name: str, consumer: int, runs: Sequence[Run] | None) -> None:
         """A consumer that pulled with `runs` is granted messages: whether it reports is known from
         then on.

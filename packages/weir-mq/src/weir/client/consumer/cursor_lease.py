@@ -110,7 +110,7 @@ class Turns:
         """Return, in a pause, when no turn is asked for any more. Raises what a request does."""
         await self._withdrawing.withdraw()
 
-    async def report(self, partition: int) -> None:
+    async def report(self, partition: int, runs: list[Run]) -> None:
         """Tell nothing: a turn that does not get on is an attempt, whatever was worked on."""
 
     def resume(self) -> None:

@@ -231,8 +231,8 @@ class Owner(Protocol):
     def give_back(self, delivery: Delivery, delay: Delay, untried: bool) -> None:
         """Note that it goes back."""
 
-    async def report(self, holding: Holding) -> bool:
-        """Tell the broker what is worked on of a grant's partition; False if that cannot be."""
+    async def report(self, delivery: Delivery, holding: Holding) -> bool:
+        """Tell the broker that one is about to begin; False if that cannot be."""
 
 
 class Delivery:
@@ -271,7 +271,7 @@ class Delivery:
         if not self.was_tried:
             return self.held
         self.mark_begun()
-        return await self._owner.report(self.holding) and self.held
+        return await self._owner.report(self, self.holding) and self.held
 
     @property
     def held(self) -> bool:

@@ -310,16 +310,16 @@ class ConsumerLeases:
         failed = self.take_out(holding, runs)
         return await self._returning.now(partition, fence, failed, delay_ms)
 
-    async def report(self, holding: Holding) -> None:
-        """Tell what is worked on, before a message begins that was tried before: the broker counts
-        no attempt of such a message that is lost and was not reported (docs/adr/0064).
+    async def report(self, holding: Holding, runs: list[Run]) -> None:
+        """Tell that messages are about to begin that were tried before: the broker counts no
+        attempt of such a message that is lost and was not reported (docs/adr/0064).
 
         A grant that was lost with its connection is over then. Raises what a request does: then the
         message must not begin.
         """
         assert self._pulling is not None  # it was pulled
         try:
-            await self._pulling.report(holding.partition)
+            await self._pulling.report(holding.partition, runs)
         except StaleGrant:
             holding.ends = self._home.system.monotonic()
 

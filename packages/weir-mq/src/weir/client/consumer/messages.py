@@ -186,10 +186,11 @@ class Deliveries:
         """Tell the broker of all that is settled; return when a majority knows."""
         await self._holdings.flush()
 
-    async def report(self, holding: Holding) -> bool:
-        """Tell the broker what is worked on of a grant's partition; False if that cannot be."""
+    async def report(self, delivery: Delivery, holding: Holding) -> bool:
+        """Tell the broker that a delivery is about to begin; False if that cannot be."""
+        offset = delivery.message.offset
         try:
-            await self._holdings.report(holding)
+            await self._holdings.report(holding, [(offset, offset + 1)])
         except WeirError:
             return False
         return True

@@ -12,7 +12,7 @@ from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places, watch
 from weir.client.consumer.delivery import Extending, Held, Holding
 from weir.client.core.delivered_batches import Delivered, LargeDelivered, deliver
-from weir.client.core.grants import Grant, sorted_out
+from weir.client.core.grants import Grant, Run, sorted_out
 from weir.client.reader.fetcher import EMPTY_PAUSE, LONG_POLL, Chunks, Feed, loaded
 from weir.errors import UnknownOpcode, ValueLost
 from weir.model.clusters import Mode
@@ -97,15 +97,14 @@ class Pulling:
         extending = Extending(cluster, self._places, lease, self._held, monotonic)
         return await extending.extend([holding])
 
-    async def report(self, partition: int) -> None:
-        """Tell what is worked on in a partition, by a pull of no message. Raises what a request
-        does.
+    async def report(self, partition: int, runs: list[Run]) -> None:
+        """Tell that messages of a partition are about to begin, by a pull of no message that waits
+        for nothing. Raises what a request does, `StaleGrant` if they were lost with a connection.
         """
         wanted, lease_ms = self._wanted, int(self._wanted.lease * 1_000)
 
         def request(address: Address) -> m.Request:
-            begun = self._held.begun(partition)
-            return m.Pull(address, wanted.cluster, 0, 0, 0, lease_ms, wanted.mode, begun)
+            return m.Pull(address, wanted.cluster, 0, 0, 0, lease_ms, wanted.mode, runs)
 
         await self._places.ask(partition, request, m.Granted)
 

@@ -163,7 +163,8 @@ class Settlement:
         delivery.mark_begun()
         begun = False
         try:
-            await self.leases.report(delivery.holding)
+            offset = delivery.message.offset
+            await self.leases.report(delivery.holding, [(offset, offset + 1)])
             begun = delivery.held
         finally:
             if not begun and delivery.holding.over:
@@ -193,7 +194,7 @@ class Settlement:
             holding.all_begun = True
             if grant.attempts > 1:
                 try:
-                    await self.leases.report(holding)
+                    await self.leases.report(holding, [*holding.left])
                 except BaseException:
                     holding.all_begun = False
                     raise

@@ -56,7 +56,7 @@ class Crew:
     def says(self, session: int, granted: Any, how: str, begun: list[Run]) -> None:
         """Let a consumer say what it works on, with something that it asks for anyhow."""
         if how == "pull":
-            self.rig.ask(session, m.Pull(self.address, "crew", 0, 0, 0, LEASE_MS, self.mode, begun))
+            self.rig.ask(session, m.Pull(self.address, "crew", 0, 0, 1, LEASE_MS, self.mode, begun))
         elif how == "extend":
             request = m.Extend(self.address, "crew", [granted.fence], LEASE_MS, begun)
             assert isinstance(self.rig.answer(session, request), m.Extended)
@@ -220,16 +220,30 @@ def test_what_was_tried_counts_once_it_is_reported(crew: Crew, ends: str) -> Non
     assert crew.attempts(crew.consumer())[0] == 5
 
 
-def test_what_is_another_connections_by_now_cannot_be_reported(crew: Crew) -> None:
+def report(crew: Crew) -> m.Pull:
+    return m.Pull(crew.address, "crew", 0, 0, 0, LEASE_MS, crew.mode, [(0, 1)])
+
+
+def test_a_report_that_comes_by_another_connection_counts_for_who_holds_the_message(
+    crew: Crew,
+) -> None:
     tried(crew)
     session, other = crew.consumer(), crew.consumer()
     again(crew, session, [])
-    report = m.Pull(crew.address, "crew", 0, 0, 0, LEASE_MS, crew.mode, [(0, 1)])
-    assert crew.rig.answer(other, report).code == StaleGrant.code
-    assert crew.rig.answer(session, report).fence == 0
+    assert crew.rig.answer(other, report(crew)).fence == 0
+    crew.die(other)
     crew.die(session)
-    crew.rig.settle()
-    assert again(crew, other, []).attempts == 3, "it was reported"
+    assert crew.attempts(crew.consumer())[0] == 3
+
+
+def test_a_report_takes_nothing_back_that_was_reported_before(crew: Crew) -> None:
+    session = crew.consumer()
+    held = crew.pull(session, 3)
+    crew.says(session, held, "ping", [(1, 2)])
+    assert crew.rig.answer(session, report(crew)).fence == 0
+    crew.die(session)
+    counts = crew.attempts(crew.consumer())
+    assert [offset for offset in counts if counts[offset] == 2] == [0, 1]
 
 
 def test_what_was_granted_before_another_led_is_still_reported(crew: Crew) -> None:
@@ -237,8 +251,7 @@ def test_what_was_granted_before_another_led_is_still_reported(crew: Crew) -> No
     granted = again(crew, crew.consumer(), [])
     crew.rig.boot()
     session = crew.consumer()
-    report = m.Pull(crew.address, "crew", 0, 0, 0, LEASE_MS, crew.mode, [(0, 1)])
-    assert crew.rig.answer(session, report).fence == 0
+    assert crew.rig.answer(session, report(crew)).fence == 0
     assert isinstance(crew.ack(session, granted), m.Acked)
 
 
@@ -246,9 +259,8 @@ def test_what_is_being_released_cannot_be_reported(crew: Crew) -> None:
     tried(crew)
     session, other = crew.consumer(), crew.consumer()
     again(crew, session, [])
-    report = m.Pull(crew.address, "crew", 0, 0, 0, LEASE_MS, crew.mode, [(0, 1)])
     crew.rig.handle(Closed(session))  # and nothing of it is committed yet
-    asked = crew.rig.ask(other, report)
+    asked = crew.rig.ask(other, report(crew))
     crew.rig.settle()
     assert crew.reply(other, asked).code == StaleGrant.code
 

@@ -25,9 +25,9 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[list[Run]]:
     found: list[list[Run]] = []
     honest = Pulling.report
 
-    async def report(self: Pulling, partition: int) -> None:
-        found.append(self._held.begun(partition))
-        await honest(self, partition)
+    async def report(self: Pulling, partition: int, runs: list[Run]) -> None:
+        found.append(runs)
+        await honest(self, partition, runs)
 
     monkeypatch.setattr(Pulling, "report", report)
     return found
@@ -107,7 +107,7 @@ def test_code_without_async_reports_too(reports: list[list[Run]]) -> None:
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, kind: type[WeirError] = Unavailable) -> None:
-    async def report(self: Pulling, partition: int) -> None:
+    async def report(self: Pulling, partition: int, runs: list[Run]) -> None:
         raise kind("no broker knows of it")
 
     monkeypatch.setattr(Pulling, "report", report)
