@@ -32,7 +32,8 @@ def test_a_letter_that_went_halfway_before_is_reported(monkeypatch: pytest.Monke
                 message = weir.Message(b"%d" % number, topic="t", partition=0, offset=number)
                 await bury(w, "dead", message, "c", 4, "it is one of those")
             async with w.consumer("dead", cluster="c") as consumer:
-                await anext(consumer)  # and it dies
+                halfway = await anext(consumer)  # and it dies
+                assert halfway.offset == 0
             back = await redrive(w, "dead", "c")
             assert (back.topics, found) == ({"t": 3}, [[(0, 1)]])
             values = [m.value async for m in w.reader("t", start="earliest", follow=False)]
