@@ -125,8 +125,9 @@ def test_who_outlasts_the_lease_of_its_turn_works_no_more(nodes: NodeSet) -> Non
 
             async def slow() -> None:
                 consumer = w.consumer(
-                    "t", cluster="crew", mode="ordered", lease=1.0, on_stale=lambda _: None
-                )
+                    "t", cluster="crew", mode="ordered", lease=1.0, max_work=0,
+                    on_stale=lambda _: None,
+                )  # fmt: skip
                 async with consumer:
                     async for delivery in consumer.deliveries():
                         begun.append(("slow", int(delivery.message.value)))
