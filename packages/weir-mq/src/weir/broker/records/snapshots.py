@@ -23,7 +23,8 @@ from weir.storage.disk import Disk
 class Frozen:
     """A part of a state, as it was when this was made; `tell` says it as MessagePack can hold it.
 
-    What `tell` reads must not change any more.
+    What `tell` reads must not change any more. It is a function, for what packs a part late knows
+    nothing of the tables that it is a part of.
     """
 
     __slots__ = ("tell",)
