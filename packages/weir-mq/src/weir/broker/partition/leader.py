@@ -285,7 +285,7 @@ class PartitionLeader:
     def has_gathered(self) -> bool:
         """Whether something waits to be proposed."""
         arrived = self.device_batcher is not None and self.device_batcher.has_arrived
-        return arrived or self.appender.has_staged or self.participant.has_decided
+        return arrived or bool(self.appender.staged) or self.participant.has_decided
 
     @property
     def at_rest(self) -> bool:

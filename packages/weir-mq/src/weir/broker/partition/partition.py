@@ -176,7 +176,7 @@ class Partition:
     @property
     def has_staged(self) -> bool:
         """Whether something is in line that is not proposed yet."""
-        return self.leading is not None and self.leading.appender.has_staged
+        return self.leading is not None and bool(self.leading.appender.staged)
 
     def cut(self) -> int:
         """Propose all that has gathered since the last flush began; return from how many devices,

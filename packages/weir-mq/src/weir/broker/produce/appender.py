@@ -96,7 +96,6 @@ class Appender:
         "_group",
         "_next_offset",
         "_preparing",
-        "_staged",
         "_state",
         "_time",
         "_values",
@@ -104,6 +103,7 @@ class Appender:
         "counts",
         "flying",
         "is_closed",
+        "staged",
     )
 
     def __init__(
@@ -125,7 +125,8 @@ class Appender:
         #: Producers with batches under way: what will be known of them once all is committed.
         self._ahead: dict[int, Known] = {}
         self._values = ValuesUnderWay(state)
-        self._staged: deque[Pending] = deque()
+        #: What is stamped and not proposed yet, in order.
+        self.staged: deque[Pending] = deque()
         #: By rising Raft index, the batches of proposed entries for which somebody waits `early`.
         self._early: deque[tuple[int, list[Pending]]] = deque()
         #: What was given a stamp and is not committed yet, by producer, epoch and sequence.
@@ -155,11 +156,6 @@ class Appender:
         for pending in self.flying.values():
             return pending.record.stamp
         return 0
-
-    @property
-    def has_staged(self) -> bool:
-        """Whether `cut` has something to propose."""
-        return bool(self._staged)
 
     def open(self, batch: memoryview, is_part: bool = False) -> Batch:
         """Open a client's batch, which `is_part` of a scattering or not: the first thing that
@@ -299,7 +295,7 @@ class Appender:
             self._values.accepted(record)
         if record.scattered is not None:
             self._preparing[record.producer] = pending
-        self._staged.append(pending)
+        self.staged.append(pending)
         return pending
 
     def confirm_chunk(self, record: BatchRecord, duplicate: bool) -> Confirm:
@@ -310,7 +306,7 @@ class Appender:
 
     def cut(self) -> None:
         """Propose what is staged: entries of up to 1 MiB together, or one larger batch alone."""
-        staged = self._staged
+        staged = self.staged
         while staged and self._group.accepts:
             buffers: list[Buffer] = []
             records: list[BatchRecord] = []
@@ -333,7 +329,7 @@ class Appender:
         references to entries are references to chunks, nor a part of a scattering, so that what is
         undecided, or void, is whole entries.
         """
-        following = self._staged[0]
+        following = self.staged[0]
         alone = _is_alone(last) or _is_alone(following.record)
         return not alone and size + following.record.stored <= self._entry_bytes_max
 
@@ -382,7 +378,7 @@ class Appender:
         of it; what is staged was never proposed.
         """
         flying, self.flying = self.flying, {}
-        self._staged.clear()
+        self.staged.clear()
         self._early.clear()
         self._preparing.clear()
         return list(flying.values())
