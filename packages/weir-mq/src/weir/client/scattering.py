@@ -9,7 +9,7 @@ async with w.scatter() as s:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -33,7 +33,7 @@ from weir.protocol.client import messages as m
 from weir.protocol.client.scattering import Part
 
 #: Far below the time after which brokers forget a producer id that nobody uses.
-_SEAT_SECONDS = 3_600.0
+_UNUSED_SECONDS = 3_600.0
 #: How often, and after how many seconds, it is tried elsewhere where a partition has ended.
 _TRIES = 8
 _AGAIN_AFTER = 0.05
@@ -47,11 +47,15 @@ class ScatteredAcks:
     cluster: str
     fence: int
     runs: list[Run]
-    #: Lets them be settled by their consumer again.
-    put_back: Callable[[], None]
+    settlement: Settlement
+    leased: Leased
+
+    def put_back(self) -> None:
+        """Let the consumer ack them again."""
+        self.settlement.put_back(self.leased, self.runs)
 
 
-def set_aside(settlement: Settlement, leased: Leased) -> ScatteredAcks:
+def take_out(settlement: Settlement, leased: Leased) -> ScatteredAcks:
     """Take what a consumer handed out away from what that acks by itself.
 
     Raises `StaleGrant` if its lease is over, or if it has an outcome, and `BadRequest` if its
@@ -65,16 +69,12 @@ def set_aside(settlement: Settlement, leased: Leased) -> ScatteredAcks:
         )
     holding = leased.holding
     if leased.state is Settled.OPEN and not holding.over:
-        there = settlement.set_aside(leased)
+        there = settlement.take_out(leased)
     if not there:
         raise StaleGrant("the lease of what is to be acked is over, or it is settled")
     assert leases.places is not None  # it was pulled
-
-    def put_back() -> None:
-        settlement.put_back(leased, there)
-
     address = leases.places[holding.partition]
-    return ScatteredAcks(address, leases.options.cluster, holding.fence, there, put_back)
+    return ScatteredAcks(address, leases.options.cluster, holding.fence, there, settlement, leased)
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class _Row:
 
 
 @dataclass(slots=True)
-class _Seat:
+class _ProducerId:
     """A producer id for one scattering at a time, and what it sent so far."""
 
     grant: m.ProducerGrant
@@ -106,7 +106,7 @@ class Scatterings:
     def __init__(self, link: Link) -> None:
         """Open nothing yet."""
         self._link = link
-        self._idle: list[_Seat] = []
+        self._idle: list[_ProducerId] = []
         #: By topic, where it is served, and since when that is known.
         self._places: dict[str, tuple[Places, float]] = {}
         self._turn = 0
@@ -137,31 +137,31 @@ class Scatterings:
         """Return once all of it is durable. Raises `Refused`, or `Disconnected`: then it may have
         come to be or not.
         """
-        seat = self._seat() or await self._open()
-        request = _request(seat, rows, acks, self._link)
+        producer = self._unused() or await self._open()
+        request = _request(producer, rows, acks, self._link)
         try:
             confirm = await self._link.request(request, m.ScatterConfirm)
         except (UnknownTopic, PartitionEnded):
             for some in rows.values():
                 self._places.pop(some[0].topic, None)
             raise
-        # A seat of which it is not known what it did last is never used again.
-        seat.number += 1
+        # One of which it is not known what it did last is never used again.
+        producer.number += 1
         for address, some in rows.items():
             group = address.group
-            seat.sequences[group] = seat.sequences.get(group, 0) + len(some)
-        self._idle.append(seat)
+            producer.sequences[group] = producer.sequences.get(group, 0) + len(some)
+        self._idle.append(producer)
         self._link.saw(confirm.stamp)
         return confirm
 
-    def _seat(self) -> _Seat | None:
-        oldest = asyncio.get_running_loop().time() - _SEAT_SECONDS
-        self._idle = [seat for seat in self._idle if seat.since >= oldest]
+    def _unused(self) -> _ProducerId | None:
+        oldest = asyncio.get_running_loop().time() - _UNUSED_SECONDS
+        self._idle = [producer for producer in self._idle if producer.since >= oldest]
         return self._idle.pop() if self._idle else None
 
-    async def _open(self) -> _Seat:
+    async def _open(self) -> _ProducerId:
         since = asyncio.get_running_loop().time()
-        return _Seat(await self._link.request(m.OpenProducer(), m.ProducerGrant), since)
+        return _ProducerId(await self._link.request(m.OpenProducer(), m.ProducerGrant), since)
 
 
 class Scattering:
@@ -235,14 +235,14 @@ class Scattering:
         rows: dict[Address, list[_Row]] = {}
         for address, row in zip(chosen, self._rows, strict=True):
             rows.setdefault(address, []).append(row)
-        asides: list[ScatteredAcks] = []
+        taken: list[ScatteredAcks] = []
         try:
             for settlement, leased in self._acks:
-                asides.append(set_aside(settlement, leased))
-            confirm = await self._shared.send(rows, asides)
+                taken.append(take_out(settlement, leased))
+            confirm = await self._shared.send(rows, taken)
         except BaseException:
-            for aside in asides:
-                aside.put_back()
+            for one in taken:
+                one.put_back()
             raise
         self.receipts = self._receipts(chosen, confirm)
         return self.receipts
@@ -277,37 +277,39 @@ class Scattering:
 
 
 def _request(
-    seat: _Seat, rows: Mapping[Address, list[_Row]], acks: list[ScatteredAcks], link: Link
+    producer: _ProducerId, rows: Mapping[Address, list[_Row]], acks: list[ScatteredAcks], link: Link
 ) -> m.Scatter:
     groups, now = [address.group for address in rows], link.system.now_us()
     done: dict[int, tuple[Address, dict[str, list[tuple[int, int, int]]]]] = {}
-    for aside in acks:
-        _, clusters = done.setdefault(aside.address.group, (aside.address, {}))
-        found = clusters.setdefault(aside.cluster, [])
-        found += [(aside.fence, first, behind) for first, behind in aside.runs]
+    for one in acks:
+        _, clusters = done.setdefault(one.address.group, (one.address, {}))
+        found = clusters.setdefault(one.cluster, [])
+        found += [(one.fence, first, behind) for first, behind in one.runs]
     parts = sorted([*map(batch_part, groups), *map(acks_part, done)])
     if len(parts) > SCATTER_PARTS_MAX:
         raise TooLarge(
             f"a scattering over {len(parts)} partitions; {SCATTER_PARTS_MAX} are allowed",
             SCATTER_PARTS_MAX,
         )
-    scattered = Scattered(seat.number, tuple(parts))
+    scattered = Scattered(producer.number, tuple(parts))
     found_parts = [
-        Part(address, _batch(seat, address.group, some, scattered, now))
+        Part(address, _batch(producer, address.group, some, scattered, now))
         for address, some in rows.items()
     ]
     found_parts += [Part(at, acks=[*clusters.items()]) for at, clusters in done.values()]
-    grant = seat.grant
-    return m.Scatter(grant.producer, grant.epoch, seat.number, link.seen, found_parts)
+    grant = producer.grant
+    return m.Scatter(grant.producer, grant.epoch, producer.number, link.seen, found_parts)
 
 
-def _batch(seat: _Seat, group: int, rows: list[_Row], scattered: Scattered, now: int) -> bytes:
+def _batch(
+    producer: _ProducerId, group: int, rows: list[_Row], scattered: Scattered, now: int
+) -> bytes:
     return bytes(encode(
         [row.value for row in rows],
         group=group,
-        producer=seat.grant.producer,
-        epoch=seat.grant.epoch,
-        sequence=seat.sequences.get(group, 0),
+        producer=producer.grant.producer,
+        epoch=producer.grant.epoch,
+        sequence=producer.sequences.get(group, 0),
         base_time=now,
         keys=[row.key for row in rows] if any(row.key is not None for row in rows) else None,
         tags=[row.tag for row in rows] if any(row.tag is not None for row in rows) else None,

@@ -400,6 +400,6 @@ async def test_each_scattering_of_a_producer_id_has_a_number_of_its_own(node: No
         await w.create_topic("orders", partitions=2)
         for expected in range(1, 4):
             await scatter(w, "orders", b"x")
-            (seat,) = w._scatterings._idle
-            assert seat.number == expected
-            assert [*seat.sequences.values()] == [expected] * 2
+            (producer,) = w._scatterings._idle
+            assert producer.number == expected
+            assert [*producer.sequences.values()] == [expected] * 2

@@ -126,7 +126,7 @@ def a_producer_id_is_used_again_in_doubt(patch: Patch) -> None:
         "        except (UnknownTopic, PartitionEnded):\n",
         "        except Exception as error:\n"
         "            if not isinstance(error, UnknownTopic | PartitionEnded):\n"
-        "                self._idle.append(seat)\n"
+        "                self._idle.append(producer)\n"
         "                raise\n",
     )
 
@@ -136,8 +136,8 @@ def a_scattering_counts_batches(patch: Patch) -> None:
     """A producer id counts on by each message that it scattered to a partition."""
     patch.source(
         _SCATTERING,
-        "seat.sequences.get(group, 0) + len(some)",
-        "seat.sequences.get(group, 0) + 1",
+        "producer.sequences.get(group, 0) + len(some)",
+        "producer.sequences.get(group, 0) + 1",
     )
 
 

@@ -397,12 +397,14 @@ class ConsumerLeases:
         await self._disconnect()
 
     async def _disconnect(self) -> None:
-        if self._extending is not None:
-            await self._extending.end()
-        self.held.clear()
         link, self._link = self._link, None
-        if link is not None:
-            await link.close()
+        try:
+            if self._extending is not None:
+                await self._extending.end()
+        finally:  # who is cancelled ends the link all the same: others wait for what is held
+            self.held.clear()
+            if link is not None:
+                await link.close()
 
 
 @contextlib.asynccontextmanager

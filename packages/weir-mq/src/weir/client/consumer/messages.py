@@ -263,7 +263,7 @@ class Deliveries:
             self._close(delivery, Settled.GIVEN_BACK)
             self._let_go(delivery.holding)
 
-    def set_aside(self, delivery: Delivery) -> None:
+    def take_out(self, delivery: Delivery) -> None:
         """Say that it is another's to tell what became of it: a scattering's."""
         self._close(delivery, Settled.DONE)
         self._let_go(delivery.holding)

@@ -345,13 +345,13 @@ class Settlement:
             raise
         self.done(leased)
 
-    def set_aside(self, leased: Leased) -> list[Run]:
+    def take_out(self, leased: Leased) -> list[Run]:
         """Let a scattering tell that it is done; return what of it is left to be told."""
         holding = leased.holding
         runs = leased.grant.leased if isinstance(leased, BatchLease) else [run_of(leased.message)]
         there = self.leases.take_out(holding, runs)
         if isinstance(leased, Delivery):
-            self.deliveries.set_aside(leased)
+            self.deliveries.take_out(leased)
         else:
             self._note_settled(leased, Settled.DONE)
         return there

@@ -39,7 +39,7 @@ def without_async(message: Message, background: Background) -> Message:
     """Return the message itself, or the twin of one whose value has to be fetched."""
     if type(message) is not LargeMessage:
         return message
-    large = BlockingLargeMessage.of(message, message.size, message._pieces)
+    large = BlockingLargeMessage.of(message, message.size, message.pieces)
     assert isinstance(large, BlockingLargeMessage)  # `of` makes what it is called on
     large._background = background
     return large
