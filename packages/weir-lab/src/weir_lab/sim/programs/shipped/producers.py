@@ -147,7 +147,7 @@ class ShippedProducer(Shipped):
             try:
                 handed = await producer.send_many(values)
             except WeirError as error:
-                self._failed(publishes, error)
+                self._gave_up(error)  # the batches before the one that was refused may be there
                 return
             self._out += handed
             for batch in handed:
@@ -207,10 +207,14 @@ class ShippedProducer(Shipped):
             self.seen = max(self.seen, receipt.stamp)
 
     def _failed(self, publishes: Sequence[Publish], error: WeirError) -> None:
-        self.world.note(self.name, "failed", type(error).__name__)
         if isinstance(error, PartitionEnded) and self._partition is not None:
             for publish in publishes:
                 publish.ended = not publish.early
+        self._gave_up(error)
+
+    def _gave_up(self, error: WeirError) -> None:
+        self.world.note(self.name, "failed", type(error).__name__)
+        if isinstance(error, PartitionEnded) and self._partition is not None:
             self._left = 0
             return
         self._met(error)
