@@ -57,7 +57,7 @@ def _judged(parcel: Parcel, skewed: bool = False) -> list[str]:
 
 
 def _parcel(due: int = 0, arrived: int = 50_000) -> Parcel:
-    parcel = Parcel("p", b"p|", due, large=False, place=(0, 1), arrived=arrived)
+    parcel = Parcel("p", b"p|", due, large=False, place=(0, 1), arrived=arrived, told=True)
     parcel.places.update({(0, 1)} if arrived >= 0 else ())
     return parcel
 
@@ -73,6 +73,9 @@ def test_parcels_are_judged() -> None:
     wrong = _parcel()
     wrong.wrong = "1 bytes for 2"
     assert "not the value it was" in _judged(wrong)[0]
+    silent = _parcel()
+    silent.told = False
+    assert _judged(silent) == ["p is done, and nobody who got it said so"]
 
 
 def test_a_message_is_not_early_by_the_time_that_an_answer_takes() -> None:
