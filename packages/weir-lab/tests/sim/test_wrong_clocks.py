@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir_lab.sim.mutants.clocks import ASTRAY
+from weir_lab.sim.mutants.order import ASTRAY
 from weir_lab.sim.run import run_seed
 
 

@@ -1,4 +1,6 @@
-"""Rules of the one order that can be taken away: stamps, promises, barriers, rosters."""
+"""Rules of the one order, and of wall clocks, that can be taken away: stamps, promises, barriers,
+rosters.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,7 @@ from weir.broker.barriers.topic_order import (
 from weir.broker.partition.context import VisibleConfirm
 from weir.broker.partition.leader import PartitionLeader
 from weir.broker.partition.partition import Partition
+from weir.broker.replica.peers.node_state import Clocks
 from weir.broker.replica.raft_storage import RaftStorage
 from weir.broker.state.state import PartitionState
 from weir.model.ids import group_of
@@ -35,6 +38,7 @@ from weir.testing.simulator.world import MS, SECOND
 from weir_lab.sim.mutants.planting import Patch, mutant
 from weir_lab.sim.mutants.replication import ALL
 from weir_lab.sim.programs.subscribers.cutters import Cutter
+from weir_lab.sim.shape import UNORDERED
 from weir_raft import multi
 from weir_raft.context import Promise
 
@@ -70,6 +74,11 @@ CUT = replace(ORDER, ordered=(1,), cutters=4, producers=4, pace=(1, 10), batches
 PLOTTED = replace(ORDER, kinds=(), faults_until=10 * SECOND, batches=80)
 JOINED = replace(PLOTTED, plot="latecomer", grows=(True,), faults_until=5 * SECOND)
 EVICTED = replace(PLOTTED, plot="eviction", nodes=4, stewards=3, faults_until=20 * SECOND)
+#: One clock at a time is wrong, for so long that all hear of it; nobody dies.
+ASTRAY = replace(
+    UNORDERED, kinds=("astray",), fault_every=(3 * SECOND, 6 * SECOND),
+    hubs=0, receivers=0, authors=0,
+)  # fmt: skip
 
 
 @mutant(seed=7, breaks=_BARRIER, shape=replace(PLOTTED, plot="unsettled"))
@@ -246,3 +255,10 @@ def latest_begins_where_others_were_by_then(patch: Patch) -> None:
         self.begins = {partition: through for partition, _, through in reply.registers}
 
     patch.setattr(Cutter, "again_told", again_told)
+
+
+@mutant(seed=14, breaks={"Timely"}, shape=ASTRAY)
+def a_wrong_clock_is_gone_by(patch: Patch) -> None:
+    """A node whose clock is far from the others' uses the median and stops leading (ADR 0019)."""
+    patch.setattr(Clocks, "wall_ms", lambda self: self.own_ms())
+    patch.setattr(Clocks, "is_astray", lambda self, group: False)

@@ -1,12 +1,15 @@
-"""Rules of scatterings that can be taken away: prepares, bars, decisions, and who heeds them."""
+"""Rules of scatterings, and of partitions that end, that can be taken away."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from weir.broker.barriers.membership import Ends
 from weir.broker.partition import fetches
 from weir.broker.partition.leader import PartitionLeader
+from weir.broker.partition.partition import Partition
+from weir.broker.produce.appender import Appender
 from weir.broker.runtime.outbox import Caller
 from weir.broker.scattering.coordinator import Scattering
 from weir.broker.scattering.participant import Participant
@@ -17,16 +20,22 @@ from weir.broker.state.scatterings import Taken
 from weir.broker.state.state import PartitionState
 from weir.codec.fields import Buffer
 from weir.model.scattering import Attempt
+from weir.model.topic import Topic
 from weir.order.barrier import Barrier, barrier_at
+from weir.protocol.client.barriers import ReportEnded
 from weir_lab.sim.mutants.order import ORDER
 from weir_lab.sim.mutants.planting import Patch, mutant
 from weir_lab.sim.programs.publishers.scatterers import Scatterer, _Sent
+from weir_lab.sim.shape import NODE_ENDING
 
 #: Three clients scatter, and half of the time for what they are granted.
 SCATTERED = replace(ORDER, ordered=(1,), scatterers=(3,), takers=(0,), producers=2, batches=20)
 
 _PARTS = {"AllOrNone", "OneOrder", "BarrierHolds"}
 _SEEN = {"AllOrNone", "Durable", "OneOrder", "BarrierHolds"}
+_BARRIER = {"BarrierHolds", "OneOrder"}
+#: Those who publish to the partition that ends do so for longer.
+BUSY = replace(NODE_ENDING, batches=40, device_messages=40, shipped=(False,))
 
 
 @mutant(seed=0, breaks=_PARTS, shape=SCATTERED)
@@ -119,3 +128,36 @@ def a_client_scatters_on_under_an_id_whose_end_it_does_not_know(patch: Patch) ->
             self._hang_up(None)
 
     patch.setattr(Scatterer, "_die", die)
+
+
+@mutant(seed=1, breaks=_BARRIER, shape=BUSY)
+def a_partition_ends_without_its_seal(patch: Patch) -> None:
+    """What the order waits for no more takes no messages any more, by an entry of its own group."""
+
+    def seal(self: Ends, found: Partition, topic: Topic, partition: int) -> None:
+        state = found.state
+        self._tell(ReportEnded(topic.id, partition, state.last_stamp, state.next_offset))
+
+    patch.setattr(Ends, "_seal", seal)
+
+
+@mutant(seed=1, breaks=_BARRIER, shape=replace(BUSY, scatterers=(3,)))
+def a_partition_ends_before_its_last_message(patch: Patch) -> None:
+    """What is undecided when a partition is sealed belongs to it still (docs/adr/0031)."""
+    honest = Ends._seal
+
+    def seal(self: Ends, found: Partition, topic: Topic, partition: int) -> None:
+        state = found.state
+        if state.sealed:
+            stamp = state.undecided - 1 if state.undecided else state.sealed
+            self._tell(ReportEnded(topic.id, partition, stamp, state.decided_offset))
+        else:
+            honest(self, found, topic, partition)
+
+    patch.setattr(Ends, "_seal", seal)
+
+
+@mutant(seed=1, breaks=_BARRIER, shape=BUSY)
+def who_leads_next_opens_a_sealed_partition(patch: Patch) -> None:
+    """A seal is an entry: every leader goes by it (docs/adr/0031)."""
+    patch.setattr(Appender, "check_open", lambda self: None)
