@@ -39,6 +39,8 @@ FRAGMENTS: Mapping[str, str] = {
 #: Bases with one subclass of which objects are made by other names, or of which users make others.
 BASES: Mapping[str, str] = {
     "weir_raft.testing.rehearsal.Rehearsal": "part of the test kit: who replicates extends it",
+    "weir_raft.context.Contacts": "a node alone has those of none, a group those of its slot",
+    "weir.client.sync.twins.BlockingLargeMessage": "what a reader hands out is not leased",
     "weir_lab.barriers.rehearsal.OrderedRehearsal": "tests of given executions make it",
     "weir_lab.bench.sides.peers.nats.Nats": "made by its name in the list of peers",
     "weir_lab.bench.sides.peers.rabbitmq.RabbitMq": "made by its name in the list of peers",
@@ -264,10 +266,8 @@ PLANTED: dict[Check, tuple[dict[str, str], str]] = {
         "weir.broker.a.Base: only Only extends it",
     ),
     callbacks: (
-        {
-            A: "class C:\n    def __init__(self, tell: Callable[[], None]):\n        self._t = tell\n"
-        },
-        "weir.broker.a.C: self._t",
+        {A: "class C:\n    def __init__(self, f: Callable[[], None]):\n        self._f = f\n"},
+        "weir.broker.a.C: self._f",
     ),
 }
 
