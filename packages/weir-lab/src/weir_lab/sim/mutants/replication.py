@@ -149,7 +149,7 @@ def repeated_append_re_acked(patch: Patch) -> None:
     patch.setattr(Follower, "answer", answer)
 
 
-@mutant(seed=26, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
+@mutant(seed=70, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
 def a_leader_counts_what_it_has_not_written(patch: Patch) -> None:
     """A leader counts its own log as far as its disk holds it, like any other's (§10.2.1)."""
 
