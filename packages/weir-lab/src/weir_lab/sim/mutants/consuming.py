@@ -29,7 +29,7 @@ _TURNS = "weir.client.consumer.cursor_lease"
 _ORDER = {"OneOrder", "ReadWhole", "Durable", "Honest"}
 
 
-@mutant(seed=43, breaks={"OneOrder", "ReadWhole"}, shape=ONE)
+@mutant(seed=3, breaks={"OneOrder", "ReadWhole"}, shape=ONE)
 def barriers_are_asked_for_once(patch: Patch) -> None:
     """A cut through the one order lies at one stamp, which every partition has passed."""
     patch.source(
@@ -44,9 +44,9 @@ def a_reader_skips_after_an_error(patch: Patch) -> None:
     """The positions of a reader are behind what it has handed out, not behind what it fetched."""
     patch.source(
         _READER,
-        "            if self._handful is None:\n                return None\n",
-        "            if self._handful is None:\n                return None\n"
-        "            self.positions.update(self._handful.positions)\n",
+        "            if self._ready is None:\n                return None\n",
+        "            if self._ready is None:\n                return None\n"
+        "            self.positions.update(self._ready.positions)\n",
     )
 
 

@@ -81,7 +81,7 @@ ASTRAY = replace(
 )  # fmt: skip
 
 
-@mutant(seed=7, breaks=_BARRIER, shape=replace(PLOTTED, plot="unsettled"))
+@mutant(seed=4, breaks=_BARRIER, shape=replace(PLOTTED, plot="unsettled"))
 def a_promise_before_an_entry_of_its_own_term(patch: Patch) -> None:
     """Who has inherited entries promises nothing until one of its own is committed
     (counterexample 1).
@@ -112,14 +112,14 @@ class _Hasty:
         return barrier_at(fenced, self._state.last_stamp, 0, self._state.decided_offset)
 
 
-@mutant(seed=1, breaks=_BARRIER, shape=replace(PLOTTED, plot="forgetful"))
+@mutant(seed=0, breaks=_BARRIER, shape=replace(PLOTTED, plot="forgetful"))
 def a_promise_is_forgotten_at_a_restart(patch: Patch) -> None:
     """Who starts again stands by all that it may have promised before (counterexample 2)."""
     patch.setattr(RaftStorage, "promised", property(lambda self: 0))
 
 
 @mutant(
-    seed=5,
+    seed=0,
     breaks=_BARRIER,
     shape=EVICTED,
 )
@@ -143,13 +143,13 @@ def a_partition_takes_messages_before_it_has_joined(patch: Patch) -> None:
     patch.setattr(Growth, "join_partitions", join_partitions)
 
 
-@mutant(seed=10, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=6, breaks=_BARRIER, shape=ORDER)
 def a_vote_says_nothing_of_promises(patch: Patch) -> None:
     """A vote carries the highest promise that was ever given (DESIGN §5 Barrier safety)."""
     patch.setattr(Promise, "raise_to", lambda self, fence: None)
 
 
-@mutant(seed=10, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=6, breaks=_BARRIER, shape=ORDER)
 def a_leader_does_not_heed_its_votes(patch: Patch) -> None:
     """A new leader stamps above all that its votes carry (DESIGN §5 Barrier safety)."""
     honest = Partition._lead_now
@@ -172,7 +172,7 @@ def a_leader_stamps_where_it_promised_not_to(patch: Patch) -> None:
     patch.setattr(HybridClock, "stamp", stamp)
 
 
-@mutant(seed=10, breaks={"Causal"}, shape=ORDER)
+@mutant(seed=0, breaks={"Causal"}, shape=ORDER)
 def what_its_client_has_seen_does_not_count(patch: Patch) -> None:
     """A message is stamped above all that its client had seen (DESIGN §5 Produce)."""
     honest = HybridClock.stamp
@@ -199,7 +199,7 @@ def a_barrier_without_its_offset(patch: Patch) -> None:
     patch.setattr(Merge, "barrier", barrier)
 
 
-@mutant(seed=1, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=3, breaks=_BARRIER, shape=ORDER)
 def a_register_a_node(patch: Patch) -> None:
     """There is a register a partition, and never one a node (counterexample 4)."""
 
@@ -216,7 +216,7 @@ def a_register_a_node(patch: Patch) -> None:
     patch.setattr(TopicOrder, "see", see)
 
 
-@mutant(seed=0, breaks={"BarrierHolds"}, shape=ORDER)
+@mutant(seed=1, breaks={"BarrierHolds"}, shape=ORDER)
 def visible_once_it_is_committed(patch: Patch) -> None:
     """Visible is what nothing can come before any more, in no partition (DESIGN §5 Produce)."""
 

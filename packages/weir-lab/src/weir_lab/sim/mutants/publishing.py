@@ -41,7 +41,7 @@ def what_is_lost_with_a_connection_is_not_sent_again(patch: Patch) -> None:
     """All that is unconfirmed goes out again when a connection has ended."""
     patch.source(
         _SEQUENCER,
-        "        self._sends.clear()\n        for held in self._held:\n"
+        "        self._sends.clear()\n        for held in self.held:\n"
         "            held.correlation = 0\n\n    def resume",
         "        self._sends.clear()\n\n    def resume",
     )
@@ -124,7 +124,7 @@ def an_early_turn_is_never_given_back(patch: Patch) -> None:
     )
 
 
-@mutant(seed=4, breaks={"AllOrNone", "Durable", "OneOffset"}, shape=THREE)
+@mutant(seed=6, breaks={"AllOrNone", "Durable", "OneOffset"}, shape=THREE)
 def a_producer_id_is_used_again_in_doubt(patch: Patch) -> None:
     """Of a producer id it is known what it sent last, or it scatters nothing more."""
     patch.source(
@@ -178,15 +178,15 @@ def a_large_value_is_closed_without_its_last_piece(patch: Patch) -> None:
     """A large value is closed by references to all of its chunks."""
     patch.source(
         "weir.client.producer.chunker",
-        "            extend(runs, (await hands.confirmed(waiting.popleft())).index)\n"
+        "            extend(runs, (await unconfirmed.confirmed(waiting.popleft())).index)\n"
         "        references",
-        "            extend(runs, (await hands.confirmed(waiting.popleft())).index)\n"
+        "            extend(runs, (await unconfirmed.confirmed(waiting.popleft())).index)\n"
         "        runs = runs[:-1] if len(runs) > 1 else runs\n"
         "        references",
     )
 
 
-@mutant(seed=9, breaks={"Delivered"}, shape=SHAPE)
+@mutant(seed=5, breaks={"Delivered"}, shape=SHAPE)
 def delays_count_from_this_machines_clock(patch: Patch) -> None:
     """A delay counts from what the clock of the broker says."""
     patch.source(
@@ -196,7 +196,7 @@ def delays_count_from_this_machines_clock(patch: Patch) -> None:
     )
 
 
-@mutant(seed=1, breaks={"Delivered"}, shape=SHAPE)
+@mutant(seed=17, breaks={"Delivered"}, shape=SHAPE)
 def delays_follow_a_wall_clock_that_jumps(patch: Patch) -> None:
     """What the clock of the broker says now is counted by a clock that is never set back."""
     patch.source(
@@ -216,7 +216,7 @@ def delays_end_by_stamps(patch: Patch) -> None:
     patch.setattr(PickerContext, "due_ms", due_ms)
 
 
-@mutant(seed=11, breaks={"Delivered"}, shape=SHAPE)
+@mutant(seed=7, breaks={"Delivered"}, shape=SHAPE)
 def the_next_message_says_that_the_one_before_is_done(patch: Patch) -> None:
     """A message is done once that is said, and never because the next one was asked for."""
     patch.source(
@@ -238,7 +238,7 @@ def a_block_that_raises_says_that_its_message_is_done(patch: Patch) -> None:
     )
 
 
-@mutant(seed=22, breaks={"Delivered"}, shape=SHAPE)
+@mutant(seed=30, breaks={"Delivered"}, shape=SHAPE)
 def what_is_not_settled_is_acked_when_its_consumer_closes(patch: Patch) -> None:
     """What has no outcome when its consumer is left goes to others."""
     patch.source(

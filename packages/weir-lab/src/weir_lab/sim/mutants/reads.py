@@ -112,8 +112,8 @@ def a_supervisor_leaves_its_processes(patch: Patch) -> None:
     """`weir work` ends once all of its processes have."""
     patch.source(
         _SUPERVISING,
-        "            await crew.close()\n",
-        "            crew.resize(0)\n",
+        "            await pool.close()\n",
+        "            pool.resize(0)\n",
     )
 
 

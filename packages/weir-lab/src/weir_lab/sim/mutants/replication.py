@@ -180,7 +180,7 @@ def vote_not_persisted(patch: Patch) -> None:
     patch.setattr(NodeState, "enter", enter)
 
 
-@mutant(seed=1, breaks={"RealTime", "AckedOnce"}, shape=PAUSED)
+@mutant(seed=26, breaks={"RealTime", "AckedOnce"}, shape=PAUSED)
 def read_index_without_its_round(patch: Patch) -> None:
     """A leader serves a read once a majority has said that it still leads (§6.4)."""
 
