@@ -10,7 +10,7 @@ from weir.broker.consumers.modes.picker import PickerContext
 from weir.model.stamp import milliseconds_of
 from weir_lab.sim.mutants.planting import Patch, bug, mutant
 from weir_lab.sim.outcome import CRASH
-from weir_lab.sim.shape import EVEN_PARCELS, NODE_PARCELS, SET
+from weir_lab.sim.shape import NODE_PARCELS, SET
 
 #: Three nodes over a network that breaks.
 THREE = replace(SET, shipped=(True,), rots=(0,), retentions=(0,), takers=(0,), scatterers=(2,))
@@ -204,7 +204,7 @@ def delays_follow_a_wall_clock_that_jumps(patch: Patch) -> None:
     )
 
 
-@mutant(seed=62, breaks={"Delivered"}, shape=EVEN_PARCELS)
+@bug(breaks={"Delivered"})
 def delays_end_by_stamps(patch: Patch) -> None:
     """What is due is so by the leader's wall clock, which stamps may be ahead of."""
     honest = PickerContext.due_ms
