@@ -76,7 +76,7 @@ def test_what_is_not_done_yet_may_have_no_effect() -> None:
 def parcel() -> tuple[History, Parcel]:
     """One that was confirmed and delivered, in a world that is done."""
     one = Parcel("a#1", b"value", 50 * MS, large=True, place=(0, 3))
-    one.places, one.arrived = {(0, 3)}, 60 * MS
+    one.places, one.arrived, one.told = {(0, 3)}, 60 * MS, True
     return History(parcels=Parcels({"a#1": one}, drained=True)), one
 
 
@@ -100,9 +100,14 @@ def it_never_came(one: Parcel) -> None:
     one.places, one.arrived = set(), -1
 
 
+def it_is_done_untold(one: Parcel) -> None:
+    one.told = False
+
+
 @pytest.mark.parametrize(
     ("plant", "words"),
     [
+        (it_is_done_untold, "is done, and nobody who got it said so"),
         (it_is_another, "is not the value it was: 4 bytes"),
         (it_is_there_twice, "is there more than once"),
         (it_is_not_where_its_receipt_says, "is there more than once"),
