@@ -46,7 +46,11 @@ RUN = re.compile(rf"-m ({NAME.pattern}|weir)\b(?!\.)")
 QUOTED = re.compile(rf"""["']({NAME.pattern})(?:["']|\.\{{)""")
 PATHS = os.pathsep.join(sorted({str(root.parent) for root in ROOTS.values()}))
 #: Lines that run a module stand in these, beside the source.
-TEXTS = ("Makefile", "README.md", "docs/**/*.md", "deploy/**/*", "scripts/*", ".ci/**/*", "tools/*")
+#: Without the decisions: they have the names of when they were made.
+TEXTS = (
+    "Makefile", "README.md", "docs/*.md", "docs/how-to/*.md", "docs/reference/*.md",
+    "deploy/**/*", "scripts/*", ".ci/**/*", "tools/*",
+)  # fmt: skip
 #: What says that a module was not found, or cannot be run.
 _NOT_STARTED = re.compile(
     r"No module named|ImportError|ModuleNotFoundError|cannot be directly executed"

@@ -181,7 +181,7 @@ class Ack(ControlRequest, frozen=True, array_like=True):
         rights=(Right("consume", Resource.TOPIC),),
         is_large=True,
         refusals=(UnknownCluster, StaleGrant),
-        methods=("Consumer.ack",),
+        methods=("LeasedMessage.ack",),
     )
 
     address: Address
@@ -210,7 +210,7 @@ class Nack(ControlRequest, frozen=True, array_like=True):
         Retry.SAME,
         rights=(Right("consume", Resource.TOPIC),),
         refusals=(UnknownCluster, StaleGrant),
-        methods=("Consumer.nack",),
+        methods=("LeasedMessage.nack",),
     )
 
     address: Address
@@ -237,7 +237,7 @@ class Extend(ControlRequest, frozen=True, array_like=True):
         Retry.SAME,
         rights=(Right("consume", Resource.TOPIC),),
         refusals=(UnknownCluster, StaleGrant),
-        methods=("Consumer.extend",),
+        methods=("LeasedMessage.extend",),
     )
 
     address: Address
@@ -302,7 +302,7 @@ class MoveCursor(ControlRequest, frozen=True, array_like=True):
         Retry.SAME,
         rights=(Right("consume", Resource.TOPIC),),
         refusals=(UnknownCluster, StaleGrant),
-        methods=("Consumer.ack",),
+        methods=("LeasedMessage.ack",),
     )
 
     address: Address

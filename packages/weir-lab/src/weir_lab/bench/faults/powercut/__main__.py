@@ -54,10 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if result.clean else 1
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 def heading(shape: Shape) -> str:
     """Return what is about to happen."""
     machines = "one Linux kernel" if shape.nodes == 1 else f"{shape.nodes} Linux kernels"
@@ -93,3 +89,7 @@ def summary(result: Result) -> str:
         f"worked on again before the ack {verdict.again:,}\n"
         f"{word}"
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
