@@ -50,8 +50,8 @@ verify: $(STAMP) ## Check format, lint, types, floors and tidiness; changes no f
 	$(BIN)/python -P tools/protocol-page --check
 
 .PHONY: test
-test: $(STAMP) ## Run the tests, and beside them 300 simulated worlds
-	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-300} $(BIN)/python -m pytest -n 2 --dist loadscope
+test: $(STAMP) ## Run the tests, and beside them 200 simulated worlds
+	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-200} $(BIN)/python -m pytest -n 2 --dist loadscope
 
 PROOF = $(BIN)/python -P -m weir_lab.proofs.run --only "$(ONLY)" $(if $(STALE),--stale)
 .PHONY: proof

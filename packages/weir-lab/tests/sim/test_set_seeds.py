@@ -1,4 +1,4 @@
-"""Seeds of worlds that draw what they are. `make test` plays 300, beside all other tests.
+"""Seeds of worlds that draw what they are. `make test` plays 200, beside all other tests.
 
 WEIR_SET_SEEDS says how many, and WEIR_FIRST_SET_SEED where to begin; else weir's code does.
 """
