@@ -34,8 +34,7 @@ from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
-from weir.codec.checksums import crc32c, extended, xxh3
-from weir.codec.fields import ALIGNMENT, Buffer, padded
+from weir.codec.fields import ALIGNMENT, Buffer, crc32c, extended, padded, xxh3
 from weir.errors import BadBatch
 from weir.model.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, INFLATION_MAX
 

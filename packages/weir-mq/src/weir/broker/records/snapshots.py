@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from weir.codec.checksums import crc32c
-from weir.codec.fields import Buffer
+from weir.codec.fields import Buffer, crc32c
 from weir.model.limits import MIB
 from weir.storage.disk import Disk
 

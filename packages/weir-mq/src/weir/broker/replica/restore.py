@@ -10,8 +10,7 @@ import msgspec
 import weir_raft as raft
 from weir.broker.records.snapshots import crc_from, pack_onto, taken
 from weir.broker.replica.group import Group
-from weir.codec.checksums import crc32c
-from weir.codec.fields import U32
+from weir.codec.fields import U32, crc32c
 from weir.errors import Damaged
 from weir.storage.errors import LogDamaged
 from weir.storage.format.checkpoint import CHECKPOINT as CHECKPOINT

@@ -16,8 +16,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weir.codec.checksums import crc32c
-from weir.codec.fields import U32, Buffer
+from weir.codec.fields import U32, Buffer, crc32c
 from weir.storage.disk import Disk, Readable
 from weir.storage.errors import BadIndexFile
 from weir.storage.format.rows import Rows, unpack

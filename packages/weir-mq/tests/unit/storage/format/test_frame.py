@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.codec.checksums import crc32c
+from weir.codec.fields import crc32c
 from weir.model.batch import encode
 from weir.storage.errors import UnknownKind
 from weir.storage.format.frame import (

@@ -31,8 +31,7 @@ from typing import Any, NamedTuple
 import weir_raft as raft
 from weir.broker.records.control import belongs, highest_stamp, names_twice
 from weir.broker.records.entries import Payload, entry_of, read_back, stored_in
-from weir.codec.checksums import crc32c
-from weir.codec.fields import U32, Buffer, total
+from weir.codec.fields import U32, Buffer, crc32c, total
 from weir.errors import Halted, WeirError
 from weir.model.ids import REGISTRY_GROUP, VOTER_MAX
 from weir.model.stamp import STAMP_FAR
