@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 
 import weir_raft as raft
-from weir.broker.records.control import MessagesAcked
-from weir.broker.records.entries import NOOP, Payload, entry_of, of_control, read_back
+from weir.broker.records.entries import (
+    NOOP,
+    MessagesAcked,
+    Payload,
+    entry_of,
+    of_control,
+    read_back,
+)
 from weir.broker.replica.peers.frames import (
     ClockTold,
     FullTold,

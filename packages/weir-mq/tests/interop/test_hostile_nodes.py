@@ -22,7 +22,7 @@ import pytest
 import weir
 import weir_raft as raft
 from weir.broker.api.settings import Member
-from weir.broker.records import control
+from weir.broker.records import entries
 from weir.broker.records.entries import Payload
 from weir.broker.replica.peers.frames import pack as pack_message
 from weir.errors import DamagedRange
@@ -363,13 +363,13 @@ def test_what_a_replica_held_before_it_stopped_is_read_as_it_lies(
 
 
 LED = {
-    "level": lambda _: appended(0, Kind.CONTROL, control.encode(control.LevelRaised(99))),
+    "level": lambda _: appended(0, Kind.CONTROL, entries.encode_control(entries.LevelRaised(99))),
     "record": lambda _: appended(0, Kind.CONTROL, pack(["of a later release", 1])),
     "small state": lambda group: snapshot(group, b"no state"),
     "large state": lambda group: snapshot(group, bytes(2_000_000)),
     "state of a newer release": lambda group: snapshot(group, pack([99, [bytes(9)] * 200_000])),
     "stamp": lambda group: appended(
-        group, Kind.CONTROL, control.encode(control.StampsRaised((1 << 63) - 1))
+        group, Kind.CONTROL, entries.encode_control(entries.StampsRaised((1 << 63) - 1))
     ),
 }
 
@@ -403,8 +403,8 @@ class LeaderDice:
 
     #: Deletes `t`, or cuts the peer off, as a leader may; or makes very many groups.
     LEFT_OUT = (
-        control.TopicDeleted, control.TopicCreated, control.TopicEnds, control.TopicAltered,
-        control.NodeChanged, control.NodeJoined, control.GroupsPlaced, control.GroupsSettled,
+        entries.TopicDeleted, entries.TopicCreated, entries.TopicEnds, entries.TopicAltered,
+        entries.NodeChanged, entries.NodeJoined, entries.GroupsPlaced, entries.GroupsSettled,
     )  # fmt: skip
 
     def __init__(self, seed: int, groups: list[int]) -> None:
@@ -421,9 +421,9 @@ class LeaderDice:
             state = [dice.choice((5, 7, 8, 9, 10, 99)), *(self.drawn(int) for _ in range(14))]
             size = dice.choice((0, 0, 1 << 20))
             return snapshot(group, pack([*state, [bytes(9)] * (size // 9)]), self._term)
-        kinds = [one for one in get_args(control.ControlRecord) if one not in self.LEFT_OUT]
-        kinds = [one for one in kinds if issubclass(one, control._OF_REGISTRY) == (group == 0)]
-        payloads = [control.encode(self.drawn(dice.choice(kinds))) for _ in range(20)]
+        kinds = [one for one in get_args(entries.ControlRecord) if one not in self.LEFT_OUT]
+        kinds = [one for one in kinds if issubclass(one, entries._OF_REGISTRY) == (group == 0)]
+        payloads = [entries.encode_control(self.drawn(dice.choice(kinds))) for _ in range(20)]
         prev = self._behind[group]
         behind = self._behind[group] = prev + 20
         # What was refused left a gap.

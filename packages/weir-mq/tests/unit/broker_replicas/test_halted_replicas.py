@@ -15,7 +15,7 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.reassignment import behind, standing_of
-from weir.broker.records import control
+from weir.broker.records import entries
 from weir.broker.records.entries import Payload
 from weir.broker.records.snapshots import pack as packed
 from weir.broker.replica.peers.frames import pack
@@ -34,10 +34,10 @@ from weir.storage.format.frame import HEADER_SIZE as ENTRY_HEADER_SIZE
 from weir.storage.format.frame import Kind
 from weir_raft import messages as r
 
-GRANT = control.MessagesGranted("evil", 7, 0, 1, 5, 5)
+GRANT = entries.MessagesGranted("evil", 7, 0, 1, 5, 5)
 TOPICS = (
-    control.TopicCreated("n", "nothing", 0, "partition", 1),
-    control.TopicAltered(2, 5, control.SettingsChange()),
+    entries.TopicCreated("n", "nothing", 0, "partition", 1),
+    entries.TopicAltered(2, 5, entries.SettingsChange()),
 )
 
 
@@ -46,7 +46,7 @@ def _evil(monkeypatch: pytest.MonkeyPatch) -> None:
     """No grant of this cluster can be applied, whoever wrote it."""
     grant = ClusterState.grant
 
-    def contradicted(self: ClusterState, fence: int, record: control.MessagesGranted) -> Any:
+    def contradicted(self: ClusterState, fence: int, record: entries.MessagesGranted) -> Any:
         if record.cluster == "evil":
             raise KeyError("a grant of what nobody has")
         return grant(self, fence, record)
@@ -70,7 +70,7 @@ def lead(node: Any, number: int, *records: Any, kind: Kind = Kind.CONTROL) -> li
     last, term = group.node.last_index, group.node.term + 1
     entries = []
     for index, record in enumerate(records, last + 1):
-        data = record if isinstance(record, bytes) else control.encode(record)
+        data = record if isinstance(record, bytes) else entries.encode_control(record)
         payload = Payload(kind, (data,), len(data))
         entries.append(raft.Entry(index, term, raft.EntryKind.NORMAL, payload, payload.size))
     prev, behind = group.node.term_at(last), last + len(entries)
@@ -258,7 +258,7 @@ def test_a_leader_that_stopped_is_not_counted_as_leading(trio: Any) -> None:
     _, _, group = settled(trio)
     node = trio.leader(group)
     here = node.group(group)
-    record = control.encode(GRANT)
+    record = entries.encode_control(GRANT)
     with suppress(NotLeader):
         here.propose(Payload(Kind.CONTROL, (record,), len(record)))
     trio.until(lambda: here.damage is not None, "it was not applied")
@@ -374,7 +374,7 @@ def test_a_registrys_replica_that_stopped_is_not_opened_as_it_was_once_it_is_fil
         last = here.node.last_index
         rot_is_found(node, REGISTRY_GROUP, last)
         trio.isolate(node.id)
-        contradicts = control.TopicAltered(later.id + 1, 5, control.SettingsChange())
+        contradicts = entries.TopicAltered(later.id + 1, 5, entries.SettingsChange())
         lead(node, REGISTRY_GROUP, TOPICS[0], contradicts)
         assert here.damage is not None
     trio.heal()
@@ -434,7 +434,7 @@ def test_a_snapshot_of_a_newer_release_says_so(trio: Any, size: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "record"),
     [
-        (Kind.CONTROL, control.LevelRaised(FORMAT_LEVEL + 1)),
+        (Kind.CONTROL, entries.LevelRaised(FORMAT_LEVEL + 1)),
         (Kind.CONTROL, b"\x92\xa6future\x01"),
         (9, b"an entry of a kind to come"),
     ],
@@ -471,7 +471,7 @@ def test_a_registry_of_which_this_node_is_another_folder_is_not_taken(trio: Any)
     node = trio[1]
     alone(trio, node)
     stranger = Catalog()
-    stranger.nodes.apply(control.NodeJoined(1, "host1", 6800, birth=5))
+    stranger.nodes.apply(entries.NodeJoined(1, "host1", 6800, birth=5))
     (why,) = large(trio, node, REGISTRY_GROUP, packed(stranger.encode()))
     assert "node 1 of this set has another data folder" in why
     trio.run(1_000)
@@ -479,10 +479,10 @@ def test_a_registry_of_which_this_node_is_another_folder_is_not_taken(trio: Any)
 
 FAR = (1 << 63) - 1
 BEYOND = {
-    "grant": control.MessagesGranted("c", 7, 0, 1, 5, FAR),
-    "floor": control.PartitionJoined(1, FAR),
-    "decision": control.ScatteringsDecided([(1, 1, 1, FAR, False, 0)]),
-    "seal": control.PartitionSealed((1 << 62) + 1),
+    "grant": entries.MessagesGranted("c", 7, 0, 1, 5, FAR),
+    "floor": entries.PartitionJoined(1, FAR),
+    "decision": entries.ScatteringsDecided([(1, 1, 1, FAR, False, 0)]),
+    "seal": entries.PartitionSealed((1 << 62) + 1),
 }
 
 
@@ -493,7 +493,7 @@ def test_a_stamp_or_an_offset_with_no_room_above_it_ends_the_link(trio: Any, wha
     alone(trio, node)
     number, kind, data = group, Kind.CONTROL, BEYOND.get(what)
     if what == "producer":
-        number, data = REGISTRY_GROUP, control.ProducerOpened(FAR, 0, "a")
+        number, data = REGISTRY_GROUP, entries.ProducerOpened(FAR, 0, "a")
     elif data is None:
         plain = encode([b"x"], group=group, producer=1, epoch=1)
         place = (FAR, 0) if what == "batch" else (5, FAR - 1)
@@ -511,7 +511,7 @@ def test_a_placement_that_no_configuration_can_be_ends_the_link(
     _, _, group = settled(trio)
     node = trio[1]
     alone(trio, node)
-    for kind in (control.GroupsPlaced, control.GroupsSettled):
+    for kind in (entries.GroupsPlaced, entries.GroupsSettled):
         assert len(lead(node, REGISTRY_GROUP, kind([(group, voters)]))) == 1
     catalog = node.shard.topics.catalog
     before = catalog.voters(group)
@@ -530,9 +530,9 @@ def test_a_hub_that_no_device_has_is_not_forgotten(trio: Any) -> None:
     _, _, group = settled(trio)
     node = trio[1]
     alone(trio, node)
-    (why,) = lead(node, group, control.HubForgotten(-1))
+    (why,) = lead(node, group, entries.HubForgotten(-1))
     assert "`int` >= 0" in why
-    assert lead(node, group, control.HubForgotten((1 << 64) - 1)) == []
+    assert lead(node, group, entries.HubForgotten((1 << 64) - 1)) == []
     assert (node.halts, node.group(group).damage) == ([], None)
 
 

@@ -11,7 +11,7 @@ from weir.broker.consumers.modes.keyed import KeyedPicker
 from weir.broker.consumers.modes.ordered import OrderedPicker
 from weir.broker.consumers.modes.picker import ANYBODY, PullQueue
 from weir.broker.consumers.modes.shared import SharedPicker
-from weir.broker.records.control import MessagesGranted
+from weir.broker.records.entries import MessagesGranted
 from weir.broker.state.clusters import ClusterState, Grant
 from weir.broker.state.delays import Delays
 from weir.broker.state.ranges import Ranges

@@ -13,7 +13,7 @@ from weir.broker.consumers import cursor_leases
 from weir.broker.consumers.cursor_leases import CursorLeases
 from weir.broker.consumers.grants import Grants
 from weir.broker.consumers.leases import BegunMessages, Leases, Run
-from weir.broker.records.control import (
+from weir.broker.records.entries import (
     CursorMoved,
     CursorSought,
     CursorTaken,
@@ -21,8 +21,7 @@ from weir.broker.records.control import (
     MessagesReturned,
 )
 from weir.broker.runtime.outbox import Caller
-from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Grant
-from weir.broker.state.cursors import Cursor, Cursors
+from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Cursor, Cursors, Grant
 from weir.client.consumer.pulls import Pulling
 from weir.model.clusters import AckOutcome
 from weir.protocol.client import messages as m

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 
 from weir.broker.consumers.grants import Grants
 from weir.broker.produce.appender import Appender
-from weir.broker.records.control import (
+from weir.broker.records.entries import (
     ControlRecord,
     GrantsExtended,
     MessagesAcked,
     MessagesReturned,
+    Payload,
+    of_control,
 )
-from weir.broker.records.entries import Payload, of_control
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller, Outbox

@@ -10,14 +10,19 @@ from __future__ import annotations
 from weir.broker.consumers.grants import Grants
 from weir.broker.consumers.leases import left_of
 from weir.broker.produce.appender import Appender
-from weir.broker.records.control import CursorMoved, CursorSought, CursorTaken, GrantsReleased
-from weir.broker.records.entries import Payload, of_control
+from weir.broker.records.entries import (
+    CursorMoved,
+    CursorSought,
+    CursorTaken,
+    GrantsReleased,
+    Payload,
+    of_control,
+)
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.waits import Wait, Waits
-from weir.broker.state.clusters import NOBODY
-from weir.broker.state.cursors import Cursor, ending_of
+from weir.broker.state.clusters import NOBODY, Cursor, ending_of
 from weir.broker.state.state import PartitionState
 from weir.errors import BadRequest, Overloaded, Refused, StaleGrant, Unavailable, UnknownCluster
 from weir.model.limits import (

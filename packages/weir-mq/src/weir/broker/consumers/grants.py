@@ -14,8 +14,13 @@ from weir.broker.consumers.leases import BegunMessages, GrantLimits, Leases
 from weir.broker.consumers.modes.picker import ANYBODY, Pick, PickerContext, PullQueue
 from weir.broker.consumers.modes.pickers import Pickers
 from weir.broker.produce.appender import Appender
-from weir.broker.records.control import ClusterOpened, GrantsReleased, MessagesGranted
-from weir.broker.records.entries import Payload, of_control
+from weir.broker.records.entries import (
+    ClusterOpened,
+    GrantsReleased,
+    MessagesGranted,
+    Payload,
+    of_control,
+)
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller, Outbox

@@ -10,19 +10,19 @@ from __future__ import annotations
 from weir.broker.consumers.acks import Commands
 from weir.broker.consumers.cursor_leases import CursorLeases
 from weir.broker.consumers.grants import Grants
-from weir.broker.records.control import (
+from weir.broker.records.entries import (
     ClusterDeleted,
     ClusterOpened,
     ClusterPaused,
     ClusterRecord,
     ClusterSought,
     HubForgotten,
+    of_control,
 )
-from weir.broker.records.entries import of_control
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import assured
 from weir.broker.runtime.outbox import Caller, Outbox
-from weir.broker.state.cursors import Cursor
+from weir.broker.state.clusters import Cursor
 from weir.broker.state.state import PartitionState
 from weir.errors import (
     BadRequest,

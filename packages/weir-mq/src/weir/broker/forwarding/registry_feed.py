@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 import weir_raft as raft
-from weir.broker.records.control import ControlRecord, ProducerOpened
-from weir.broker.records.entries import Payload
+from weir.broker.records.entries import ControlRecord, Payload, ProducerOpened
 from weir.broker.replica.group import Machine
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.errors import NotLeader, Refused, Unavailable

@@ -22,8 +22,7 @@ from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.forwarding.registry_feed import ShardTopics
 from weir.broker.forwarding.routes import Routes
 from weir.broker.metadata.registry import Registry
-from weir.broker.records.control import ControlRecord, ProducerOpened
-from weir.broker.records.entries import read_back
+from weir.broker.records.entries import ControlRecord, ProducerOpened, read_back
 from weir.broker.replica.refusals import no_registry
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.errors import Refused

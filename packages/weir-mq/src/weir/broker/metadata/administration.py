@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from weir.broker.metadata.catalog import Catalog, more_partitions
-from weir.broker.records.control import (
+from weir.broker.records.entries import (
     NodeRecord,
     ProducerOpened,
     TopicAltered,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from weir.broker.metadata.placement import Nodes
-from weir.broker.records.control import (
+from weir.broker.records.entries import (
     ProducerOpened,
     TopicAltered,
     TopicClusterPaused,

@@ -16,12 +16,13 @@ from weir.broker.metadata.administration import (
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.membership import Membership
 from weir.broker.metadata.placement import check_replicas
-from weir.broker.records.control import (
+from weir.broker.records.entries import (
     GroupsPlaced,
     GroupsSettled,
     LevelRaised,
     NodeChanged,
     NodeJoined,
+    Payload,
     ProducerOpened,
     TopicAltered,
     TopicClusterPaused,
@@ -29,8 +30,8 @@ from weir.broker.records.control import (
     TopicDeleted,
     TopicEnds,
     TopicGrown,
+    of_control,
 )
-from weir.broker.records.entries import Payload, of_control
 from weir.broker.replica.group import Group
 from weir.broker.replica.refusals import no_registry
 from weir.broker.replica.requests import Proposals

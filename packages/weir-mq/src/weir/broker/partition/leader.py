@@ -13,8 +13,13 @@ from weir.broker.partition.context import PartitionContext, VisibleConfirm
 from weir.broker.produce.appender import Appender, PublishWaiter
 from weir.broker.produce.batcher import DeviceBatch, DeviceBatcher, refused
 from weir.broker.produce.stable_positions import StablePositions
-from weir.broker.records.control import PartitionEnded, PartitionJoined, PartitionSealed
-from weir.broker.records.entries import BatchRecord, of_control
+from weir.broker.records.entries import (
+    BatchRecord,
+    PartitionEnded,
+    PartitionJoined,
+    PartitionSealed,
+    of_control,
+)
 from weir.broker.replica.group import Group
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import ROW_BYTES

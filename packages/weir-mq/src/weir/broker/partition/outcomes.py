@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from weir.broker.partition.leader import PartitionLeader
-from weir.broker.records.control import (
+from weir.broker.records.entries import (
     AcksPrepared,
     AttemptBarred,
     ClusterDeleted,

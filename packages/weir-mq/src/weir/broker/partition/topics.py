@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.partition.partition import Partition
-from weir.broker.records.control import (
+from weir.broker.records.entries import (
     ControlRecord,
     ProducerOpened,
     TopicAltered,

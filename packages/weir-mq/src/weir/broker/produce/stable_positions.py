@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from weir.broker.produce.appender import Appender
-from weir.broker.records.control import StampsRaised
-from weir.broker.records.entries import of_control
+from weir.broker.records.entries import StampsRaised, of_control
 from weir.broker.replica.group import Group
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.waits import Wait, Waits

@@ -1,28 +1,449 @@
-"""What an entry of a group holds, before it is appended and when it is read back."""
+"""What an entry of a group holds, before it is appended and when it is read back: batches, or a
+control record.
+
+Control records are entries that are no messages: MessagePack, tagged; a version in each frame. A
+tag that is not known stops the group (`Halted`): it is never skipped, for what it meant would be
+missing for ever.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 import weir_raft as raft
-from weir.broker.records import control
-from weir.broker.records.control import ControlRecord
 from weir.codec.fields import Buffer
 from weir.errors import Halted
 from weir.model.batch import Batch
 from weir.model.chunks import Piece, References
+from weir.model.clusters import Mode
 from weir.model.header import Columns
+from weir.model.ids import LIMIT_MAX, PARTITIONS_MAX, REGISTRY_GROUP, VOTER_MAX
 from weir.model.scattering import Scattered
+from weir.model.topic import SettingsChange, TopicSettings
 from weir.storage.format.frame import Kind
 
+#: What fits a signed field: a stamp of the past may lie before the first one there is.
+Number = Annotated[int, Meta(le=LIMIT_MAX)]
+Partitions = Annotated[int, Meta(ge=0, le=PARTITIONS_MAX)]
+Partition = Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
+Voters = Annotated[tuple[Annotated[int, Meta(ge=1, le=VOTER_MAX)], ...], Meta(min_length=1)]
+#: Up to 2^64 - 1, as far as MessagePack goes.
+Hub = Annotated[int, Meta(ge=0)]
 _ORIGIN = int(Columns.ORIGIN)
 _LARGE = int(Columns.CHUNK | Columns.REFERENCES)
 _DUE, _CHUNK = int(Columns.DUE), int(Columns.CHUNK)
 _SCATTERED = int(Columns.SCATTERED)
 _BATCHES = Kind.BATCHES
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A control record."""
+
+
+class TopicCreated(Record, frozen=True, array_like=True, tag="topic"):
+    """Registry: a topic exists from `stamp` on. Its id is the next one, never reused.
+
+    Its partitions get so many `replicas`, as far as there are nodes (0: as is the rule).
+    """
+
+    namespace: str
+    name: str
+    partitions: Partitions
+    order: str
+    stamp: Number
+    settings: TopicSettings = TopicSettings()
+    replicas: Number = 0
+
+
+class TopicAltered(Record, frozen=True, array_like=True, tag="altered"):
+    """Registry: what is to change in a topic's settings, and how many partitions it is to have,
+    never fewer (0: as many as it has); new ones are there once they have joined.
+    """
+
+    topic: Number
+    partitions: Partitions
+    change: SettingsChange
+
+
+class TopicGrown(Record, frozen=True, array_like=True, tag="grown"):
+    """Registry: the next partition of a topic has joined its order, above stamp `floor`, and takes
+    messages from here on.
+    """
+
+    topic: Number
+    partition: Partition
+    floor: Number
+
+
+class TopicEnds(Record, frozen=True, array_like=True, tag="ends"):
+    """Registry: a partition takes no messages from here on. With a `stamp` it is sealed there, and
+    all of it lies below `offset`; it is `done` once partition 0 has an entry of that.
+    """
+
+    topic: Number
+    partition: Partition
+    stamp: Number = 0
+    offset: Number = 0
+    done: bool = False
+
+
+class TopicDeleted(Record, frozen=True, array_like=True, tag="deleted"):
+    """Registry: a topic is gone, with all its partitions hold."""
+
+    topic: Number
+
+
+class TopicClusterPaused(Record, frozen=True, array_like=True, tag="topic-pause"):
+    """Registry: a cluster of a topic is granted nothing in any partition, or again something."""
+
+    topic: Number
+    cluster: str
+    paused: bool
+
+
+class ProducerOpened(Record, frozen=True, array_like=True, tag="producer"):
+    """Registry: a producer id (the stamp of this record when new) has a new epoch."""
+
+    producer: Number
+    epoch: Number
+    principal: str
+
+
+class NodeJoined(Record, frozen=True, array_like=True, tag="node"):
+    """Registry: a node is there, or says anew where it listens, how many shards it runs, and which
+    format level it supports; what is empty or 0 stays as it is. The first `birth` of its folder
+    that it says is the node's for good.
+    """
+
+    node: Number
+    host: str = ""
+    port: Number = 0
+    shards: Number = 0
+    level: Number = 0
+    birth: Number = 0
+
+
+class NodeChanged(Record, frozen=True, array_like=True, tag="node-state"):
+    """Registry: a node is to be given groups (active), to lose all of them (draining), or it is
+    gone for good (removed).
+    """
+
+    node: Number
+    state: str
+
+
+class GroupsPlaced(Record, frozen=True, array_like=True, tag="placed"):
+    """Registry: where groups are to lie from here on: (group, its voters), the preferred leader
+    first. Who leads a group moves it there.
+    """
+
+    rows: list[tuple[Number, Voters]]
+
+
+class GroupsSettled(Record, frozen=True, array_like=True, tag="settled"):
+    """Registry: groups that were to move are where these voters have them: whoever had them before
+    is needed no more.
+    """
+
+    rows: list[tuple[Number, Voters]]
+
+
+class LevelRaised(Record, frozen=True, array_like=True, tag="level"):
+    """Registry: every node supports this format level, and may write it."""
+
+    level: Number
+
+
+class ClusterOpened(Record, frozen=True, array_like=True, tag="cluster"):
+    """Partition: a cluster is of this `Mode`, unless it has one already."""
+
+    cluster: str
+    mode: Mode
+
+
+class MessagesGranted(Record, frozen=True, array_like=True, tag="grant"):
+    """Partition: messages [first, next) are leased, or those of its `runs` [first, next) if there
+    are any. The entry's index is the fencing number.
+
+    Of what is taken from consumers by that, only the runs `counted` had an attempt; None, in
+    entries of earlier releases: all of it.
+    """
+
+    cluster: str
+    consumer: Number
+    first: Number
+    next: Number
+    deadline: Number
+    stamp: Number
+    runs: list[tuple[Number, Number]] = []
+    counted: list[tuple[Number, Number]] | None = None
+
+
+class MessagesAcked(Record, frozen=True, array_like=True, tag="ack"):
+    """Partition: ranges (fence, first, next) of grants are done."""
+
+    cluster: str
+    ranges: list[tuple[Number, Number, Number]]
+
+
+class MessagesReturned(Record, frozen=True, array_like=True, tag="nack"):
+    """Partition: what grant `fence` still holds of ranges [first, next) is nobody's until
+    `deadline`, under this entry's index as its fencing number; its attempts stay, or are one fewer
+    if it is `untried`.
+    """
+
+    cluster: str
+    fence: Number
+    ranges: list[tuple[Number, Number]]
+    deadline: Number
+    stamp: Number
+    untried: bool = False
+
+
+class GrantsExtended(Record, frozen=True, array_like=True, tag="extend"):
+    """Partition: grants end no sooner than at `deadline`."""
+
+    cluster: str
+    fences: list[Number]
+    deadline: Number
+    stamp: Number
+
+
+class GrantsReleased(Record, frozen=True, array_like=True, tag="release"):
+    """Partition: a consumer is gone; what it had not acked may be granted at once. Of that, only
+    the runs (cluster, first, next) `counted` had an attempt; None, in entries of earlier releases:
+    all of it.
+    """
+
+    consumer: Number
+    counted: list[tuple[str, Number, Number]] | None = None
+
+
+class LogStartMoved(Record, frozen=True, array_like=True, tag="start"):
+    """Partition: messages below `offset` are gone, on all replicas at this entry (counterexample
+    13). What they lay in are the entries below Raft index `index`. Open values whose last chunk
+    has a stamp below `untouched_since` are void.
+    """
+
+    index: Number
+    offset: Number
+    untouched_since: Number = 0
+
+
+class StampsRaised(Record, frozen=True, array_like=True, tag="stamps"):
+    """Partition: whoever leads next stamps above `stamp`, for somebody was told so."""
+
+    stamp: Number
+
+
+class PartitionJoined(Record, frozen=True, array_like=True, tag="joined"):
+    """Partition 0: another partition of its topic belongs to the order above stamp `floor`."""
+
+    partition: Partition
+    floor: Number
+
+
+class PartitionSealed(Record, frozen=True, array_like=True, tag="sealed"):
+    """Partition: no message comes behind this entry, for good; all are stamped below `stamp`."""
+
+    stamp: Number
+
+
+class PartitionEnded(Record, frozen=True, array_like=True, tag="ended"):
+    """Partition 0: another partition of its topic is sealed at `stamp`, and all of it lies below
+    `offset`: the order waits for nothing more of it.
+    """
+
+    partition: Partition
+    stamp: Number
+    offset: Number
+
+
+class AcksPrepared(Record, frozen=True, array_like=True, tag="prepared"):
+    """Partition: of a scattering's attempt at `stamp`, acks (cluster, ranges as `MessagesAcked` has
+    them) are undecided; `parts` are all of its parts.
+    """
+
+    producer: Number
+    epoch: Number
+    number: Number
+    stamp: Number
+    parts: tuple[Number, ...]
+    acks: list[tuple[str, list[tuple[Number, Number, Number]]]]
+
+
+class ScatteringsDecided(Record, frozen=True, array_like=True, tag="decided"):
+    """Partition: what became of parts of scatterings: (producer, epoch, number, stamp, whether it
+    is acks, `Outcome`).
+    """
+
+    rows: list[tuple[Number, Number, Number, Number, bool, Number]]
+
+
+class ScatteringsBarred(Record, frozen=True, array_like=True, tag="barred"):
+    """Partition: no attempt of a scattering at or below `stamp` is prepared from here on."""
+
+    stamp: Number
+
+
+class AttemptBarred(Record, frozen=True, array_like=True, tag="barred-alone"):
+    """Partition: this attempt of a scattering is not prepared from here on. Its stamp is none of
+    the partition's: others may be prepared below it.
+    """
+
+    producer: Number
+    epoch: Number
+    number: Number
+    stamp: Number
+
+
+class ClusterSought(Record, frozen=True, array_like=True, tag="seek"):
+    """Partition: a cluster goes on at `offset`; all its grants are over."""
+
+    cluster: str
+    offset: Number
+
+
+class ClusterPaused(Record, frozen=True, array_like=True, tag="pause"):
+    """Partition: a cluster is granted nothing, or again something, as the registry's change of
+    that `revision` says; 0 from releases in which each partition was asked by itself.
+    """
+
+    cluster: str
+    paused: bool
+    revision: Number = 0
+
+
+class ClusterDeleted(Record, frozen=True, array_like=True, tag="forget"):
+    """Partition: a cluster is gone; one of its name would begin anew."""
+
+    cluster: str
+
+
+class HubForgotten(Record, frozen=True, array_like=True, tag="hub"):
+    """Partition: where the devices of a hub stand is known no more: they begin anew, at sequence 0
+    of whichever boot.
+    """
+
+    hub: Hub
+
+
+class CursorTaken(Record, frozen=True, array_like=True, tag="turn"):
+    """Partition 0: a consumer has the turn of a cluster that reads in total order, under this
+    entry's index as its fencing number, unless another had it since the number `after`. A new
+    cluster begins at `offsets`, by partition.
+    """
+
+    cluster: str
+    consumer: Number
+    after: Number
+    offsets: tuple[Number, ...]
+    deadline: Number
+    stamp: Number
+
+
+class CursorMoved(Record, frozen=True, array_like=True, tag="moved"):
+    """Partition 0: in turn `fence` all below `offsets` is done; it lasts until `deadline`, or
+    `ends` and is nobody's until then; one that was `untried` is no attempt.
+    """
+
+    cluster: str
+    fence: Number
+    offsets: tuple[Number, ...]
+    deadline: Number
+    stamp: Number
+    ends: bool = False
+    untried: bool = False
+
+
+class CursorSought(Record, frozen=True, array_like=True, tag="seek-all"):
+    """Partition 0: a cluster that reads in total order goes on at `offsets`; its turn is over."""
+
+    cluster: str
+    offsets: tuple[Number, ...]
+
+
+CursorRecord = CursorTaken | CursorMoved | CursorSought
+ScatterRecord = AcksPrepared | ScatteringsDecided | ScatteringsBarred | AttemptBarred
+ClusterRecord = ClusterOpened | ClusterSought | ClusterPaused | ClusterDeleted
+NodeRecord = NodeJoined | NodeChanged | GroupsPlaced | GroupsSettled | LevelRaised
+ControlRecord = (
+    TopicCreated
+    | TopicAltered
+    | TopicGrown
+    | TopicEnds
+    | TopicClusterPaused
+    | TopicDeleted
+    | ProducerOpened
+    | NodeRecord
+    | MessagesGranted
+    | MessagesAcked
+    | MessagesReturned
+    | GrantsExtended
+    | GrantsReleased
+    | LogStartMoved
+    | StampsRaised
+    | PartitionJoined
+    | PartitionSealed
+    | PartitionEnded
+    | HubForgotten
+    | ScatterRecord
+    | ClusterRecord
+    | CursorRecord
+)
+_OF_REGISTRY = (
+    TopicCreated
+    | TopicAltered
+    | TopicGrown
+    | TopicEnds
+    | TopicClusterPaused
+    | TopicDeleted
+    | ProducerOpened
+    | NodeRecord
+)
+_decoder = msgspec.msgpack.Decoder(ControlRecord)
+encode_control = msgspec.msgpack.Encoder().encode
+
+
+def decode_control(payload: Buffer) -> ControlRecord:
+    """Read a control record. Raises `Halted` for one that this release does not know."""
+    try:
+        record: ControlRecord = _decoder.decode(payload)
+    except msgspec.DecodeError as error:
+        raise Halted(
+            f"an entry is not known to this release ({error}): upgrade this node"
+        ) from None
+    return record
+
+
+def belongs(record: ControlRecord, group: int) -> bool:
+    """Whether a group has such records: the registry has its own, and partitions all others."""
+    return isinstance(record, _OF_REGISTRY) == (group == REGISTRY_GROUP)
+
+
+def highest_stamp(record: ControlRecord) -> int:
+    """Return the highest stamp that applying a record lets a clock know; 0 if it has none."""
+    match record:
+        case ProducerOpened(producer):
+            return producer
+        case TopicGrown() | PartitionJoined():
+            return record.floor
+        case ScatteringsDecided(rows):
+            return max((stamp for _, _, _, stamp, *_ in rows), default=0)
+        case AttemptBarred():
+            return 0  # it is none of the partition's
+    return getattr(record, "stamp", 0)
+
+
+def names_twice(record: ControlRecord) -> bool:
+    """Whether a record lets a voter be in a group twice, which no configuration can be."""
+    if not isinstance(record, GroupsPlaced | GroupsSettled):
+        return False
+    return any(len(set(voters)) < len(voters) for _, voters in record.rows)
 
 
 class BatchRecord(NamedTuple):
@@ -90,7 +511,7 @@ def of_batches(buffers: Sequence[Buffer], batches: Sequence[BatchRecord], size: 
 
 def of_control(record: ControlRecord) -> Payload:
     """Return the payload of a control record."""
-    data = control.encode(record)
+    data = encode_control(record)
     return Payload(Kind.CONTROL, (data,), len(data), control=record)
 
 
@@ -102,7 +523,7 @@ def read_back(kind: Kind, data: Buffer, sent_to: int = -1) -> Payload:
     if kind is Kind.BATCHES:
         return Payload(kind, (data,), len(data), tuple(_records(data, sent_to)))
     if kind is Kind.CONTROL:
-        return Payload(kind, (data,), len(data), control=control.decode(bytes(data)))
+        return Payload(kind, (data,), len(data), control=decode_control(bytes(data)))
     if kind is Kind.NOOP:
         return NOOP
     if kind is Kind.CONFIGURATION:

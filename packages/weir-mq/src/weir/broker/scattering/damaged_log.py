@@ -8,8 +8,14 @@ that counts, and what it does not say is lost.
 from __future__ import annotations
 
 import weir_raft as raft
-from weir.broker.records.control import AttemptBarred, ScatteringsBarred, ScatteringsDecided
-from weir.broker.records.entries import BatchRecord, Payload, applied_by
+from weir.broker.records.entries import (
+    AttemptBarred,
+    BatchRecord,
+    Payload,
+    ScatteringsBarred,
+    ScatteringsDecided,
+    applied_by,
+)
 from weir.broker.replica.group import Group
 from weir.broker.replica.raft_storage import RaftStorage
 from weir.broker.state.scatterings import Outcome

@@ -10,14 +10,16 @@ from typing import NamedTuple
 
 from weir.broker.consumers.grants import Grants
 from weir.broker.produce.appender import Appender
-from weir.broker.records.control import (
+from weir.broker.records.entries import (
     AcksPrepared,
     AttemptBarred,
+    BatchRecord,
     MessagesAcked,
+    Payload,
     ScatteringsBarred,
     ScatteringsDecided,
+    of_control,
 )
-from weir.broker.records.entries import BatchRecord, Payload, of_control
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.budget import Budget

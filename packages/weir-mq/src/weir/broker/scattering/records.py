@@ -4,7 +4,7 @@ participant that its leader has.
 
 from __future__ import annotations
 
-from weir.broker.records.control import (
+from weir.broker.records.entries import (
     AcksPrepared,
     AttemptBarred,
     ScatteringsBarred,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from weir.broker.records.control import (
+from weir.broker.records.entries import (
     AcksPrepared,
+    BatchRecord,
     ClusterDeleted,
     ClusterOpened,
     ClusterPaused,
@@ -18,10 +19,8 @@ from weir.broker.records.control import (
     CursorTaken,
     LogStartMoved,
 )
-from weir.broker.records.entries import BatchRecord
 from weir.broker.records.snapshots import Frozen, opened
-from weir.broker.state.clusters import ClusterState
-from weir.broker.state.cursors import Cursor, Cursors
+from weir.broker.state.clusters import ClusterState, Cursor, Cursors
 from weir.broker.state.dedupe import (
     PARTS,
     Answer,

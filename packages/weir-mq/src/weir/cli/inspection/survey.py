@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.records import control
-from weir.broker.records.control import TopicCreated
+from weir.broker.records import entries
+from weir.broker.records.entries import TopicCreated
 from weir.broker.replica.restore import decode_checkpoint
 from weir.errors import Damaged, WeirError
 from weir.model.ids import REGISTRY_GROUP, partition_of, topic_of
@@ -310,6 +310,6 @@ class _Surveyor:
     def _apply(self, frame: Frame, payload: memoryview) -> None:
         """Learn the names of topics as the registry does."""
         if frame.index > self._catalog_index:
-            record = control.decode(payload)
+            record = entries.decode_control(payload)
             if isinstance(record, TopicCreated):
                 self._catalog.create(record)

@@ -14,7 +14,7 @@ from weir.broker.api.events import Closed
 from weir.broker.consumers.modes import pickers
 from weir.broker.consumers.modes.due_times import DelayedMessages, DueTimes
 from weir.broker.consumers.modes.picker import PickerContext
-from weir.broker.records.control import MessagesGranted
+from weir.broker.records.entries import MessagesGranted
 from weir.broker.state.clusters import ClusterState
 from weir.broker.state.delays import STAMPS_AHEAD_MS, Delays, Row
 from weir.broker.state.ranges import Ranges

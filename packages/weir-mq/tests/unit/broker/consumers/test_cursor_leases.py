@@ -8,7 +8,7 @@ import pytest
 
 import weir_raft as raft
 from weir.broker.api.events import Closed
-from weir.broker.state.cursors import Cursors
+from weir.broker.state.clusters import Cursors
 from weir.errors import BadRequest, Overloaded, StaleGrant, UnknownCluster
 from weir.model.clusters import Mode
 from weir.model.stamp import milliseconds_of, stamp_at

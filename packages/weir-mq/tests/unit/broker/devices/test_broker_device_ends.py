@@ -121,7 +121,7 @@ def test_bytes_that_are_no_batch_end_the_rest(doors: Any, monkeypatch: pytest.Mo
     def fail(*_: Any) -> None:
         raise BadBatch("no batch")
 
-    monkeypatch.setattr("weir.broker.devices.pulls.take", fail)
+    monkeypatch.setattr("weir.broker.devices.receivers.take", fail)
     assert doors.pull() == Delivery()
     assert let_pass(doors, 2_000) == []
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from weir.broker.api import events as ev
-from weir.broker.devices import receivers, subscriptions, watches
+from weir.broker.devices import receivers, subscriptions
 from weir.errors import (
     BadName,
     BadRequest,
@@ -243,7 +243,7 @@ def test_watches_and_requests_are_bounded(doors: Any, monkeypatch: pytest.Monkey
     assert [r.code for r in doors.ask(*frames)] == [0, 0, BadRequest.code]
     doors.publish(b"a")
     pulled = doors.pull()
-    monkeypatch.setattr(watches, "REQUESTS_PENDING_MAX", 4)
+    monkeypatch.setattr(subscriptions, "REQUESTS_PENDING_MAX", 4)
     ack = d.ack(1, 0, pulled.fence, 0, 1)
     codes = [reply.code for reply in doors.ask(*[ack] * 5) if reply.opcode == Op.ACK]
     assert sorted(codes) == [0, 0, Overloaded.code, Overloaded.code, Overloaded.code]

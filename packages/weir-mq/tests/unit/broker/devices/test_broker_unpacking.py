@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.broker.devices.pulls import Taken, take
+from weir.broker.devices.receivers import Taken, take
 from weir.codec.fields import Buffer
 from weir.errors import BadBatch
 from weir.model.batch import encode

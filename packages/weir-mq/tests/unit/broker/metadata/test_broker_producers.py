@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.records.control import ProducerOpened, TopicCreated
+from weir.broker.records.entries import ProducerOpened, TopicCreated
 from weir.errors import Fenced, ProducerExpired, UnknownProducer
 from weir.model.limits import DEDUPE_HORIZON_MS
 from weir.model.stamp import stamp_at

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.records.control import ProducerOpened, TopicCreated
+from weir.broker.records.entries import ProducerOpened, TopicCreated
 from weir.errors import BadName, BadRequest, TopicExists, UnknownTopic, UnknownVersion
 from weir.protocol.client import messages as m
 

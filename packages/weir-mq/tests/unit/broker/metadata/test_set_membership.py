@@ -12,7 +12,7 @@ from weir.broker.api.settings import Identity, Layout, Member
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.membership import Membership
 from weir.broker.metadata.placement import Nodes
-from weir.broker.records.control import (
+from weir.broker.records.entries import (
     NodeChanged,
     NodeJoined,
     NodeRecord,

@@ -7,7 +7,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from weir.broker.records import control as c
+from weir.broker.records import entries as c
 from weir.errors import Halted
 from weir.model.clusters import Mode
 from weir.model.topic import SettingsChange, TopicSettings
@@ -54,7 +54,7 @@ RECORDS: list[c.ControlRecord] = [
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
 def test_records_come_back_as_they_went(record: c.ControlRecord) -> None:
-    assert c.decode(c.encode(record)) == record
+    assert c.decode_control(c.encode_control(record)) == record
 
 
 def test_every_record_is_covered() -> None:
@@ -63,10 +63,10 @@ def test_every_record_is_covered() -> None:
 
 def test_a_topic_without_settings_has_the_defaults() -> None:
     data = msgspec.msgpack.encode(["topic", "ns", "t", 2, "partition", 70])
-    assert c.decode(data) == c.TopicCreated("ns", "t", 2, "partition", 70, TopicSettings())
+    assert c.decode_control(data) == c.TopicCreated("ns", "t", 2, "partition", 70, TopicSettings())
 
 
 @pytest.mark.parametrize("data", [["later", 1], ["seek", "c"], ["seek", "c", "x"], []])
 def test_what_is_not_known_is_never_skipped(data: list[object]) -> None:
     with pytest.raises(Halted, match="upgrade this node"):
-        c.decode(msgspec.msgpack.encode(data))
+        c.decode_control(msgspec.msgpack.encode(data))

@@ -6,13 +6,16 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import weir_raft as raft
-from weir.broker.records.control import (
+from weir.broker.records.entries import (
     AttemptBarred,
+    BatchRecord,
     ControlRecord,
+    Payload,
     ScatteringsBarred,
     ScatteringsDecided,
+    entry_of,
+    of_control,
 )
-from weir.broker.records.entries import BatchRecord, Payload, entry_of, of_control
 from weir.broker.replica.group import Group
 from weir.broker.scattering.damaged_log import find_decisions
 from weir.broker.state.scatterings import Outcome

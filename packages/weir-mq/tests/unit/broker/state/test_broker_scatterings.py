@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
-from weir.broker.records.control import AcksPrepared, ClusterSought, LogStartMoved, MessagesGranted
-from weir.broker.records.entries import BatchRecord
+from weir.broker.records.entries import (
+    AcksPrepared,
+    BatchRecord,
+    ClusterSought,
+    LogStartMoved,
+    MessagesGranted,
+)
 from weir.broker.records.snapshots import pack, unpack
 from weir.broker.state.scatterings import give_again
 from weir.broker.state.state import PartitionState

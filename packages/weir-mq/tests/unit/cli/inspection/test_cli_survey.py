@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from weir.broker.records import control
-from weir.broker.records.control import TopicCreated
+from weir.broker.records import entries
+from weir.broker.records.entries import TopicCreated
 from weir.cli.inspection.survey import LogSurvey, NotALog, log_folders, survey, survey_all
 from weir.cli.inspection.verify import verify
 from weir.model.batch import encode
@@ -55,7 +55,7 @@ def batch(index: int, offset: int, count: int, term: int = 1) -> Record:
 def written(folder: Path, batches: int = 10) -> Path:
     """A log of a named topic: a hard state, then one flush for each batch of one message."""
     with opened(folder) as (disk, log):
-        record = control.encode(TopicCreated("default", "flights", 1, "partition", 1))
+        record = entries.encode_control(TopicCreated("default", "flights", 1, "partition", 1))
         state = HardState(2, 1, 0).pack()
         log.append(Record(REGISTRY_GROUP, 1, 1, Kind.CONTROL, (record,), len(record)))
         log.append(Record(GROUP, 2, 0, Kind.HARD_STATE, (state,), len(state)))

@@ -9,8 +9,7 @@ from weir.broker.consumers.modes.keyed import KeyedPicker
 from weir.broker.consumers.modes.ordered import OrderedPicker
 from weir.broker.consumers.modes.picker import Picker, PickerContext
 from weir.broker.consumers.modes.shared import SharedPicker
-from weir.broker.records.control import MessagesAcked
-from weir.broker.records.entries import due_span
+from weir.broker.records.entries import MessagesAcked, due_span
 from weir.broker.state.delays import is_past
 from weir.errors import BadRequest, Overloaded, StaleGrant
 from weir.model.batch import Batch

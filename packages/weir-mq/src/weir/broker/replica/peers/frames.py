@@ -29,8 +29,15 @@ from itertools import chain, starmap
 from typing import Any, NamedTuple
 
 import weir_raft as raft
-from weir.broker.records.control import belongs, highest_stamp, names_twice
-from weir.broker.records.entries import Payload, entry_of, read_back, stored_in
+from weir.broker.records.entries import (
+    Payload,
+    belongs,
+    entry_of,
+    highest_stamp,
+    names_twice,
+    read_back,
+    stored_in,
+)
 from weir.codec.fields import U32, Buffer, crc32c, total
 from weir.errors import Halted, WeirError
 from weir.model.ids import REGISTRY_GROUP, VOTER_MAX

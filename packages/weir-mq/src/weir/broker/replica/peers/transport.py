@@ -14,8 +14,7 @@ from functools import partial
 import weir_raft as raft
 from weir.broker.api.effects import EndLink, ReplicaHalted, SendToPeer
 from weir.broker.api.events import LinkClosed, LinkOpened
-from weir.broker.records.control import LevelRaised
-from weir.broker.records.entries import stored_in
+from weir.broker.records.entries import LevelRaised, stored_in
 from weir.broker.replica.catch_up import CatchUpPermits
 from weir.broker.replica.findings import Findings, RegistryRejoins
 from weir.broker.replica.group import Group

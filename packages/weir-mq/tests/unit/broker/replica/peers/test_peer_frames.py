@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weir_raft as raft
-from weir.broker.records.control import MessagesAcked
 from weir.broker.records.entries import (
     NOOP,
+    MessagesAcked,
     Payload,
     applied_by,
     entry_of,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.broker.records.control import GrantsReleased
-from weir.broker.records.entries import NOOP, of_control
+from weir.broker.records.entries import NOOP, GrantsReleased, of_control
 from weir.broker.replica.peers.frames import (
     BadMessage,
     FrameKind,
