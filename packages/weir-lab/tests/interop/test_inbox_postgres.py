@@ -16,7 +16,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import weir
 from weir.app import inbox as inbox_module
-from weir.app import inbox_tables as t
+from weir.app import inbox as t
 from weir_lab.bench.consumers import postgres
 
 SCRIPTS = Path(__file__).parents[4] / "scripts"

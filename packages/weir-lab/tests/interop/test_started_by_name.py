@@ -161,7 +161,7 @@ def started(name: str, folder: Path) -> str:
 def test_each_module_that_can_be_run_starts(tmp_path: Path) -> None:
     names = [name for name, path in sources() if is_run(path)]
     assert "weir.server.processes.shard_process" in names
-    assert "weir.app.supervision.worker" in names
+    assert "weir.app.worker" in names
     with ThreadPoolExecutor(2) as pool:
         failed = [told for told in pool.map(lambda name: started(name, tmp_path), names) if told]
     assert not failed, "\n".join(failed)

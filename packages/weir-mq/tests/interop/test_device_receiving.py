@@ -11,7 +11,7 @@ import pytest
 
 import weir
 from weir.device import Client
-from weir.device.subscription import Received, Subscription
+from weir.device.client import Received, Subscription
 from weir.errors import BadRequest, ErasedBoot, StaleGrant, TooLarge, UnknownTopic
 from weir.protocol.device.deliveries import ALL_PARTITIONS, PULL_BYTES_MIN, PULL_VALUE_BYTES_MAX
 from weir.server.config.sections import Config, LogConfig, NodeConfig

@@ -7,18 +7,17 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from weir.app.handlers import Hooks
-from weir.app.runner import Running
-from weir.app.signals import stopped_by_signals
-from weir.app.subscription import (
+from weir.app.handlers import (
     CONCURRENCY,
     LEASE,
     LISTED,
     PULLED,
     TIMEOUT,
+    Hooks,
     Subscription,
     call,
 )
+from weir.app.runner import Running, stopped_by_signals
 from weir.client.arguments.choices import ConsumerMode
 from weir.client.client import Client, connect
 from weir.client.core.durations import Backoff, seconds

@@ -1,23 +1,36 @@
-"""One subscription at work: takes messages, lets its handler have them, and settles each."""
+"""One subscription at work: its workers take messages, let its handler have them, and ack them.
+
+The handlers of a process share an event loop: one of them may want that nothing happens beside it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from weir.app.core.breaker import Breaker, State
-from weir.app.subscription import Subscription
+from weir.app.handlers import Subscription
 from weir.app.work_queue import Source, Unit, WorkQueue, parts_of
-from weir.app.workers import Worker, Workers
 from weir.client.connection.system import SYSTEM
 from weir.client.core.durations import Backoff, seconds
 from weir.client.core.retry_policy import Again, Dead, told
 from weir.errors import Disconnected, Refused, Reject, WeirError
 from weir.model.message import Message
+
+#: Who is to be alone waits so long for those who are at work, and is alone for so long, in seconds.
+CLEARED = 10.0
+ALONE = 60.0
+
+_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWorkers] = WeakKeyDictionary()
+
+Worker = asyncio.Task[None]
+
+T = TypeVar("T")
 
 log = logging.getLogger("weir.app")
 
@@ -33,7 +46,212 @@ Bury = Callable[[Message, int, str], Awaitable[None]]
 """Publish a message, in its attempt 1, 2, ..., to the dead-letter topic for a reason."""
 
 
-class Handling:
+class LoopWorkers:
+    """All workers of an event loop, whatever they subscribed to: a process ends with all of it."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.subscriptions: set[Workers] = set()
+        #: Set while anybody may begin something; and when all are idle.
+        self._opened = asyncio.Event()
+        self._opened.set()
+        self._idle = asyncio.Event()
+
+    @staticmethod
+    def here() -> LoopWorkers:
+        """Return those of the event loop that runs."""
+        return _by_loop.setdefault(asyncio.get_running_loop(), LoopWorkers())
+
+    def leave(self, workers: Workers) -> None:
+        """Forget those of a subscription; all, once there are none: a loop may be one of many."""
+        self.subscriptions.discard(workers)
+        if not self.subscriptions:
+            _by_loop.pop(asyncio.get_running_loop(), None)
+
+    @property
+    def closed(self) -> bool:
+        """Whether one is alone, or is about to be: none may begin anything."""
+        return not self._opened.is_set()
+
+    @property
+    def busy(self) -> int:
+        """How many are at work."""
+        return sum(workers.busy for workers in self.subscriptions)
+
+    def note_idle(self) -> None:
+        """Take note that somebody is at work no more."""
+        if self.closed and not self.busy:
+            self._idle.set()
+
+    async def admitted(self) -> None:
+        """Wait until nobody is alone."""
+        await self._opened.wait()
+
+    async def close(self, mine: Workers) -> Exclusive:
+        """Let one of `mine` be alone: nothing begins, what did not is given back, and all that was
+        done is told. Who is at work may end, within `CLEARED` seconds.
+
+        Call it idly, and not while it is `closed`: what one holds who waits for that dies with who
+        is alone. Raises `WeirError` where what `mine` did cannot be told.
+        """
+        assert not self.closed
+        self._opened.clear()
+        alone = Exclusive(self)
+        try:
+            for workers in self.subscriptions:
+                workers.pause()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLEARED):
+                    while self.busy:
+                        self._idle.clear()
+                        await self._idle.wait()
+            others = [_quiet(workers) for workers in self.subscriptions if workers is not mine]
+            await asyncio.gather(mine.quiet(), *others)
+        except BaseException:
+            alone.end()
+            raise
+        return alone
+
+    def open(self) -> None:
+        """Let the others begin again."""
+        self._opened.set()
+
+
+class Exclusive:
+    """Somebody is alone in an event loop until `end`, or for `ALONE` seconds: what hangs must not
+    keep all others from their work.
+    """
+
+    def __init__(self, workers: LoopWorkers) -> None:
+        """Begin; the time runs from `begin` on."""
+        self._workers: LoopWorkers | None = workers
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Let the time run."""
+        self._timer = asyncio.get_running_loop().call_later(ALONE, self.end)
+
+    def end(self) -> None:
+        """Let the others begin again; nothing happens if they have."""
+        if self._timer is not None:
+            self._timer.cancel()
+        workers, self._workers = self._workers, None
+        if workers is not None:
+            workers.open()
+
+
+async def _quiet(workers: Workers) -> None:
+    """Let others tell what they have done; where they cannot, their messages come again."""
+    with contextlib.suppress(WeirError, TimeoutError):
+        async with asyncio.timeout(CLEARED):
+            await workers.quiet()
+
+
+class Workers:
+    """Tasks that work beside each other, and beside those of other subscriptions."""
+
+    def __init__(self, queue: WorkQueue) -> None:
+        """Begin with none; they take what they work on from `queue`."""
+        self.all: set[Worker] = set()
+        #: Those that wait for something to do.
+        self.idle: set[Worker] = set()
+        self._queue = queue
+        self._loop_workers = LoopWorkers.here()
+        self._loop_workers.subscriptions.add(self)
+
+    @property
+    def busy(self) -> int:
+        """How many are at work."""
+        return len(self.all) - len(self.idle)
+
+    @property
+    def closed(self) -> bool:
+        """Whether one is alone, or waits to be: none may begin anything."""
+        return self._loop_workers.closed
+
+    async def idly(self, worker: Worker, wait: Coroutine[Any, Any, T]) -> T:
+        """Wait, as one who has nothing to do and may be cancelled."""
+        self.idle.add(worker)
+        self._loop_workers.note_idle()
+        try:
+            return await wait
+        finally:
+            self.idle.discard(worker)
+
+    def over(self, worker: Worker) -> None:
+        """Forget one that has ended."""
+        self.all.discard(worker)
+        self._loop_workers.note_idle()
+        if not self.all:
+            self._loop_workers.leave(self)
+
+    async def admitted(self) -> None:
+        """Wait until nobody is alone."""
+        await self._loop_workers.admitted()
+
+    async def close(self) -> Exclusive:
+        """Be alone in the process until the end of what is returned. See `LoopWorkers.close`."""
+        return await self._loop_workers.close(self)
+
+    # What those of all subscriptions are asked.
+
+    def pause(self) -> None:
+        """Give back all that did not begin."""
+        self._queue.pause()
+
+    async def quiet(self) -> None:
+        """Return when the broker knows what is settled, and given back, and grants no more. Raises
+        `WeirError`.
+        """
+        await self._queue.quiet()
+
+
+class TimeLimit:
+    """Ends handlers that hang.
+
+    One timer looks at all of them: a limit round each message would cost more than all else that is
+    done for it.
+    """
+
+    def __init__(self, timeout: float | None) -> None:
+        """Let a handler run for so many seconds; None: for ever."""
+        #: When each worker that handles something began, by the system's monotonic clock.
+        self.begun: dict[Worker, float] = {}
+        #: Who was cancelled because its handler took longer.
+        self.exceeded: set[Worker] = set()
+        self._timeout = timeout
+        self._now = SYSTEM.get().monotonic
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self) -> None:
+        """Cancel whose time is up; look again when that of the next one may be."""
+        if self._timeout is None:
+            return
+        now = self._now()
+        for worker, began in self.begun.items():
+            if now >= began + self._timeout and worker not in self.exceeded:
+                self.exceeded.add(worker)
+                worker.cancel()
+        due = min(self.begun.values(), default=now) + self._timeout
+        wait = max(due - now, self._timeout / _LOOKS)
+        self._timer = asyncio.get_running_loop().call_later(wait, self.watch)
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def why_cancelled(self, worker: Worker, error: asyncio.CancelledError | None) -> BaseException:
+        """Return what went wrong in a handler that nobody stops; let its worker go on."""
+        worker.uncancel()
+        hangs = worker in self.exceeded
+        self.exceeded.discard(worker)
+        if hangs or error is None:
+            return TimeoutError(f"not over after {self._timeout:g} s")
+        return error  # what it awaited was cancelled, or it cancelled itself
+
+
+class Dispatcher:
     """As many workers as messages may be handled at once; each takes one after the other."""
 
     def __init__(
@@ -51,18 +269,14 @@ class Handling:
         self._bury = bury
         self._dice = random.random
         self._now = SYSTEM.get().monotonic
-        self._taking = WorkQueue(subscription, source)
+        self._queue = WorkQueue(subscription, source)
         self.breaker = Breaker()
         #: Raises what ended it; it ends by nothing else.
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._workers = Workers(self._taking)
+        self._workers = Workers(self._queue)
         self._stopping = False
         timeout = subscription.timeout
-        self._timeout = None if timeout is None else seconds(timeout)
-        #: When each worker that handles something began; and who was cancelled for its length.
-        self._begun: dict[Worker, float] = {}
-        self._hanging: set[Worker] = set()
-        self._watch: asyncio.TimerHandle | None = None
+        self._limit = TimeLimit(None if timeout is None else seconds(timeout))
         self._known = asyncio.Event()
         self._turn_ends = 0.0
         self._troubles = 0
@@ -74,7 +288,7 @@ class Handling:
             worker = loop.create_task(self._run(), name=f"weir {self._subscription.name}")
             self._workers.all.add(worker)
             worker.add_done_callback(self._workers.over)
-        self._look()
+        self._limit.watch()
 
     async def stop(self, grace: float) -> int:
         """Begin no more; return once all that runs is over, or cancelled after `grace` seconds.
@@ -82,8 +296,7 @@ class Handling:
         Returns how many were cancelled. All that was not done is given back.
         """
         self._stopping = True
-        if self._watch is not None:
-            self._watch.cancel()
+        self._limit.close()
         for worker in self._workers.idle:
             worker.cancel()
         busy = {*self._workers.all}
@@ -97,7 +310,7 @@ class Handling:
                 self._subscription.name, len(busy), grace,
             )  # fmt: skip
             await asyncio.wait(busy)
-        self._taking.give_back()
+        self._queue.give_back()
         if not self.failed.done():
             self.failed.cancel()
         return len(busy)
@@ -117,7 +330,7 @@ class Handling:
                 if self._workers.closed:
                     await self._workers.idly(worker, self._workers.admitted())
                     continue
-                unit = self._taking.next()
+                unit = self._queue.next()
                 if unit is None:
                     await self._workers.idly(worker, self._more())
                 else:
@@ -128,22 +341,6 @@ class Handling:
         except Exception as error:
             if not self.failed.done():
                 self.failed.set_exception(error)
-
-    def _look(self) -> None:
-        """End handlers that hang; look again when the next one may.
-
-        A time limit round each message would cost more than all else that is done for it.
-        """
-        if self._timeout is None:
-            return
-        now = self._now()
-        for worker, began in self._begun.items():
-            if now >= began + self._timeout and worker not in self._hanging:
-                self._hanging.add(worker)
-                worker.cancel()
-        due = min(self._begun.values(), default=now) + self._timeout
-        wait = max(due - now, self._timeout / _LOOKS)
-        self._watch = asyncio.get_running_loop().call_later(wait, self._look)
 
     async def _paused(self) -> None:
         """Wait until the breaker may let a message begin."""
@@ -157,7 +354,7 @@ class Handling:
 
     async def _more(self) -> None:
         try:
-            await self._taking.more()
+            await self._queue.more()
         except (Disconnected, Refused) as error:
             if isinstance(error, Refused) and not error.retryable:
                 raise
@@ -178,7 +375,7 @@ class Handling:
             alone = await self._workers.idly(worker, self._workers.close())
         except (asyncio.CancelledError, WeirError) as error:
             unit.give_back()
-            self._taking.done(unit)
+            self._queue.done(unit)
             if isinstance(error, WeirError):
                 return  # who asks for more has the same trouble, and waits
             raise
@@ -186,7 +383,7 @@ class Handling:
             alone.begin()
             await self._handle(worker, unit, alone=True)
             with contextlib.suppress(WeirError):  # what could not be told is told later
-                await self._taking.flush()
+                await self._queue.flush()
         finally:
             alone.end()
 
@@ -194,7 +391,7 @@ class Handling:
         breaker = self.breaker
         if not unit.held:
             unit.give_back()  # its grant is settled when all of it is
-            self._taking.done(unit)
+            self._queue.done(unit)
             return
         tried = unit.attempts > 1
         if tried and not alone and self._policy.is_last(unit.attempts):
@@ -203,32 +400,32 @@ class Handling:
         now = self._now()
         ticket = breaker.begin(now)
         if ticket is None:
-            self._taking.put_back(unit)
+            self._queue.put_back(unit)
             return
         try:
             if tried and not await self._begins_again(unit, breaker.forgives(now)):
                 breaker.give_up(ticket)
                 self._known.set()  # others may wait for what would come of it
                 return
-            self._begun[worker] = now
+            self._limit.begun[worker] = now
             try:
                 await self._work(unit.message)
             finally:
-                del self._begun[worker]
+                del self._limit.begun[worker]
         except Exception as error:
             await self._failed(unit, ticket, error)
         except asyncio.CancelledError as error:
             if self._stopping:
                 raise
-            await self._failed(unit, ticket, self._why_cancelled(worker, error))
+            await self._failed(unit, ticket, self._limit.why_cancelled(worker, error))
         else:
             unit.done()
             if breaker.succeeded(ticket):
                 self._told()
         finally:
-            self._taking.done(unit)
-            if worker in self._hanging:  # it made nothing of being cancelled
-                self._why_cancelled(worker, None)
+            self._queue.done(unit)
+            if worker in self._limit.exceeded:  # it made nothing of being cancelled
+                self._limit.why_cancelled(worker, None)
 
     async def _begins_again(self, unit: Unit, forgiven: bool) -> bool:
         """Report that what was tried before is about to be handled; False if it must not be: its
@@ -242,15 +439,6 @@ class Handling:
         if not begins:
             unit.give_back()
         return begins
-
-    def _why_cancelled(self, worker: Worker, error: asyncio.CancelledError | None) -> BaseException:
-        """Return what went wrong in a handler that nobody stops; let its worker go on."""
-        worker.uncancel()
-        hangs = worker in self._hanging
-        self._hanging.discard(worker)
-        if hangs or error is None:
-            return TimeoutError(f"not over after {self._timeout:g} s")
-        return error  # what it awaited was cancelled, or it cancelled itself
 
     async def _failed(self, unit: Unit, ticket: int, error: BaseException) -> None:
         now, breaker = self._now(), self.breaker
@@ -297,7 +485,7 @@ class Handling:
         level = logging.INFO if breaker.state is State.CLOSED else logging.ERROR
         log.log(level, "%s: %s", self._subscription.name, breaker.why)
         if breaker.state is State.OPEN:
-            self._taking.pause()
+            self._queue.pause()
 
     def _tell(self, unit: Unit, again: Again, error: BaseException) -> None:
         hint = ""

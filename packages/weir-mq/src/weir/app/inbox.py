@@ -2,7 +2,13 @@
 
 A message may be delivered twice: its ack was lost, its consumer died behind the commit, or stood
 still for longer than its lease. What must not happen twice is written in one transaction with the
-message's row in `weir_inbox`; whoever comes second finds the row.
+message's row in `weir_inbox`; whoever comes second finds the row. There are two tables:
+
+weir_inbox        a row for each message whose effect is done
+weir_inbox_floor  a row for each partition: whatever has a lower offset, and a stamp as low, is done
+
+The stamp tells a topic from another one that was made under its name later: there offsets begin at
+0 again, and stamps go on.
 """
 
 from __future__ import annotations
@@ -18,19 +24,42 @@ from weir.client.client import Client
 from weir.client.connection.system import SYSTEM, in_daemon
 from weir.client.core.durations import seconds
 from weir.errors import MissingLibrary
+from weir.model.limits import NAME_CHARACTERS_MAX
 from weir.model.message import Message
 from weir.model.topic import DEFAULT_NAMESPACE, check_name, split_name
 
 try:
-    from sqlalchemy import Connection, CursorResult, Engine, inspect
+    from sqlalchemy import (
+        BigInteger,
+        Column,
+        Connection,
+        CursorResult,
+        Delete,
+        Engine,
+        Insert,
+        Integer,
+        MetaData,
+        Select,
+        String,
+        Table,
+        Update,
+        bindparam,
+        delete,
+        exists,
+        func,
+        insert,
+        inspect,
+        or_,
+        select,
+        update,
+    )
+    from sqlalchemy.dialects import postgresql, sqlite
     from sqlalchemy.exc import DBAPIError, IntegrityError
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
     from sqlalchemy.orm import Session
     from sqlalchemy.schema import CreateTable
 except ImportError:
     raise MissingLibrary("SQLAlchemy is not installed: pip install 'weir-mq[inbox]'") from None
-
-from weir.app import inbox_tables as t
 
 log = logging.getLogger("weir.app")
 
@@ -48,6 +77,120 @@ _AT_ONCE = 10_000
 GAP = 10.0
 
 
+#: Of rows and floors alike; what the statements below take.
+METADATA = MetaData()
+_TOPIC_CHARACTERS = 2 * NAME_CHARACTERS_MAX + 1
+
+
+def _columns() -> list[Column[Any]]:
+    return [
+        Column("cluster", String(NAME_CHARACTERS_MAX), primary_key=True),
+        Column("topic", String(_TOPIC_CHARACTERS), primary_key=True),
+        Column("partition", Integer, primary_key=True, autoincrement=False),
+    ]
+
+
+ROWS = Table(
+    "weir_inbox",
+    METADATA,
+    *_columns(),
+    Column("offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("stamp", BigInteger, nullable=False),
+)
+FLOORS = Table(
+    "weir_inbox_floor",
+    METADATA,
+    *_columns(),
+    Column("offset", BigInteger, nullable=False),
+    Column("stamp", BigInteger, nullable=False),
+)
+
+# Parameters: where a message is, or a partition; each with its column's type.
+_CLUSTER = bindparam("in_cluster", type_=ROWS.c.cluster.type)
+_TOPIC = bindparam("in_topic", type_=ROWS.c.topic.type)
+_PARTITION = bindparam("in_partition", type_=ROWS.c.partition.type)
+_OFFSET = bindparam("at_offset", type_=ROWS.c.offset.type)
+_STAMP = bindparam("at_stamp", type_=ROWS.c.stamp.type)
+
+
+def _in(table: Table) -> tuple[Any, ...]:
+    c = table.c
+    return c.cluster == _CLUSTER, c.topic == _TOPIC, c.partition == _PARTITION
+
+
+_BELOW = exists().where(*_in(FLOORS), FLOORS.c.offset > _OFFSET, FLOORS.c.stamp >= _STAMP)
+_VALUES = {
+    "cluster": _CLUSTER,
+    "topic": _TOPIC,
+    "partition": _PARTITION,
+    "offset": _OFFSET,
+    "stamp": _STAMP,
+}
+
+
+def _adding_row(dialect_insert: Any) -> Insert:
+    """Return what adds a row and returns it, or nothing if it was there or lies below the floor."""
+    chosen = select(*_VALUES.values()).where(~_BELOW)
+    adding = dialect_insert(ROWS).from_select([*_VALUES], chosen)
+    # A row of a topic that had this name before makes way.
+    adding = adding.on_conflict_do_update(
+        index_elements=[*ROWS.primary_key.columns],
+        set_={"stamp": adding.excluded.stamp},
+        where=ROWS.c.stamp < adding.excluded.stamp,
+    )
+    found: Insert = adding.returning(ROWS.c.offset)
+    return found
+
+
+#: By the name of a database that can say in one statement whether a row is new.
+FRESH: dict[str, Insert] = {
+    "postgresql": _adding_row(postgresql.insert),
+    "sqlite": _adding_row(sqlite.insert),
+}
+
+# For all other databases, one after the other.
+IS_BELOW: Select[Any] = select(_BELOW)
+ADD: Insert = insert(ROWS).values(_VALUES)
+TAKE_OVER: Update = (
+    update(ROWS)
+    .where(*_in(ROWS), ROWS.c.offset == _OFFSET, ROWS.c.stamp < _STAMP)
+    .values(stamp=_STAMP)
+)
+
+# Pruning. Below `at_offset` lies the cursor, or the floor that was told before.
+HIGHEST: Select[Any] = (
+    select(ROWS.c.offset, ROWS.c.stamp)
+    .where(*_in(ROWS), ROWS.c.offset < _OFFSET)
+    .order_by(ROWS.c.offset.desc())
+    .limit(1)
+)
+LOWEST: Select[Any] = select(func.min(ROWS.c.offset)).where(*_in(ROWS))
+FLOOR: Select[Any] = select(FLOORS.c.offset, FLOORS.c.stamp).where(*_in(FLOORS))
+SET_FLOOR: Insert = insert(FLOORS).values(_VALUES)
+RAISE_FLOOR: Update = (
+    update(FLOORS)
+    .where(
+        *_in(FLOORS),
+        or_(
+            FLOORS.c.stamp < _STAMP,
+            (FLOORS.c.stamp == _STAMP) & (FLOORS.c.offset < _OFFSET),
+        ),
+    )
+    .values(offset=_OFFSET, stamp=_STAMP)
+)
+DELETE: Delete = delete(ROWS).where(*_in(ROWS), ROWS.c.offset < _OFFSET, ROWS.c.stamp <= _STAMP)
+
+
+def in_partition(cluster: str, topic: str, partition: int) -> dict[str, Any]:
+    """Return the parameters that name a partition."""
+    return {"in_cluster": cluster, "in_topic": topic, "in_partition": partition}
+
+
+def at_position(offset: int, stamp: int) -> dict[str, Any]:
+    """Return the parameters that name a message in it."""
+    return {"at_offset": offset, "at_stamp": stamp}
+
+
 class Inbox:
     """The messages that a cluster has processed, in tables beside the user's own.
 
@@ -62,7 +205,7 @@ class Inbox:
     `metadata` of this class holds the tables, for migrations.
     """
 
-    metadata = t.METADATA
+    metadata = METADATA
 
     def __init__(self, cluster: str, *, prune_every: str | float = PRUNE_EVERY) -> None:
         """Take the cluster whose messages these are. Raises `BadName`, `ValueError`."""
@@ -107,8 +250,8 @@ class Inbox:
         return Once(
             session,
             {
-                **t.place(self.cluster, topic, partition),
-                **t.position(message.offset, message.stamp),
+                **in_partition(self.cluster, topic, partition),
+                **at_position(message.offset, message.stamp),
             },
         )
 
@@ -194,7 +337,7 @@ def _fresh(session: Session | Connection, message: dict[str, Any]) -> bool:
         )
     if not _added(session, connection.dialect.name, message):
         return False
-    return not (looks_again(began) and session.execute(t.IS_BELOW, message).scalar_one())
+    return not (looks_again(began) and session.execute(IS_BELOW, message).scalar_one())
 
 
 def _commits_by_itself(connection: Connection) -> bool:
@@ -205,16 +348,16 @@ def _commits_by_itself(connection: Connection) -> bool:
 
 
 def _added(session: Session | Connection, dialect: str, message: dict[str, Any]) -> bool:
-    statement = t.FRESH.get(dialect)
+    statement = FRESH.get(dialect)
     if statement is not None:
         return session.execute(statement, message).first() is not None
-    if session.execute(t.IS_BELOW, message).scalar_one():
+    if session.execute(IS_BELOW, message).scalar_one():
         return False
     try:
         with session.begin_nested():
-            session.execute(t.ADD, message)
+            session.execute(ADD, message)
     except IntegrityError:
-        return cast(CursorResult[Any], session.execute(t.TAKE_OVER, message)).rowcount == 1
+        return cast(CursorResult[Any], session.execute(TAKE_OVER, message)).rowcount == 1
     return True
 
 
@@ -225,7 +368,7 @@ def _create(engine: Engine) -> None:
 
 def _create_in(connection: Connection) -> None:
     """Make the tables. Several processes may do so at once, and some databases let one fail."""
-    for table in (t.ROWS, t.FLOORS):
+    for table in (ROWS, FLOORS):
         try:
             connection.execute(CreateTable(table, if_not_exists=True))
             connection.commit()
@@ -260,17 +403,17 @@ class Pruning:
         """Do a round; return how many rows were deleted. All below `cursors` is done."""
         deleted = 0
         for place, cursor in cursors.items():
-            where = t.place(self._cluster, *place)
+            where = in_partition(self._cluster, *place)
             if place in self._told:
                 offset, stamp, since = self._told[place]
                 if SYSTEM.get().monotonic() < since + GAP:
                     continue
                 deleted += _delete(connection, where, offset, stamp)
                 del self._told[place]
-            highest = connection.execute(t.HIGHEST, {**where, "at_offset": cursor}).first()
+            highest = connection.execute(HIGHEST, {**where, "at_offset": cursor}).first()
             if highest is not None:
                 offset, stamp = highest.offset + 1, highest.stamp
-                _raise_floor(connection, {**where, **t.position(offset, stamp)})
+                _raise_floor(connection, {**where, **at_position(offset, stamp)})
             connection.commit()
             if highest is not None:
                 self._told[place] = (offset, stamp, SYSTEM.get().monotonic())
@@ -284,21 +427,21 @@ def looks_again(began: float) -> bool:
 
 def _delete(connection: Connection, where: dict[str, Any], offset: int, stamp: int) -> int:
     deleted = 0
-    lowest = connection.execute(t.LOWEST, where).scalar()
+    lowest = connection.execute(LOWEST, where).scalar()
     while lowest is not None and lowest < offset:
         lowest += _AT_ONCE
-        below = t.position(min(lowest, offset), stamp)
-        deleted += connection.execute(t.DELETE, {**where, **below}).rowcount
+        below = at_position(min(lowest, offset), stamp)
+        deleted += connection.execute(DELETE, {**where, **below}).rowcount
         connection.commit()
     return deleted
 
 
 def _raise_floor(connection: Connection, floor: dict[str, Any]) -> None:
     """Set a floor, or raise the one that is there."""
-    if connection.execute(t.FLOOR, floor).first() is None:
+    if connection.execute(FLOOR, floor).first() is None:
         try:
             with connection.begin_nested():
-                connection.execute(t.SET_FLOOR, floor)
+                connection.execute(SET_FLOOR, floor)
         except IntegrityError:
             pass  # another process was quicker
-    connection.execute(t.RAISE_FLOOR, floor)
+    connection.execute(RAISE_FLOOR, floor)

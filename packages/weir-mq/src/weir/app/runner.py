@@ -1,14 +1,18 @@
-"""An application at work: its connection, its subscriptions, and how they end together."""
+"""An application at work: its connection, its subscriptions, and how they end together.
+
+Of SIGTERM and Ctrl-C the first lets all apps of a process end, the second does not wait.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from weakref import WeakKeyDictionary
 
-from weir.app.dispatcher import Handling
-from weir.app.handlers import Hooks, Threads, work_of
-from weir.app.subscription import Subscription
+from weir.app.dispatcher import Dispatcher
+from weir.app.handlers import Hooks, Subscription, Threads, work_of
 from weir.client.client import Client
 from weir.client.connection.system import SYSTEM
 from weir.client.consumer.consumer import Consumer
@@ -20,6 +24,53 @@ from weir.model.message import Message
 log = logging.getLogger("weir.app")
 
 
+class _Stops:
+    """What the first signal sets: of all applications that run in an event loop."""
+
+    def __init__(self, tells: bool) -> None:
+        self._tells = tells
+        self.events: list[asyncio.Event] = []
+        self._release: Callable[[], None] | None = None
+
+    def catch(self) -> None:
+        self._release = SYSTEM.get().signals(self._first)
+
+    def release(self) -> None:
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def _first(self) -> None:
+        if self._tells:
+            log.info("stopping: waiting for running handlers; a second signal does not wait")
+        for one in self.events:
+            one.set()
+        self.release()
+
+
+_all: WeakKeyDictionary[asyncio.AbstractEventLoop, _Stops] = WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def stopped_by_signals(stop: asyncio.Event, tells: bool = True) -> Iterator[None]:
+    """Set `stop` at the first SIGTERM or SIGINT; the second does what it always did.
+
+    The log says so, unless the first one in an event loop has it that `tells` is false.
+    """
+    loop = asyncio.get_running_loop()
+    stops = _all.setdefault(loop, _Stops(tells))
+    if not stops.events:
+        stops.catch()
+    stops.events.append(stop)
+    try:
+        yield
+    finally:
+        stops.events.remove(stop)
+        if not stops.events:
+            stops.release()
+            _all.pop(loop, None)
+
+
 class _One:
     """A subscription at work: its consumer, and its threads if it has some."""
 
@@ -28,13 +79,13 @@ class _One:
         self._client = client
         self._threads = Threads(f"weir {subscription.cluster}", subscription.concurrency)
         self._consumer: Consumer | None = None
-        self._handling: Handling | None = None
+        self._dispatcher: Dispatcher | None = None
         self._pruning: asyncio.Task[None] | None = None
 
     @property
     def failed(self) -> asyncio.Future[None]:
-        assert self._handling is not None  # it was started
-        return self._handling.failed
+        assert self._dispatcher is not None  # it was started
+        return self._dispatcher.failed
 
     async def start(self, hooks: Hooks) -> None:
         one, client = self.subscription, self._client
@@ -61,8 +112,8 @@ class _One:
 
         work = work_of(one, hooks, self._threads)
         source = self._consumer.deliveries()
-        self._handling = Handling(one, source, work, buried, SYSTEM.get().dice())
-        self._handling.start()
+        self._dispatcher = Dispatcher(one, source, work, buried, SYSTEM.get().dice())
+        self._dispatcher.start()
         if one.inbox is not None:
             watching = one.inbox.keep_pruned(client, one.topic)
             self._pruning = asyncio.get_running_loop().create_task(watching)
@@ -74,8 +125,8 @@ class _One:
             self._pruning.cancel()
             await asyncio.wait((self._pruning,))
         try:
-            if self._handling is not None:
-                cancelled = await self._handling.stop(grace)
+            if self._dispatcher is not None:
+                cancelled = await self._dispatcher.stop(grace)
         finally:
             self._threads.close()
             if self._consumer is not None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from weir.app.app import App
-    from weir.app.supervision.supervisor import Event, Plan, Start, Supervisor
+    from weir.app.supervisor import Event, Plan, Start, Supervisor
     from weir.server.observability.http_pages import Answer
 
 
@@ -57,8 +57,8 @@ def work(
     import asyncio
     import os
 
-    from weir.app.supervision.supervisor import Plan, Supervisor
-    from weir.app.supervision.worker import NoApp, load
+    from weir.app.supervisor import Plan, Supervisor
+    from weir.app.worker import NoApp, load
     from weir.client.core.durations import seconds
     from weir.client.core.url import parse_url
 
@@ -98,8 +98,8 @@ async def _run(
     stop: asyncio.Event,
 ) -> None:
     """Work until `stop`, or a signal; serve figures at `place` meanwhile."""
-    from weir.app.signals import stopped_by_signals
-    from weir.app.supervision.supervisor import Figures
+    from weir.app.runner import stopped_by_signals
+    from weir.app.supervisor import Figures
 
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(stopped_by_signals(stop))
@@ -161,10 +161,10 @@ def metrics_text(supervisor: Supervisor, plan: Plan) -> str:
 
 def _starting(name: str, plan: Plan, as_json: bool) -> Start:
     """Return what starts a process with the handlers of MODULE:APP."""
-    from weir.app.supervision.worker import starting
+    from weir.app.worker import starting
     from weir.server.processes.interpreter import python
 
-    words = python("weir.app.supervision.worker", name, plan.cluster, plan.url, f"{plan.grace:g}")
+    words = python("weir.app.worker", name, plan.cluster, plan.url, f"{plan.grace:g}")
     return starting(words, sys.stderr.fileno() if as_json else None)
 
 
@@ -232,7 +232,7 @@ def _telling(plan: Plan, as_json: bool) -> Callable[[Event], None]:
 
 
 def _words(event: Event, url: str) -> str:
-    from weir.app.supervision.supervisor import (
+    from weir.app.supervisor import (
         Ended,
         Figures,
         Killed,

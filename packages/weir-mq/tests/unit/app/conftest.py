@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import weir
-from weir.app.dispatcher import Handling
-from weir.app.subscription import Subscription
+from weir.app.dispatcher import Dispatcher
+from weir.app.handlers import Subscription
 from weir.client.core.retry_policy import policy_of
 
 
@@ -120,7 +120,7 @@ def begun() -> Begun:
         async def bury(message: weir.Message, attempts: int, reason: str) -> None:
             dead.append((message.value, attempts, reason))
 
-        handling = Handling(subscription, source, work, bury, Random(1))
+        handling = Dispatcher(subscription, source, work, bury, Random(1))
         handling.start()
         try:
             yield SimpleNamespace(source=source, dead=dead, handling=handling)

@@ -78,7 +78,7 @@ def test_an_outage_fills_no_dead_letter_topic(node: Any, seen: Any, all_done: An
             for number in range(40):
                 await w.publish("unlocks", str(number))
             async with app.running() as running, asyncio.timeout(60):
-                breaker = running._all[0]._handling.breaker  # type: ignore[union-attr]
+                breaker = running._all[0]._dispatcher.breaker  # type: ignore[union-attr]
                 breaker._pauses = weir.Backoff(first=0.02, most=0.05, jitter=0)
                 # Each that is tried alone is tried for the last time, and again, and again.
                 while tries < 60:

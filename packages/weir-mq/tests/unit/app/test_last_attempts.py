@@ -232,7 +232,7 @@ def test_what_hangs_keeps_the_others_for_a_while_only(
     begun: Any, delivery: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It kept all of its process from their work until its time limit, 30 minutes."""
-    monkeypatch.setattr("weir.app.workers.ALONE", 0.01)
+    monkeypatch.setattr("weir.app.dispatcher.ALONE", 0.01)
 
     async def test() -> None:
         work = Work()
@@ -244,7 +244,7 @@ def test_what_hangs_keeps_the_others_for_a_while_only(
             work.gate(b"other").set()
             await until(lambda: other.outcome)
             # It is not alone any more, and leaves no door open when it ends.
-            monkeypatch.setattr("weir.app.workers.ALONE", 60)
+            monkeypatch.setattr("weir.app.dispatcher.ALONE", 60)
             run.source.add(next_)
             work.gate(b"hangs").set()
             await until(lambda: hangs.outcome and b"next" in work.begun)

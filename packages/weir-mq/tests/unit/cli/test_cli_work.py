@@ -12,7 +12,7 @@ import pytest
 
 import weir
 from weir.app.core.scaling import Look
-from weir.app.supervision.supervisor import (
+from weir.app.supervisor import (
     Blind,
     Ended,
     Figures,
@@ -24,7 +24,7 @@ from weir.app.supervision.supervisor import (
     Started,
     Supervisor,
 )
-from weir.app.supervision.worker import starting
+from weir.app.worker import starting
 from weir.cli.main import main
 from weir.cli.work import _telling, _while_heard, metrics_text
 

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
+from weir.device.client import Received, Subscription
 from weir.device.connection import DeviceConnection
-from weir.device.subscription import Received, Subscription
 from weir.errors import StaleGrant
 from weir.protocol.device import codec as wire
 from weir.protocol.device.codec import DeviceStream

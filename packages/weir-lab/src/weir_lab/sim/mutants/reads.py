@@ -5,12 +5,12 @@ from __future__ import annotations
 from weir_lab.sim.mutants.planting import Patch, bug
 
 _CONSUME = "weir.commands.consume"
-_POOL = "weir.app.supervision.supervisor"
+_POOL = "weir.app.supervisor"
 _CUTS = "weir.spark.cuts"
 _FETCHING = "weir.spark.fetcher"
 _REDRIVE = "weir.app.dead_letters"
 _STREAM = "weir.spark.stream"
-_SUPERVISING = "weir.app.supervision.supervisor"
+_SUPERVISING = "weir.app.supervisor"
 
 
 @bug(breaks={"Streamed"})

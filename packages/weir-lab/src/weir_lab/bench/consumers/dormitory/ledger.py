@@ -9,8 +9,7 @@ import struct
 from sqlalchemy import Engine, create_engine, func, select, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from weir.app.inbox import Inbox
-from weir.app.inbox_tables import FLOORS, METADATA, ROWS
+from weir.app.inbox import FLOORS, METADATA, ROWS, Inbox
 from weir.errors import Reject
 from weir.model.message import Message
 from weir_lab.bench.harness.payload import filler

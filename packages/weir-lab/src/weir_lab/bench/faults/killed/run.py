@@ -14,7 +14,7 @@ from random import Random
 import msgspec
 from sqlalchemy import Engine, create_engine, func, select, text
 
-from weir.app import inbox_tables as t
+from weir.app import inbox as t
 from weir.client.client import Client, connect
 from weir.errors import WeirError
 from weir.testing.nodes.node_set import NodeSet, Patient, running_set

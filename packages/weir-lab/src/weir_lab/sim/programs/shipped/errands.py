@@ -1,6 +1,6 @@
 """`weir work` and `weir cluster redrive`, as they ship; child processes are processes of the world.
 
-A child runs the application's handlers, as `weir.app.supervision.worker` does: until it is told to
+A child runs the application's handlers, as `weir.app.worker` does: until it is told to
 end, or the process that started it is gone.
 """
 
@@ -13,8 +13,8 @@ from zlib import crc32
 
 from weir.app.app import App
 from weir.app.dead_letters import redrive
-from weir.app.signals import stopped_by_signals
-from weir.app.supervision.supervisor import Child, Event, Plan, Supervisor
+from weir.app.runner import stopped_by_signals
+from weir.app.supervisor import Child, Event, Plan, Supervisor
 from weir.client.client import Client, connect
 from weir.client.core.durations import Backoff
 from weir.errors import Disconnected, Reject, TopicExists, UnknownTopic, WeirError
@@ -250,7 +250,7 @@ class _Worker(Shipped):
         """Do nothing: the application has a connection of its own."""
 
     async def _once(self) -> None:
-        """Run the application, as `weir.app.supervision.worker` does."""
+        """Run the application, as `weir.app.worker` does."""
         code = 0
         try:
             await self._work.app().run(self.url, cluster=HANDS, grace=self._work.grace)

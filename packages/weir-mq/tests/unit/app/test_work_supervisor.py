@@ -10,9 +10,9 @@ import pytest
 
 import weir
 from rigs.consuming import take
-from weir.app.supervision import supervisor as module
-from weir.app.supervision.supervisor import Blind, Plan, Scaled, Seen, Supervisor
-from weir.app.supervision.worker import starting
+from weir.app import supervisor as module
+from weir.app.supervisor import Blind, Plan, Scaled, Seen, Supervisor
+from weir.app.worker import starting
 from weir.errors import Disconnected
 
 CAT = starting(["/bin/cat"])

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from weir.app.supervision.supervisor import (
+from weir.app.supervisor import (
     Ended,
     Killed,
     PoolEvent,
@@ -15,7 +15,7 @@ from weir.app.supervision.supervisor import (
     Refused,
     Started,
 )
-from weir.app.supervision.worker import starting
+from weir.app.worker import starting
 
 STAYS = "import sys; sys.stdin.read()"
 DEAF = f"""

@@ -7,7 +7,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.app.core.lanes import Lanes
+from weir.app.work_queue import Lanes
 
 Item = tuple[str | None, int]
 

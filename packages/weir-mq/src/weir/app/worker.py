@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
 
 from weir.app.app import App, run_in_new_loop
-from weir.app.signals import stopped_by_signals
+from weir.app.runner import stopped_by_signals
 from weir.errors import WeirError
 from weir.server.processes.interpreter import environment
 

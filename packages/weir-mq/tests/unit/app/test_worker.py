@@ -22,7 +22,7 @@ def test_what_ends_a_process_is_told_in_a_line(tmp_path: Path) -> None:
     with (
         testing.node() as node,
         subprocess.Popen(
-            python("weir.app.supervision.worker", "crew:app", "crew", node.url, "10"),
+            python("weir.app.worker", "crew:app", "crew", node.url, "10"),
             cwd=tmp_path,
             env=environment(),
             stdin=subprocess.PIPE,
