@@ -16,11 +16,10 @@ from weir.broker.produce import appender
 from weir.model.ids import partition_of
 from weir.model.limits import KIB
 from weir.model.topic import Topic
-from weir.storage.compaction import compactor
-from weir.storage.compaction.compactor import Copies
-from weir.storage.compaction.retention_classes import ClassSegment
+from weir.storage import compaction
+from weir.storage.compaction import ClassSegment, Copies
 from weir.storage.format.segment import Segment
-from weir.storage.scan.class_scan import FoundCopies
+from weir.storage.group_scan import FoundCopies
 from weir.testing.simulator.world import MS
 from weir_lab.sim.run import run_seeds
 from weir_lab.sim.shape import Shape
@@ -50,7 +49,7 @@ def test_every_promise_is_kept_while_survivors_are_copied(monkeypatch: pytest.Mo
 
     # Small segments take small entries only; all that is not quite alive is copied.
     monkeypatch.setattr(appender, "ENTRY_BYTES_MAX", 5_000)
-    monkeypatch.setattr(compactor, "LIVE_PART", 1)
+    monkeypatch.setattr(compaction, "LIVE_PART", 1)
     monkeypatch.setattr(Partition, "retain", keep)
     monkeypatch.setattr(Copies, "saved", save)
     monkeypatch.setattr(FoundCopies, "read", look)

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from weir.broker.produce import appender
-from weir.storage.scan.segment_scan import Scan
 from weir.storage.segment_lifecycle import SegmentLifecycle
+from weir.storage.segment_scan import Scan
 from weir.testing.simulator.world import MS
 from weir_lab.sim.run import run_seeds
 from weir_lab.sim.shape import Shape

@@ -20,12 +20,11 @@ from weir.storage.errors import LogDamaged
 from weir.storage.format.checkpoint import Kept, load, save
 from weir.storage.format.durable_position import DurablePosition, Owner
 from weir.storage.format.frame import Kind
-from weir.storage.format.record import HardState, Record
-from weir.storage.format.rows import GONE
-from weir.storage.format.snapshots import Installed
+from weir.storage.format.index_file import GONE
+from weir.storage.format.record import HardState, Installed, Record
 from weir.storage.log import Log
 from weir.storage.recovery import Recovered, recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import PowerCut, SimDisk
 
 SETTINGS = Settings(log=3, system=0x5157, segment_bytes=8192, entry_bytes_max=1500, spares=1)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from weir.storage.compaction.compactor import Copies, CopyPiece, _Copy
+from weir.storage.compaction import Copies, CopyPiece, _Copy
 from weir.storage.disk import Disk
-from weir.storage.format.rows import Rows
-from weir.storage.scan.entry_merge import Joining
+from weir.storage.format.index_file import Rows
+from weir.storage.group_scan import Joining
 from weir.storage.scrub import Scrubbed
 
 

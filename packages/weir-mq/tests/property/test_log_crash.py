@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from weir.codec.fields import Buffer
 from weir.storage import log as log_module
-from weir.storage.format import snapshots
+from weir.storage.format import record
 from weir.storage.format.checkpoint import Kept
 from weir.storage.format.durable_position import DurablePosition
 from weir.storage.format.frame import Frame
 from weir.storage.group_index import GroupIndex
 from weir.storage.recovery import Recovered, recover
+from weir.storage.segment_files import Settings
 from weir.storage.segment_lifecycle import SegmentLifecycle
-from weir.storage.settings import Settings
 from weir.testing.simulator.disk import SimDisk
 
 #: What the first and only part says of itself.
@@ -146,12 +146,12 @@ def test_a_checkpoint_without_hard_states_is_found(
 def test_a_part_of_a_snapshot_believed_is_found(
     drive: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = snapshots.Gathering.take
+    honest = record.Gathering.take
 
-    def hasty(self: snapshots.Gathering, frame: Frame, payload: memoryview) -> object:
+    def hasty(self: record.Gathering, frame: Frame, payload: memoryview) -> object:
         return honest(self, frame, memoryview(bytes(payload[:40]) + _FIRST + payload[48:]))
 
-    monkeypatch.setattr(snapshots.Gathering, "take", hasty)
+    monkeypatch.setattr(record.Gathering, "take", hasty)
     assert drive.caught(200)
 
 

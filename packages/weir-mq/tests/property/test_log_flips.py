@@ -27,7 +27,7 @@ from weir.storage.format.record import HardState, Record
 from weir.storage.log import Log
 from weir.storage.recovery import Recovered, recover
 from weir.storage.scrub import ScrubPiece
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 
 TRIALS = int(os.environ.get("WEIR_FLIPS", "40"))

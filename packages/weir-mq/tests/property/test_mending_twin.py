@@ -21,7 +21,7 @@ from weir.storage.group_index import Filled
 from weir.storage.log import Log
 from weir.storage.recovery import recover
 from weir.storage.scrub import filled_by
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 
 TRIALS = int(os.environ.get("WEIR_MENDS", "60"))

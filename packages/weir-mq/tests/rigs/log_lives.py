@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from weir.storage.format.frame import Kind
-from weir.storage.format.record import HardState, Record
-from weir.storage.format.snapshots import Installed
+from weir.storage.format.record import HardState, Installed, Record
 
 
 @dataclass(frozen=True)

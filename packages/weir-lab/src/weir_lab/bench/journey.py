@@ -28,7 +28,7 @@ from weir.model.limits import MIB
 from weir.model.topic import Order
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
-from weir.storage.settings import Settings as LogSettings
+from weir.storage.segment_files import Settings as LogSettings
 from weir.testing.simulator.brokerset import BrokerSet
 from weir.testing.simulator.network import Link, Way
 from weir.testing.simulator.process import Machine, Process

@@ -10,7 +10,7 @@ from weir.broker.api.events import TICK_MS
 from weir.broker.api.settings import Replication, ShardSettings
 from weir.host.accept_queue import ConnectionLimits
 from weir.model.limits import KIB
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.process import Machine
 from weir.testing.simulator.storm import FaultPlan
 from weir.testing.simulator.world import MS, SECOND, World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.storage.spare_files import SpareFiles
+from weir.storage.segment_files import SpareFiles
 from weir_lab.sim.scenarios.lone_log import play_log
 from weir_lab.sim.shape import NODE
 

@@ -23,7 +23,7 @@ from weir.broker.state.state import PartitionState
 from weir.errors import NotLeader, UnknownTopic
 from weir.model.ids import REGISTRY_GROUP, node_of, partition_of, topic_of
 from weir.model.topic import Topic
-from weir.storage.compaction.retention_classes import class_of
+from weir.storage.compaction import class_of
 from weir.storage.recovery import RecoveredGroup
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sized
 from weir.broker.api import events as ev
 from weir.broker.api.effects import StartFlush
 from weir.model.limits import KIB
-from weir.storage.flush import Flush
+from weir.storage.log import Flush
 
 #: A flush of one writer, or two: more of it, or more of them, and what comes meanwhile is to be
 #: read while the disk works.

@@ -13,7 +13,7 @@ from weir.broker.replica.restore import Opened
 from weir.storage.disk import Disk
 from weir.storage.format.durable_position import DurablePosition
 from weir.storage.recovery import recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 
 
 class LogStart(NamedTuple):

@@ -15,7 +15,7 @@ import msgspec
 
 from weir.storage.errors import BadRecord
 from weir.storage.format.frame import KINDS, Kind, frame_size
-from weir.storage.format.rows import Rows, empty
+from weir.storage.format.index_file import Rows, empty
 
 _BATCHES = int(Kind.BATCHES)
 #: The stamp of a lost entry until the next messages tell: what is not known to be old must not go

@@ -5,6 +5,10 @@
     flush.run(disk)               off the loop
     log.flushed(flush)            now they are durable, and readers may see them
 
+A flush writes and syncs everything staged since the last one in one go. It begins with a MARK frame
+that names how far the log was durable before it. Nothing in a flush counts until `run` has returned
+and the log was told so.
+
 A log is opened by `weir.storage.recovery.recover`, never by hand.
 """
 
@@ -12,31 +16,66 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from weir.codec.fields import Buffer, padding
 from weir.errors import TooLarge
 from weir.storage.disk import Disk
 from weir.storage.errors import BadRecord
-from weir.storage.flush import Flush, Run
 from weir.storage.format.checkpoint import Body, Checkpoint
 from weir.storage.format.frame import HEADER_SIZE as FRAME_HEADER_SIZE
 from weir.storage.format.frame import Kind, mark_frame, pack
-from weir.storage.format.index_file import IndexFile
-from weir.storage.format.record import HARD_STATE_SIZE, HardState, Record
-from weir.storage.format.rows import Rows, gone
+from weir.storage.format.index_file import IndexFile, Rows, gone
+from weir.storage.format.record import HARD_STATE_SIZE, Base, HardState, Record, snapshot_records
 from weir.storage.format.segment import SMALL_FRAME, Segment, pack_header
-from weir.storage.format.snapshots import Base, records
 from weir.storage.group_index import GroupIndex
-from weir.storage.log_reader import LogReader
-from weir.storage.reads import Cache
+from weir.storage.log_reader import Cache, LogReader
+from weir.storage.segment_files import Segments, Settings, Spare, SpareFiles
 from weir.storage.segment_lifecycle import Chore, SegmentLifecycle
-from weir.storage.segment_list import Segments
-from weir.storage.settings import Settings
-from weir.storage.spare_files import Spare, SpareFiles
 
 #: What each entry is compared with: looking them up in their class takes longer than that.
 _HARD_STATE, _BATCHES = Kind.HARD_STATE, Kind.BATCHES
 #: Frames that no group gives to the log.
 _OWN_KINDS = (Kind.MARK, Kind.END, Kind.SNAPSHOT)
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Bytes that follow one another in one segment: one write. `missing` is made first."""
+
+    name: str
+    offset: int
+    buffers: list[Buffer]
+    missing: Spare | None = None
+
+
+class Flush(msgspec.Struct, frozen=True):
+    """Log positions `start` to `end`, with the tokens given to `append`, in order, and the bound
+    that it makes durable.
+    """
+
+    start: int
+    end: int
+    runs: tuple[Run, ...]
+    tokens: tuple[object, ...]
+    bound: int = 0
+
+    @property
+    def missing_bytes(self) -> int:
+        """The size of the files that it may have to make first."""
+        return sum(run.missing.size for run in self.runs if run.missing)
+
+    def run(self, disk: Disk) -> None:
+        """Write and sync; blocks. When it returns, all is durable.
+
+        After an `OSError` (no room for a new segment) it may be run again: the same bytes go to
+        the same places. After `DiskFailed` it must not be.
+        """
+        for run in self.runs:
+            if run.missing and run.missing.name not in disk.names():
+                run.missing.run(disk)
+            disk.write(run.name, run.offset, run.buffers)
+        for run in self.runs:
+            disk.sync(run.name)
 
 
 class Staged:
@@ -181,7 +220,7 @@ class Log:
         state = self.lifecycle.hard_states.get(group, HardState(0, 0, 0))
         room = self.settings.entry_bytes_max
         # No flush is taken in between: it holds all parts, or none.
-        parts = list(records(group, (index, term), base, state, data, room))
+        parts = list(snapshot_records(group, (index, term), base, state, data, room))
         places = [self._put(one, token if one is parts[-1] else None) for one in parts]
         self.lifecycle.install(group, places[0], index, base)
         return places[0]

@@ -36,18 +36,14 @@ from weir.storage.errors import BadIndexFile, ForeignSegment, LogDamaged
 from weir.storage.format.checkpoint import CHECKPOINT, COPY, Checkpoint, load, save
 from weir.storage.format.frame import HEADER_SIZE, BadFrame, place
 from weir.storage.format.index_file import IndexFile, closed_use, index_name, is_index, read_index
-from weir.storage.format.record import HardState
+from weir.storage.format.record import HardState, Installed
 from weir.storage.format.segment import BLOCK, Segment, segment_number, unpack_header
-from weir.storage.format.snapshots import Installed
 from weir.storage.group_index import GroupIndex
+from weir.storage.group_scan import FoundCopies, GroupScan
 from weir.storage.log import Log
-from weir.storage.scan.class_scan import FoundCopies
-from weir.storage.scan.group_scan import GroupScan
-from weir.storage.scan.segment_scan import Scan
+from weir.storage.segment_files import Segments, Settings, SpareFiles
 from weir.storage.segment_lifecycle import SegmentLifecycle
-from weir.storage.segment_list import Segments
-from weir.storage.settings import Settings
-from weir.storage.spare_files import SpareFiles
+from weir.storage.segment_scan import Scan
 
 _ZEROS = memoryview(bytes(1 << 20))
 

@@ -11,22 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from weir.storage.compaction.compactor import Copies, CopyPiece
-from weir.storage.compaction.retention_classes import ClassSegment
+from weir.storage.compaction import ClassSegment, Copies, CopyPiece
 from weir.storage.disk import Disk
 from weir.storage.errors import LogDamaged
 from weir.storage.format.checkpoint import Body, Checkpoint, Kept
-from weir.storage.format.index_file import IndexFile, index_name
-from weir.storage.format.record import HardState
-from weir.storage.format.rows import GONE
+from weir.storage.format.index_file import GONE, IndexFile, index_name
+from weir.storage.format.record import Base, HardState
 from weir.storage.format.segment import Segment
-from weir.storage.format.snapshots import Base
 from weir.storage.group_index import GroupIndex
-from weir.storage.scan.group_scan import GroupScan
+from weir.storage.group_scan import GroupScan
 from weir.storage.scrub import MendPiece, ScrubPiece
-from weir.storage.segment_list import Segments
-from weir.storage.settings import Settings
-from weir.storage.spare_files import SpareFiles
+from weir.storage.segment_files import Segments, Settings, SpareFiles
 
 
 @dataclass(frozen=True, slots=True)

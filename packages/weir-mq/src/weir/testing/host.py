@@ -26,7 +26,7 @@ from weir.model.limits import MIB
 from weir.server.network.connections import Network, NoLinks, Peer
 from weir.storage.format import checkpoint
 from weir.storage.recovery import recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.disk import MemoryDisk
 
 log = logging.getLogger(__name__)

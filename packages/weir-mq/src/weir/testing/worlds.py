@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weir.broker.api.settings import Replication, ShardSettings
 from weir.client.client import Connecting, connect
 from weir.model.limits import KIB, MIB
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.applications import Main, Process, Surroundings
 from weir.testing.faults import Faults
 from weir.testing.simulator.brokerset import BrokerSet

@@ -24,7 +24,7 @@ from weir.protocol.device.codec import DeviceReplies, DeviceReply, DeviceStream
 from weir.protocol.device.deliveries import Delivery
 from weir.storage.format import checkpoint
 from weir.storage.recovery import recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 
 SYSTEM = 99

@@ -27,7 +27,7 @@ from weir.storage.errors import LogDamaged
 from weir.storage.format import checkpoint
 from weir.storage.format.durable_position import DurablePosition, Owner
 from weir.storage.recovery import recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 
 SYSTEM = 99

@@ -9,7 +9,7 @@ import pytest
 from weir.model.ids import REGISTRY_GROUP, incarnation_of, node_of, voter_of
 from weir.protocol.client import messages as m
 from weir.storage.errors import LogDamaged
-from weir.storage.scan.entry_merge import Doubts
+from weir.storage.group_scan import Doubts
 
 
 def segments(node: Any) -> list[str]:
@@ -152,7 +152,7 @@ def test_a_damaged_node_alone_in_its_set_does_not_start(trio: Any, produce: Any)
     from weir.broker.replica.restore import Opened
     from weir.broker.shard import Shard
     from weir.storage.recovery import recover
-    from weir.storage.settings import Settings
+    from weir.storage.segment_files import Settings
 
     info, grant = trio.topic(), trio.producer()
     fill(trio, produce, info, grant, 0, 30)

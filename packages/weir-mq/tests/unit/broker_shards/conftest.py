@@ -20,7 +20,7 @@ from weir.protocol.client.codec import ClientStream, decode_reply, encode_reques
 from weir.protocol.frame import take_client_frame
 from weir.protocol.trunk import Kind, TrunkStream
 from weir.storage.recovery import recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 
 SYSTEM = 99

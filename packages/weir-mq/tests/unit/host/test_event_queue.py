@@ -14,7 +14,7 @@ from weir.host.event_queue import EventQueue
 from weir.host.flush_schedule import FlushSchedule
 from weir.protocol.device.codec import DeviceHello, DevicePing, DevicePublishes
 from weir.protocol.trunk import Arrival
-from weir.storage.flush import Flush
+from weir.storage.log import Flush
 
 FLUSHED = ev.Flushed(1, Flush(0, 0, (), ()))
 SETTLED: list[ef.Effect] = [ef.HoldReads(True)]

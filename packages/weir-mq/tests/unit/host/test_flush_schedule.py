@@ -15,8 +15,8 @@ from weir.host.flush_schedule import (
     QUICK_SECONDS,
     FlushSchedule,
 )
-from weir.storage.flush import Flush, Run
-from weir.storage.spare_files import Spare
+from weir.storage.log import Flush, Run
+from weir.storage.segment_files import Spare
 
 QUICK = QUICK_SECONDS / 4
 RUN = Run("a", 0, [b"x"])

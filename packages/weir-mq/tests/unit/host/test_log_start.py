@@ -7,7 +7,7 @@ import random
 from weir.host.log_start import open_log, tell_durable
 from weir.model.limits import KIB
 from weir.storage.format.durable_position import DurablePosition, Owner
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 
 SETTINGS = Settings(log=3, system=99, segment_bytes=24 * KIB, entry_bytes_max=6 * KIB)

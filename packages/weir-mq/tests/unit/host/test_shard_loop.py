@@ -15,7 +15,7 @@ from weir.host.connections import Connections
 from weir.host.event_queue import EventQueue
 from weir.host.flush_schedule import FlushSchedule
 from weir.host.shard_loop import ShardLoop
-from weir.storage.flush import Flush
+from weir.storage.log import Flush
 
 
 class Network:

@@ -19,7 +19,7 @@ from weir.protocol.device.codec import DeviceHello, DevicePing, DevicePublishes,
 from weir.protocol.trunk import Arrival
 from weir.server.assembly import assemble
 from weir.server.driver import Driver, TimedTurns
-from weir.storage.flush import Flush, Run
+from weir.storage.log import Flush, Run
 from weir.testing.simulator.disk import SimDisk
 
 

@@ -19,7 +19,7 @@ from weir.protocol.client.codec import ClientStream, encode_request
 from weir.protocol.device import codec as device
 from weir.server.assembly import assemble
 from weir.storage.recovery import recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 
 WELCOME = device.encode_welcome(0, 0, 99)

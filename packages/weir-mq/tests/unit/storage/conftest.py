@@ -9,13 +9,13 @@ import pytest
 
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
-from weir.storage.compaction.compactor import CopyPiece
+from weir.storage.compaction import CopyPiece
 from weir.storage.format.checkpoint import save
 from weir.storage.format.frame import Kind
 from weir.storage.format.record import Record
 from weir.storage.log import Log
 from weir.storage.recovery import recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 
 FAST = 1 << 16

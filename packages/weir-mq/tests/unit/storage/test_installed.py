@@ -10,13 +10,12 @@ import pytest
 from weir.storage.errors import BadRecord
 from weir.storage.format.checkpoint import load, save
 from weir.storage.format.frame import Kind
-from weir.storage.format.record import HardState, Raw, Record
-from weir.storage.format.rows import GONE
-from weir.storage.format.snapshots import Base, Installed, records
+from weir.storage.format.index_file import GONE
+from weir.storage.format.record import Base, HardState, Installed, Raw, Record, snapshot_records
 from weir.storage.log import Log
 from weir.storage.recovery import RecoveredGroup, recover
 from weir.storage.scrub import ScrubPiece
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 
 Make = Callable[..., Record]
@@ -40,7 +39,9 @@ def promise(log: Log, term: int, group: int = GROUP) -> None:
 
 
 def test_the_bytes_of_a_snapshot_frame_never_change() -> None:
-    made = list(records(GROUP, (9, 4), Base(7, 3), HardState(4, 2, 1), (b"abc", b"de"), 1000))
+    made = list(
+        snapshot_records(GROUP, (9, 4), Base(7, 3), HardState(4, 2, 1), (b"abc", b"de"), 1000)
+    )
     assert [b"".join(one.payload).hex() for one in made] == [
         "0700000000000000" "0300000000000000"
         "0400000000000000" "0200000000000000" "0100000000000000"

@@ -15,7 +15,7 @@ from weir.storage.format.record import HardState, Record
 from weir.storage.format.segment import BLOCK, SMALL_FRAME
 from weir.storage.log import Log
 from weir.storage.recovery import recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 
 Make = Callable[..., Record]

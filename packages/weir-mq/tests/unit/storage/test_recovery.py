@@ -19,7 +19,7 @@ from weir.storage.format.segment import BLOCK, SMALL_FRAME, Segment, pack_header
 from weir.storage.group_index import Stored
 from weir.storage.log import Log
 from weir.storage.recovery import Recovered, recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import PowerCut, SimDisk
 
 Make = Callable[..., Record]

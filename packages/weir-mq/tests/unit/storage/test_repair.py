@@ -8,7 +8,7 @@ from weir.storage.format.frame import HEADER_SIZE, Kind
 from weir.storage.format.record import HARD_STATE_SIZE, HardState, Record
 from weir.storage.log import Log
 from weir.storage.recovery import RecoveredGroup, recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 
 SMALL = Settings(log=1, system=7, segment_bytes=16_384, entry_bytes_max=2_000, spares=1)

@@ -13,13 +13,12 @@ from weir.errors import Damaged
 from weir.storage.errors import BadIndexFile, LogDamaged, UnknownKind
 from weir.storage.format.checkpoint import CHECKPOINT, COPY, Checkpoint, load, save, unpack
 from weir.storage.format.frame import Kind
-from weir.storage.format.index_file import IndexFile, index_name, read_index
+from weir.storage.format.index_file import GONE, IndexFile, index_name, read_index
 from weir.storage.format.record import HardState, Record
-from weir.storage.format.rows import GONE
 from weir.storage.log import Log
 from weir.storage.recovery import recover
+from weir.storage.segment_files import Settings
 from weir.storage.segment_lifecycle import Removal
-from weir.storage.settings import Settings
 from weir.testing.simulator.disk import SimDisk
 
 Make = Callable[..., Record]

@@ -13,15 +13,14 @@ from weir.broker.replica.writer import Writer
 from weir.broker.state.state import PartitionState
 from weir.errors import BadBatch
 from weir.model.header import parse
-from weir.storage import recovery
+from weir.storage import recovery, segment_scan
 from weir.storage.disk import Disk
-from weir.storage.flush import Flush
 from weir.storage.format import durable_position, index_file
 from weir.storage.format.frame import HEADER_SIZE, BadFrame, BadPayload, Frame, Kind, place, verify
 from weir.storage.format.segment import Segment
 from weir.storage.group_index import GroupIndex
+from weir.storage.log import Flush
 from weir.storage.log_reader import LogReader
-from weir.storage.scan import segment_scan
 from weir_lab.sim.mutants.planting import Patch, bug, mutant
 from weir_lab.sim.outcome import CRASH
 from weir_lab.sim.scenarios.lone_log import play_log

@@ -18,7 +18,7 @@ from weir.storage.format.frame import Kind
 from weir.storage.format.record import Record
 from weir.storage.log import Log
 from weir.storage.recovery import recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 from weir_lab.sim.outcome import Outcome
 from weir_lab.sim.shape import Shape

@@ -19,7 +19,7 @@ from weir.storage.format.durable_position import DurablePosition, Owner
 from weir.storage.format.frame import Kind, frame_size
 from weir.storage.format.record import Record
 from weir.storage.recovery import recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import PowerCut, SimDisk
 from weir_lab.sim.outcome import Outcome
 from weir_lab.sim.shape import Shape

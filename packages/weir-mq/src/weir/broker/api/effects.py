@@ -14,10 +14,10 @@ import msgspec
 
 from weir.codec.fields import Buffer
 from weir.storage.disk import Disk
-from weir.storage.flush import Flush
 from weir.storage.format.checkpoint import Checkpoint
+from weir.storage.log import Flush
+from weir.storage.segment_files import Spare
 from weir.storage.segment_lifecycle import Chore
-from weir.storage.spare_files import Spare
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -140,7 +140,7 @@ class StartFlush(msgspec.Struct, frozen=True):
 
 
 class Work(Protocol):
-    """Work off the loop that yields payloads, such as `weir.storage.reads.Reading`."""
+    """Work off the loop that yields payloads, such as `weir.storage.log_reader.Reading`."""
 
     @property
     def log(self) -> int:

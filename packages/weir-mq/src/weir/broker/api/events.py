@@ -12,10 +12,10 @@ from weir.protocol.device.codec import DeviceRequest
 from weir.protocol.frame import ClientFrame
 from weir.protocol.link import LinkFrame
 from weir.protocol.trunk import Arrival, TrunkFrame
-from weir.storage.flush import Flush
+from weir.storage.log import Flush
 from weir.storage.scrub import Scrubbed
+from weir.storage.segment_files import Spare
 from weir.storage.segment_lifecycle import Chore
-from weir.storage.spare_files import Spare
 
 
 class Opened(msgspec.Struct, frozen=True):

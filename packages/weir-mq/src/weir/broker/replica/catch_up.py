@@ -26,7 +26,7 @@ from weir.broker.runtime.reads import Reads
 from weir.codec.fields import Buffer
 from weir.errors import DamagedRange, Refused
 from weir.order.clock import Time
-from weir.storage.reads import Reading
+from weir.storage.log_reader import Reading
 
 #: Groups of a shard whose followers are being sent what lies on its disk.
 PERMITS = 4

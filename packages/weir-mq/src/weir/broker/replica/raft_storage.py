@@ -19,7 +19,7 @@ from weir.storage.format.frame import Kind
 from weir.storage.format.record import HardState, Record
 from weir.storage.group_index import Stored
 from weir.storage.log import Log
-from weir.storage.reads import Reading
+from weir.storage.log_reader import Reading
 from weir.storage.recovery import RecoveredGroup
 
 #: Raft refuses proposals beyond this; the shard's byte budget refuses publishes long before.

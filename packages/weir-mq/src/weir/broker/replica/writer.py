@@ -25,8 +25,8 @@ from weir.broker.runtime.outbox import Outbox
 from weir.errors import Overloaded
 from weir.order.barrier import Bound
 from weir.order.clock import Time
-from weir.storage.compaction.compactor import CopyPiece
-from weir.storage.flush import Flush
+from weir.storage.compaction import CopyPiece
+from weir.storage.log import Flush
 from weir.storage.scrub import MendPiece, ScrubPiece
 from weir.storage.segment_lifecycle import Chore
 

@@ -1,6 +1,6 @@
 """What a log folder holds, found by reading alone: no file is opened for writing, none is made.
 
-The judgement is that of a node's start (`weir.storage.scan.segment_scan`), without what a start
+The judgement is that of a node's start (`weir.storage.segment_scan`), without what a start
 repairs.
 """
 
@@ -30,10 +30,10 @@ from weir.storage.format.frame import HEADER_SIZE, BadFrame, Frame, Kind, frame_
 from weir.storage.format.record import HardState
 from weir.storage.format.segment import BLOCK, Segment, segment_number, unpack_header
 from weir.storage.group_index import GroupIndex
+from weir.storage.group_scan import FoundCopies
 from weir.storage.recovery import find_files
-from weir.storage.scan.class_scan import FoundCopies
-from weir.storage.scan.segment_scan import Scan
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
+from weir.storage.segment_scan import Scan
 
 _LOCK = "lock"
 

@@ -15,9 +15,9 @@ from weir.storage.format import checkpoint, durable_position
 from weir.storage.format.index_file import index_name, read_index
 from weir.storage.format.segment import Segment
 from weir.storage.recovery import Files, find_files
-from weir.storage.scan.segment_scan import highest_mark
 from weir.storage.scrub import ScrubPiece
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
+from weir.storage.segment_scan import highest_mark
 
 _SPARE = "waits for its next use"
 

@@ -26,7 +26,7 @@ from weir.server.disk.position_saver import PositionSaver
 from weir.server.disk.thread_pool import die
 from weir.server.reminder import Reminder
 from weir.storage.disk import Disk
-from weir.storage.flush import Flush
+from weir.storage.log import Flush
 
 Done = Callable[[Flush, BaseException | None], None]
 

@@ -34,7 +34,7 @@ from weir.server.observability.monitoring import observed
 from weir.server.processes.event_loop import stop_by_signal
 from weir.storage.format.durable_position import DurablePosition, Owner
 from weir.storage.format.segment import segment_number
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ The first 4,096 bytes hold the header; frames follow. The header, little-endian:
     8      4    log id
 
 Class 0 holds new frames, each at its own position. The others hold copies
-(`weir.storage.compaction.retention_classes`), which keep the positions that they had; places in
+(`weir.storage.compaction`), which keep the positions that they had; places in
 them are counted from `CLASS_SPACE` on.
 
 A header of zeros means that the file is a spare: taking it into use is a write, not a rename, and

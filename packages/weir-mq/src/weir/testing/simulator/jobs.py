@@ -11,9 +11,9 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.errors import DiskFailed
 from weir.storage.errors import LogDamaged
-from weir.storage.flush import Flush
 from weir.storage.format import checkpoint
-from weir.storage.reads import Reading
+from weir.storage.log import Flush
+from weir.storage.log_reader import Reading
 from weir.storage.scrub import Scrubbed
 from weir.testing.simulator.disk import PowerCut, SimDisk
 from weir.testing.simulator.ports import RunningProcess

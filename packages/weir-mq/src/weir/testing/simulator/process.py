@@ -24,7 +24,7 @@ from weir.host.shard_loop import ShardLoop
 from weir.host.trunk_end import RemotePeer
 from weir.host.trunks import Trunks
 from weir.storage.format.durable_position import DurablePosition, Owner
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 from weir.testing.simulator.jobs import BESIDES, Faults, Jobs
 from weir.testing.simulator.network import End, Link, Way

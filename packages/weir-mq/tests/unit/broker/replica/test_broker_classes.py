@@ -13,7 +13,7 @@ from weir.model.batch import split
 from weir.model.topic import SettingsChange
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.storage.compaction.compactor import CopyPiece
+from weir.storage.compaction import CopyPiece
 
 HOUR_MS = 3_600_000
 

@@ -24,7 +24,7 @@ from weir.storage.format.frame import Kind
 from weir.storage.format.record import Record
 from weir.storage.format.segment import segment_number
 from weir.storage.recovery import recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 
 VALUE = b"v" * 10_000

@@ -22,7 +22,7 @@ from weir.storage.format.record import HardState, Record
 from weir.storage.format.segment import BLOCK, Segment
 from weir.storage.log import Log
 from weir.storage.recovery import recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 
 GROUP = group_of(1, 0)
 SETTINGS = Settings(log=3, system=77, segment_bytes=8192, entry_bytes_max=1900)

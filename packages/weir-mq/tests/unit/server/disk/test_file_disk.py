@@ -16,7 +16,7 @@ from weir.storage.disk import Disk
 from weir.storage.format.frame import Kind
 from weir.storage.format.record import Record
 from weir.storage.recovery import recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from weir.host.flush_schedule import LONE_ASKED, LONE_IN_A_ROW, QUICK_SECONDS, F
 from weir.server.disk import flushes
 from weir.server.disk.flushes import Flushes
 from weir.storage.disk import Disk
-from weir.storage.flush import Flush, Run
+from weir.storage.log import Flush, Run
 from weir.testing.simulator.disk import SimDisk
 
 FLUSH = Flush(0, 300, (Run("a", 0, [b"frames"]),), (1,))

@@ -14,10 +14,9 @@ import pytest
 from weir.errors import DiskFailed
 from weir.server import reminder
 from weir.server.disk.flushes import Flusher
-from weir.storage.flush import Flush
-from weir.storage.log import Log
+from weir.storage.log import Flush, Log
 from weir.storage.recovery import recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 
 SETTINGS = Settings(1, 1, segment_bytes=8192, entry_bytes_max=1000, spares=0)

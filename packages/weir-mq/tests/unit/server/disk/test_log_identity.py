@@ -14,7 +14,7 @@ from weir.server.disk.file_disk import FileDisk
 from weir.server.disk.log_identity import begin
 from weir.server.disk.node_folder import BadFolder, NodeFolder, Part
 from weir.storage.recovery import Recovered, recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 
 _SET = tuple(Member(node, f"host{node}", 6800) for node in (1, 2, 3))
 _BYTES = 64 * 1024

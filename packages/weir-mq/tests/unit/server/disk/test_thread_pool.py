@@ -19,7 +19,7 @@ from weir.server import reminder
 from weir.server.disk.file_disk import FileDisk
 from weir.server.disk.thread_pool import ThreadPool
 from weir.storage.disk import Disk
-from weir.storage.spare_files import Spare
+from weir.storage.segment_files import Spare
 
 SIZE = 4 << 20
 

@@ -9,7 +9,7 @@ import pytest
 from weir.server.disk import file_disk
 from weir.server.disk.file_disk import FileDisk
 from weir.server.disk.thread_pool import Throttle
-from weir.storage.spare_files import Spare
+from weir.storage.segment_files import Spare
 
 STEP = file_disk._STEP
 

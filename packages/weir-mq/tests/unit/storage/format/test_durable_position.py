@@ -24,7 +24,7 @@ from weir.storage.format.durable_position import (
 from weir.storage.format.record import Record
 from weir.storage.log import Log
 from weir.storage.recovery import Recovered, recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import PowerCut, SimDisk
 
 OWNER = Owner(1, 7, 99)

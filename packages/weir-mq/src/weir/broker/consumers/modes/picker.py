@@ -22,7 +22,7 @@ from weir.model.limits import WATCHED_MAX
 from weir.model.stamp import stamp_at
 from weir.order.clock import HybridClock, Time
 from weir.protocol.client.messages import Pull
-from weir.storage.reads import Reading
+from weir.storage.log_reader import Reading
 
 Run = tuple[int, int]
 

@@ -35,7 +35,7 @@ from weir.protocol.link import LinkFrame
 from weir.storage.format.frame import Kind
 from weir.storage.group_index import Filled, Stored
 from weir.storage.log import Log
-from weir.storage.reads import Reading
+from weir.storage.log_reader import Reading
 from weir.storage.scrub import MendPiece, filled_by
 
 #: Of entries asked for at once: how many, and about how many bytes.

@@ -9,13 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from weir.storage.flush import Flush
 from weir.storage.format.record import Record
 from weir.storage.format.segment import BLOCK
-from weir.storage.log import Log
+from weir.storage.log import Flush, Log
 from weir.storage.recovery import recover
-from weir.storage.settings import Settings
-from weir.storage.spare_files import Spare
+from weir.storage.segment_files import Settings, Spare
 from weir.testing.simulator.disk import SimDisk
 
 Make = Callable[..., Record]

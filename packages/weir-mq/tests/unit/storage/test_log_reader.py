@@ -14,9 +14,9 @@ from weir.storage.format.frame import Kind
 from weir.storage.format.record import Record
 from weir.storage.group_index import GroupIndex
 from weir.storage.log import Log
-from weir.storage.reads import ENTRY_BYTES, Cache
+from weir.storage.log_reader import ENTRY_BYTES, Cache
 from weir.storage.recovery import recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 
 Make = Callable[..., Record]

@@ -25,10 +25,9 @@ from weir.storage.format.frame import (
     place,
     verify,
 )
-from weir.storage.format.rows import Rows
+from weir.storage.format.index_file import Rows
 from weir.storage.format.segment import BLOCK, SMALL_FRAME, Segment
-from weir.storage.scan.class_scan import FoundCopies
-from weir.storage.scan.group_scan import GroupScan
+from weir.storage.group_scan import FoundCopies, GroupScan
 
 Read = Callable[[Segment], bytes]
 #: Frames begin at multiples of it.

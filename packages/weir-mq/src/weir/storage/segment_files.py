@@ -1,8 +1,10 @@
-"""Files made ahead of their use: a roll need not wait, a full disk leaves room (DESIGN §4).
+"""The files of a log: their sizes, those in use and who reads them, and those made ahead of their
+use.
 
-A segment that nobody needs any more is a spare as it lies: its blocks are written, and its frames
-are of an earlier generation than the next use's, so none of them will exist then. Its old header
-does no harm meanwhile: the checkpoint names the file no more.
+A roll need not wait, and a full disk leaves room (DESIGN §4). A segment that nobody needs any more
+is a spare as it lies: its blocks are written, and its frames are of an earlier generation than the
+next use's, so none of them will exist then. Its old header does no harm meanwhile: the checkpoint
+names the file no more.
 
 A spare of an earlier life is kept, because its blocks are the reserve of a disk that is full by
 now. But its zeros may be only the page cache's, and its folder entry too: it counts once it was
@@ -12,14 +14,106 @@ it does for one that is being made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
+from weir.model.limits import BATCH_BYTES_MAX, CACHE_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT
 from weir.storage.disk import Disk, Pacer, at_once
-from weir.storage.format.segment import segment_name
+from weir.storage.errors import BadSettings
+from weir.storage.format.frame import frame_size
+from weir.storage.format.segment import BLOCK, CLASS_SPACE, SMALL_FRAME, Segment, segment_name
 
+_ENTRIES_PER_SEGMENT_MIN = 4
+_BASE = attrgetter("base")
 #: Of files that were segments; the rest goes back to the disk.
 _KEPT_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Which log of which system this is, and its sizes in bytes."""
+
+    log: int
+    system: int
+    segment_bytes: int = SEGMENT_BYTES_DEFAULT
+    entry_bytes_max: int = BATCH_BYTES_MAX
+    cache_bytes_max: int = CACHE_BYTES_DEFAULT
+    #: Files kept ready, so that a roll and a full disk find room (DESIGN §4: two in reserve).
+    spares: int = 2
+
+    def validate(self) -> None:
+        """Raise `BadSettings` where the log could not keep its promises."""
+        if self.segment_bytes % BLOCK:
+            raise BadSettings(
+                f"segment_bytes is {self.segment_bytes:,}: give a multiple of {BLOCK:,}"
+            )
+        # A segment holds its header, the mark that begins a flush, and its END, besides entries.
+        least = max(
+            _ENTRIES_PER_SEGMENT_MIN * self.entry_bytes_max,
+            BLOCK + frame_size(self.entry_bytes_max) + 2 * SMALL_FRAME,
+        )
+        if self.entry_bytes_max < 1 or self.segment_bytes < least:
+            raise BadSettings(
+                f"segment_bytes is {self.segment_bytes:,}: with entries of up to "
+                f"{self.entry_bytes_max:,} bytes it must be at least {least:,}; raise it, or lower "
+                "entry_bytes_max"
+            )
+
+
+class Segments:
+    """Segments in use, ordered by base position; those that nobody needs any more are left out."""
+
+    __slots__ = ("_bases", "_row", "_size", "copies", "ends", "pins")
+
+    def __init__(self, row: Iterable[Segment], size: int) -> None:
+        """Take the segments in order, and the size of new ones."""
+        self._row = list(row)
+        self._bases = [segment.base for segment in self._row]
+        self._size = size
+        #: Class segments, ordered by base, and the byte of each file where its frames end.
+        self.copies: list[Segment] = []
+        self.ends: dict[str, int] = {}
+        #: How many readings are under way, by the name of the file.
+        self.pins: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def __contains__(self, segment: Segment) -> bool:
+        return bool(self._row) and self.find(segment.base) == segment
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._row)
+
+    @property
+    def last(self) -> Segment:
+        """The segment that is written to; there must be one."""
+        return self._row[-1]
+
+    def find(self, place: int) -> Segment:
+        """Return the segment that holds a place that was handed out. Of one that is missing, that
+        is the one before it, or the first there is.
+        """
+        if place >= CLASS_SPACE:
+            return self.copies[bisect_right(self.copies, place, key=_BASE) - 1]
+        return self._row[max(bisect_right(self._bases, place) - 1, 0)]
+
+    def drop(self, segment: Segment) -> None:
+        """Take a segment other than the last out of the row."""
+        at = self._bases.index(segment.base)
+        del self._row[at], self._bases[at]
+
+    def extend(self, name: str) -> Segment:
+        """Add a segment in file `name` at the end of the row."""
+        generation = self.last.generation + 1 if self._row else 1
+        base = self.last.end if self._row else 0
+        segment = Segment(name, generation, base, self._size)
+        self._row.append(segment)
+        self._bases.append(base)
+        return segment
 
 
 @dataclass(frozen=True, slots=True)

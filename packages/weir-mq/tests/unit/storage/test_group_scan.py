@@ -11,11 +11,10 @@ from weir.storage.format.checkpoint import Kept, save
 from weir.storage.format.frame import Frame, Kind
 from weir.storage.format.index_file import is_index
 from weir.storage.format.record import Record
+from weir.storage.group_scan import FoundCopies, Joining
 from weir.storage.log import Log
 from weir.storage.recovery import recover
-from weir.storage.scan.class_scan import FoundCopies
-from weir.storage.scan.entry_merge import Joining
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 
 GROUP = 65536

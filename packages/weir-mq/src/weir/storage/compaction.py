@@ -1,4 +1,10 @@
-"""Which segments give their survivors away, how far that is, and what holds them then.
+"""Copying the entries that outlive their segment, so that its file can be used again.
+
+One message that is kept for a month keeps the whole segment in which it lies, and copying what is
+alive along with new messages copies it again and again (counterexample 12). So a closed segment
+that is mostly dead gives its survivors to segments of their own *retention class*: what outlives
+its neighbours is copied once, to what goes when it goes. A class segment is never copied from: no
+byte is copied twice.
 
 A copy counts in three steps: its pieces are written and synced; a checkpoint names the copies and
 no longer the segment that they came from; that checkpoint is durable. Only then do entries lie at
@@ -10,6 +16,7 @@ committed entries, which nothing supersedes any more.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,19 +25,23 @@ from typing import NamedTuple
 
 from weir.codec.fields import Buffer, padding
 from weir.model.limits import MIB
-from weir.storage.compaction.retention_classes import LONGEST, ClassSegment
+from weir.model.topic import FOREVER
 from weir.storage.disk import Disk
 from weir.storage.errors import LogDamaged
 from weir.storage.format.frame import frame_size, pack
-from weir.storage.format.index_file import IndexFile
+from weir.storage.format.index_file import IndexFile, gone
 from weir.storage.format.segment import BLOCK, CLASS_SPACE, COPY_GENERATION, Segment, pack_header
 from weir.storage.group_index import GroupIndex, Stored
-from weir.storage.reads import spans_of
+from weir.storage.log_reader import spans_of
 from weir.storage.scrub import Scrubbed
-from weir.storage.segment_list import Segments
-from weir.storage.settings import Settings
-from weir.storage.spare_files import Spare, SpareFiles
+from weir.storage.segment_files import Segments, Settings, Spare, SpareFiles
 
+_HOUR_MS = 3_600_000
+#: The longest retention of each class but the last, in milliseconds.
+_BOUNDS_MS = (_HOUR_MS, 24 * _HOUR_MS, 7 * 24 * _HOUR_MS, 30 * 24 * _HOUR_MS)
+#: The class of all that is kept longer, for ever, or up to a size.
+LONGEST = len(_BOUNDS_MS) + 1
+_NO_RUN = (1, 0)
 #: A segment of which more than one in so many bytes is alive stays as it is.
 LIVE_PART = 4
 #: Segments at the end of the row that are left alone.
@@ -38,6 +49,74 @@ _YOUNG = 2
 #: What one piece copies at most, and more only where one entry is larger.
 _PIECE_BYTES = 4 * MIB
 _PIECE_ENTRIES = 1024
+
+
+def class_of(retention_ms: int) -> int:
+    """Return the retention class of a topic that keeps messages for so long."""
+    if retention_ms == FOREVER:
+        return LONGEST
+    return bisect_left(_BOUNDS_MS, retention_ms) + 1
+
+
+@dataclass(slots=True, eq=False)
+class ClassSegment:
+    """One segment of copies. Frames up to byte `saved` of its file stand in a durable checkpoint,
+    up to `done` are durable, up to `tail` are being written.
+
+    It is `missing` its file until that is made, and `lost` if a start did not find it as it was.
+    """
+
+    segment: Segment
+    saved: int = BLOCK
+    done: int = BLOCK
+    tail: int = BLOCK
+    #: First and last index of rows of saved entries, by group. A group of which none are needed
+    #: stays, without a row, since its frames lie here.
+    runs: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    missing: Spare | None = None
+    lost: bool = False
+    #: Whether damaged entries lie here of which nobody can say which they were: it stays.
+    unknown: bool = False
+    #: Whether something is damaged: nothing is added, and an index file would not tell of it.
+    damaged: bool = False
+    #: Up to which byte an index file tells, or one that was given out.
+    indexed: int = BLOCK
+
+    def note(self, group: int, first: int, last: int) -> None:
+        """Take entries into the runs, joined with those before where they follow on them."""
+        runs = self.runs.setdefault(group, [])
+        if runs and runs[-1][1] + 1 == first:
+            first, _ = runs.pop()
+        runs.append((first, last))
+
+    def forget(self, group: int) -> None:
+        """Nothing that lies here of a group is needed any more."""
+        if group in self.runs:
+            self.runs[group] = []
+
+    def needed(self, groups: Mapping[int, GroupIndex]) -> bool:
+        """Whether an entry that lies here is still needed, as far as is known."""
+        return self.unknown or any(
+            group in groups and groups[group].first <= max((last for _, last in runs), default=-1)
+            for group, runs in self.runs.items()
+        )
+
+    def index_file(self, groups: Mapping[int, GroupIndex], floors: Mapping[int, int]) -> IndexFile:
+        """Return where the entries lie that are left of those that stand in a checkpoint; `floors`
+        says of groups that are gone since which log position.
+        """
+        self.indexed = self.saved
+        sections = [
+            (
+                group,
+                groups[group].rows_of(first, last)
+                if group in groups
+                else gone(floors.get(group, 0)),
+            )
+            for group, runs in self.runs.items()
+            for first, last in runs or [_NO_RUN]
+        ]
+        return IndexFile(self.segment, sections, self.saved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 from weir.model.topic import FOREVER
-from weir.storage.compaction.retention_classes import LONGEST, class_of
+from weir.storage.compaction import LONGEST, class_of
 from weir.storage.errors import LogDamaged
 from weir.storage.format.checkpoint import load, save
-from weir.storage.format.index_file import index_name, read_index
+from weir.storage.format.index_file import GONE, index_name, read_index
 from weir.storage.format.record import Record
-from weir.storage.format.rows import GONE
 from weir.storage.format.segment import CLASS_SPACE, segment_number, unpack_header
 from weir.storage.recovery import recover
-from weir.storage.settings import Settings
+from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 
 Make = Callable[..., Record]

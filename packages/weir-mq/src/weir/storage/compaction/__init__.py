@@ -1,1 +1,0 @@
-"""Copying the entries that outlive their segment, so that its file can be used again."""

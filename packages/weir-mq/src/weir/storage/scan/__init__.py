@@ -1,1 +1,0 @@
-"""What a start reads of the segments: entries, hard states, and damage."""
