@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from weir.cli.inspection.survey import survey
 from weir.cli.main import main
+from weir.cli.survey import survey
 from weir.client.client import connect
 from weir.storage.format.frame import HEADER_SIZE, Kind
 from weir.testing.nodes.children import environment, python

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import weir
-from weir.cli.interrupts import Signals
+from weir.cli.process import Signals
 from weir.client.client import Client
 from weir.errors import Disconnected
 from weir.server.disk.node_folder import NodeFolder, Part

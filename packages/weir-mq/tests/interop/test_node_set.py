@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import weir
-from weir.cli.interrupts import Signals
 from weir.cli.main import main
+from weir.cli.process import Signals
 from weir.client.admin.nodes import SetStatus
 from weir.client.client import Client
 from weir.errors import BadRequest

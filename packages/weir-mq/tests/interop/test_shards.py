@@ -15,7 +15,7 @@ import pytest
 
 import weir
 from weir import device
-from weir.cli.inspection.survey import log_folders
+from weir.cli.survey import log_folders
 from weir.client.client import Client
 from weir.errors import Disconnected, Fenced, UnknownOpcode, UnknownTopic
 from weir.model.batch import encode

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import weir
-from weir.cli.inspection.survey import survey
-from weir.cli.interrupts import Signals
 from weir.cli.main import main
+from weir.cli.process import Signals
+from weir.cli.survey import survey
 from weir.errors import WeirError
 from weir.storage.format.durable_position import NAME
 from weir.testing.nodes.node import NodeFailed, start_node

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from rich.console import Console
 
-from weir.cli.interrupts import Signals
+from weir.cli.process import Signals
 from weir.client.client import connect
 from weir.testing.nodes.node import Node, running_node
 from weir_lab.demo import order

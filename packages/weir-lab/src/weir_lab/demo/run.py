@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from weir.cli.interrupts import Interrupted, Signals
+from weir.cli.process import Interrupted, Signals
 from weir.errors import WeirError
 from weir_lab.cli.measured import print_measured
 from weir_lab.demo.folders import check, keep, scratch_folder

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from weir.cli.interrupts import Interrupted, Signals
+from weir.cli.process import Interrupted, Signals
 from weir_lab.demo import run as demo
 from weir_lab.demo.bars import Bars, Step
 from weir_lab.demo.folders import check, keep, scratch_folder

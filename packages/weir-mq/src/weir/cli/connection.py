@@ -34,7 +34,7 @@ def connected_for_ever(url: str, timeout: str, work: Callable[[Client], Awaitabl
     """
 
     async def patiently(client: Client) -> R:
-        from weir.commands.consume import for_ever
+        from weir.cli.consume import for_ever
 
         return await for_ever(client, work, partial(_tell_away, url))
 

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.cli import pub, tail, work
+from weir.cli import dev, inspect, messages, server, work
 from weir.cli.admin import clusters, devices, nodes, topics
 from weir.cli.backup import verbs as backup
 from weir.cli.doctor import doctor
-from weir.cli.inspection import inspect
+from weir.cli.process import CLOSED, EXIT_UNREAD, finish, needs_stdout, replace_closed
 from weir.cli.reasons import in_words, not_installed
-from weir.cli.server import config, dev, init, serve
-from weir.cli.streams import CLOSED, EXIT_UNREAD, finish, needs_stdout, replace_closed
 from weir.errors import WeirError
 
 if TYPE_CHECKING:
@@ -51,19 +49,19 @@ app = typer.Typer(
     # Plain help: the rich one would double the time that `weir --help` takes.
     rich_markup_mode=None,
 )
-app.command()(init.init)
-app.command()(serve.serve)
+app.command()(server.init)
+app.command()(server.serve)
 app.command()(dev.dev)
 app.add_typer(topics.app)
 app.add_typer(clusters.app)
 app.add_typer(devices.app)
 app.add_typer(nodes.app)
-app.command()(pub.pub)
-app.command()(tail.tail)
-app.command()(tail.sub)
+app.command()(messages.pub)
+app.command()(messages.tail)
+app.command()(messages.sub)
 app.command()(work.work)
 app.command()(inspect.inspect)
-app.add_typer(config.app)
+app.add_typer(server.config_app)
 app.command()(doctor.doctor)
 app.command()(backup.backup)
 app.command()(backup.restore)

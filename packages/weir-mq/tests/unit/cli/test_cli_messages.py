@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from weir import connect, testing
-from weir.cli import pub
+from weir.cli import messages
 from weir.cli.main import main
 from weir.errors import TooLarge
 
@@ -111,7 +111,7 @@ def test_who_stops_a_pub_is_told_how_many_are_published(
         signal.raise_signal(signal.SIGINT)
         await asyncio.sleep(30)
 
-    monkeypatch.setattr(pub, "_lines", lines)
+    monkeypatch.setattr(messages, "_lines", lines)
     code, out, err = weir("pub", "t")
     assert (code, out, err) == (130, "", "1 message was published before it was stopped\n")
 
@@ -129,7 +129,7 @@ def test_an_error_in_the_middle_says_how_many_are_published(
                 await asyncio.sleep(0)
         raise TooLarge("a line is too long")
 
-    monkeypatch.setattr(pub, "_lines", lines)
+    monkeypatch.setattr(messages, "_lines", lines)
     code, out, err = weir("pub", "t")
     assert (code, out) == (1, "")
     said, why = err.splitlines()

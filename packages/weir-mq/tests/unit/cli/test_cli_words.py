@@ -11,9 +11,9 @@ import typer
 
 from weir.cli import output
 from weir.cli.main import _command, main, whole_command
-from weir.cli.pub import _summary
+from weir.cli.messages import _summary
+from weir.cli.output import json_line, printable, text_line
 from weir.client.producer.receipts import BatchReceipt
-from weir.commands.output import as_json, as_text, printable
 from weir.model.message import LargeMessage, Message
 
 MESSAGE = Message(b"late", b"UA", "EWR", 5, {"h": b"\xff"}, "flights", 2, 7, 99)
@@ -146,8 +146,8 @@ def test_progress_in_a_pipe_is_a_line_now_and_then(
 
 
 def test_a_message_is_one_line_of_text() -> None:
-    assert as_text(MESSAGE) == b"2/7  key=UA  tag=EWR  late\n"
-    assert as_text(Message(b"x", partition=0, offset=1)) == b"0/1  x\n"
+    assert text_line(MESSAGE) == b"2/7  key=UA  tag=EWR  late\n"
+    assert text_line(Message(b"x", partition=0, offset=1)) == b"0/1  x\n"
 
 
 def test_a_message_cannot_steer_the_terminal() -> None:
@@ -156,7 +156,7 @@ def test_a_message_cannot_steer_the_terminal() -> None:
 
 
 def test_a_message_is_one_json_object() -> None:
-    assert json.loads(as_json(MESSAGE)) == {
+    assert json.loads(json_line(MESSAGE)) == {
         "topic": "flights",
         "partition": 2,
         "offset": 7,
@@ -167,14 +167,14 @@ def test_a_message_is_one_json_object() -> None:
         "value": "late",
         "headers": [{"name": "h", "value_base64": "/w=="}],
     }
-    assert json.loads(as_json(Message(b"\xff")))["value_base64"] == "/w=="
-    assert as_json(MESSAGE).count(b"\n") == 1
+    assert json.loads(json_line(Message(b"\xff")))["value_base64"] == "/w=="
+    assert json_line(MESSAGE).count(b"\n") == 1
 
 
 def test_a_value_that_was_not_loaded_is_told_by_its_size() -> None:
     large = LargeMessage.of(MESSAGE, 7 << 30)
-    assert as_text(large) == b"2/7  key=UA  tag=EWR  (7,516,192,768 bytes, too large to show)\n"
-    fields = json.loads(as_json(large))
+    assert text_line(large) == b"2/7  key=UA  tag=EWR  (7,516,192,768 bytes, too large to show)\n"
+    fields = json.loads(json_line(large))
     assert (fields["value"], fields["value_bytes"]) == (None, 7 << 30)
 
 

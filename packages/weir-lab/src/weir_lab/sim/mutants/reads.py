@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weir_lab.sim.mutants.planting import Patch, bug
 
-_CONSUME = "weir.commands.consume"
+_CONSUME = "weir.cli.consume"
 _POOL = "weir.app.supervisor"
 _CUTS = "weir.spark.cuts"
 _FETCHING = "weir.spark.fetcher"

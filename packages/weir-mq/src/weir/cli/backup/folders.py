@@ -14,7 +14,7 @@ import msgspec
 import weir
 from weir.cli.backup import manifest as m
 from weir.cli.backup.manifest import BadBackup
-from weir.cli.inspection.survey import NotALog
+from weir.cli.survey import NotALog
 from weir.server.disk.file_disk import FolderInUse
 from weir.server.disk.log_identity import LIFE, draw_life
 from weir.server.disk.node_folder import NodeFolder, life_name

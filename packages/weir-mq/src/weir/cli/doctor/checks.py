@@ -221,7 +221,7 @@ def folder(patient: Patient) -> Finding:
 
 def damage(patient: Patient) -> Finding:
     """Look for damaged places: a stopped node's logs are read, a running node is asked."""
-    from weir.cli.inspection.survey import NotALog, log_folders, survey
+    from weir.cli.survey import NotALog, log_folders, survey
     from weir.server.disk.file_disk import FolderInUse
 
     advice = "copy what can be read (weir backup), replace the disk, restore a backup"

@@ -78,8 +78,7 @@ def doctor(
 def _watch(patient: Patient, seconds: float, metrics: str, as_json: bool) -> None:
     import msgspec
 
-    from weir.cli.doctor.bottleneck import judge
-    from weir.cli.doctor.live import watch
+    from weir.cli.doctor.bottleneck import judge, watch
     from weir.cli.output import hint, print_json, print_table
     from weir.server.disk.node_folder import NodeFolder
 

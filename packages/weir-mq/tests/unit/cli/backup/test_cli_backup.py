@@ -15,8 +15,8 @@ import weir
 from weir import testing
 from weir.cli.backup import folders, manifest, topics
 from weir.cli.backup.manifest import BadBackup
-from weir.cli.inspection.survey import NotALog
 from weir.cli.main import main
+from weir.cli.survey import NotALog
 from weir.client.client import Client
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped

@@ -9,10 +9,10 @@ from base64 import b64decode
 from functools import partial
 from typing import Any
 
+from weir.cli.consume import Sub, Tail, for_ever
+from weir.cli.output import Form
 from weir.client.arguments.choices import ConsumerMode, Order
 from weir.client.client import Client, connect
-from weir.commands.consume import Sub, Tail, for_ever
-from weir.commands.output import Form
 from weir.errors import Disconnected, OffsetOutOfRange, UnknownTopic, ValueLost, WeirError
 from weir_lab.sim.history import Reading, Seen
 from weir_lab.sim.observations import UNREAD, Printed, Row, Taken

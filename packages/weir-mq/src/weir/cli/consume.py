@@ -1,6 +1,7 @@
 """`weir sub` and `weir tail`, connected, and waiting for a broker that is away.
 
-`Sub` takes messages as a consumer of a cluster, and acks them; `Tail` shows them as they come.
+`Sub` takes messages as a consumer of a cluster, and acks them; `Tail` shows them as they come. They
+take a connection, and something to write to; the command line gives them stdout.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from weir.cli.output import Form, Output, line_of
 from weir.client.arguments.choices import ConsumerMode, Order
 from weir.client.arguments.positions import Start
 from weir.client.client import Client
 from weir.client.reader.reader import Reader
-from weir.commands.output import Form, Output, line_of
 from weir.errors import BadRequest
 from weir.model.limits import GRANT_MS_DEFAULT
 

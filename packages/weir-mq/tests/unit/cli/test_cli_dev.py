@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from weir.cli.dev import _logs
 from weir.cli.main import main
-from weir.cli.server.dev import _logs
 from weir.server.disk.node_folder import BadFolder, NodeFolder
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from weir.broker.records import entries
 from weir.broker.records.entries import TopicCreated
-from weir.cli.inspection.survey import LogSurvey, NotALog, log_folders, survey, survey_all
-from weir.cli.inspection.verify import verify
+from weir.cli.survey import LogSurvey, NotALog, log_folders, survey, survey_all
+from weir.cli.verify import verify
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
 from weir.model.ids import REGISTRY_GROUP, group_of

@@ -1,12 +1,16 @@
-"""The standard streams of the process `weir`: those that are closed, and readers that go."""
+"""The process `weir`: standard streams that are closed or whose reader goes, and signals as an
+error at a place where one can be dealt with.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
-from typing import TextIO
+from types import FrameType, TracebackType
+from typing import Any, TextIO
 
 from weir.cli.reasons import in_words
 
@@ -17,6 +21,7 @@ CLOSED = "stdout is closed: give it a place, as in `> FILE`, or `> /dev/null` to
 
 #: Services, which tell what happens on stderr.
 _SERVICES = ("serve", "work")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def replace_closed() -> frozenset[str]:
@@ -61,3 +66,42 @@ def finish(code: int) -> int:
 def discard(stream: TextIO) -> None:
     """Write nothing more to a stream: what is still buffered must not fail once more at the end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class Interrupted(Exception):
+    """The user has seen enough; `number` is the signal that said so."""
+
+    def __init__(self, number: int) -> None:
+        """Take the signal's number."""
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+class Signals:
+    """Notes signals while its block runs. `check` raises; what cleans up is never cut short."""
+
+    def __init__(self) -> None:
+        """Begin with no signal seen."""
+        self.number: int | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def check(self) -> None:
+        """Raise `Interrupted` if a signal has come."""
+        if self.number is not None:
+            raise Interrupted(self.number)
+
+    def __enter__(self) -> Signals:
+        # Python lets no other thread set handlers, and runs them in none.
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.number = number

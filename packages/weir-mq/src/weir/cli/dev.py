@@ -102,7 +102,7 @@ def _run_set(
     """
     import time
 
-    from weir.cli.interrupts import Interrupted, Signals
+    from weir.cli.process import Interrupted, Signals
     from weir.testing.nodes.node_set import NodeSet
 
     with Signals() as signals:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from weir.cli.inspection.survey import GroupSurvey, LogSurvey
+    from weir.cli.survey import GroupSurvey, LogSurvey
     from weir.storage.format.frame import Frame
     from weir.storage.format.record import HardState
 
@@ -29,13 +29,13 @@ def inspect(
     Reads only; exit code 1 if a log is damaged.
     """
     if verify:
-        from weir.cli.inspection.verify import report
+        from weir.cli.verify import report
 
         if not report(folder, as_json):
             raise typer.Exit(1)
         return
-    from weir.cli.inspection.survey import NotALog, survey_all
     from weir.cli.output import hint, print_json
+    from weir.cli.survey import NotALog, survey_all
 
     surveys = survey_all(folder, group, limit)
     groups = {one.group: one.name for found in surveys for one in found.groups}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from weir.cli.inspection.survey import Folder, held, owner, position_owner
+from weir.cli.survey import Folder, held, owner, position_owner
 from weir.errors import Damaged
 from weir.model.limits import MIB
 from weir.storage.errors import BadIndexFile, UnknownKind
@@ -168,8 +168,8 @@ def _checkpoint(disk: Folder, name: str) -> Verdict:
 
 def report(folder: Path, as_json: bool) -> bool:
     """Verify all logs of a node's folder and print it; return whether all is sound."""
-    from weir.cli.inspection.survey import log_folders
     from weir.cli.output import print_json, print_table
+    from weir.cli.survey import log_folders
 
     logs = [(path, list(verify(path))) for path in log_folders(folder)]
     found = [one for _, verdicts in logs for one in verdicts]

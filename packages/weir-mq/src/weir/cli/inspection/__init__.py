@@ -1,1 +1,0 @@
-"""The verb `inspect`: what the folder of a stopped node holds."""

@@ -1,1 +1,0 @@
-"""Verbs that found, configure and run nodes."""
