@@ -9,6 +9,9 @@ WeirError
 ├── UnknownVersion          a file of another release
 ├── DiskFailed              the disk refused: the process must end
 ├── MissingLibrary          an extra is not installed
+├── NoJava                  no runtime for Spark
+├── BadOption, RangeLost,   a Spark query cannot begin, or go on
+│   CheckpointMismatch, ValueTooLarge
 ├── Disconnected            no answer: it may or may not have happened
 └── Refused                 a numbered answer of the broker
     ├── retry-able: Overloaded, Revoked, NotLeader, Unavailable, BadChecksum;
@@ -79,6 +82,26 @@ class DiskFailed(WeirError):
 
 class MissingLibrary(WeirError):
     """What is asked for needs an optional library; the text names the extra to install."""
+
+
+class NoJava(WeirError):
+    """No Java runtime that can run Spark was found."""
+
+
+class BadOption(WeirError):
+    """An option of `format("weir")` is missing, unknown or out of range."""
+
+
+class CheckpointMismatch(WeirError):
+    """A Spark checkpoint is of another topic than the broker has under this name."""
+
+
+class RangeLost(WeirError):
+    """The broker no longer holds all messages of a range that a Spark query was promised."""
+
+
+class ValueTooLarge(WeirError):
+    """A message's value is larger than a Spark query may load."""
 
 
 class Disconnected(WeirError):

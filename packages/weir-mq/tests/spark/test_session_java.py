@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PLAIN = """
 import sys
 from pyspark.sql import SparkSession
-from weir.spark.java import use_java
+from weir.spark.session import use_java
 print(use_java(), flush=True)
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 query = (

@@ -13,14 +13,13 @@ from operator import itemgetter
 from typing import TypeVar
 
 from weir.client.core.delivered_batches import deliver
-from weir.errors import OffsetOutOfRange, Unavailable, UnknownTopic
+from weir.errors import BadOption, OffsetOutOfRange, Unavailable, UnknownTopic
 from weir.model.ids import Address
 from weir.model.limits import KIB, MIB
 from weir.order.barrier import Barrier
 from weir.protocol.client.messages import PositionsReply, TopicInfo
 from weir.spark import planning
 from weir.spark.blocking_client import BlockingClient, ask
-from weir.spark.errors import BadOption
 from weir.spark.options import EVERYTHING, Bound, Earliest, Latest, Offsets, Options, Stamped
 from weir.spark.planning import Cut
 from weir.spark.selection import Selection

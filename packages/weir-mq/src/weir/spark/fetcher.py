@@ -12,14 +12,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from weir.client.core.delivered_batches import Assembly, Delivered, LargeDelivered, deliver
-from weir.errors import NotLeader, OffsetOutOfRange, UnknownTopic
+from weir.errors import NotLeader, OffsetOutOfRange, RangeLost, UnknownTopic
 from weir.model.arrow import record_batch
 from weir.model.ids import Address
 from weir.model.limits import MIB
 from weir.protocol.client import messages as m
 from weir.spark import planning
 from weir.spark.blocking_client import BlockingClient, ask
-from weir.spark.errors import RangeLost
 from weir.spark.options import EVERYTHING, LARGE_VALUES, Hosts, LargeValues, Options
 from weir.spark.planning import Cut, Range
 from weir.spark.selection import Selection

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from weir.spark.errors import BadOption, CheckpointMismatch, RangeLost
+from weir.errors import BadOption, CheckpointMismatch, RangeLost
 
 #: Digits of a partition in JSON, so that the order of keys is the order of numbers.
 _DIGITS = 5

@@ -17,8 +17,8 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from weir.errors import BadOption
 from weir.model.batch import Batch
-from weir.spark.errors import BadOption
 
 #: Bytes of the digest in a checkpoint: enough to tell any two selections apart.
 _DIGEST_BYTES = 8

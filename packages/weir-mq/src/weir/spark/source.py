@@ -26,10 +26,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from weir.errors import BadOption
 from weir.model.arrow import SCHEMA
 from weir.spark import planning
 from weir.spark.cuts import BarrierCuts, Cuts
-from weir.spark.errors import BadOption
 from weir.spark.fetcher import Portion, portions, record_batches
 from weir.spark.options import Latest, Options
 from weir.spark.stream import Offset, Stream

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from weir.errors import CheckpointMismatch
 from weir.spark import planning
 from weir.spark.cuts import BarrierCuts, Cuts
-from weir.spark.errors import CheckpointMismatch
 from weir.spark.fetcher import Portion, portions
 from weir.spark.options import Latest, Offsets, Options, Stamped
 from weir.spark.planning import Cut

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from weir.errors import BadOption
 from weir.model.stamp import stamp_at
-from weir.spark.errors import BadOption
 from weir.spark.options import (
     Bound,
     Earliest,

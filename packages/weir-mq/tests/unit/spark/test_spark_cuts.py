@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.errors import OffsetOutOfRange
+from weir.errors import BadOption, OffsetOutOfRange
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
 from weir.model.ids import Address, group_of
 from weir.protocol.client.messages import Fetched, PositionsReply, TopicInfo
 from weir.spark import blocking_client
 from weir.spark.cuts import Cuts
-from weir.spark.errors import BadOption
 from weir.spark.options import Earliest, Latest, Offsets, Options, Stamped
 from weir.spark.planning import Range
 from weir.spark.source import BatchReader, Task

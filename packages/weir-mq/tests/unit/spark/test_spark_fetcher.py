@@ -12,14 +12,13 @@ import pytest
 
 from weir.client.connection.system import REAL, SYSTEM
 from weir.codec.fields import ALIGNMENT
-from weir.errors import BadBatch, Disconnected, NotLeader, OffsetOutOfRange, Unauthorized
+from weir.errors import BadBatch, Disconnected, NotLeader, OffsetOutOfRange, RangeLost, Unauthorized
 from weir.model.arrow import SCHEMA
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
 from weir.model.ids import Address, group_of
 from weir.protocol.client.messages import Fetched, TopicInfo
 from weir.spark import blocking_client
-from weir.spark.errors import RangeLost
 from weir.spark.fetcher import COMBINED_ROWS_MIN, Portion, Source, combined, record_batches
 from weir.spark.planning import Range
 

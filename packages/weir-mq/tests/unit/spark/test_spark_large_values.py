@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from weir.client.core.delivered_batches import LargeDelivered, deliver
-from weir.errors import BadBatch
+from weir.errors import BadBatch, BadOption, ValueTooLarge
 from weir.model.arrow import record_batch
 from weir.model.batch import encode
 from weir.model.chunks import References, chained
@@ -15,7 +15,6 @@ from weir.model.header import parse
 from weir.model.ids import Address, group_of
 from weir.protocol.client import messages as m
 from weir.spark import fetcher
-from weir.spark.errors import BadOption, ValueTooLarge
 from weir.spark.fetcher import Portion, Source, load, record_batches
 from weir.spark.options import LargeValues, Options
 from weir.spark.planning import Range

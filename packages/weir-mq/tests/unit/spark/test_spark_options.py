@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
+from weir.errors import BadOption
 from weir.model.limits import FETCH_BYTES_MAX
-from weir.spark.errors import BadOption
 from weir.spark.options import NAMES, Offsets, Options
 from weir.spark.selection import Selection
 

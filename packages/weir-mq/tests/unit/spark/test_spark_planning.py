@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.spark.errors import CheckpointMismatch, RangeLost
+from weir.errors import CheckpointMismatch, RangeLost
 from weir.spark.planning import Cut, Range, check_growth, fill, moved, next_cut, ranges
 
 OFFSETS = st.integers(0, 1 << 62)

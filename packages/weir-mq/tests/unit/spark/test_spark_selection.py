@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from weir.errors import BadOption
 from weir.model.arrow import record_batch
 from weir.model.batch import Batch, encode
-from weir.spark.errors import BadOption
 from weir.spark.selection import Selection
 
 

@@ -10,11 +10,10 @@ import pytest
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-from weir.errors import UnknownTopic
+from weir.errors import BadOption, CheckpointMismatch, RangeLost, UnknownTopic
 from weir.model.ids import Address
 from weir.protocol.client.messages import PositionsReply, TopicInfo
 from weir.spark import blocking_client
-from weir.spark.errors import BadOption, CheckpointMismatch, RangeLost
 from weir.spark.planning import Range
 from weir.spark.source import Offset, StreamReader, Task, WeirDataSource
 

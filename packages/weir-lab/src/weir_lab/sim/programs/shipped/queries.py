@@ -14,9 +14,8 @@ from zlib import crc32
 
 from weir.client.client import Client
 from weir.client.connection.system import SYSTEM, System
-from weir.errors import UnknownTopic, ValueLost, WeirError
+from weir.errors import RangeLost, UnknownTopic, ValueLost, WeirError
 from weir.spark.blocking_client import forget
-from weir.spark.errors import RangeLost
 from weir.spark.fetcher import Portion, record_batches
 from weir.spark.options import Options
 from weir.spark.planning import Cut
