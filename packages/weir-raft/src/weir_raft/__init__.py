@@ -10,8 +10,7 @@ figure numbers in this package are the dissertation's ("Consensus: Bridging Theo
 
 from __future__ import annotations
 
-from weir_raft.config import Config
-from weir_raft.context import NodeContext
+from weir_raft.config import Config, NodeContext
 from weir_raft.core import Role
 from weir_raft.errors import (
     ChangePending,
@@ -29,7 +28,7 @@ from weir_raft.errors import (
     StorageError,
     Unavailable,
 )
-from weir_raft.member import Progress, ProgressState
+from weir_raft.groups.multi import Multi
 from weir_raft.membership import Change, Configuration
 from weir_raft.messages import (
     Append,
@@ -47,9 +46,9 @@ from weir_raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from weir_raft.multi import Multi
 from weir_raft.node import Node
 from weir_raft.ready import Leadership, Load, ReadState, Ready
+from weir_raft.replication import Progress, ProgressState
 from weir_raft.storage import Entry, EntryKind, HardState, MemoryStorage, Snapshot, Storage
 
 __all__ = [

@@ -15,10 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from weir_raft.candidate import Candidate, PreCandidate
-from weir_raft.config import Config
-from weir_raft.context import NodeContext
-from weir_raft.election import reply_to_request
+from weir_raft.config import Config, NodeContext
+from weir_raft.election import Candidate, PreCandidate, reply_to_request
 from weir_raft.errors import (
     ChangePending,
     InvalidChange,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from weir_raft.context import NEVER, Contact
-from weir_raft.member import Member
+from weir_raft.config import NEVER, Contact
 from weir_raft.membership import VoteResult
 from weir_raft.messages import AppendReply, Heartbeat, HeartbeatReply, SnapshotReply, TimeoutNow
 from weir_raft.node_state import NodeState
 from weir_raft.ready import ReadState
-from weir_raft.sending import Sending
+from weir_raft.replication import Member, Sending
 from weir_raft.storage import NOBODY, Entry, EntryKind, Snapshot
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weir_raft.arriving import Arriving
-from weir_raft.config import Config
-from weir_raft.context import NodeContext, OwnContext
+from weir_raft.config import Config, NodeContext, OwnContext
 from weir_raft.core import Core, Role
 from weir_raft.errors import NothingReady, OutOfOrder
-from weir_raft.follower import Follower
+from weir_raft.follower import Arriving, Follower
 from weir_raft.leader import Leader
-from weir_raft.member import Progress
 from weir_raft.membership import Change, Configuration
 from weir_raft.messages import InstallSnapshot, Message
 from weir_raft.node_state import Asked
 from weir_raft.ready import Ready
+from weir_raft.replication import Progress
 from weir_raft.storage import Entry, Snapshot, Storage
 
 

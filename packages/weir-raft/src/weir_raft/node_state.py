@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from weir_raft.config import Config
-from weir_raft.context import NodeContext, OwnContext
+from weir_raft.config import Config, NodeContext, OwnContext
 from weir_raft.errors import StorageError
 from weir_raft.log_view import LogView
 from weir_raft.membership import Configuration

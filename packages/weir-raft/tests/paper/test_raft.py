@@ -25,7 +25,7 @@ from weir_raft import (
     Snapshot,
     VoteReply,
 )
-from weir_raft.candidate import Candidate
+from weir_raft.election import Candidate
 from weir_raft.membership import VoteResult, committed_index, vote_result
 from weir_raft.node_state import NodeState
 

@@ -10,11 +10,11 @@ from typing import Protocol
 import weir_raft as raft
 from weir.order.barrier import Barrier
 from weir_lab.barriers.actor import OrderedActor
-from weir_raft import multi
-from weir_raft.candidate import Candidate
-from weir_raft.context import Promise
+from weir_raft.config import Promise
 from weir_raft.core import Core
-from weir_raft.group_slots import GroupSlot, GroupSlots
+from weir_raft.election import Candidate
+from weir_raft.groups import multi
+from weir_raft.groups.slots import GroupSlot, GroupSlots
 from weir_raft.leader import Leader
 from weir_raft.membership import VoteResult
 

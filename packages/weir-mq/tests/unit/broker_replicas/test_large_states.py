@@ -10,7 +10,7 @@ from weir.broker.api import effects as ef
 from weir.broker.records.snapshots import Packing, Unpacking, pack
 from weir.model.limits import MIB
 from weir.model.topic import SettingsChange
-from weir_raft.arriving import Arriving
+from weir_raft.follower import Arriving
 
 DEVICES = 25_000
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from weir_raft import Config, MemoryStorage
-from weir_raft.candidate import Candidate, PreCandidate
+from weir_raft.election import Candidate, PreCandidate
 from weir_raft.membership import VoteResult
 from weir_raft.node_state import NodeState
 

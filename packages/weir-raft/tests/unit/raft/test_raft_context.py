@@ -8,7 +8,7 @@ import pytest
 
 from weir_raft import Config, HostError, MemoryStorage, Multi, Node, NodeContext, VoteReply
 from weir_raft import VoteRequest as Request
-from weir_raft.context import Clock, Contacts, OwnContext, Promises
+from weir_raft.config import Clock, Contacts, OwnContext, Promises
 
 
 class Ledger:

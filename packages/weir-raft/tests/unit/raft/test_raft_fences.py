@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from weir_raft.link import Inward, Outward
+from weir_raft.groups.link import Inward, Outward
+from weir_raft.groups.multi import Multi
 from weir_raft.messages import Beat, BeatReply
-from weir_raft.multi import Multi
 
 
 def told(outward: Outward, number: int, fence: int) -> Beat:

@@ -39,8 +39,8 @@ from weir_lab.sim.mutants.planting import Patch, mutant
 from weir_lab.sim.mutants.replication import ALL
 from weir_lab.sim.programs.subscribers.cutters import Cutter
 from weir_lab.sim.shape import UNORDERED
-from weir_raft import multi
-from weir_raft.context import Promise
+from weir_raft.config import Promise
+from weir_raft.groups import multi
 
 _BARRIER = {"BarrierHolds", "OneOrder"}
 #: Leaders die soon and others follow at once, whose clocks are a little behind or ahead.

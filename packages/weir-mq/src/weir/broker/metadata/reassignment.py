@@ -21,8 +21,8 @@ from weir.errors import BadRequest, Refused
 from weir.model.ids import REGISTRY_GROUP, node_of
 from weir.order.clock import Time
 from weir.protocol.client.nodes import SETTLED_MAX, ReportSettled
-from weir_raft.member import ProgressState
 from weir_raft.membership import Change, Configuration
+from weir_raft.replication import ProgressState
 
 #: How often a group is looked at that is on its way, or that another is to lead.
 LOOK_EVERY_MS = 250

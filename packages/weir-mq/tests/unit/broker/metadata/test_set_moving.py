@@ -27,8 +27,8 @@ from weir.broker.metadata.reassignment import (
 from weir.broker.records.entries import GroupsPlaced, GroupsSettled, NodeJoined, NodeRecord
 from weir.model.ids import REGISTRY_GROUP, voter_of
 from weir.protocol.client.nodes import ReportLost, ReportSettled
-from weir_raft.member import Progress, ProgressState
 from weir_raft.membership import Change, Configuration
+from weir_raft.replication import Progress, ProgressState
 
 A, B, C, D, E = (voter_of(node) for node in (1, 2, 3, 4, 5))
 

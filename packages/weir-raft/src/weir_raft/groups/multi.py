@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weir_raft.context import NEVER, Clock, Contact, NodeContext, Promise
+from weir_raft.config import NEVER, Clock, Contact, NodeContext, Promise
 from weir_raft.errors import HostError
-from weir_raft.group_slots import GroupSlot, GroupSlots, SharedContext, SlotContacts
+from weir_raft.groups.link import Link
+from weir_raft.groups.slots import GroupSlot, GroupSlots, SharedContext, SlotContacts
 from weir_raft.leader import Leader
-from weir_raft.link import Link
 from weir_raft.membership import committed_index
 from weir_raft.messages import Beat, BeatReply, HeartbeatReply, LinkMessage
 from weir_raft.node import Node

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from weir_raft.candidate import Candidate, PreCandidate
-from weir_raft.context import NEVER, Clock, Contact, Contacts, Promises
+from weir_raft.config import NEVER, Clock, Contact, Contacts, Promises
+from weir_raft.election import Candidate, PreCandidate
 from weir_raft.follower import Follower
+from weir_raft.groups.link import Link
 from weir_raft.leader import Leader
-from weir_raft.link import Link
 from weir_raft.membership import Configuration
 from weir_raft.node import Node
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir_raft.context import Contact
+from weir_raft.config import Contact
 from weir_raft.messages import Beat, BeatReply
 
 

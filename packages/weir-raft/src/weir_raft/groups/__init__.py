@@ -1,0 +1,1 @@
+"""Many groups on one host."""
