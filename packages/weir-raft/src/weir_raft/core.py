@@ -40,8 +40,8 @@ from weir_raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from weir_raft.node_state import Asked, NodeState
-from weir_raft.ready import Leadership
+from weir_raft.node_state import NodeState
+from weir_raft.ready import Asked, Leadership
 from weir_raft.storage import NOBODY, Entry, EntryKind, HardState, Snapshot, Storage
 
 
@@ -66,7 +66,7 @@ _FROM_LEADER = (Append, Heartbeat, InstallSnapshot, TimeoutNow)
 class Core:
     """One node's decisions. It changes only when told to, and what it wants is taken from it."""
 
-    __slots__ = ("_lost_leadership", "_lost_quorum", "log", "node_state", "state")
+    __slots__ = ("log", "node_state", "state")
 
     def __init__(self, config: Config, storage: Storage, context: NodeContext) -> None:
         config.validate()
@@ -79,8 +79,6 @@ class Core:
                 "vote was lost with it, so this node must not vote again; add it under a new id"
             )
         self.state: Follower | PreCandidate | Candidate | Leader = Follower(self.node_state)
-        self._lost_leadership = False
-        self._lost_quorum = False
 
     @property
     def role(self) -> Role:
@@ -97,12 +95,8 @@ class Core:
     @property
     def has_news(self) -> bool:
         """Whether something but entries waits to be taken."""
-        node_state, state = self.node_state, self.state
-        if node_state.outbox or node_state.changed or node_state.reads or node_state.snapshot:
-            return True
-        if node_state.loads or node_state.wants_snapshot or self._lost_leadership:
-            return True
-        return isinstance(state, Leader) and not state.announced
+        state = self.state
+        return self.node_state.pending.any or (isinstance(state, Leader) and not state.announced)
 
     # Time and elections
 
@@ -113,7 +107,7 @@ class Core:
             return
         if isinstance(state, Leader):
             if not state.tick():
-                self._lost_quorum = True
+                self.node_state.pending.lost_quorum = True
                 self._follow(self.node_state.term)
         else:
             self._seek()
@@ -160,7 +154,7 @@ class Core:
     def _follow(self, term: int, leader: int = NOBODY) -> None:
         node_state = self.node_state
         if isinstance(self.state, Leader):
-            self._lost_leadership = self._lost_leadership or self.state.announced
+            node_state.pending.lost_leadership |= self.state.announced
         if term > node_state.term:
             node_state.enter(term)
         self.state = Follower(node_state, leader)
@@ -215,7 +209,7 @@ class Core:
         """A leader of an earlier term learns that it is over; nobody else needs to."""
         if isinstance(message, _FROM_LEADER):
             node_state = self.node_state
-            node_state.outbox.append(
+            node_state.pending.messages.append(
                 AppendReply(message.sender, node_state.id, node_state.term, 0, rejected=True)
             )
 
@@ -359,7 +353,7 @@ class Core:
         if asked.hard_state is not None:
             self._hard_state_durable(asked.hard_state)
         if asked.installs:
-            self.log.installing -= 1
+            self.node_state.pending.installing -= 1
         if asked.last_index:
             self.log.durable_to(asked.last_index)
         state = self.state
@@ -379,7 +373,7 @@ class Core:
             self._voted(state, node_state.id, granted=True, fence=node_state.fence)
         elif isinstance(state, Follower) and state.owes_vote:
             voter, state.owes_vote = state.owes_vote, NOBODY
-            node_state.outbox.append(
+            node_state.pending.messages.append(
                 VoteReply(
                     voter, node_state.id, node_state.term, granted=True, fence=node_state.fence
                 )
@@ -389,12 +383,6 @@ class Core:
         """Entries that a Load asked for were read."""
         if isinstance(self.state, Leader):
             self.state.loaded(number, entries)
-
-    def take_losses(self) -> tuple[bool, bool]:
-        """Whether leadership was lost since this was last asked, and for want of a majority."""
-        lost = self._lost_leadership, self._lost_quorum
-        self._lost_leadership = self._lost_quorum = False
-        return lost
 
     def take_leadership(self) -> Leadership | None:
         """The election won since this was last asked."""

@@ -73,7 +73,7 @@ def request_votes(
     last_term, last_index = node_state.log.end
     for voter in node_state.configuration.members:
         if voter != node_state.id and node_state.configuration.counts(voter):
-            node_state.outbox.append(
+            node_state.pending.messages.append(
                 VoteRequest(voter, node_state.id, term, last_index, last_term, pre, forced)
             )
 
@@ -90,7 +90,9 @@ def reply_to_request(node_state: NodeState, state: State, request: VoteRequest) 
     if request.pre:
         granted = fits and request.term > node_state.term
         term = request.term if granted else node_state.term
-        node_state.outbox.append(VoteReply(request.sender, node_state.id, term, granted, pre=True))
+        node_state.pending.messages.append(
+            VoteReply(request.sender, node_state.id, term, granted, pre=True)
+        )
     elif (
         fits
         and request.term == node_state.term
@@ -99,7 +101,7 @@ def reply_to_request(node_state: NodeState, state: State, request: VoteRequest) 
     ):
         _grant(node_state, state, request.sender)
     else:
-        node_state.outbox.append(
+        node_state.pending.messages.append(
             VoteReply(request.sender, node_state.id, node_state.term, granted=False)
         )
 
@@ -112,9 +114,9 @@ def _free(node_state: NodeState, state: Follower, sender: int) -> bool:
 
 def _grant(node_state: NodeState, state: Follower, sender: int) -> None:
     state.heard()
-    durable = node_state.hard_state.vote == sender and node_state.changed is None
-    if durable and not any(asked.hard_state is not None for asked in node_state.asked):
-        node_state.outbox.append(
+    durable = node_state.hard_state.vote == sender and node_state.pending.hard_state is None
+    if durable and not any(asked.hard_state is not None for asked in node_state.pending.asked):
+        node_state.pending.messages.append(
             VoteReply(sender, node_state.id, node_state.term, granted=True, fence=node_state.fence)
         )
         return

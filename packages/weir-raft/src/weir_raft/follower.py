@@ -142,14 +142,18 @@ class Follower:
         Never more: a repeated Append says nothing of entries behind its own.
         """
         node_state, log = self._node_state, self._node_state.log
-        if not self.leader or node_state.durable_term != node_state.term or log.installing:
+        if (
+            not self.leader
+            or node_state.durable_term != node_state.term
+            or node_state.pending.installing
+        ):
             return
         index = min(log.durable, self._matched)
         if index <= self._acked and not (self._owes and index >= self._target):
             return
         self._acked = index
         self._owes = self._owes and index < self._target
-        node_state.outbox.append(
+        node_state.pending.messages.append(
             AppendReply(self.leader, node_state.id, node_state.term, index, commit=log.committed)
         )
 
@@ -160,7 +164,7 @@ class Follower:
         # A leader names no more here than this node has acknowledged to it.
         node_state.log.commit_to(min(message.commit, node_state.log.last_index))
         reply = HeartbeatReply(message.sender, node_state.id, node_state.term, message.round)
-        node_state.outbox.append(reply)
+        node_state.pending.messages.append(reply)
 
     def install(self, message: InstallSnapshot) -> None:
         """Collect a snapshot's pieces; the whole replaces state and log. (§5.2)"""
@@ -215,10 +219,11 @@ class Follower:
         snapshot = Snapshot(
             meta.index, meta.term, data, meta.configuration, meta.base_index, meta.base_term
         )
-        node_state.supersede(1)
+        node_state.pending.supersede(1)
         node_state.log.restore(snapshot)
         node_state.history.restart(meta.index, meta.configuration)
-        node_state.snapshot = snapshot
+        node_state.pending.snapshot = snapshot
+        node_state.pending.installing += 1
         self._matched = self._target = meta.base_index
         self._acked, self._owes = 0, True
 
@@ -235,7 +240,7 @@ class Follower:
         node_state = self._node_state
         first = entries[0].index
         if first <= node_state.log.last_index:
-            node_state.supersede(first)
+            node_state.pending.supersede(first)
             node_state.history.supersede(first)
         node_state.log.extend(entries)
         for entry in entries:
@@ -252,14 +257,14 @@ class Follower:
         term = node_state.log.term(last)
         if self.leader:
             reply = AppendReply(self.leader, node_state.id, node_state.term, last, True, last, term)
-            node_state.outbox.append(reply)
+            node_state.pending.messages.append(reply)
 
     def _reject(self, message: Append, sure: int) -> None:
         """Say where the logs could agree instead, whole terms at a time. (§3.5, end)"""
         node_state, log = self._node_state, self._node_state.log
         hint = min(message.prev_index, log.last_index)
         hint = max(log.last_of_term(hint, message.prev_term), sure)
-        node_state.outbox.append(
+        node_state.pending.messages.append(
             AppendReply(
                 message.sender,
                 node_state.id,
@@ -273,6 +278,6 @@ class Follower:
 
     def _reply_snapshot(self, message: InstallSnapshot, position: int, *, rejected: bool) -> None:
         node_state = self._node_state
-        node_state.outbox.append(
+        node_state.pending.messages.append(
             SnapshotReply(message.sender, node_state.id, node_state.term, position, rejected)
         )

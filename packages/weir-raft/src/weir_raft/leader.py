@@ -10,7 +10,7 @@ from weir_raft.membership import VoteResult
 from weir_raft.messages import AppendReply, Heartbeat, HeartbeatReply, SnapshotReply, TimeoutNow
 from weir_raft.node_state import NodeState
 from weir_raft.ready import ReadState
-from weir_raft.replication import Member, Sending
+from weir_raft.replication import Member, Replication
 from weir_raft.storage import NOBODY, Entry, EntryKind, Snapshot
 
 
@@ -22,7 +22,7 @@ class Leader:
         "_check_at",
         "_node_state",
         "_reads",
-        "_sending",
+        "_replication",
         "_transfer_until",
         "announced",
         "deadline",
@@ -41,9 +41,9 @@ class Leader:
         self.fence = fence
         #: Whether the host has been told, by Ready.became_leader.
         self.announced = False
+        self._replication = Replication(node_state, self.first_index)
         #: Everybody but this node who receives the log.
-        self.members: dict[int, Member] = {}
-        self._sending = Sending(node_state, self._spares)
+        self.members = self._replication.members
         self._reads: deque[tuple[int, int, int]] = deque()  # context, index, round to confirm
         #: Who is to lead next; proposals wait while it is somebody.
         self.transferee = NOBODY
@@ -56,18 +56,9 @@ class Leader:
 
     def reconfigured(self) -> None:
         """Another configuration is in force: send to its members and to nobody else."""
-        node_state = self._node_state
-        members = [member for member in node_state.configuration.members if member != node_state.id]
-        for gone in [member for member in self.members if member not in members]:
-            self._sending.forget(self.members.pop(gone))
-        for id in members:
-            if id not in self.members:
-                contact = node_state.contacts.of(id)
-                now = node_state.clock.now
-                self.members[id] = Member(id, node_state.log.last_index + 1, contact, now)
-        if not node_state.configuration.counts(self.transferee):
+        self._replication.reconfigured()
+        if not self._node_state.configuration.counts(self.transferee):
             self.transferee = NOBODY
-        self._sending.dirty = bool(self.members)
         self._serve()
 
     def hear_through(self, member: int, contact: Contact) -> None:
@@ -81,7 +72,7 @@ class Leader:
     def append(self, kind: EntryKind, data: object, size: int) -> int:
         """Put an entry at the end of the log, to be written and sent with the next Ready."""
         node_state = self._node_state
-        self._sending.dirty = bool(self.members)
+        self._replication.dirty = bool(self.members)
         return node_state.log.append(node_state.hard_state.term, kind, data, size)
 
     @property
@@ -95,31 +86,16 @@ class Leader:
         An entry of an older term may be durable on a majority and still be replaced, so it
         commits only together with an entry of this term. (§3.6.2, Figure 3.7)
         """
-        log = self._node_state.log
-        alone = not self.members
-        reached = log.durable if alone else self._node_state.history.newest.committed(self._match())
+        node_state = self._node_state
+        log = node_state.log
+        if self.members:
+            reached = node_state.history.newest.committed(self._replication.match())
+        else:
+            reached = log.durable
         if reached < self.first_index or reached <= log.committed:
             return False
         log.commit_to(reached)
         return True
-
-    def _match(self) -> dict[int, int]:
-        # This node counts as one voter among others, by what its disk holds. (§10.2.1)
-        match = {self._node_state.id: self._node_state.log.durable}
-        for id, member in self.members.items():  # each acknowledgement comes by here
-            match[id] = member.match
-        return match
-
-    def _spares(self, member: Member) -> bool:
-        """Whether a majority holds an entry of this term and all that a member acknowledged, the
-        member not counted, nor any other at its place: it may have been another one before.
-        """
-        match, needed = self._match(), self.first_index
-        for one in self.members.values():
-            if one.contact is member.contact:
-                match[one.id] = 0
-                needed = max(needed, one.vouched)
-        return self._node_state.history.newest.committed(match) >= needed
 
     def append_reply(self, message: AppendReply) -> None:
         """Note where a member's log stands."""
@@ -127,16 +103,16 @@ class Leader:
         if member is None or message.index > self._node_state.log.last_index:
             return
         if message.rejected:
-            self._sending.rejected(member, message)
+            self._replication.rejected(member, message)
         else:
-            self._sending.acknowledged(member, message.index, message.commit)
+            self._replication.acknowledged(member, message.index, message.commit)
             self._hand_over(member)
 
     def snapshot_reply(self, message: SnapshotReply) -> None:
         """Send the next piece of a snapshot."""
         member = self._heard(message.sender)
         if member is not None:
-            self._sending.snapshot_reply(member, message)
+            self._replication.snapshot_reply(member, message)
 
     def heartbeat_reply(self, message: HeartbeatReply) -> None:
         """A member follows as of a round of heartbeats."""
@@ -152,12 +128,12 @@ class Leader:
     @property
     def has_to_send(self) -> bool:
         """Whether send() or begin_round() may have something to do."""
-        return self._sending.dirty or bool(self._reads)
+        return self._replication.dirty or bool(self._reads)
 
     def send(self) -> None:
         """Put what members lack, as far as their windows allow, in line to be sent."""
-        if self._sending.dirty:
-            self._sending.send(self.members)
+        if self._replication.dirty:
+            self._replication.send()
             now, config = self._node_state.clock.now, self._node_state.config
             self.deadline = min(self.deadline, now + config.heartbeat_ms // 2)
 
@@ -181,7 +157,7 @@ class Leader:
                 return False
         if now >= self._beat_at and not node_state.contacts.shared:
             self._beat()
-        self._sending.nudge(self.members, now)
+        self._replication.nudge(now)
         self.schedule()
         return True
 
@@ -192,7 +168,7 @@ class Leader:
         links_beat = node_state.contacts.shared and not self.transferee
         if not self.members:
             self.deadline = NEVER
-        elif not (links_beat and self._sending.all_current(self.members)):
+        elif not (links_beat and self._replication.all_current):
             self.deadline = now + config.heartbeat_ms // 2
         elif any(m.contact.heard_at <= now - config.election_ms for m in self.members.values()):
             # A new leader's good faith ends, too, and no beat that is missing would tell.
@@ -205,7 +181,7 @@ class Leader:
         node_state = self._node_state
         index = node_state.log.committed
         if node_state.alone:
-            node_state.reads.append(ReadState(context, index))
+            node_state.pending.reads.append(ReadState(context, index))
             return
         self._reads.append((context, index, node_state.clock.round + 1))
 
@@ -241,7 +217,7 @@ class Leader:
             if node_state.configuration.vote_result(said) is not VoteResult.WON:
                 return
             reads.popleft()
-            node_state.reads.append(ReadState(context, index))
+            node_state.pending.reads.append(ReadState(context, index))
 
     def _beat(self) -> None:
         node_state = self._node_state
@@ -250,7 +226,7 @@ class Leader:
         for id, member in self.members.items():
             commit = min(member.match, node_state.log.committed)
             beat = Heartbeat(id, node_state.id, node_state.term, commit, node_state.clock.round)
-            node_state.outbox.append(beat)
+            node_state.pending.messages.append(beat)
 
     def transfer(self, voter: int) -> None:
         """Let `voter` campaign once it has the whole log; give up after a while. (§3.10)
@@ -269,7 +245,9 @@ class Leader:
             self._tell_to_campaign(member.id)
 
     def _tell_to_campaign(self, id: int) -> None:
-        self._node_state.outbox.append(TimeoutNow(id, self._node_state.id, self._node_state.term))
+        self._node_state.pending.messages.append(
+            TimeoutNow(id, self._node_state.id, self._node_state.term)
+        )
 
     def give_up(self) -> None:
         """Let the voter with the longest log campaign: this node belongs no more. (§4.2.2)"""
@@ -281,14 +259,14 @@ class Leader:
         """Messages to a member may have been lost, or can go out again: ask where it stands."""
         member = self.members.get(id)
         if member is not None:
-            self._sending.fail(member)
+            self._replication.fail(member)
 
     def loaded(self, number: int, entries: Sequence[Entry] | None) -> None:
         """Entries that a Load asked for were read, or could not be."""
-        self._sending.loaded(number, tuple(entries or ()))
+        self._replication.loaded(number, tuple(entries or ()))
 
     def send_snapshot(self, id: int, snapshot: Snapshot) -> None:
         """Send what Ready.wants_snapshot asked for."""
         member = self.members.get(id)
         if member is not None:
-            self._sending.begin_snapshot(member, snapshot)
+            self._replication.begin_snapshot(member, snapshot)

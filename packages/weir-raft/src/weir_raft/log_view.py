@@ -33,9 +33,8 @@ class LogView:
 
     __slots__ = (
         "_base_term",
+        "_config",
         "_forgotten",
-        "_max_apply_bytes",
-        "_max_pending_bytes",
         "_pending_bytes",
         "_snapshot_end",
         "_storage",
@@ -46,7 +45,6 @@ class LogView:
         "durable",
         "first_index",
         "handed",
-        "installing",
         "last_index",
         "staged",
     )
@@ -55,8 +53,7 @@ class LogView:
         """Restore from what is durable; StorageError if its parts contradict each other."""
         snapshot = storage.snapshot() or Snapshot(0, 0, None)
         self._storage = storage
-        self._max_apply_bytes = config.max_apply_bytes
-        self._max_pending_bytes = config.max_pending_bytes
+        self._config = config
         self._base_term = snapshot.base_term
         self._snapshot_end = (snapshot.term, snapshot.index)
         self.first_index = snapshot.base_index + 1
@@ -73,8 +70,6 @@ class LogView:
                 f"the log ends at {self.last_index}, below the snapshot's base "
                 f"({snapshot.base_index})"
             )
-        #: How many snapshots are installed and not durable yet.
-        self.installing = 0
         self._tail: list[Entry] = []
         self._tail_first = self.last_index + 1
         self._pending_bytes = 0
@@ -116,10 +111,10 @@ class LogView:
         A single entry larger than the limit passes alone: waiting could never make room for it.
         """
         pending = self._pending_bytes
-        if pending and pending + size + ENTRY_OVERHEAD_BYTES > self._max_pending_bytes:
+        if pending and pending + size + ENTRY_OVERHEAD_BYTES > self._config.max_pending_bytes:
             raise Overloaded(
                 f"{pending} bytes are proposed and not yet durable and applied, of "
-                f"{self._max_pending_bytes} allowed: propose again after the next applied()"
+                f"{self._config.max_pending_bytes} allowed: propose again after the next applied()"
             )
 
     def append(self, term: int, kind: EntryKind, data: object, size: int) -> int:
@@ -161,7 +156,6 @@ class LogView:
         self.first_index = base + 1
         self.last_index = self.staged = self.durable = base
         self.committed = self.handed = snapshot.index
-        self.installing += 1
         self._tail.clear()
         self._tail_first = base + 1
         self._pending_bytes = 0
@@ -207,9 +201,9 @@ class LogView:
         end = min(self.committed, self.durable) + 1
         if lo < self._tail_first:
             hi = min(end, self._tail_first)
-            entries = checked(self._storage.entries(lo, hi, self._max_apply_bytes), lo, hi)
+            entries = checked(self._storage.entries(lo, hi, self._config.max_apply_bytes), lo, hi)
         else:
-            entries, _ = self._cut(lo, end, self._max_apply_bytes)
+            entries, _ = self._cut(lo, end, self._config.max_apply_bytes)
         self.handed += len(entries)
         return entries
 

@@ -8,12 +8,12 @@ it is in a node's log, committed or not.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import repeat
 
-from weir_raft.errors import InvalidChange, InvalidConfig
+from weir_raft.errors import InvalidChange, InvalidConfig, StorageError
 
 
 class VoteResult(Enum):
@@ -149,3 +149,54 @@ class Configuration:
         configuration = cls(ids[:voters], ids[voters : voters + outgoing], ids[voters + outgoing :])
         configuration.validate()
         return configuration
+
+
+class History:
+    """The configurations in a node's log, oldest first; the newest counts. (§4.1)"""
+
+    __slots__ = ("_known", "newest")
+
+    def __init__(
+        self, index: int, first: Configuration, later: Iterable[tuple[int, bytes]] = ()
+    ) -> None:
+        """Begin with what is in force as of `index`; `later` are entries of the log above that."""
+        self._known = [(index, first)]
+        for index, data in later:
+            if index <= self._known[-1][0]:
+                raise StorageError(f"configuration {index} is not above {self._known[-1][0]}")
+            self._known.append((index, Configuration.unpack(data)))
+        self.newest = self._known[-1][1]
+
+    @property
+    def index(self) -> int:
+        """The index of the newest configuration's entry."""
+        return self._known[-1][0]
+
+    def at(self, index: int) -> Configuration:
+        """The configuration as of entry `index`, which must not be forgotten."""
+        found = self._known[0][1]
+        for since, configuration in self._known:
+            if since <= index:
+                found = configuration
+        return found
+
+    def append(self, index: int, configuration: Configuration) -> None:
+        """The log's entry `index` puts `configuration` in force."""
+        self._known.append((index, configuration))
+        self.newest = configuration
+
+    def supersede(self, index: int) -> None:
+        """The log's entries from `index` on are gone."""
+        while len(self._known) > 1 and self._known[-1][0] >= index:
+            self._known.pop()
+        self.newest = self._known[-1][1]
+
+    def restart(self, index: int, configuration: Configuration) -> None:
+        """A snapshot as of `index` replaces all that was known."""
+        self._known = [(index, configuration)]
+        self.newest = configuration
+
+    def forget(self, index: int) -> None:
+        """Nobody asks for what was in force below `index` any more."""
+        while len(self._known) > 1 and self._known[1][0] <= index:
+            del self._known[0]

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from weir_raft.config import Config, NodeContext, OwnContext
 from weir_raft.core import Core, Role
-from weir_raft.errors import NothingReady, OutOfOrder
+from weir_raft.errors import NothingReady
 from weir_raft.follower import Arriving, Follower
 from weir_raft.leader import Leader
 from weir_raft.membership import Change, Configuration
 from weir_raft.messages import InstallSnapshot, Message
-from weir_raft.node_state import Asked
 from weir_raft.ready import Ready
 from weir_raft.replication import Progress
 from weir_raft.storage import Entry, Snapshot, Storage
@@ -20,7 +19,7 @@ from weir_raft.storage import Entry, Snapshot, Storage
 class Node:
     """One member of one Raft group, driven by its host as ready.py describes. Not thread-safe."""
 
-    __slots__ = ("_acknowledged", "_active", "_group", "_issued", "context", "core", "touched")
+    __slots__ = ("_active", "_group", "_pending", "context", "core", "touched")
 
     def __init__(
         self, config: Config, storage: Storage, context: NodeContext | None = None
@@ -34,8 +33,7 @@ class Node:
         self.context: NodeContext = OwnContext() if context is None else context
         #: For this library alone.
         self.core = Core(config, storage, self.context)
-        self._issued = 0
-        self._acknowledged = 0
+        self._pending = self.core.node_state.pending
         self._active = self.context.active
         self._group = self.context.group
         #: Whether take() may find something: what happened since it found nothing, or not all, may
@@ -248,42 +246,16 @@ class Node:
         committed = log.take_unhanded() if log.handed < log.committed else ()
         entries = log.take_unstaged() if log.staged < log.last_index else ()
         self.touched = log.handed < log.committed and log.handed < log.durable
-        if core.has_news:
-            return self._with_news(entries, committed)
+        pending = self._pending
+        announces = isinstance(state, Leader) and not state.announced
+        if announces or pending.any:
+            if pending.snapshot is not None:
+                log.restored()
+            became_leader = core.take_leadership() if announces else None
+            return pending.hand_out(entries, committed, became_leader)
         if not entries and not committed:
             return None
-        number = self._issued = self._issued + 1
-        if entries:
-            core.node_state.asked.append(Asked(number, None, entries[-1].index, False))
-        return Ready.plain(number, entries, committed)
-
-    def _with_news(self, entries: tuple[Entry, ...], committed: tuple[Entry, ...]) -> Ready:
-        core, node_state = self.core, self.core.node_state
-        hard_state, node_state.changed = node_state.changed, None
-        snapshot, node_state.snapshot = node_state.snapshot, None
-        lost_leadership, lost_quorum = core.take_losses()
-        number = self._issued = self._issued + 1
-        if snapshot is not None:
-            core.log.restored()
-        if entries or hard_state or snapshot:
-            last = entries[-1].index if entries else 0
-            node_state.asked.append(Asked(number, hard_state, last, snapshot is not None))
-        ready = Ready(
-            number,
-            hard_state,
-            entries,
-            committed,
-            core.take_leadership(),
-            tuple(node_state.outbox),
-            lost_leadership,
-            lost_quorum,
-            snapshot,
-            tuple(node_state.reads),
-            tuple(node_state.loads),
-            tuple(node_state.wants_snapshot),
-        )
-        node_state.take_all()
-        return ready
+        return pending.hand_out_entries(entries, committed)
 
     def persisted(self, ready_number: int) -> None:
         """Note that all this Ready asked to persist, hard state and entries, is durable.
@@ -291,22 +263,11 @@ class Node:
         In order, none left out that asked for something, none twice: else OutOfOrder. May come any
         number of Readies later.
         """
-        asked = self.core.node_state.asked
-        if not self._acknowledged < ready_number <= self._issued:
-            raise OutOfOrder(
-                f"persisted({ready_number}): Readies through {self._acknowledged} are acknowledged "
-                f"and those through {self._issued} were handed out"
-            )
-        if asked and asked[0].number < ready_number:
-            raise OutOfOrder(
-                f"persisted({ready_number}) came before persisted({asked[0].number}): "
-                "acknowledge in the order in which Readies were handed out"
-            )
+        asked = self._pending.acknowledge(ready_number)
         self._active.add(self._group)
         self.touched = True
-        self._acknowledged = ready_number
-        if asked and asked[0].number == ready_number:
-            self.core.persisted(asked.popleft())
+        if asked is not None:
+            self.core.persisted(asked)
 
     def applied(self, index: int) -> None:
         """Note that the host has applied through `index`; OutOfOrder if it was not handed out."""

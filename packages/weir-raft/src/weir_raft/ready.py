@@ -16,9 +16,11 @@ Nothing may be told to a client because it was proposed or written: only because
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from weir_raft.errors import OutOfOrder
 from weir_raft.messages import Message
 from weir_raft.storage import Entry, HardState, Snapshot
 
@@ -89,11 +91,6 @@ class Ready(NamedTuple):
     #: Members that need a snapshot: call Node.send_snapshot for each.
     wants_snapshot: tuple[int, ...] = ()
 
-    @classmethod
-    def plain(cls, number: int, entries: tuple[Entry, ...], committed: tuple[Entry, ...]) -> Ready:
-        """Return one of entries alone, as nearly all are."""
-        return tuple.__new__(cls, (number, None, entries, committed, *_NOTHING_ELSE))
-
     @property
     def must_persist(self) -> bool:
         """Whether something must become durable, so that Node.persisted must be called."""
@@ -102,3 +99,132 @@ class Ready(NamedTuple):
 
 #: The fields of a Ready behind its entries, where there is nothing but these.
 _NOTHING_ELSE = Ready(0, None, (), (), None)[4:]
+
+
+class Asked:
+    """What one Ready asked to persist."""
+
+    __slots__ = ("hard_state", "installs", "last_index", "number")
+
+    def __init__(
+        self, number: int, hard_state: HardState | None, last_index: int, installs: bool
+    ) -> None:
+        self.number = number
+        self.hard_state = hard_state
+        #: The last of its entries that still counts; 0: none.
+        self.last_index = last_index
+        self.installs = installs
+
+
+class Pending:
+    """What a node wants of its host: what the next Ready hands out, and what others asked for."""
+
+    __slots__ = (
+        "_acknowledged",
+        "_issued",
+        "_loads_asked",
+        "asked",
+        "hard_state",
+        "installing",
+        "loads",
+        "lost_leadership",
+        "lost_quorum",
+        "messages",
+        "reads",
+        "snapshot",
+        "wants_snapshot",
+    )
+
+    def __init__(self) -> None:
+        # The numbers of the last Ready that was handed out, and that was acknowledged.
+        self._issued = 0
+        self._acknowledged = 0
+        self._loads_asked = 0
+        #: What was handed out to persist and is not acknowledged, oldest first.
+        self.asked: deque[Asked] = deque()
+        #: How many snapshots are to be installed and are not durable yet.
+        self.installing = 0
+        # What waits to be handed out, each as the field of Ready says.
+        self.hard_state: HardState | None = None
+        self.messages: list[Message] = []
+        self.lost_leadership = False
+        self.lost_quorum = False
+        self.snapshot: Snapshot | None = None
+        self.reads: list[ReadState] = []
+        self.loads: list[Load] = []
+        self.wants_snapshot: list[int] = []
+
+    @property
+    def any(self) -> bool:
+        """Whether something but entries waits to be handed out."""
+        if self.messages or self.hard_state or self.reads or self.snapshot:
+            return True
+        return bool(self.loads or self.wants_snapshot) or self.lost_leadership
+
+    def load(self, lo: int, hi: int, max_bytes: int, member: int) -> int:
+        """Ask for entries that no memory holds, and return the number of the Load."""
+        self._loads_asked += 1
+        self.loads.append(Load(self._loads_asked, lo, hi, max_bytes, member))
+        return self._loads_asked
+
+    def hand_out(
+        self,
+        entries: tuple[Entry, ...],
+        committed: tuple[Entry, ...],
+        became_leader: Leadership | None,
+    ) -> Ready:
+        """Return a Ready of all that waits, and of these entries."""
+        hard_state, self.hard_state = self.hard_state, None
+        snapshot, self.snapshot = self.snapshot, None
+        number = self._issued = self._issued + 1
+        if entries or hard_state or snapshot:
+            last = entries[-1].index if entries else 0
+            self.asked.append(Asked(number, hard_state, last, snapshot is not None))
+        ready = Ready(
+            number,
+            hard_state,
+            entries,
+            committed,
+            became_leader,
+            tuple(self.messages),
+            self.lost_leadership,
+            self.lost_quorum,
+            snapshot,
+            tuple(self.reads),
+            tuple(self.loads),
+            tuple(self.wants_snapshot),
+        )
+        self.lost_leadership = self.lost_quorum = False
+        self.messages.clear()
+        self.reads.clear()
+        self.loads.clear()
+        self.wants_snapshot.clear()
+        return ready
+
+    def hand_out_entries(self, entries: tuple[Entry, ...], committed: tuple[Entry, ...]) -> Ready:
+        """Return a Ready of entries alone, as nearly all are, while nothing else waits."""
+        number = self._issued = self._issued + 1
+        if entries:
+            self.asked.append(Asked(number, None, entries[-1].index, False))
+        return tuple.__new__(Ready, (number, None, entries, committed, *_NOTHING_ELSE))
+
+    def acknowledge(self, number: int) -> Asked | None:
+        """Return what a Ready asked to persist, if it did; OutOfOrder as in Node.persisted."""
+        asked = self.asked
+        if not self._acknowledged < number <= self._issued:
+            raise OutOfOrder(
+                f"persisted({number}): Readies through {self._acknowledged} are acknowledged "
+                f"and those through {self._issued} were handed out"
+            )
+        if asked and asked[0].number < number:
+            raise OutOfOrder(
+                f"persisted({number}) came before persisted({asked[0].number}): "
+                "acknowledge in the order in which Readies were handed out"
+            )
+        self._acknowledged = number
+        return asked.popleft() if asked and asked[0].number == number else None
+
+    def supersede(self, index: int) -> None:
+        """Entries from `index` on were replaced: writes under way no longer make them durable."""
+        for asked in self.asked:
+            asked.last_index = min(asked.last_index, index - 1)

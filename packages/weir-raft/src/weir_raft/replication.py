@@ -7,14 +7,12 @@ need what is no longer in the log get a snapshot in pieces. What was not answere
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from weir_raft.config import Contact
 from weir_raft.messages import Append, AppendReply, InstallSnapshot, SnapshotMeta, SnapshotReply
 from weir_raft.node_state import NodeState
-from weir_raft.ready import Load
 from weir_raft.storage import Entry, Snapshot
 
 
@@ -43,6 +41,37 @@ class Progress:
     sent: int
 
 
+class SnapshotTransfer:
+    """A snapshot on its way to a member, piece by piece."""
+
+    __slots__ = ("_asked", "position", "size", "snapshot")
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        #: Bytes of the whole, and of what was sent.
+        self.size = memoryview(snapshot.data).nbytes  # type: ignore[arg-type]
+        self.position = 0
+        # Whether the member was asked how much of that came.
+        self._asked = False
+
+    def ask(self) -> None:
+        """The member is asked how much has come: only its reply says, a piece may be slow."""
+        self._asked = True
+
+    def is_due(self, position: int) -> bool:
+        """Whether the next piece is to be sent to one that has all below `position`."""
+        if position != self.position and not self._asked:
+            return False
+        self._asked = False
+        self.position = position
+        return True
+
+    def piece(self, max_bytes: int) -> bytes:
+        """Return what comes next, which counts as sent from now on."""
+        begin, self.position = self.position, min(self.position + max_bytes, self.size)
+        return bytes(memoryview(self.snapshot.data)[begin : self.position])  # type: ignore[arg-type]
+
+
 class Member:
     """What a leader sends next to one member, and how much more it may."""
 
@@ -57,12 +86,10 @@ class Member:
         "next",
         "nudge_at",
         "paused",
-        "position",
-        "reread",
         "round",
         "since",
-        "snapshot",
         "state",
+        "transfer",
         "vouched",
     )
 
@@ -88,10 +115,7 @@ class Member:
         self.inflight_bytes = 0
         self._flights: deque[tuple[int, int]] = deque()  # last index and bytes of each Append
         #: The snapshot it is sent; None while the host has yet to give one.
-        self.snapshot: Snapshot | None = None
-        #: The bytes of it that were sent, and whether it was asked how much of that came.
-        self.position = 0
-        self.reread = False
+        self.transfer: SnapshotTransfer | None = None
 
     def heard_since(self, time: int) -> bool:
         """Whether it was heard of later than `time`, a new leader's good faith included."""
@@ -136,24 +160,24 @@ class Member:
         self.load = 0
         self.inflight_bytes = 0
         self._flights.clear()
-        self.snapshot = None
-        self.position = 0
-        self.reread = False
+        self.transfer = None
 
     def progress(self) -> Progress:
         """This, for the host to show."""
         return Progress(self.id, self.match, self.state, self.inflight_bytes, self.next - 1)
 
 
-class Sending:
-    """Puts in line what members lack. Nothing here decides what is committed."""
+class Replication:
+    """The members that a leader of one term sends to: what they hold, and what they lack."""
 
-    __slots__ = ("_cut", "_cut_at", "_loading", "_node_state", "_spares", "dirty")
+    __slots__ = ("_cut", "_cut_at", "_first_index", "_loading", "_node_state", "dirty", "members")
 
-    def __init__(self, node_state: NodeState, spares: Callable[[Member], bool]) -> None:
+    def __init__(self, node_state: NodeState, first_index: int) -> None:
         self._node_state = node_state
-        #: Whether others hold all that a member ever acknowledged.
-        self._spares = spares
+        # The first entry of the leader's term.
+        self._first_index = first_index
+        #: Everybody but this node who receives the log.
+        self.members: dict[int, Member] = {}
         #: Whether send() may find something.
         self.dirty = False
         self._loading: dict[int, Member] = {}
@@ -161,9 +185,44 @@ class Sending:
         self._cut_at = 0
         self._cut: tuple[tuple[Entry, ...], int] | None = None
 
-    def all_current(self, members: Mapping[int, Member]) -> bool:
+    def reconfigured(self) -> None:
+        """Another configuration is in force: send to its members and to nobody else."""
+        node_state = self._node_state
+        members = [member for member in node_state.configuration.members if member != node_state.id]
+        for gone in [member for member in self.members if member not in members]:
+            # What is being read for it is not sent either.
+            self._loading.pop(self.members.pop(gone).load, None)
+        for id in members:
+            if id not in self.members:
+                contact = node_state.contacts.of(id)
+                now = node_state.clock.now
+                self.members[id] = Member(id, node_state.log.last_index + 1, contact, now)
+        self.dirty = bool(self.members)
+
+    def match(self) -> dict[int, int]:
+        """Through where each log is durable and the same as the leader's, its own included."""
+        # This node counts as one voter among others, by what its disk holds. (§10.2.1)
+        match = {self._node_state.id: self._node_state.log.durable}
+        for id, member in self.members.items():  # each acknowledgement comes by here
+            match[id] = member.match
+        return match
+
+    def _spares(self, member: Member) -> bool:
+        """Whether a majority holds an entry of this term and all that a member acknowledged, the
+        member not counted, nor any other at its place: it may have been another one before.
+        """
+        match, needed = self.match(), self._first_index
+        for one in self.members.values():
+            if one.contact is member.contact:
+                match[one.id] = 0
+                needed = max(needed, one.vouched)
+        return self._node_state.history.newest.committed(match) >= needed
+
+    @property
+    def all_current(self) -> bool:
         """Whether all who can be reached have everything and know what is committed."""
-        return all(self._is_current(member) or not member.contact.up for member in members.values())
+        members = self.members.values()
+        return all(self._is_current(member) or not member.contact.up for member in members)
 
     def _is_current(self, member: Member) -> bool:
         log = self._node_state.log
@@ -173,11 +232,11 @@ class Sending:
             and member.state is ProgressState.REPLICATE
         )
 
-    def send(self, members: Mapping[int, Member]) -> None:
+    def send(self) -> None:
         """Fill every member's window."""
         self.dirty = False
         self._cut_at = 0
-        for member in members.values():
+        for member in self.members.values():
             if not member.contact.up:
                 continue
             if member.state is ProgressState.REPLICATE:
@@ -227,7 +286,7 @@ class Sending:
         message = Append(
             member.id, node_state.id, term, prev, log.term(prev), entries, commit, spared
         )
-        node_state.outbox.append(message)
+        node_state.pending.messages.append(message)
         member.nudge_at = node_state.clock.now + node_state.config.heartbeat_ms
 
     def acknowledged(self, member: Member, index: int, committed: int) -> None:
@@ -246,7 +305,8 @@ class Sending:
         if index + 1 >= self._node_state.log.first_index:
             member.probe(index + 1)
             return True
-        if member.snapshot is not None and index >= member.snapshot.base_index:
+        transfer = member.transfer
+        if transfer is not None and index >= transfer.snapshot.base_index:
             # It has installed this one, and meanwhile what follows is gone here: a newer one.
             member.need_snapshot()
             self._want_snapshot(member)
@@ -278,9 +338,9 @@ class Sending:
         if same and self._holds(member) and message.hint_term == self._node_state.log.term(last):
             self._append(member, ())
 
-    def nudge(self, members: Mapping[int, Member], now: int) -> None:
+    def nudge(self, now: int) -> None:
         """Ask again what was not answered, and tell what is committed; without any entries."""
-        for member in members.values():
+        for member in self.members.values():
             if now < member.nudge_at or not member.contact.up:
                 continue
             if member.state is ProgressState.SNAPSHOT:
@@ -303,11 +363,9 @@ class Sending:
 
     def _load(self, member: Member) -> None:
         node_state = self._node_state
-        node_state.loads_asked += 1
-        member.load = node_state.loads_asked
-        self._loading[member.load] = member
         hi, size = node_state.log.stored_end, node_state.config.max_append_bytes
-        node_state.loads.append(Load(member.load, member.next, hi, size, member.id))
+        member.load = node_state.pending.load(member.next, hi, size, member.id)
+        self._loading[member.load] = member
 
     def loaded(self, number: int, entries: tuple[Entry, ...]) -> None:
         """Send what was read, if it is still wanted; nothing read is asked for again later."""
@@ -323,29 +381,25 @@ class Sending:
             member.sent(entries[-1].index, sum(entry.size for entry in entries))
         self.dirty = True
 
-    def forget(self, member: Member) -> None:
-        """Send nothing to one that is no member any more, nor what is being read for it."""
-        self._loading.pop(member.load, None)
-
     def _want_snapshot(self, member: Member) -> None:
-        self._node_state.wants_snapshot.append(member.id)
+        self._node_state.pending.wants_snapshot.append(member.id)
         member.nudge_at = self._node_state.clock.now + self._node_state.config.election_ms
 
     def begin_snapshot(self, member: Member, snapshot: Snapshot) -> None:
         """Send the first piece, unless the member needs none any more or has begun with one."""
-        if member.state is ProgressState.SNAPSHOT and member.snapshot is None:
-            member.snapshot = snapshot
-            member.position = 0
-            self._send_piece(member, snapshot)
+        if member.state is ProgressState.SNAPSHOT and member.transfer is None:
+            member.transfer = SnapshotTransfer(snapshot)
+            self._send_piece(member, member.transfer)
 
-    def _send_piece(self, member: Member, snapshot: Snapshot) -> None:
-        data = memoryview(snapshot.data)  # type: ignore[arg-type]
-        end = min(member.position + self._node_state.config.snapshot_chunk_bytes, len(data))
-        self._install(member, snapshot, bytes(data[member.position : end]), len(data))
-        member.position = end
+    def _send_piece(self, member: Member, transfer: SnapshotTransfer) -> None:
+        position = transfer.position
+        data = transfer.piece(self._node_state.config.snapshot_chunk_bytes)
+        self._install(member, transfer, position, data)
 
-    def _install(self, member: Member, snapshot: Snapshot, data: bytes, size: int) -> None:
-        node_state = self._node_state
+    def _install(
+        self, member: Member, transfer: SnapshotTransfer, position: int, data: bytes
+    ) -> None:
+        node_state, snapshot, size = self._node_state, transfer.snapshot, transfer.size
         configuration = snapshot.configuration or node_state.history.at(snapshot.index)
         meta = SnapshotMeta(
             snapshot.index,
@@ -355,9 +409,8 @@ class Sending:
             snapshot.base_term,
             size,
         )
-        position = member.position
         done, spared = position + len(data) == size, self._spares(member)
-        node_state.outbox.append(
+        node_state.pending.messages.append(
             InstallSnapshot(
                 member.id, node_state.id, node_state.term, meta, position, data, done, spared
             )
@@ -365,24 +418,21 @@ class Sending:
         member.nudge_at = node_state.clock.now + node_state.config.election_ms
 
     def _nudge_snapshot(self, member: Member) -> None:
-        snapshot = member.snapshot
-        if snapshot is None:
+        transfer = member.transfer
+        if transfer is None:
             self._want_snapshot(member)
             return
-        # Only the reply says how much has come: a piece may be on a slow way still.
-        member.reread = True
-        self._install(member, snapshot, b"", memoryview(snapshot.data).nbytes)  # type: ignore[arg-type]
+        transfer.ask()
+        self._install(member, transfer, transfer.position, b"")
 
     def snapshot_reply(self, member: Member, message: SnapshotReply) -> None:
         """Send the next piece, or again what did not come; without a snapshot, start anew."""
-        snapshot = member.snapshot
-        if member.state is not ProgressState.SNAPSHOT or snapshot is None:
+        transfer = member.transfer
+        if member.state is not ProgressState.SNAPSHOT or transfer is None:
             return
         if message.rejected:
             # It is ahead of this snapshot: a newer one will do, which it is asked for in a while.
-            member.snapshot = None
+            member.transfer = None
             member.nudge_at = self._node_state.clock.now + self._node_state.config.heartbeat_ms
-        elif message.position == member.position or member.reread:
-            member.reread = False
-            member.position = message.position
-            self._send_piece(member, snapshot)
+        elif transfer.is_due(message.position):
+            self._send_piece(member, transfer)

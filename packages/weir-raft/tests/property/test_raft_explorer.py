@@ -20,10 +20,11 @@ import weir_raft as raft
 from weir_raft import election
 from weir_raft.core import Core
 from weir_raft.follower import Follower
-from weir_raft.leader import Leader
 from weir_raft.log_view import LogView
 from weir_raft.membership import Configuration, committed_index, vote_result
 from weir_raft.node_state import NodeState
+from weir_raft.ready import Pending
+from weir_raft.replication import Replication
 from weir_raft.testing.actor import Actor
 from weir_raft.testing.rehearsal import STEPS, Beaten, Rehearsal
 
@@ -168,7 +169,7 @@ def vote_before_it_is_durable(patch: Patch) -> None:
     def grant(node_state: NodeState, state: Follower, sender: int) -> None:
         state.heard()
         node_state.enter(node_state.term, sender)
-        node_state.outbox.append(
+        node_state.pending.messages.append(
             raft.VoteReply(sender, node_state.id, node_state.term, granted=True)
         )
 
@@ -184,12 +185,12 @@ def longer_logs_win_whatever_their_terms(patch: Patch) -> None:
 
 
 def leader_counts_itself_before_its_disk(patch: Patch) -> None:
-    def match(self: Leader) -> dict[int, int]:
+    def match(self: Replication) -> dict[int, int]:
         found = {id: member.match for id, member in self.members.items()}
         found[self._node_state.id] = self._node_state.log.last_index
         return found
 
-    patch.setattr(Leader, "_match", match)
+    patch.setattr(Replication, "match", match)
 
 
 def follower_acknowledges_its_whole_log(patch: Patch) -> None:
@@ -212,7 +213,7 @@ def follower_keeps_what_conflicts(patch: Patch) -> None:
 
 
 def superseded_writes_count_as_durable(patch: Patch) -> None:
-    patch.setattr(NodeState, "supersede", lambda self, index: None)
+    patch.setattr(Pending, "supersede", lambda self, index: None)
 
 
 def elections_count_the_new_half_alone(patch: Patch) -> None:

@@ -138,11 +138,11 @@ def test_a_state_that_comes_again_while_it_is_decoded_is_not_joined_again(
     monkeypatch.setattr(Arriving, "with_piece", counted)
     until_it_is_decoded(trio, away)
     sent = trio.leader(group).group(group).node.core.state.members[away.group(group).voter]
-    before = sent.position
+    before = sent.transfer.position
     for _ in range(500):  # ten seconds, in which its last piece is sent again and again
         all_but(trio, Unpacking)
         trio.pass_ms(20)
-    assert (sent.position, len(held(away, Unpacking))) == (before, 1)
+    assert (sent.transfer.position, len(held(away, Unpacking))) == (before, 1)
     assert sum(joined) == 1
     trio.same_everywhere(group)
 

@@ -8,18 +8,15 @@ from hypothesis import strategies as st
 
 from weir_raft import (
     Change,
-    Config,
     Configuration,
     Entry,
     EntryKind,
     InvalidChange,
     InvalidConfig,
     MemoryStorage,
-    Snapshot,
     StorageError,
 )
-from weir_raft.membership import VoteResult
-from weir_raft.node_state import History
+from weir_raft.membership import History, VoteResult
 
 IDS = st.lists(st.integers(1, 9), unique=True, max_size=5).map(tuple)
 
@@ -140,7 +137,7 @@ def history(*changes: tuple[int, Configuration]) -> History:
         data = configuration.pack()
         entries[index - 1] = Entry(index, 1, EntryKind.CONFIGURATION, data, len(data))
     storage.save(None, entries)
-    return History(Config(1, (1,)), storage)
+    return History(0, Configuration((1,)), storage.configurations())
 
 
 def test_the_newest_configuration_in_the_log_counts_until_its_entry_is_replaced() -> None:
@@ -170,11 +167,5 @@ def test_what_lies_below_the_log_is_forgotten_but_for_what_is_in_force_there() -
 
 
 def test_a_snapshots_configuration_comes_before_those_of_the_log() -> None:
-    class Confused(MemoryStorage):
-        def configurations(self) -> list[tuple[int, bytes]]:
-            return [(2, Configuration((1,)).pack())]
-
-    storage = Confused()
-    storage.install(Snapshot(5, 1, b"", Configuration((4,)), 5, 1))
     with pytest.raises(StorageError, match="not above 5"):
-        History(Config(1, (1,)), storage)
+        History(5, Configuration((4,)), [(2, Configuration((1,)).pack())])

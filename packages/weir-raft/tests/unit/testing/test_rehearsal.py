@@ -81,7 +81,7 @@ def _ack_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
         node_state = self._node_state
         if self.leader and self._owes:
             self._owes = False
-            node_state.outbox.append(
+            node_state.pending.messages.append(
                 raft.AppendReply(
                     self.leader,
                     node_state.id,
@@ -100,9 +100,9 @@ def _repeated_append_acknowledged_again(patch: pytest.MonkeyPatch) -> None:
         if (
             self.leader
             and node_state.durable_term == node_state.term
-            and not node_state.log.installing
+            and not node_state.pending.installing
         ):
-            node_state.outbox.append(
+            node_state.pending.messages.append(
                 raft.AppendReply(
                     self.leader,
                     node_state.id,
@@ -121,7 +121,7 @@ def _votes_for_shorter_logs(patch: pytest.MonkeyPatch) -> None:
 
 def _read_without_its_round(patch: pytest.MonkeyPatch) -> None:
     def read(self: Leader, context: int) -> None:
-        self._node_state.reads.append(ReadState(context, self._node_state.log.committed))
+        self._node_state.pending.reads.append(ReadState(context, self._node_state.log.committed))
 
     patch.setattr(Leader, "read", read)
 

@@ -21,6 +21,7 @@ from weir_raft.follower import Follower
 from weir_raft.leader import Leader
 from weir_raft.messages import Append, AppendReply, VoteReply
 from weir_raft.node_state import NodeState
+from weir_raft.replication import Replication
 from weir_raft.storage import NOBODY, HardState
 
 #: Every kind of program has a part in each run, and no disk rots in the end.
@@ -121,8 +122,8 @@ def an_older_term_is_committed_by_count(patch: Patch) -> None:
 
     def commit(self: Leader) -> bool:
         log = self._node_state.log
-        alone = not self.members
-        reached = log.durable if alone else self._node_state.configuration.committed(self._match())
+        match = self._replication.match()
+        reached = self._node_state.configuration.committed(match) if self.members else log.durable
         if reached <= log.committed:
             return False
         log.commit_to(reached)
@@ -137,12 +138,12 @@ def repeated_append_re_acked(patch: Patch) -> None:
 
     def answer(self: Follower) -> None:
         node_state = self._node_state
-        if not self.leader or node_state.log.installing:
+        if not self.leader or node_state.pending.installing:
             return
         if self._matched <= self._acked and not self._owes:
             return
         self._acked, self._owes = self._matched, False
-        node_state.outbox.append(
+        node_state.pending.messages.append(
             AppendReply(self.leader, node_state.id, node_state.term, self._matched)
         )
 
@@ -153,12 +154,12 @@ def repeated_append_re_acked(patch: Patch) -> None:
 def a_leader_counts_what_it_has_not_written(patch: Patch) -> None:
     """A leader counts its own log as far as its disk holds it, like any other's (§10.2.1)."""
 
-    def match(self: Leader) -> dict[int, int]:
+    def match(self: Replication) -> dict[int, int]:
         found = {id: member.match for id, member in self.members.items()}
         found[self._node_state.id] = self._node_state.log.last_index
         return found
 
-    patch.setattr(Leader, "_match", match)
+    patch.setattr(Replication, "match", match)
 
 
 @mutant(seed=60, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=HASTY)
@@ -168,13 +169,13 @@ def vote_not_persisted(patch: Patch) -> None:
     def grant(node_state: NodeState, state: Follower, sender: int) -> None:
         state.heard()
         node_state.hard_state = HardState(node_state.term, sender)
-        node_state.outbox.append(
+        node_state.pending.messages.append(
             VoteReply(sender, node_state.id, node_state.term, granted=True, fence=node_state.fence)
         )
 
     def enter(self: NodeState, term: int, vote: int = NOBODY) -> None:
         self.hard_state, self.term = HardState(term, vote), term
-        self.changed = HardState(term, vote if vote == self.id else NOBODY)
+        self.pending.hard_state = HardState(term, vote if vote == self.id else NOBODY)
 
     patch.setattr(election, "_grant", grant)
     patch.setattr(NodeState, "enter", enter)
@@ -186,7 +187,7 @@ def read_index_without_its_round(patch: Patch) -> None:
 
     def read(self: Leader, context: int) -> None:
         node_state = self._node_state
-        node_state.reads.append(raft.ReadState(context, node_state.log.committed))
+        node_state.pending.reads.append(raft.ReadState(context, node_state.log.committed))
 
     patch.setattr(Leader, "read", read)
 
