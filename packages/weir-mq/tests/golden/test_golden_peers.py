@@ -17,7 +17,7 @@ from weir.broker.records.entries import (
     of_control,
     read_back,
 )
-from weir.broker.replica.peers.frames import (
+from weir.broker.replica.frames import (
     ClockTold,
     FullTold,
     pack,

@@ -24,7 +24,7 @@ import weir_raft as raft
 from weir.broker.api.settings import Member
 from weir.broker.records import entries
 from weir.broker.records.entries import Payload
-from weir.broker.replica.peers.frames import pack as pack_message
+from weir.broker.replica.frames import pack as pack_message
 from weir.errors import DamagedRange
 from weir.model.batch import encode
 from weir.model.clusters import Mode

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import weir_raft as raft
-from weir.broker.barriers.promises import Promises
+from weir.broker.barriers.barriers import Promises
 from weir.model.stamp import stamp_at
 from weir.order.barrier import Barrier, Bound, barrier_at
 from weir.order.clock import HighestStamp, HybridClock

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import weir_raft as raft
+from weir.broker.api.events import Findings
 from weir.broker.api.settings import Identity, Layout, ShardSettings
 from weir.broker.barriers.barriers import TotalOrder
 from weir.broker.brokerset import BrokerSet
 from weir.broker.devices.requests import Devices
-from weir.broker.forwarding.forwarder import Forwarder
+from weir.broker.forwarding.forwarder import Forwarder, Routes
 from weir.broker.forwarding.registry_feed import HeldReplies, RegistryFeed
-from weir.broker.forwarding.registry_view import RegistryCopy, RegistryReplica
-from weir.broker.forwarding.routes import Routes
-from weir.broker.forwarding.trunks import ShardTrunks
+from weir.broker.forwarding.trunks import RegistryCopy, RegistryReplica, ShardTrunks
 from weir.broker.groups import Groups
+from weir.broker.listing import Listing
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.context import DeviceProducer, PartitionContext, PartitionEvents
@@ -24,23 +24,18 @@ from weir.broker.partition.retention import RetentionSweep
 from weir.broker.partition.topics import Topics
 from weir.broker.replica.admission import Admission
 from weir.broker.replica.catch_up import CatchUpPermits
-from weir.broker.replica.findings import Findings
-from weir.broker.replica.peers.links import PeerLinks
-from weir.broker.replica.peers.node_state import Clocks, FullDisks
-from weir.broker.replica.peers.refill import Refill
-from weir.broker.replica.peers.transport import Peers
+from weir.broker.replica.node_state import Clocks, FullDisks, PeerLinks
+from weir.broker.replica.refill import Refill
 from weir.broker.replica.restore import Opened
+from weir.broker.replica.transport import Peers
 from weir.broker.replica.writer import Writer
-from weir.broker.router.listing import Listing
-from weir.broker.router.requests import Handler, Requests
-from weir.broker.router.sessions import Sessions
+from weir.broker.router import Handler, Requests, Sessions
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.reads import Reads
 from weir.broker.runtime.session import SHARD, Session
-from weir.broker.scattering.coordinator import Coordinator
+from weir.broker.scattering.coordinator import Coordinator, ScatteringRequests
 from weir.broker.scattering.participant import ParticipantReports
-from weir.broker.scattering.requests import ScatteringRequests
 from weir.model.ids import REGISTRY_GROUP
 from weir.order.clock import HighestStamp, HybridClock, Time
 from weir.protocol.client.barriers import ReportDone

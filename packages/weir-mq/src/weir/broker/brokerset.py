@@ -28,9 +28,9 @@ from weir.broker.metadata.reassignment import (
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.topics import Topics
 from weir.broker.replica.group import Group
-from weir.broker.replica.peers.node_state import Clocks
-from weir.broker.replica.peers.refill import Refill
-from weir.broker.replica.refusals import unfounded
+from weir.broker.replica.node_state import Clocks
+from weir.broker.replica.refill import Refill
+from weir.broker.replica.requests import unfounded
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
 from weir.errors import Halted, NotLeader, Refused

@@ -13,11 +13,7 @@ from collections.abc import Sequence
 
 from weir.broker.api import events as ev
 from weir.broker.api.effects import Effect, HoldReads, Stopped
-from weir.broker.api.settings import Identity, Layout, ShardSettings
-from weir.broker.assembly import assemble
-from weir.broker.brokerset import BrokerSet
-from weir.broker.metadata.reassignment import give_away
-from weir.broker.replica.findings import (
+from weir.broker.api.events import (
     GroupComplete,
     MendDone,
     RegistryRejoins,
@@ -25,8 +21,12 @@ from weir.broker.replica.findings import (
     RottenEntry,
     TopicOpened,
 )
+from weir.broker.api.settings import Identity, Layout, ShardSettings
+from weir.broker.assembly import assemble
+from weir.broker.brokerset import BrokerSet
+from weir.broker.metadata.reassignment import give_away
 from weir.broker.replica.group import Group
-from weir.broker.replica.peers.node_state import Clocks, Full, FullDisks
+from weir.broker.replica.node_state import Clocks, Full, FullDisks
 from weir.broker.replica.restore import Opened
 from weir.broker.replica.writer import Writer
 from weir.model.ids import REGISTRY_GROUP

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from weir.broker.barriers.promises import Promises
+from weir.broker.barriers.barriers import Promises
 from weir.model.ids import group_of
 from weir.model.stamp import milliseconds_of, stamp_at
 from weir.protocol.client import admin as a

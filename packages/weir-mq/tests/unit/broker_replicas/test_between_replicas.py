@@ -6,7 +6,7 @@ from typing import Any
 
 import weir_raft as raft
 from weir.broker.api import events as ev
-from weir.broker.replica.peers.frames import pack
+from weir.broker.replica.frames import pack
 from weir.errors import NotLeader
 from weir.model.ids import group_of, place_of, voter_of
 from weir.protocol.client import messages as m

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rigs.part_questions import ask_part
-from weir.broker.barriers.membership import Ends
+from weir.broker.barriers.topic_order import Ends
 from weir.broker.partition.leader import PartitionLeader
 from weir.broker.scattering.participant import RecoverySchedule
 from weir.errors import BadRequest, PartitionEnded, UnknownTopic

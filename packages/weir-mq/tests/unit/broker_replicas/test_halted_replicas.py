@@ -18,8 +18,8 @@ from weir.broker.metadata.reassignment import behind, standing_of
 from weir.broker.records import entries
 from weir.broker.records.entries import Payload
 from weir.broker.records.snapshots import pack as packed
-from weir.broker.replica.peers.frames import pack
-from weir.broker.replica.peers.refill import Refill
+from weir.broker.replica.frames import pack
+from weir.broker.replica.refill import Refill
 from weir.broker.state.clusters import ClusterState
 from weir.errors import Damaged, NotLeader, Unavailable
 from weir.model.batch import encode

@@ -15,7 +15,7 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.records import entries
 from weir.broker.records.entries import NOOP, Payload
-from weir.broker.replica.peers.frames import (
+from weir.broker.replica.frames import (
     ClockTold,
     FrameKind,
     FullTold,

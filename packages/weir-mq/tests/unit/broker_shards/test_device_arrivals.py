@@ -9,7 +9,7 @@ import pytest
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.forwarding.routes import Routes
+from weir.broker.forwarding.forwarder import Routes
 from weir.broker.runtime.outbox import TOGETHER_MS
 from weir.broker.runtime.session import ROW_BYTES
 from weir.errors import BadChecksum, BadRequest, NotLeader, Overloaded, Unauthorized, UnknownTopic

@@ -7,7 +7,7 @@ from weir.broker.partition.partition import Partition
 from weir.broker.produce.appender import Appender, Pending, ValuesUnderWay
 from weir.broker.records.entries import BatchRecord
 from weir.broker.replica.group import Group
-from weir.broker.router.requests import Requests
+from weir.broker.router import Requests
 from weir.broker.state.dedupe import OriginTable, ProducerTable
 from weir.broker.state.large_values import ValueTable
 from weir.model.header import Header

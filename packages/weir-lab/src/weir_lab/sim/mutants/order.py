@@ -11,8 +11,8 @@ from typing import cast
 import weir_raft as raft
 from weir.broker.api.events import TICK_MS
 from weir.broker.barriers.barriers import BarrierAnswers
-from weir.broker.barriers.membership import Growth
 from weir.broker.barriers.topic_order import (
+    Growth,
     LedPartition,
     OrderPlan,
     OrderPlanner,
@@ -22,7 +22,7 @@ from weir.broker.barriers.topic_order import (
 from weir.broker.partition.context import VisibleConfirm
 from weir.broker.partition.leader import PartitionLeader
 from weir.broker.partition.partition import Partition
-from weir.broker.replica.peers.node_state import Clocks
+from weir.broker.replica.node_state import Clocks
 from weir.broker.replica.raft_storage import RaftStorage
 from weir.broker.state.state import PartitionState
 from weir.model.ids import group_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from weir.broker.barriers.membership import Ends
+from weir.broker.barriers.topic_order import Ends
 from weir.broker.partition import fetches
 from weir.broker.partition.leader import PartitionLeader
 from weir.broker.partition.partition import Partition

@@ -1,19 +1,24 @@
-"""What happens to a shard. At batch or control rate, never one object a message."""
+"""What happens to a shard: what its host reports, and what its components find that others must act
+on. At batch or control rate, never one object a message.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from weir.codec.fields import Buffer
+from weir.errors import Damaged
+from weir.model.topic import Topic
 from weir.protocol.device.codec import DeviceRequest
 from weir.protocol.frame import ClientFrame
 from weir.protocol.link import LinkFrame
 from weir.protocol.trunk import Arrival, TrunkFrame
 from weir.storage.log import Flush
-from weir.storage.scrub import Scrubbed
+from weir.storage.scrub import MendPiece, Scrubbed
 from weir.storage.segment_files import Spare
 from weir.storage.segment_lifecycle import Chore
 
@@ -206,3 +211,56 @@ Event = (
     | Ticked
     | Stopping
 )
+
+
+@dataclass(frozen=True, slots=True)
+class RottenEntry:
+    """The scrub found the payload of an entry to be bad at a place."""
+
+    group: int
+    index: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class MendDone:
+    """A piece that fills in an entry was run, and whether that entry is sound now."""
+
+    piece: MendPiece
+    is_sound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupComplete:
+    """A group has all again that it lacked."""
+
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStopped:
+    """A replica met what it cannot apply, and only listens from now on."""
+
+    group: int
+    #: Says what could not be applied, and what to do.
+    halt: Damaged
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryRejoins:
+    """The others gave the damaged replica of the registry a new voter number, to begin anew."""
+
+    voter: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOpened:
+    """A topic is new here, or got more partitions."""
+
+    topic: Topic
+
+
+Finding = RottenEntry | MendDone | GroupComplete | ReplicaStopped | RegistryRejoins | TopicOpened
+#: In the order in which they were found.
+Findings = deque[Finding]

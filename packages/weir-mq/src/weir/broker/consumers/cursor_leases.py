@@ -20,8 +20,7 @@ from weir.broker.records.entries import (
 )
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals
-from weir.broker.runtime.outbox import Caller, Outbox
-from weir.broker.runtime.waits import Wait, Waits
+from weir.broker.runtime.outbox import Caller, Outbox, Wait, Waits
 from weir.broker.state.clusters import NOBODY, Cursor, ending_of
 from weir.broker.state.state import PartitionState
 from weir.errors import BadRequest, Overloaded, Refused, StaleGrant, Unavailable, UnknownCluster

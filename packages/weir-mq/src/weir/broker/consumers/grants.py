@@ -23,9 +23,8 @@ from weir.broker.records.entries import (
 )
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals
-from weir.broker.runtime.outbox import Caller, Outbox
+from weir.broker.runtime.outbox import Caller, Outbox, Wait
 from weir.broker.runtime.reads import Reads
-from weir.broker.runtime.waits import Wait
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState

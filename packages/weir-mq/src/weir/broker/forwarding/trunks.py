@@ -1,18 +1,433 @@
-"""The other shards, as this one sees them: what is passed on, and who knows the registry."""
+"""The other shards as this one sees them, and whether its registry is as new as what anybody was
+told.
+
+The shard that has the registry's log holds a replica of its group. Where that leads, one ReadIndex
+round says that it still does; else its leader is asked how far it is, and the replica is current
+once it has applied so much. Rounds are shared: who comes while one is under way waits for the next.
+
+The other shards of its node have copies (see `registry_feed`). Whoever asks there for a topic or
+producer that is not in the copy *parks* until the leader was asked whether there is news. While the
+leader cannot be asked, or does not answer, what is not in the copy is not known to exist or not:
+`in_sync` says which it is.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
 from weir.broker.api.events import PassedBack, TrunkClosed, TrunkOpened
-from weir.broker.forwarding.forwarder import Forwarder
-from weir.broker.forwarding.registry_feed import HeldReplies, RegistryFeed
-from weir.broker.forwarding.registry_view import RegistryCopy, RegistryReplica
-from weir.broker.forwarding.routes import Routes
+from weir.broker.forwarding.forwarder import Forwarder, Routes
+from weir.broker.forwarding.registry_feed import HeldReplies, RegistryFeed, ShardTopics
 from weir.broker.metadata.registry import Registry
-from weir.broker.replica.refusals import no_registry
-from weir.broker.runtime.outbox import Caller
+from weir.broker.records.entries import ControlRecord, ProducerOpened, read_back
+from weir.broker.replica.requests import no_registry
+from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
 from weir.errors import NotLeader, Refused, Unavailable
 from weir.model.ids import REGISTRY_GROUP
+from weir.order.clock import Time
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import decode_reply
+from weir.protocol.client.declaration import opcode_of
+from weir.protocol.frame import ClientFrame
+from weir.storage.format.frame import Kind
+
+#: Nobody waits longer for the replica to be current.
+CURRENT_WITHIN_MS = 5_000
+#: Who is parked waits no longer for news.
+NEWS_WITHIN_MS = 5_000
+#: How long to wait before asking again for what was refused.
+_AGAIN_AFTER_MS = 1_000
+
+#: Who waits until the replica is current: a session that is parked, or a shard that asks how far
+#: the registry is.
+RoundWaiter = int | Caller
+_FOLLOW, _REACH = opcode_of(m.Follow), opcode_of(m.ReachRegistry)
+_unpack = msgspec.msgpack.Decoder().decode
+
+
+class _Round:
+    """One question how far the registry is: where it was asked, and what was answered."""
+
+    __slots__ = ("index", "number", "place", "until_ms", "waiters")
+
+    def __init__(self, number: int, place: int, waiters: list[RoundWaiter], until_ms: int) -> None:
+        self.number = number
+        self.place = place
+        self.waiters = waiters
+        self.until_ms = until_ms
+        self.index: int | None = None
+
+
+class ShardProducer(Protocol):
+    """The producer that a shard writes its devices' messages as."""
+
+    def granted(self, id: int, /) -> None:
+        """Write with this id from now on."""
+
+
+class _LedRound(NamedTuple):
+    """A round that asks no other shard, for the replica here leads."""
+
+    view: RegistryReplica
+    begun: _Round
+
+    def readable(self, error: Refused | None) -> None:
+        """It still leads, or does not."""
+        self.view.led(self.begun, error)
+
+
+class RegistryReplica:
+    """Keeps who asks back until the replica is current, and gets this shard the producer id that
+    it writes device messages with.
+    """
+
+    __slots__ = ("_ask_at_ms", "_asked", "_forwarder", "_has_producer", "_in_sync", "_known",
+                 "_numbers", "_outbox", "_producer", "_registry", "_resumed", "_round", "_routes",
+                 "_time", "_waiting", "has_work")  # fmt: skip
+
+    def __init__(
+        self,
+        registry: Registry,
+        forwarder: Forwarder,
+        producer: ShardProducer,
+        resumed: deque[int],
+        outbox: Outbox,
+        time: Time,
+    ) -> None:
+        """Get `producer` its id; each session that need not wait any more goes to `resumed`."""
+        self._registry = registry
+        self._forwarder = forwarder
+        self._routes: Routes = forwarder.routes
+        self._producer = producer
+        self._resumed = resumed
+        self._outbox = outbox
+        self._time = time
+        #: Whether `proceed` may find something to do.
+        self.has_work = True
+        self._known = self._in_sync = False
+        self._waiting: list[RoundWaiter] = []
+        self._round: _Round | None = None
+        self._numbers = 0
+        self._has_producer = False
+        #: Where the producer was asked for, -1 nowhere; and when to ask again at the earliest.
+        self._asked = -1
+        self._ask_at_ms = 0
+        forwarder.listen(self)
+
+    @property
+    def known(self) -> bool:
+        """Whether the replica was current once since this shard started."""
+        self._known = self._known or self._registry.ready
+        return self._known
+
+    @property
+    def in_sync(self) -> bool:
+        """Whether the last who asked was told that the replica is current; alone it always is."""
+        return self._in_sync or (self._registry.ready and not self._routes.several)
+
+    def ask(self, waiter: RoundWaiter) -> None:
+        """Tell `waiter` when the replica has all that anybody was told before now."""
+        self._waiting.append(waiter)
+        if self._round is None:
+            self._begin()
+
+    def park(self, session: int) -> None:
+        """Let a session wait until the replica is current, or it is clear that it cannot be."""
+        self.ask(session)
+
+    def closed(self, place: int) -> None:
+        """The trunk to a place broke: what it was asked has no answer any more."""
+        if self._round is not None and self._round.place == place:
+            self._end(False)
+        if self._asked == place:
+            self._refused()
+
+    def proceed(self) -> None:
+        """Go on with what may be applied by now."""
+        current = self._round
+        if current is not None and current.index is not None:
+            group = self._registry.group
+            if group is None:
+                self._end(False)
+            elif group.node.applied_index >= current.index:
+                self._end(True)
+        if not self._has_producer and self._asked < 0:
+            self._ask_producer()
+        current = self._round
+        self.has_work = not self._has_producer or (
+            current is not None and current.index is not None
+        )
+
+    def check_deadlines(self) -> None:
+        """Let nobody wait for a leader that is gone; ask until the replica is known."""
+        current = self._round
+        if current is not None:
+            late = self._time.monotonic_ms() >= current.until_ms
+            moved = current.index is None and current.place != self._routes.registry
+            if late or moved:
+                self._end(False)
+        if not self.known and self._round is None:
+            self._begin()
+        if self._asked >= 0 and self._asked != self._routes.registry:
+            self._refused()  # who was asked leads no more, and might never answer
+
+    # -- rounds ------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        waiters, self._waiting = self._waiting, []
+        place, group = self._routes.registry, self._registry.group
+        self._numbers += 1
+        until = self._time.monotonic_ms() + CURRENT_WITHIN_MS
+        self._round = begun = _Round(self._numbers, place, waiters, until)
+        if group is None:
+            self._end(False)
+        elif place != self._forwarder.shard:
+            try:
+                self._forwarder.ask_own(place, m.ReachRegistry(), begun.number)
+            except Refused:
+                self._end(False)
+        elif self._registry.ready:
+            group.read(_LedRound(self, begun))
+        else:
+            self._end(False)
+
+    def led(self, begun: _Round, error: Refused | None) -> None:
+        """The replica here, which leads, is current; or an `error` says why that is unknown."""
+        group = self._registry.group
+        if self._round is not begun or group is None:
+            return
+        if error is not None:
+            self._end(False)
+        else:
+            self._end(True)
+
+    def _end(self, current: bool) -> None:
+        ended, self._round = self._round, None
+        assert ended is not None
+        self._in_sync = current
+        self._known = self._known or current
+        for waiter in ended.waiters:
+            if isinstance(waiter, Caller):
+                self._tell(waiter, current)
+            else:
+                self._resumed.append(waiter)
+        if self._waiting and self._round is None:
+            self._begin()
+
+    def _tell(self, caller: Caller, current: bool) -> None:
+        """Tell a shard how far the registry is, if that is known."""
+        if current and self._registry.group is not None:
+            reached = m.RegistryReached(self._registry.group.node.applied_index)
+            self._outbox.reply(caller, reached)
+        else:
+            self._outbox.refuse(caller, no_registry())
+
+    # -- answers -----------------------------------------------------------------------------
+
+    def answered(self, frame: ClientFrame) -> None:
+        """Another shard replies to what nobody else here asks."""
+        reply = decode_reply(frame)
+        if isinstance(reply, m.ProducerGrant):
+            self._opened(reply.producer)
+            return
+        current = self._round
+        if current is not None and frame.correlation == current.number:
+            if isinstance(reply, m.RegistryReached):
+                current.index, self.has_work = reply.index, True
+                self.proceed()
+            else:
+                self._end(False)
+        elif not frame.correlation and isinstance(reply, m.Refusal):
+            self._refused()
+
+    # -- the producer ------------------------------------------------------------------------
+
+    def _ask_producer(self) -> None:
+        if self._has_producer or self._asked >= 0 or not self.known:
+            return
+        if self._time.monotonic_ms() < self._ask_at_ms:
+            return
+        self._asked = self._routes.registry
+        try:
+            if self._asked != self._forwarder.shard:
+                self._forwarder.ask_own(self._asked, m.OpenProducer())
+            else:
+                self._registry.grant(self._forwarder.principal, 0, self)
+        except Refused:
+            self._refused()
+
+    def producer_granted(self, outcome: ProducerOpened | Refused) -> None:
+        """See `ProducerWaiter`."""
+        if isinstance(outcome, Refused):
+            self._refused()
+        else:
+            self._opened(outcome.producer)
+
+    def _opened(self, producer: int) -> None:
+        if not self._has_producer:
+            self._has_producer = True
+            self._producer.granted(producer)
+
+    def _refused(self) -> None:
+        self._asked = -1
+        self._ask_at_ms = self._time.monotonic_ms() + _AGAIN_AFTER_MS
+
+
+class RegistryCopy:
+    """Keeps the copy, and gets this shard the producer id that it writes device messages with."""
+
+    __slots__ = ("_ask_at_ms", "_asking", "_doing", "_fed", "_forwarder", "_has_producer",
+                 "_late", "_leader", "_number", "_owed", "_parked", "_pinged", "_pinged_ms",
+                 "_producer", "_registry", "_resumed", "_time", "_topics", "has_work",
+                 "known")  # fmt: skip
+
+    def __init__(
+        self,
+        leader: int,
+        registry: Registry,
+        forwarder: Forwarder,
+        producer: ShardProducer,
+        resumed: deque[int],
+        topics: ShardTopics,
+        time: Time,
+    ) -> None:
+        """Follow shard `leader`. Get `producer` its id, and put into `resumed` each session that
+        need not wait any more; `topics` say whether what a record means is done here.
+        """
+        self._topics = topics
+        #: Whether `proceed` may find something to do.
+        self.has_work = False
+        self._time = time
+        #: Records that are applied and not done, None for a snapshot, and the entry to acknowledge
+        #: when they are.
+        self._doing: list[ControlRecord | None] = []
+        self._owed = 0
+        self._leader = leader
+        self._registry = registry
+        self._forwarder = forwarder
+        self._producer = producer
+        self._resumed = resumed
+        #: Whether the leader has sent all it has since the trunk was opened.
+        self._fed = False
+        #: Whether it was asked for news and has not answered in time.
+        self._late = False
+        #: Whether there is a copy.
+        self.known = False
+        self._asking = self._has_producer = False
+        self._ask_at_ms = self._pinged_ms = self._number = 0
+        self._parked: list[int] = []
+        #: Of those parked, the ones whom the ping under way will let go on.
+        self._pinged: list[int] = []
+        forwarder.listen(self)
+
+    @property
+    def in_sync(self) -> bool:
+        """Whether the copy has all that the leader told anybody a moment ago."""
+        return self._fed and not self._late
+
+    def opened(self, shard: int) -> None:
+        """A trunk is open: if it is the leader's, ask for all it has."""
+        if shard == self._leader:
+            self._ask(m.Follow(0))
+
+    def closed(self, shard: int) -> None:
+        """A trunk broke: if it is the leader's, nothing new can be learnt until it is back."""
+        if shard == self._leader:
+            self._fed = self._late = False
+            self._asking = False
+            self._owed = 0
+            self._pinged, self._parked = self._pinged + self._parked, []
+            self._go_on()
+
+    def proceed(self) -> None:
+        """Acknowledge what is applied, once all of it is done."""
+        if self._owed:
+            self._doing = [record for record in self._doing if not self._topics.is_settled(record)]
+            if not self._doing:
+                self._ask(m.Follow(self._owed))
+                self._owed = 0
+        self.has_work = self._owed > 0
+
+    def check_deadlines(self) -> None:
+        """Let nobody wait too long for news, and ask again for what was refused."""
+        now = self._time.monotonic_ms()
+        if self._pinged and now - self._pinged_ms >= NEWS_WITHIN_MS:
+            self._late = True
+            self._pinged, self._parked = self._pinged + self._parked, []
+            self._go_on()
+        quiet = not self._pinged and now - self._pinged_ms >= _AGAIN_AFTER_MS
+        if self._late and self._fed and quiet:
+            self._ping()
+        if self._fed and now >= self._ask_at_ms:
+            self._ask_producer()
+
+    def park(self, session: int) -> None:
+        """Let a session wait until the copy has what the leader has now."""
+        self._parked.append(session)
+        if not self._pinged:
+            self._ping()
+
+    def _ping(self) -> None:
+        self._pinged, self._parked = self._parked, []
+        self._pinged_ms = self._time.monotonic_ms()
+        self._number += 1
+        self._ask(m.ReachRegistry(), self._number)
+
+    def _go_on(self) -> None:
+        sessions, self._pinged = self._pinged, []
+        self._resumed.extend(sessions)
+        if self._parked and not self._pinged:
+            self._ping()
+
+    def _reached(self, frame: ClientFrame) -> None:
+        if frame.correlation == self._number:
+            self._go_on()
+
+    def answered(self, frame: ClientFrame) -> None:
+        """Another shard replies to what nobody else here asks."""
+        if frame.opcode == _FOLLOW:
+            self._learn(*_unpack(frame.body))
+            return
+        match decode_reply(frame):
+            case m.RegistryReached():
+                self._late = False
+                self._reached(frame)
+            case m.ProducerGrant(producer):
+                self._has_producer = True
+                self._producer.granted(producer)
+            case m.Refusal() if frame.opcode == _REACH:
+                self._late = True
+                self._reached(frame)
+            case m.Refusal():  # of the producer
+                self._asking = False
+                self._ask_at_ms = self._time.monotonic_ms() + _AGAIN_AFTER_MS
+
+    def _learn(self, index: int, news: Any) -> None:
+        if isinstance(news, bytes):
+            payload = read_back(Kind.CONTROL, news)
+            self._registry.apply(index, payload)
+            if payload.control is not None:
+                self._doing.append(payload.control)
+        else:
+            self._registry.restore(self._registry.decode(news))
+            # A shard whose trunk broke has things under way, which an epoch of meanwhile may end.
+            self._doing = [None]
+            self._fed = self.known = True
+        self._owed = index
+        self.proceed()
+        self._ask_producer()
+
+    def _ask_producer(self) -> None:
+        if not (self._asking or self._has_producer):
+            self._asking = True
+            self._ask(m.OpenProducer())
+
+    def _ask(self, request: m.Request, number: int = 0) -> None:
+        self._forwarder.ask_own(self._leader, request, number)
 
 
 class ShardTrunks:

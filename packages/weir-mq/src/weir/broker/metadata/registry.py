@@ -33,8 +33,7 @@ from weir.broker.records.entries import (
     of_control,
 )
 from weir.broker.replica.group import Group
-from weir.broker.replica.refusals import no_registry
-from weir.broker.replica.requests import Proposals
+from weir.broker.replica.requests import Proposals, no_registry
 from weir.broker.runtime.outbox import Caller
 from weir.errors import (
     Fenced,

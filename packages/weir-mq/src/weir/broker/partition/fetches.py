@@ -11,11 +11,9 @@ from functools import partial
 from typing import Protocol
 
 from weir.broker.replica.group import Group
-from weir.broker.replica.refusals import no_leader
-from weir.broker.replica.requests import assured
-from weir.broker.runtime.outbox import Caller, Outbox
+from weir.broker.replica.requests import assured, no_leader
+from weir.broker.runtime.outbox import Caller, Outbox, Wait, Waits
 from weir.broker.runtime.reads import Reads, without
-from weir.broker.runtime.waits import Wait, Waits
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
 from weir.codec.fields import Buffer

@@ -32,7 +32,7 @@ from weir.broker.records.entries import (
     StampsRaised,
 )
 from weir.broker.replica.group import Group
-from weir.broker.scattering.records import apply_scattering
+from weir.broker.scattering.participant import apply_scattering
 from weir.broker.state.state import PartitionState
 from weir.errors import Halted
 from weir.model.clusters import AckOutcome

@@ -16,7 +16,7 @@ from weir.broker.partition.retention import done_below, first_needed, retain
 from weir.broker.produce.batcher import DeviceBatch
 from weir.broker.records.entries import Payload
 from weir.broker.replica.group import Group
-from weir.broker.replica.refusals import no_leader
+from weir.broker.replica.requests import no_leader
 from weir.broker.runtime.outbox import Caller
 from weir.broker.state.state import PartitionState
 from weir.errors import DamagedRange, Refused, Unavailable

@@ -7,8 +7,7 @@ from typing import NamedTuple
 from weir.broker.produce.appender import Appender
 from weir.broker.records.entries import StampsRaised, of_control
 from weir.broker.replica.group import Group
-from weir.broker.runtime.outbox import Caller, Outbox
-from weir.broker.runtime.waits import Wait, Waits
+from weir.broker.runtime.outbox import Caller, Outbox, Wait, Waits
 from weir.broker.state.state import PartitionState
 from weir.errors import Refused, Unavailable
 from weir.order.clock import Time

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Protocol
 
 from weir.broker.replica.group import Group
-from weir.broker.replica.peers.node_state import Full, FullDisks
+from weir.broker.replica.node_state import Full, FullDisks
 from weir.broker.replica.writer import SPARE_RETRY_MS, Writer
 from weir.broker.runtime.budget import Budget
 from weir.errors import Overloaded, Refused, Unavailable

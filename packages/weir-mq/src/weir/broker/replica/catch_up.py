@@ -21,7 +21,7 @@ import weir_raft as raft
 from weir.broker.records.entries import entry_of, unread
 from weir.broker.records.snapshots import Decoder, Packing, Unpacking, taken
 from weir.broker.replica.raft_storage import RaftStorage
-from weir.broker.replica.refusals import why_no_state
+from weir.broker.replica.requests import why_no_state
 from weir.broker.runtime.reads import Reads
 from weir.codec.fields import Buffer
 from weir.errors import DamagedRange, Refused

@@ -12,13 +12,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import weir_raft as raft
+from weir.broker.api.events import Findings, ReplicaStopped
 from weir.broker.records.entries import Payload, applied_by
 from weir.broker.records.snapshots import unpack_slowly
 from weir.broker.replica.catch_up import CatchUp, CatchUpPermits, Checkpoints, Incoming
-from weir.broker.replica.findings import Findings, ReplicaStopped
 from weir.broker.replica.raft_storage import RaftStorage, stage
-from weir.broker.replica.refusals import ReplicaHalt, elsewhere, refusal_of
-from weir.broker.replica.requests import Reader, Rounds
+from weir.broker.replica.requests import Reader, ReplicaHalt, Rounds, elsewhere, refusal_of
 from weir.broker.runtime.reads import Pause, Reads
 from weir.codec.fields import Buffer
 from weir.errors import Damaged, NotLeader, Refused, Unavailable

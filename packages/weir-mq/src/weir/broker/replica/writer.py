@@ -8,9 +8,16 @@ from typing import Protocol
 
 import weir_raft as raft
 from weir.broker.api.effects import MakeSpare, SaveCheckpoint, StartChore, StartFlush
-from weir.broker.api.events import CheckpointSaved, ChoreDone, Rested, SpareMade
+from weir.broker.api.events import (
+    CheckpointSaved,
+    ChoreDone,
+    Findings,
+    MendDone,
+    Rested,
+    RottenEntry,
+    SpareMade,
+)
 from weir.broker.api.settings import CHECKPOINT_BYTES
-from weir.broker.replica.findings import Findings, MendDone, RottenEntry
 from weir.broker.replica.group import Group
 from weir.broker.replica.raft_storage import Token, installed
 from weir.broker.replica.restore import (

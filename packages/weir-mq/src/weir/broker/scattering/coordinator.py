@@ -1,32 +1,48 @@
-"""The scatterings that a shard coordinates, and those of others that it finishes (docs/adr/0024).
+"""The scatterings that clients ask for, and those of others that a shard finishes (docs/adr/0024).
 
 A client's scattering goes on attempt by attempt, until it is clear what became of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from weir.broker.api.settings import AccessControl
 from weir.broker.forwarding.forwarder import Forwarder
+from weir.broker.metadata.registry import Registry
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Caller, Outbox
+from weir.broker.runtime.session import Session
 from weir.broker.scattering.participant import ParticipantReports
 from weir.broker.scattering.rounds import (
     Answers,
     LocalParts,
     ParticipantRound,
     ParticipantRounds,
+    PartRequest,
     RoundOwner,
     has,
 )
-from weir.errors import NotLeader, Overloaded, Refused, StampTooFar, Unavailable, refusal
-from weir.model.limits import MAX_AHEAD_MS, RETRY_AFTER_MS, SCATTERINGS_MAX
-from weir.model.scattering import Attempt, is_acks, part_group
+from weir.errors import (
+    BadRequest,
+    NotLeader,
+    Overloaded,
+    Refused,
+    StampTooFar,
+    TooLarge,
+    Unavailable,
+    refusal,
+)
+from weir.model.limits import MAX_AHEAD_MS, RETRY_AFTER_MS, SCATTER_BYTES_MAX, SCATTERINGS_MAX
+from weir.model.scattering import Attempt, acks_part, batch_part, is_acks, part_group
 from weir.model.stamp import stamp_at
+from weir.model.topic import Topic, check_together
 from weir.order.clock import HighestStamp, HybridClock, Time
+from weir.protocol.client import messages as m
 from weir.protocol.client.codec import decode_reply
+from weir.protocol.client.declaration import Verb
 from weir.protocol.client.messages import Refusal
 from weir.protocol.client.scattering import (
     Decide,
@@ -548,3 +564,77 @@ class Coordinator:
                 self._outbox.refuse(one.caller, one.outcome)
             elif one.outcome is not None:
                 self._outbox.reply(one.caller, one.outcome)
+
+
+class ServedParts(LocalParts, Protocol):
+    """The partitions of this shard, and the topics of all."""
+
+    def topic_with(self, group: int) -> Topic:
+        """Return the topic of a group, wherever that is served. Raises `UnknownTopic`."""
+
+
+class Admission(Protocol):
+    """Whether this shard takes publishes."""
+
+    def check(self, group: int, /) -> None:
+        """Raise `Unavailable` or `Overloaded` unless it does; 0 stands for no group."""
+
+
+class ScatteringRequests:
+    """Answers clients that scatter, and shards that coordinate."""
+
+    __slots__ = ("_access", "_admission", "_coordinator", "_parts", "_registry")
+
+    def __init__(
+        self, coordinator: Coordinator, parts: ServedParts, registry: Registry,
+        admission: Admission, access: AccessControl,
+    ) -> None:  # fmt: skip
+        """Hand whole scatterings to the `coordinator`, and what is asked of a part to that."""
+        self._coordinator = coordinator
+        self._parts = parts
+        self._registry = registry
+        self._admission = admission
+        self._access = access
+
+    def handlers(self) -> Mapping[type[Any], Callable[[Session, Caller, Any], None]]:
+        """Return what to answer requests with."""
+        return {m.Scatter: self._scatter, m.Prepare: self._ask_part, m.Decide: self._ask_part}
+
+    def _scatter(self, session: Session, caller: Caller, request: m.Scatter) -> None:
+        self._admission.check(0)
+        parts = _parts_of(request)
+        topics: dict[int, Topic] = {}
+        for part, content in parts.items():
+            topic = self._parts.topic_with(content.address.group)
+            verb: Verb = "consume" if is_acks(part) else "publish"
+            self._access.check(session.principal, verb, topic.full_name)
+            if verb == "publish":
+                topics[topic.id] = topic
+        if not topics:
+            raise BadRequest("a scattering publishes at least one message: acks alone need none")
+        check_together([*topics.values()])
+        self._registry.check_epoch(request.producer, request.epoch, session.principal)
+        self._coordinator.scatter(caller, request, parts)
+
+    def _ask_part(self, session: Session, caller: Caller, request: PartRequest) -> None:
+        self._parts.ask_part(request, caller)
+
+
+def _parts_of(request: m.Scatter) -> dict[int, Part]:
+    parts: dict[int, Part] = {}
+    for content in request.parts:
+        group = content.address.group
+        if not 0 < group < 1 << 62 or bool(content.batch) == bool(content.acks):
+            raise BadRequest("each part of a scattering is a batch of a partition, or acks there")
+        part = batch_part(group) if content.batch else acks_part(group)
+        if part in parts:
+            raise BadRequest(f"two parts of a scattering are for group {group}: make them one")
+        parts[part] = content
+    size = sum(len(part.batch) for part in parts.values())
+    if size > SCATTER_BYTES_MAX:
+        raise TooLarge(
+            f"a scattering of {size:,} bytes; {SCATTER_BYTES_MAX:,} are allowed: publish less at "
+            "once",
+            SCATTER_BYTES_MAX,
+        )
+    return parts

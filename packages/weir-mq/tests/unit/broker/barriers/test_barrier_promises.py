@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import weir_raft as raft
-from weir.broker.barriers.promises import Promises
+from weir.broker.barriers.barriers import Promises
 from weir.model.limits import PROMISE_EVERY_MS
 from weir.model.stamp import stamp_at
 from weir.order.barrier import Bound

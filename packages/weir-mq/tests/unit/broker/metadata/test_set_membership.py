@@ -18,8 +18,8 @@ from weir.broker.records.entries import (
     NodeRecord,
     TopicCreated,
     TopicDeleted,
-    decode,
-    encode,
+    decode_control,
+    encode_control,
 )
 from weir.broker.runtime.outbox import Caller
 from weir.errors import (
@@ -68,7 +68,7 @@ class Replica:
 
     def commit(self) -> None:
         while self.applied < len(self.proposed):
-            record = decode(encode(self.proposed[self.applied]))
+            record = decode_control(encode_control(self.proposed[self.applied]))
             self.applied += 1
             self.membership.apply(self.applied, record)  # type: ignore[arg-type]
 

@@ -10,8 +10,8 @@ import pytest
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
+from weir.broker.api.events import Findings
 from weir.broker.replica import writer as writer_module
-from weir.broker.replica.findings import Findings
 from weir.broker.replica.restore import Opened
 from weir.broker.replica.writer import CHECKPOINT_RETRY_MS, SPARE_RETRY_MS, Writer
 from weir.broker.runtime.budget import Budget

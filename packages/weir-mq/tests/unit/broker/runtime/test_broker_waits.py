@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from weir.broker.api.events import Closed
-from weir.broker.runtime import waits
-from weir.broker.runtime.outbox import Caller
-from weir.broker.runtime.waits import Wait, Waits
+from weir.broker.runtime import outbox
+from weir.broker.runtime.outbox import Caller, Wait, Waits
 from weir.errors import Overloaded
 from weir.protocol.client import messages as m
 
@@ -57,7 +56,7 @@ def test_deadlines_of_those_who_were_served_are_forgotten() -> None:
 
 
 def test_a_line_has_an_end(monkeypatch: Any) -> None:
-    monkeypatch.setattr(waits, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(outbox, "CONNECTIONS_MAX", 2)
     waiting = line((1, 1))
     waiting.check_room()
     waiting.add(Wait(Caller(1, 0, 0), "x", 1))

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import weir_raft as raft
+from weir.broker.groups import find_decisions
 from weir.broker.records.entries import (
     AttemptBarred,
     BatchRecord,
@@ -17,7 +18,6 @@ from weir.broker.records.entries import (
     of_control,
 )
 from weir.broker.replica.group import Group
-from weir.broker.scattering.damaged_log import find_decisions
 from weir.broker.state.scatterings import Outcome
 from weir.broker.state.state import PartitionState
 from weir.model.scattering import Scattered

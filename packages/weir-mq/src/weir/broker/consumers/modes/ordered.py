@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from weir.broker.consumers.modes.picker import ANYBODY, Pick, Picker, PickerContext, PullQueue, Run
-from weir.broker.runtime.waits import Wait
+from weir.broker.runtime.outbox import Wait
 from weir.broker.state.clusters import AT_ONCE, ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.model.clusters import Mode

@@ -11,8 +11,8 @@ from typing import ClassVar, Protocol
 
 from weir.broker.consumers.leases import Attempts, BegunMessages, Leases
 from weir.broker.replica.group import Group
+from weir.broker.runtime.outbox import Wait, Waits
 from weir.broker.runtime.reads import Reads
-from weir.broker.runtime.waits import Wait, Waits
 from weir.broker.state.clusters import ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState

@@ -20,7 +20,7 @@ from weir.broker.records.entries import (
     read_back,
     unread,
 )
-from weir.broker.replica.peers.frames import (
+from weir.broker.replica.frames import (
     BadMessage,
     FrameKind,
     pack,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from weir.broker import router
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.partition.requests import BY_PARTITION
-from weir.broker.router import sessions
 from weir.errors import (
     NoHello,
     OffsetOutOfRange,
@@ -111,7 +111,7 @@ def test_what_partition_0_decides_is_refused_elsewhere(rig: Any) -> None:
 def test_too_many_open_requests_cost_the_connection(
     rig: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "REQUESTS_PENDING_MAX", 3)
+    monkeypatch.setattr(router, "REQUESTS_PENDING_MAX", 3)
     info = rig.topic(rig.connect())
     for _ in range(10):  # answered ones do not count
         assert rig.answer(1, m.Ping()) == m.Pong(rig.time.wall_ms())

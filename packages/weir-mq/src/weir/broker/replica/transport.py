@@ -13,12 +13,10 @@ from functools import partial
 
 import weir_raft as raft
 from weir.broker.api.effects import EndLink, ReplicaHalted, SendToPeer
-from weir.broker.api.events import LinkClosed, LinkOpened
+from weir.broker.api.events import Findings, LinkClosed, LinkOpened, RegistryRejoins
 from weir.broker.records.entries import LevelRaised, stored_in
 from weir.broker.replica.catch_up import CatchUpPermits
-from weir.broker.replica.findings import Findings, RegistryRejoins
-from weir.broker.replica.group import Group
-from weir.broker.replica.peers.frames import (
+from weir.broker.replica.frames import (
     BadMessage,
     ClockTold,
     FrameKind,
@@ -30,11 +28,11 @@ from weir.broker.replica.peers.frames import (
     unpack,
     unpack_link,
 )
-from weir.broker.replica.peers.links import PeerLinks
-from weir.broker.replica.peers.node_state import TELL_EVERY_MS, Clocks, FullDisks
-from weir.broker.replica.peers.refill import Refill
-from weir.broker.replica.refusals import ReplicaHalt
+from weir.broker.replica.group import Group
+from weir.broker.replica.node_state import TELL_EVERY_MS, Clocks, FullDisks, PeerLinks
+from weir.broker.replica.refill import Refill
 from weir.broker.runtime.outbox import Outbox
+from weir.errors import Damaged
 from weir.model.ids import INCARNATION_BITS, REGISTRY_GROUP, SHARD_BITS, place_node
 from weir.model.stamp import STAMP_FAR, milliseconds_of, stamp_at
 from weir.protocol.link import LinkFrame
@@ -140,7 +138,7 @@ class Peers:
                     _check(group.node, message)
                     group.step(message)
 
-    def stopped(self, group: int, halt: ReplicaHalt, error: Exception) -> None:
+    def stopped(self, group: int, halt: Damaged, error: Exception) -> None:
         """A group here met what it cannot apply: from now on it only listens."""
         self._multi.remove(group)
         self._permits.forget(group)

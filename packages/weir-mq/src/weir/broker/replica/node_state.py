@@ -1,4 +1,8 @@
-"""What nodes of a set tell of themselves, and who is fit to lead: clocks, and room on the disk.
+"""What nodes of a set tell of themselves, and who is fit to lead: shards, clocks, and room on the
+disk.
+
+A replica is on the shard of its node that serves the group's log there, one of as many as that node
+said it has.
 
 Each shard tells each that it is linked to what its wall clock says. What is kept of that is the
 difference to the own clock that never jumps: so a wall clock that is set, here or there, is seen as
@@ -19,10 +23,13 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 import weir_raft as raft
-from weir.model.ids import node_of, place_node
+from weir.broker.api.settings import Layout
+from weir.model.ids import node_of, place_node, place_of
 from weir.model.limits import MAX_AHEAD_MS
 from weir.order.clock import Time
 
+#: So many places are remembered.
+_PLACES_MAX = 1 << 16
 #: How often a shard tells the time. A clock that is set back is noticed by others after `_KEPT`.
 TELL_EVERY_MS = 1_000
 _KEPT = 2
@@ -32,6 +39,52 @@ _FORGET_MS = 5_000
 _SET_MS = 100
 #: Who has not said for so long that its disk is full has room again, or is gone.
 _FULL_FORGET_MS = 3 * TELL_EVERY_MS
+
+
+class PeerLinks:
+    """The links of one shard to shards of other nodes, by place."""
+
+    __slots__ = ("_layout", "_node", "_places", "_shards", "up")
+
+    def __init__(self, node: int, layout: Layout) -> None:
+        """Be on `node`, whose groups lie as `layout` says; no link is up yet."""
+        self._node = node
+        self._layout = layout
+        #: By node, how many shards it said it runs.
+        self._shards: dict[int, int] = {}
+        #: By group and voter, the place of a replica: each message asks for one.
+        self._places: dict[tuple[int, int], int] = {}
+        #: The places that can be sent to.
+        self.up: set[int] = set()
+
+    def opened(self, place: int, shards: int) -> None:
+        """A link came up to a place of a node that runs so many shards."""
+        self.up.add(place)
+        if self._shards.get(place_node(place)) != shards:
+            self._shards[place_node(place)] = shards
+            self._places.clear()
+
+    def closed(self, place: int) -> None:
+        """The link to a place broke."""
+        self.up.discard(place)
+
+    def place_of(self, group: int, voter: int) -> int:
+        """Return the place of a group's replica."""
+        place = self._places.get((group, voter))
+        if place is None:
+            node = node_of(voter)
+            shards = self._shards.get(node, self._layout.shards)
+            place = place_of(node, self._layout.log_of(group) % shards)
+            if len(self._places) >= _PLACES_MAX:
+                self._places.clear()
+            self._places[group, voter] = place
+        return place
+
+    def places_of(self, group: int) -> list[int]:
+        """Return the places of other nodes that can be reached, and that may have a group."""
+        log, known = self._layout.log_of(group), sorted(self._shards.items())
+        found = [place_of(node, log % shards) for node, shards in known if node != self._node]
+        return [place for place in found if place in self.up]
 
 
 class Voting(Protocol):

@@ -10,7 +10,7 @@ from typing import Any
 from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.topics import Topics
-from weir.broker.replica.refusals import no_registry
+from weir.broker.replica.requests import no_registry
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
 from weir.errors import Overloaded, Refused

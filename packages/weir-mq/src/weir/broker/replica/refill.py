@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from weir.broker.api.effects import SendToPeer, Work
+from weir.broker.api.events import Findings, GroupComplete
 from weir.broker.api.settings import Layout
 from weir.broker.records.entries import NOOP
-from weir.broker.replica.findings import Findings, GroupComplete
-from weir.broker.replica.peers.frames import (
+from weir.broker.replica.frames import (
     FrameKind,
     Given,
     Name,
@@ -23,7 +23,7 @@ from weir.broker.replica.peers.frames import (
     unpack_ask,
     unpack_give,
 )
-from weir.broker.replica.peers.links import PeerLinks
+from weir.broker.replica.node_state import PeerLinks
 from weir.broker.replica.writer import Writer
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.reads import Reads

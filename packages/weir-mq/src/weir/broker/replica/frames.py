@@ -87,7 +87,7 @@ class FrameKind(IntEnum):
     SNAPSHOT = 7
     SNAPSHOT_REPLY = 8
     TIMEOUT_NOW = 9
-    #: See `weir.broker.replica.peers.frames`.
+    #: See `weir.broker.replica.frames`.
     REFILL_ASK = 10
     REFILL_GIVE = 11
     BEAT = 16

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker.replica.peers.node_state import TELL_EVERY_MS, Clocks
+from weir.broker.replica.node_state import TELL_EVERY_MS, Clocks
 from weir.model.ids import voter_of
 from weir.model.limits import MAX_AHEAD_MS
 

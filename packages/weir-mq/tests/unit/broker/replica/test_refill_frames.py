@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weir.broker.records.entries import NOOP, GrantsReleased, of_control
-from weir.broker.replica.peers.frames import (
+from weir.broker.replica.frames import (
     BadMessage,
     FrameKind,
     pack_ask,

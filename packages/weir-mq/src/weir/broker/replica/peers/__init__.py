@@ -1,1 +1,0 @@
-"""The other nodes of the set: frames to and from them, refills of what rotted, and their clocks."""
