@@ -18,8 +18,7 @@ from weir import errors, sync
 from weir.cli.main import whole_command
 from weir.model import limits
 from weir.server.config import sections
-from weir.testing.nodes.node import running_node
-from weir.testing.nodes.node_set import free_ports
+from weir.testing.nodes import free_ports, running_node
 
 _WIDTH = 88
 #: Methods of data that say nothing about weir.

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from weir.cli.main import main
-from weir.testing.nodes.children import environment, python
-from weir.testing.nodes.node_set import running_set
+from weir.server.processes.interpreter import environment, python
+from weir.testing.nodes import running_set
 
 WRONG = "lost", "repeated", "reordered", "misplaced", "strange", "stale"
 

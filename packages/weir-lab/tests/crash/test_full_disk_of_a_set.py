@@ -22,7 +22,7 @@ import pytest
 import weir
 from weir.client.client import Client
 from weir.errors import WeirError
-from weir.testing.nodes.node_set import READY, NodeSet, Patient
+from weir.testing.nodes import READY, NodeSet, Patient
 from weir_lab.bench.faults.chaos.ledger import Verdict, judge
 from weir_lab.bench.faults.chaos.load import Load, read_whole
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.testing.nodes.node_set import NodeSet
+from weir.testing.nodes import NodeSet
 from weir_lab.bench.ordering.lag import measure
 
 KILLS = int(os.environ.get("WEIR_LAG_KILLS", "1"))

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from weir import sync
-from weir.testing.nodes.children import environment, python
-from weir.testing.nodes.node_set import Berth, NodeSet, Patient
+from weir.server.processes.interpreter import environment, python
+from weir.testing.nodes import Berth, NodeSet, Patient
 from weir_lab.bench.faults.stalling import STALLS
 
 WATCH_SECONDS = "4"

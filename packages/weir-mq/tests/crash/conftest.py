@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.testing.nodes.node_set import NodeSet, Patient
+from weir.testing.nodes import NodeSet, Patient
 
 
 @pytest.fixture

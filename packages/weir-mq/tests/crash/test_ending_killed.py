@@ -11,7 +11,7 @@ from typing import Any
 from weir.client.client import Client, connect
 from weir.errors import Unavailable
 from weir.model.topic import partition_for
-from weir.testing.nodes.node_set import NodeSet, Patient
+from weir.testing.nodes import NodeSet, Patient
 
 TOPIC = "ordered"
 PARTITIONS = 4

@@ -26,7 +26,7 @@ from weir.model.batch import encode, split
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
 from weir.server.processes.interpreter import environment
-from weir.testing.nodes.node_set import free_ports
+from weir.testing.nodes import free_ports
 
 MIB = 1 << 20
 #: The first segment, two spares and a fourth; a fifth only when the ballast is gone.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from weir.client.client import Client, connect
 from weir.client.producer.receipts import PendingMessage
-from weir.testing.nodes.node_set import NodeSet, Patient
+from weir.testing.nodes import NodeSet, Patient
 
 KILLS = int(os.environ.get("WEIR_LEADER_KILLS", "2"))
 TOPIC = "load"

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from weir.client.client import Client, connect
-from weir.testing.nodes.node_set import NodeSet, Patient
+from weir.testing.nodes import NodeSet, Patient
 
 KILLS = int(os.environ.get("WEIR_ORDER_KILLS", "1"))
 TOPIC = "ordered"

@@ -15,7 +15,7 @@ from pathlib import Path
 from weir.client.admin.administration import Part
 from weir.client.client import Client, connect
 from weir.client.producer.receipts import BatchReceipt
-from weir.testing.nodes.node_set import NodeSet, Patient, running_set
+from weir.testing.nodes import NodeSet, Patient, running_set
 
 NODES = 5
 PARTITIONS = 3

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import weir
-from weir.testing.nodes.children import environment
-from weir.testing.nodes.node_set import NodeSet, Patient
+from weir.server.processes.interpreter import environment
+from weir.testing.nodes import NodeSet, Patient
 
 KILLS = int(os.environ.get("WEIR_TURN_KILLS", "2"))
 TOPIC = "ordered"

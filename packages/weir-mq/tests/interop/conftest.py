@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from weir.spark.blocking_client import BlockingClient
-from weir.testing.nodes.node import Node
+from weir.testing.nodes import Node
 
 Pids = Callable[[Node], list[int]]
 Landing = Callable[[Node, int], BlockingClient]

@@ -10,7 +10,7 @@ import pytest
 
 from weir import sync
 from weir.errors import UnknownTopic
-from weir.testing.nodes.node import Node, start_node
+from weir.testing.nodes import Node, start_node
 
 SMALL: dict[str, Any] = {"segment_mib": 32, "spares": 0, "budget_mib": 66, "cache_mib": 4}
 PARTITIONS = 4

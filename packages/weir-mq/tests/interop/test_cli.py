@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from weir.model.ids import node_of
-from weir.testing.nodes.children import environment, python
-from weir.testing.nodes.node import Node, running_node, start_node
+from weir.server.processes.interpreter import environment, python
+from weir.testing.nodes import Node, running_node, start_node
 
 SECONDS = 60
 

@@ -12,8 +12,7 @@ import pytest
 import weir
 from weir.client.client import Client
 from weir.errors import Disconnected
-from weir.testing.nodes.node import running_node
-from weir.testing.nodes.node_set import NodeSet, Patient
+from weir.testing.nodes import NodeSet, Patient, running_node
 
 PARTITIONS = 6
 PUBLISHERS = 4

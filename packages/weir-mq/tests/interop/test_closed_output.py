@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from weir import sync
-from weir.testing.nodes.children import environment, python
-from weir.testing.nodes.node import running_node
+from weir.server.processes.interpreter import environment, python
+from weir.testing.nodes import running_node
 
 MESSAGES = 20_000  # far more than a pipe holds
 SECONDS = 60.0

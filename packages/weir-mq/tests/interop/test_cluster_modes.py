@@ -11,7 +11,7 @@ from weir import device
 from weir.client.client import Client
 from weir.errors import BadRequest
 from weir.protocol.device.deliveries import ALL_PARTITIONS
-from weir.testing.nodes.node import Node, running_node
+from weir.testing.nodes import Node, running_node
 
 PARTITIONS = 3
 

@@ -17,8 +17,8 @@ import pytest
 
 import weir
 from rigs.consuming import take
-from weir.testing.nodes.children import environment, python
-from weir.testing.nodes.node import Node, running_node, start_node
+from weir.server.processes.interpreter import environment, python
+from weir.testing.nodes import Node, running_node, start_node
 
 COUNT = 300
 BELOW_A_LEASE_SECONDS = 25

@@ -15,9 +15,9 @@ import pytest
 from weir.cli.main import main
 from weir.cli.survey import survey
 from weir.client.client import connect
+from weir.server.processes.interpreter import environment, python
 from weir.storage.format.frame import HEADER_SIZE, Kind
-from weir.testing.nodes.children import environment, python
-from weir.testing.nodes.node import Node, running_node, start_node
+from weir.testing.nodes import Node, running_node, start_node
 
 TINY: dict[str, Any] = {"segment_mib": 32, "spares": 0, "shards": 1, "logs": 1, "cache_mib": 0}
 ENTRIES, EACH = 12, 50

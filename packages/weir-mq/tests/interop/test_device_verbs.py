@@ -11,7 +11,7 @@ import weir
 from weir.cli.main import main
 from weir.device import Client
 from weir.errors import Fenced
-from weir.testing.nodes.node import Node, running_node
+from weir.testing.nodes import Node, running_node
 
 HUB = 0xA17
 

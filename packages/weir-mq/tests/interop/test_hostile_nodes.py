@@ -43,7 +43,7 @@ from weir.server.config.sections import Config, LogConfig, MemoryConfig, NodeCon
 from weir.server.disk.node_folder import NodeFolder, Part
 from weir.server.processes.assembly import serve
 from weir.storage.format.frame import Kind
-from weir.testing.nodes.node_set import free_ports
+from weir.testing.nodes import free_ports
 from weir_raft.messages import SnapshotMeta
 
 GOLDEN = Path(__file__).parents[4] / "docs" / "client-frames.json"

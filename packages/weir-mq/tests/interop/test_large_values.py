@@ -24,7 +24,7 @@ from weir.model.message import LargeMessage
 from weir.spark.blocking_client import BlockingClient, forget
 from weir.spark.fetcher import Portion, Source, record_batches
 from weir.spark.planning import Range
-from weir.testing.nodes.node import Node, running_node, start_node
+from weir.testing.nodes import Node, running_node, start_node
 
 VALUE_MIB = int(os.environ.get("WEIR_VALUE_MIB", "64"))
 #: What a node may take more than before; less than the value itself, whatever its size.

@@ -12,7 +12,7 @@ import pytest
 import weir
 from weir.client.consumer.acknowledgements import Stale
 from weir.model.clusters import AckOutcome
-from weir.testing.nodes.node import Node, running_node
+from weir.testing.nodes import Node, running_node
 
 LEASE = "300ms"
 DONE, ELSEWHERE, EXPIRED = AckOutcome.DONE, AckOutcome.DONE_ELSEWHERE, AckOutcome.EXPIRED

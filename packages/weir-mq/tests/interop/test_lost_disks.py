@@ -16,7 +16,7 @@ from weir.client.client import Client
 from weir.errors import Disconnected
 from weir.server.disk.node_folder import NodeFolder, Part
 from weir.spark.blocking_client import BlockingClient
-from weir.testing.nodes.node_set import NodeSet as DevSet
+from weir.testing.nodes import NodeSet as DevSet
 
 _VALUES = [b"%d" % number for number in range(50)]
 

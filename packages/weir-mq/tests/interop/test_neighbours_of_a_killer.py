@@ -11,7 +11,7 @@ import pytest
 
 import weir
 from rigs.consuming import take
-from weir.testing.nodes.node import Node, running_node
+from weir.testing.nodes import Node, running_node
 
 KILLER = 7
 MESSAGES = 20

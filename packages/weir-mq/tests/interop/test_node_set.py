@@ -20,9 +20,9 @@ from weir.cli.process import Signals
 from weir.client.admin.nodes import SetStatus
 from weir.client.client import Client
 from weir.errors import BadRequest
-from weir.testing.nodes.children import environment, python
-from weir.testing.nodes.node import Node
-from weir.testing.nodes.node_set import NodeSet as DevSet
+from weir.server.processes.interpreter import environment, python
+from weir.testing.nodes import Node
+from weir.testing.nodes import NodeSet as DevSet
 
 _WAIT = 30.0
 
@@ -237,8 +237,7 @@ def stop_node(node: Node) -> None:
 def test_a_node_is_replaced_by_another(
     dev: DevSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from weir.testing.nodes.node import start_node
-    from weir.testing.nodes.node_set import free_ports
+    from weir.testing.nodes import free_ports, start_node
 
     async def fill(client: Client) -> None:
         await client.create_topic("flights", 3)

@@ -25,8 +25,7 @@ from weir.model.batch import encode
 from weir.protocol.client import messages as m
 from weir.protocol.device.deliveries import ALL_PARTITIONS
 from weir.spark.blocking_client import BlockingClient
-from weir.testing.nodes.node import Node, start_node
-from weir.testing.nodes.node_set import NodeSet, Patient
+from weir.testing.nodes import Node, NodeSet, Patient, start_node
 
 HUB = 7
 DUPLICATE = (1 << 64) - 1

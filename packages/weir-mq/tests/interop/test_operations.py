@@ -21,8 +21,8 @@ import weir
 from weir.cli.main import main
 from weir.model.message import Message
 from weir.server.disk.node_folder import NodeFolder
-from weir.testing.nodes.children import environment, python
-from weir.testing.nodes.node import Node, running_node, start_node
+from weir.server.processes.interpreter import environment, python
+from weir.testing.nodes import Node, running_node, start_node
 
 SECONDS = 60
 TINY = {"segment_mib": 32, "spares": 0, "shards": 1, "logs": 1}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from weir import sync
 from weir.server.processes.interpreter import environment
-from weir.testing.nodes.node import Node, running_node
+from weir.testing.nodes import Node, running_node
 
 ROOT = Path(__file__).parents[4]
 URL = "weir://localhost:6800"

@@ -9,7 +9,7 @@ from pathlib import Path
 import weir
 from weir.client.client import Client
 from weir.errors import WeirError
-from weir.testing.nodes.node_set import NodeSet, Patient, running_set
+from weir.testing.nodes import NodeSet, Patient, running_set
 
 #: Topics that are scattered to together, and their partitions.
 TOPICS = {"t": 3, "u": 1}

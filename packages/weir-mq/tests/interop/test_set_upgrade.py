@@ -17,8 +17,7 @@ from weir.client.admin.nodes import SetStatus
 from weir.client.client import Client
 from weir.errors import LevelTooHigh
 from weir.model.limits import FORMAT_LEVEL
-from weir.testing.nodes.node import NodeFailed
-from weir.testing.nodes.node_set import NodeSet, Patient
+from weir.testing.nodes import NodeFailed, NodeSet, Patient
 
 NEW = FORMAT_LEVEL + 1
 _WAIT = 30.0

@@ -22,7 +22,7 @@ from weir.model.batch import encode
 from weir.protocol.client import messages as m
 from weir.server.disk.node_folder import NodeFolder
 from weir.spark.blocking_client import BlockingClient
-from weir.testing.nodes.node import Node, NodeFailed, running_node
+from weir.testing.nodes import Node, NodeFailed, running_node
 
 LOGS = 4
 SMALL: dict[str, Any] = {"segment_mib": 32, "spares": 0, "budget_mib": 66, "cache_mib": 4}

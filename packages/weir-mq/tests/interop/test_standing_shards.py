@@ -14,7 +14,7 @@ import pytest
 from weir.errors import Unavailable
 from weir.protocol.client import messages as m
 from weir.spark.blocking_client import BlockingClient
-from weir.testing.nodes.node import Node, running_node
+from weir.testing.nodes import Node, running_node
 
 Pids = Callable[[Node], list[int]]
 Landing = Callable[[Node, int], BlockingClient]

@@ -17,8 +17,8 @@ from weir.cli.process import Signals
 from weir.cli.survey import survey
 from weir.errors import WeirError
 from weir.storage.format.durable_position import NAME
-from weir.testing.nodes.node import NodeFailed, start_node
-from weir.testing.nodes.node_set import NodeSet as DevSet
+from weir.testing.nodes import NodeFailed, start_node
+from weir.testing.nodes import NodeSet as DevSet
 
 TINY: dict[str, Any] = {"segment_mib": 32, "spares": 0, "shards": 1, "logs": 1}
 COUNT = 160

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from weir.cli.main import main
-from weir.testing.nodes.children import environment, python
-from weir.testing.nodes.node import running_node
+from weir.server.processes.interpreter import environment, python
+from weir.testing.nodes import running_node
 
 #: Longer than any of these verbs gave a broker that was away.
 _AWAY_SECONDS = 7.0

@@ -11,7 +11,7 @@ import pytest
 
 import weir
 from weir.model.clusters import AckOutcome
-from weir.testing.nodes.node import Node, running_node
+from weir.testing.nodes import Node, running_node
 
 LEASE_S = 0.3
 LEASE = "300ms"

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from weir import sync
-from weir.testing.nodes.node import Node, start_node
+from weir.testing.nodes import Node, start_node
 
 
 def beside() -> ModuleType:

@@ -17,7 +17,7 @@ from weir.client.client import connect
 from weir.client.reader.reader import Reader
 from weir.errors import WeirError
 from weir.model.limits import BATCH_BYTES_MAX, MIB, PARTITIONS_PER_TOPIC_MAX
-from weir.testing.nodes.node import Serving
+from weir.testing.nodes import Serving
 from weir_lab.bench.bounds import check_bounds
 from weir_lab.bench.harness.led import Ready
 from weir_lab.bench.harness.loop import run

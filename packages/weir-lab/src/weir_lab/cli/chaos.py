@@ -18,7 +18,7 @@ import typer
 from weir_lab.cli.bench_runs import Json, stop_as_by_ctrl_c
 
 if TYPE_CHECKING:
-    from weir.testing.nodes.node_set import Berth, NodeSet
+    from weir.testing.nodes import Berth, NodeSet
     from weir_lab.bench.faults.chaos.faults import Fault
     from weir_lab.bench.faults.chaos.rounds import Result, Settings, Where
 
@@ -138,7 +138,7 @@ def _regain(
     import msgspec
 
     from weir.cli.output import print_json
-    from weir.testing.nodes.node_set import READY, NodeSet, Patient
+    from weir.testing.nodes import READY, NodeSet, Patient
     from weir_lab.bench.faults.chaos.regain import Regained, run
 
     say = _say if as_json else print
@@ -220,7 +220,7 @@ def _strike(
     berths: list[Berth] | None = None,
 ) -> None:  # fmt: skip
     """Start a set, strike it, and tell."""
-    from weir.testing.nodes.node_set import READY, NodeSet, Patient
+    from weir.testing.nodes import READY, NodeSet, Patient
     from weir_lab.bench.faults.chaos.rounds import Where
 
     with tempfile.TemporaryDirectory(prefix="weir-chaos-") as name:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from weir.cli.process import Signals
 from weir.client.client import connect
-from weir.testing.nodes.node import Node, running_node
+from weir.testing.nodes import Node, running_node
 from weir_lab.demo import order
 from weir_lab.demo.bars import Bars, Step
 from weir_lab.demo.flights import ORIGINS, TOPIC, planes

@@ -20,9 +20,8 @@ from weir.model.stamp import milliseconds_of
 from weir.model.topic import Order
 from weir.protocol.client import messages as m
 from weir.testing.simulator.brokerset import BrokerSet
-from weir.testing.simulator.nemesis import Nemesis
+from weir.testing.simulator.nemesis import Nemesis, Storm
 from weir.testing.simulator.network import Link
-from weir.testing.simulator.storm import Storm
 from weir.testing.simulator.world import EPOCH_MS, MS, SECOND, World
 from weir_lab.sim import rot
 from weir_lab.sim.checkers.exercised import promises_tested

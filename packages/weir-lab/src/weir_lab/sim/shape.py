@@ -11,8 +11,8 @@ from weir.broker.api.settings import Replication, ShardSettings
 from weir.host.accept_queue import ConnectionLimits
 from weir.model.limits import KIB
 from weir.storage.segment_files import Settings
+from weir.testing.simulator.nemesis import FaultPlan
 from weir.testing.simulator.process import Machine
-from weir.testing.simulator.storm import FaultPlan
 from weir.testing.simulator.world import MS, SECOND, World
 from weir_lab.sim.checkers.judge import ENTRY_BYTES_MAX
 
@@ -50,7 +50,7 @@ class Shape:
     nodes: int = 1
     faults_until: int = 1_000 * MS
     fault_every: tuple[int, int] = (30 * MS, 250 * MS)
-    #: Which faults a set meets, by the names of `weir.testing.simulator.storm`; none named: all.
+    #: Which faults a set meets, by the names of `weir.testing.simulator.nemesis`; none named: all.
     kinds: tuple[str, ...] = ()
     #: Whether faults are not random, but those of a plot, by its name in `weir_lab.sim.run`.
     plot: str = ""

@@ -13,9 +13,8 @@ import pytest
 import weir
 from weir.broker.api.settings import Member
 from weir.errors import WeirError
-from weir.testing.nodes.children import environment, python
-from weir.testing.nodes.node import Node, NodeFailed, running_node, start_node
-from weir.testing.nodes.node_set import NodeSet, Patient
+from weir.server.processes.interpreter import environment, python
+from weir.testing.nodes import Node, NodeFailed, NodeSet, Patient, running_node, start_node
 from weir_lab.bench.harness.machine import cpu_seconds, filesystem_of, this_machine
 
 
@@ -69,7 +68,7 @@ def test_an_error_in_the_block_ends_the_node_too() -> None:
 def test_a_node_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     starter = (
         "import os, signal\n"
-        "from weir.testing.nodes.node import running_node\n"
+        "from weir.testing.nodes import running_node\n"
         "with running_node(spares=0) as node:\n"
         "    print(node.pid, flush=True)\n"
         "    signal.pause()\n"

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from weir.cli.main import main
-from weir.testing.nodes.node_set import HOST, free_ports
+from weir.testing.nodes import HOST, free_ports
 from weir_lab.bench.harness.led import Ready
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.producers import Crew

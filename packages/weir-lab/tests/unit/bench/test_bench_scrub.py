@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from weir.testing.nodes.node import running_node
-from weir.testing.nodes.node_set import HOST, free_ports
+from weir.testing.nodes import HOST, free_ports, running_node
 from weir_lab.bench.sides.own import Own
 from weir_lab.bench.sides.side import topic_name
 from weir_lab.bench.storage import scrub

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.testing.nodes.node import Node, running_node
+from weir.testing.nodes import Node, running_node
 from weir_lab.bench import timeliness
 from weir_lab.bench.harness.led import Ready
 from weir_lab.bench.harness.loop import run

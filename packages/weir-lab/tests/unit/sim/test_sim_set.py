@@ -15,9 +15,9 @@ from weir.broker.shard import Shard
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import encode_request
 from weir.testing.simulator.brokerset import BrokerSet
+from weir.testing.simulator.nemesis import Storm
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.process import Process
-from weir.testing.simulator.storm import Storm
 from weir.testing.simulator.witness import AGREED, Witness
 from weir.testing.simulator.world import MS, SECOND, World
 from weir_lab.sim.run import run_seed

@@ -15,7 +15,7 @@ from weir.cli.retention import duration
 
 if TYPE_CHECKING:
     from weir.client.client import Client
-    from weir.testing.nodes.node_set import NodeSet
+    from weir.testing.nodes import NodeSet
 
 EXAMPLE = "example"
 _LOOK_SECONDS = 0.02
@@ -103,7 +103,7 @@ def _run_set(
     import time
 
     from weir.cli.process import Interrupted, Signals
-    from weir.testing.nodes.node_set import NodeSet
+    from weir.testing.nodes import NodeSet
 
     with Signals() as signals:
         dev = NodeSet(folder, nodes, shards)

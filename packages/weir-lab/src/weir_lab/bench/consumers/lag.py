@@ -29,8 +29,8 @@ from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.leased_messages import LeasedBatch
 from weir.errors import WeirError
 from weir.model.message import Message
-from weir.testing.nodes.children import environment, python
-from weir.testing.nodes.node_set import NodeSet, Patient, running_set
+from weir.server.processes.interpreter import environment, python
+from weir.testing.nodes import NodeSet, Patient, running_set
 from weir_lab.bench.harness.machine import Machine, this_machine
 
 _TOPIC = "unlocks"

@@ -24,8 +24,8 @@ import msgspec
 
 from weir.client.client import Client, connect
 from weir.errors import WeirError
-from weir.testing.nodes.children import environment, python
-from weir.testing.nodes.node_set import NodeSet, running_set
+from weir.server.processes.interpreter import environment, python
+from weir.testing.nodes import NodeSet, running_set
 from weir_lab.bench.consumers import pool_app
 from weir_lab.bench.consumers.pool_app import CLUSTER, TOPIC
 from weir_lab.bench.harness.machine import Machine, this_machine

@@ -22,7 +22,7 @@ import msgspec
 
 from weir.client.client import connect
 from weir.errors import WeirError
-from weir.testing.nodes.node_set import Berth, NodeSet, Patient
+from weir.testing.nodes import Berth, NodeSet, Patient
 from weir_lab.bench.faults.stalling import STALLS
 from weir_lab.bench.flow import Flow, flow
 from weir_lab.bench.harness.machine import Machine, this_machine

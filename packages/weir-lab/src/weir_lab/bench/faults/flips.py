@@ -24,7 +24,7 @@ from weir.client.client import Client, connect
 from weir.client.core.durations import Backoff
 from weir.errors import WeirError
 from weir.model.limits import MIB
-from weir.testing.nodes.node import Node, NodeFailed, Setting, start_node
+from weir.testing.nodes import Node, NodeFailed, Setting, start_node
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.machine import Machine, this_machine
 

@@ -28,7 +28,7 @@ from weir.protocol.client.codec import encode_request
 from weir.protocol.client.declaration import opcode_of
 from weir.protocol.device import codec as device
 from weir.protocol.frame import CLIENT_HEADER
-from weir.testing.nodes.node import running_node
+from weir.testing.nodes import running_node
 from weir_lab.bench.harness.machine import Machine, this_machine
 
 _TOPIC = "strangers"

@@ -22,7 +22,7 @@ from weir.client.producer.producer import Producer
 from weir.client.producer.receipts import PendingMessage
 from weir.client.reader.reader import Reader
 from weir.errors import WeirError
-from weir.testing.nodes.node_set import NodeSet
+from weir.testing.nodes import NodeSet
 from weir_lab.bench.harness.spread import percentiles
 
 _TOPIC = "lag"

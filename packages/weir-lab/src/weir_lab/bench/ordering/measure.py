@@ -14,7 +14,7 @@ import msgspec
 
 from weir.client.client import Client, connect
 from weir.model.limits import BATCH_BYTES_MAX, MIB, PARTITIONS_PER_TOPIC_MAX
-from weir.testing.nodes.node_set import HOST, free_ports
+from weir.testing.nodes import HOST, free_ports
 from weir_lab.bench.bounds import check_bounds
 from weir_lab.bench.flow import FlowFailed, arrived
 from weir_lab.bench.harness.led import Ready

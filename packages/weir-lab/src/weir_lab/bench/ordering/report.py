@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from weir.testing.nodes.node_set import READY, running_set
+from weir.testing.nodes import READY, running_set
 from weir_lab.bench.comparison.plot import CHART, stacked
 from weir_lab.bench.drawing import Axis, Curve, chart
 from weir_lab.bench.ordering import idle as idles

@@ -13,8 +13,7 @@ from weir.client.client import connect
 from weir.client.producer.producer import Producer
 from weir.client.reader.reader import Reader
 from weir.model.limits import KIB, MIB
-from weir.testing.nodes.node import NodeFailed, Serving, running_node
-from weir.testing.nodes.node_set import running_set
+from weir.testing.nodes import NodeFailed, Serving, running_node, running_set
 from weir_lab.bench.harness.machine import families_cpu_seconds
 from weir_lab.bench.harness.payload import Block
 from weir_lab.bench.harness.produce import Done, Plan

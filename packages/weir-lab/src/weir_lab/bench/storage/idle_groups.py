@@ -20,7 +20,7 @@ import msgspec
 
 from weir.client.client import Client, connect
 from weir.errors import WeirError
-from weir.testing.nodes.node_set import running_set
+from weir.testing.nodes import running_set
 from weir_lab.bench.harness.machine import Machine, family_cpu_seconds, this_machine
 
 _TOPIC = "idle"

@@ -20,7 +20,7 @@ import msgspec
 from weir.client.client import connect
 from weir.errors import WeirError
 from weir.storage.format.index_file import is_index
-from weir.testing.nodes.node import Node, start_node
+from weir.testing.nodes import Node, start_node
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.machine import Machine, this_machine
 from weir_lab.bench.sides.own import Own

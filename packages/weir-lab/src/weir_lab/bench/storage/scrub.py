@@ -26,9 +26,8 @@ import msgspec
 
 from weir.broker.replica.scrubber import FIRST_MS
 from weir.errors import WeirError
-from weir.testing.nodes.children import environment, python
-from weir.testing.nodes.node import Node, running_node, start_node
-from weir.testing.nodes.node_set import HOST, free_ports
+from weir.server.processes.interpreter import environment, python
+from weir.testing.nodes import HOST, Node, free_ports, running_node, start_node
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.machine import Machine, this_machine
 from weir_lab.bench.harness.spread import percentiles

@@ -14,7 +14,7 @@ import weir_raft as raft
 from weir.broker.replica.group import Group
 from weir.model.ids import group_of
 from weir.testing.simulator.host import Host
-from weir.testing.simulator.storm import Storm
+from weir.testing.simulator.nemesis import Storm
 from weir.testing.simulator.witness import groups_of
 from weir.testing.simulator.world import MS, SECOND
 

@@ -8,7 +8,7 @@ from weir.protocol.link import Greeting, LinkAnswer, Verdict, decode_hello, enco
 from weir.testing.simulator.host import Host
 from weir.testing.simulator.network import End, Link, Net, Way
 from weir.testing.simulator.process import PORT, SHARD_PORT, Machine, Process
-from weir.testing.simulator.wires import Listening
+from weir.testing.simulator.sockets import Listening
 from weir.testing.simulator.witness import Witness, led_by
 from weir.testing.simulator.world import World
 

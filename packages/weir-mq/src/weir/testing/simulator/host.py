@@ -30,7 +30,7 @@ from weir.testing.simulator.disk import PowerCut, SimDisk
 from weir.testing.simulator.jobs import Faults
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.process import Machine, Process, Seat, join
-from weir.testing.simulator.wires import Dial
+from weir.testing.simulator.sockets import Dial
 from weir.testing.simulator.witness import Witness
 from weir.testing.simulator.world import MS, SECOND, SkewedTime, World
 

@@ -1,9 +1,15 @@
-"""What a simulated process does on its disks: each job takes virtual time, and may fail."""
+"""What a simulated process does on its disks: each job takes virtual time, and may fail.
+
+`Positions` saves how far a log is durable, a while after each flush, as `server.position_saver`
+does. Its dice and its disk are its own, so that a world is the same with it and without it.
+"""
 
 from __future__ import annotations
 
 import errno
+import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -12,14 +18,19 @@ from weir.broker.api import events as ev
 from weir.errors import DiskFailed
 from weir.storage.errors import LogDamaged
 from weir.storage.format import checkpoint
+from weir.storage.format.durable_position import DurablePosition
 from weir.storage.log import Flush
 from weir.storage.log_reader import Reading
 from weir.storage.scrub import Scrubbed
 from weir.testing.simulator.disk import PowerCut, SimDisk
 from weir.testing.simulator.ports import RunningProcess
-from weir.testing.simulator.positions import Positions
 from weir.testing.simulator.world import MS, SECOND
 
+#: The latest that a save begins after the flush that it speaks of.
+_WITHIN = 20 * MS
+_FAILS = 0.02
+#: A save has two steps, and making the file a few more.
+_STEPS = 7
 #: How work on a disk may fail and leave the process running.
 Failed = OSError | LogDamaged
 #: What is done on a disk besides flushes.
@@ -31,6 +42,49 @@ _SPARE = (1 * MS, 60 * MS)
 _SAVE = (1 * MS, 40 * MS)
 #: A job has a dozen steps at most.
 _JOB_STEPS = 8
+
+
+class Positions:
+    """Saves the newest position of one log while a process lives."""
+
+    def __init__(self, process: RunningProcess, disk: SimDisk, file: DurablePosition) -> None:
+        """Save to a file on a disk that the process has opened at its start."""
+        self._process = process
+        self._disk = disk
+        self._file = file
+        self._dice = random.Random(process.run)
+        self._newest = file.position
+        self._waits = self._is_over = False
+
+    def reached(self, position: int) -> None:
+        """A flush up to a position has returned."""
+        self._newest = max(self._newest, position)
+        if not self._waits:
+            self._waits = True
+            self._process.world.after(self._dice.randint(1, _WITHIN), self._save)
+
+    def abandon(self) -> None:
+        """The process has ended: a save that was due got as far as it got."""
+        if self._waits and self._dice.random() < 0.5:
+            self._disk.cut_after(self._dice.randrange(_STEPS))
+            self._run()
+            self._disk.kill()
+        self._is_over = True
+
+    def _save(self) -> None:
+        if self._is_over:
+            return
+        if self._process.stands:  # a loop that waits for its disk keeps no thread waiting
+            self._process.world.after(_WITHIN, self._save)
+            return
+        self._waits = False
+        if self._dice.random() < _FAILS:
+            self._disk.fail_next(self._dice.choice(("write", "sync")), errno.EIO)
+        self._run()
+
+    def _run(self) -> None:
+        with suppress(PowerCut, OSError, DiskFailed):  # nobody waits for it
+            self._file.save(self._newest)
 
 
 @dataclass(slots=True)

@@ -26,11 +26,9 @@ from weir.host.trunks import Trunks
 from weir.storage.format.durable_position import DurablePosition, Owner
 from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
-from weir.testing.simulator.jobs import BESIDES, Faults, Jobs
+from weir.testing.simulator.jobs import BESIDES, Faults, Jobs, Positions
 from weir.testing.simulator.network import End, Link, Way
-from weir.testing.simulator.positions import Positions
-from weir.testing.simulator.sockets import Network, Socket
-from weir.testing.simulator.wires import Begin, Dial, Dialer, Wired, adopt
+from weir.testing.simulator.sockets import Begin, Dial, Dialer, Network, Socket, Wired, adopt
 from weir.testing.simulator.witness import Witness
 from weir.testing.simulator.world import MS, SECOND, SkewedTime, World
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from weir.errors import WeirError
-from weir.testing.nodes.node_set import NodeSet, Patient
+from weir.testing.nodes import NodeSet, Patient
 from weir_lab.bench.faults.chaos.nets import Networks
 
 #: What happens meanwhile to somebody who clings to the node that is struck, for so many seconds.

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from weir.errors import WeirError
-from weir.testing.nodes.children import environment, python
-from weir.testing.nodes.node_set import Berth
+from weir.server.processes.interpreter import environment, python
+from weir.testing.nodes import Berth
 
 _MARK = "WEIR_CHAOS_NETWORK"
 _BRIDGE = "weir0"

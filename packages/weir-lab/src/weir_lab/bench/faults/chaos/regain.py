@@ -20,7 +20,7 @@ from weir.errors import WeirError
 from weir.model.ids import Address
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.testing.nodes.node_set import NodeSet, Patient
+from weir.testing.nodes import NodeSet, Patient
 
 TOPIC = "regain"
 _SETTLED_WITHIN_S = 60.0

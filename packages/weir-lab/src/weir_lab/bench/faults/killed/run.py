@@ -17,7 +17,7 @@ from sqlalchemy import Engine, create_engine, func, select, text
 from weir.app import inbox as t
 from weir.client.client import Client, connect
 from weir.errors import WeirError
-from weir.testing.nodes.node_set import NodeSet, Patient, running_set
+from weir.testing.nodes import NodeSet, Patient, running_set
 from weir_lab.bench.consumers import postgres
 from weir_lab.bench.faults.killed.crew import Crew
 from weir_lab.bench.faults.killed.worker import CLUSTER, TOPIC, Orders

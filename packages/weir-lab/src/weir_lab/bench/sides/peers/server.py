@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from weir.errors import WeirError
-from weir.testing.nodes.children import environment, python
+from weir.server.processes.interpreter import environment, python
 from weir_lab.bench.harness.machine import family
 from weir_lab.bench.sides.peers.dialect import Consuming, Publishing, refused
 

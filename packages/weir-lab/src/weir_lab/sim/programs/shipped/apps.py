@@ -22,8 +22,7 @@ from weir.client.consumer.dead_letters import CLUSTER, OFFSET, PARTITION, REASON
 from weir.client.core.durations import Backoff
 from weir.errors import Disconnected, Refused, Reject, WeirError
 from weir.model.message import Message
-from weir.testing.simulator.clients.database import Database
-from weir.testing.simulator.clients.engine import engine_of
+from weir.testing.simulator.clients.database import Database, engine_of
 from weir.testing.simulator.clients.loop import VirtualLoop
 from weir.testing.simulator.clients.threads import current_thread, run_in_loop
 from weir_lab.sim.history import Seen

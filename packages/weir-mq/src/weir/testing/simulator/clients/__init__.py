@@ -1,5 +1,5 @@
 """Client processes of a world: an event loop of virtual time, its connections, and a database.
 
-`loop` is asyncio in virtual time, `transport` a connection as asyncio has it, `sockets` what lies
-below that, `machine` the network of one process, and `database` SQLite that fails.
+`process` is one life after the other, `loop` asyncio in virtual time, `threads` what blocks in it,
+`connections` what it has of the network, and `database` SQLite that fails.
 """

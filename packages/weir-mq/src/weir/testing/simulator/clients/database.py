@@ -3,7 +3,7 @@ which databases do.
 
 Each transaction has it alone, from its first statement on. A connection may break in any statement,
 before a commit, or behind one: then the commit happened, and whoever asked for it gets an error.
-What a process that dies had under way is lost.
+What a process that dies had under way is lost. `engine_of` needs SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Iterator, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from weir.testing.simulator.world import MS, SECOND, World
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 #: How long a statement, or a commit, is on its way in each direction, in virtual µs; and now and
 #: then.
@@ -29,6 +33,17 @@ _PATIENCE = 5 * SECOND
 _IDLE = 3 * SECOND
 _AGAIN = (200, 5 * MS)
 _GONE = "no active connection"
+#: What SQLAlchemy looks for in a driver.
+_WORDS = (
+    "DatabaseError",
+    "Error",
+    "IntegrityError",
+    "NotSupportedError",
+    "OperationalError",
+    "ProgrammingError",
+    "sqlite_version",
+    "sqlite_version_info",
+)
 
 
 class Database:
@@ -239,3 +254,22 @@ class Cursor:
 
     async def close(self) -> None:
         """Do nothing: nothing is kept open."""
+
+
+def engine_of(database: Database, owner: str) -> AsyncEngine:
+    """Return SQLAlchemy's engine for a process, by its name. Raises `ModuleNotFoundError`."""
+    from sqlalchemy.dialects.sqlite.aiosqlite import AsyncAdapt_aiosqlite_dbapi
+    from sqlalchemy.ext.asyncio import create_async_engine
+    from sqlalchemy.pool import AsyncAdaptedQueuePool
+
+    async def connect(*_: Any, **__: Any) -> DatabaseConnection:
+        return database.connect(owner)
+
+    words = {name: getattr(sqlite3, name) for name in _WORDS}
+    driver = SimpleNamespace(Connection=DatabaseConnection, __version__="0", **words)
+    return create_async_engine(
+        "sqlite+aiosqlite://",
+        module=AsyncAdapt_aiosqlite_dbapi(driver, sqlite3),  # type: ignore[arg-type]
+        poolclass=AsyncAdaptedQueuePool,
+        async_creator=connect,
+    )

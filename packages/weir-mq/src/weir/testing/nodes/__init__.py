@@ -1,1 +1,0 @@
-"""Real nodes on this machine, each a process."""
