@@ -101,7 +101,7 @@ class Author(Producer):
             self.ask(asks, lambda there: self._fenced(reply, there))
         if self._pen.growing and self.world.chance(_CONTINUE):
             # Chunks of an ended epoch are void: nothing may be added to them.
-            piece = [self._value()]
+            piece = [self._values.one()]
             self._send(self._batch(0, piece, honest=False, chunk_at=self._pen.growing))
         self._run()
 
@@ -139,7 +139,7 @@ class Author(Producer):
             self._pieces_left = dice.randint(1, _PIECES_MAX)
         if self._pieces_left:
             self._pieces_left -= 1
-            piece = self._value(dice.choice(_PIECES))
+            piece = self._values.one(dice.choice(_PIECES))
             batch = self._batch(self._sequence, [piece], chunk_at=len(self._growing))
             self._hash = chained(self._hash if self._growing else 0, parse(batch.data).hash)
             self._growing += piece

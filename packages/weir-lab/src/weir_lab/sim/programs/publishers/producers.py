@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any, ClassVar
 
 from weir.codec import compression
@@ -54,6 +55,30 @@ class Batch:
     send: int = 0
 
 
+class Values:
+    """Values that nobody had before, and how a producer packs them, as it was drawn for it."""
+
+    def __init__(self, name: str, dice: Random) -> None:
+        """Draw sizes and compression of a producer that is called `name`."""
+        self._name = name
+        self._dice = dice
+        self._serial = 0
+        # Of one size in half of the runs, so that new frames begin where dropped ones did.
+        self._sizes = dice.choice(((8,), (0, 0, 30, 200)))
+        self._counts = (1,) if len(self._sizes) == 1 else (1, 1, 2, 5)
+        self.compression = dice.choice(_COMPRESSIONS)
+
+    def one(self, size: int = 0) -> bytes:
+        """Return a value of any size from `size` on."""
+        self._serial += 1
+        name = f"{self._name}.{self._serial}".encode()
+        return name.ljust(max(size, self._dice.choice(self._sizes)), b".")
+
+    def some(self) -> list[bytes]:
+        """Return the values of a batch."""
+        return [self.one() for _ in range(self._dice.choice(self._counts))]
+
+
 class Producer(Client):
     """Sends batches to one partition, always with the same bytes, until they are confirmed."""
 
@@ -74,7 +99,6 @@ class Producer(Client):
         self._window = scene.world.dice.choice((1, 2, 4, 8, PIPELINE_WINDOW))
         self._grant: m.ProducerGrant | None = None
         self._sequence = 0
-        self._serial = 0
         self._sends = 0
         self._seen = 0
         self._held: list[Batch] = []
@@ -83,10 +107,7 @@ class Producer(Client):
         self._running = False
         #: Batches left of a burst.
         self._burst = 0
-        # Of one size in half of the runs, so that new frames begin where dropped ones did.
-        self._sizes = scene.world.dice.choice(((8,), (0, 0, 30, 200)))
-        self._counts = (1,) if len(self._sizes) == 1 else (1, 1, 2, 5)
-        self._compression = scene.world.dice.choice(_COMPRESSIONS)
+        self._values = Values(name, scene.world.dice)
 
     @property
     def finished(self) -> bool:
@@ -166,12 +187,11 @@ class Producer(Client):
             # What is late, and comes beside what another connection brings, may be next by then.
             far = 1_000 if self.scene.brokers.far else 0
             sequence = self._sequence + far + self.world.dice.randrange(1, 4)
-        self._send(self._batch(sequence, [self._value()], honest=False))
+        self._send(self._batch(sequence, [self._values.one()], honest=False))
 
     def _compose(self) -> Batch | None:
         """Return the next batch; None if there is none now."""
-        count = self.world.dice.choice(self._counts)
-        values = [self._value() for _ in range(count)]
+        values = self._values.some()
         return self._batch(self._sequence, values, **self._columns(values))
 
     def _columns(self, values: Sequence[bytes]) -> dict[str, Any]:
@@ -188,12 +208,6 @@ class Producer(Client):
         history.dues.update((v, due) for v, due in zip(values, dues, strict=True) if due)
         return {"dues": [due * 1000 for due in dues]}
 
-    def _value(self, size: int = 0) -> bytes:
-        """Return a value that nobody had before, of any size from `size` on."""
-        self._serial += 1
-        name = f"{self.name}.{self._serial}".encode()
-        return name.ljust(max(size, self.world.dice.choice(self._sizes)), b".")
-
     def _batch(
         self, sequence: int, values: Sequence[bytes], honest: bool = True, **columns: Any
     ) -> Batch:
@@ -206,7 +220,7 @@ class Producer(Client):
             producer=producer,
             epoch=epoch,
             sequence=sequence,
-            compression=self._compression,
+            compression=self._values.compression,
             **columns,
         )
         references: References | None = columns.get("references")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from weir.errors import OffsetOutOfRange, RemoteProtocolError, refusal
 from weir.model.batch import Batch
 from weir.order.barrier import Barrier
@@ -26,6 +28,21 @@ _ASK_EVERY = 5 * MS
 _HELD_BYTES = (1, 600, 100_000)
 #: How likely a fetch goes to any replica.
 _REPLICA = 0.5
+
+
+class Pass:
+    """What is merged from where a reader began, until it begins anew."""
+
+    def __init__(self, name: str, count: int, given: Mapping[int, int], bytes_max: int) -> None:
+        """Begin with `count` partitions, each behind what was `given` of it."""
+        self.roster = Roster(range(count))
+        start = {partition: given.get(partition, 0) for partition in range(count)}
+        self.merge: Merge[Batch] = Merge(self.roster, start, bytes_max)
+        self.reading = Reading(name, dict(given))
+        #: Of the batches that wait, the highest stamp.
+        self.highest = 0
+        #: Whether it was heard which partitions belong to the order.
+        self.known = False
 
 
 class OrderReader(Client):
@@ -57,7 +74,7 @@ class OrderReader(Client):
     @property
     def finished(self) -> bool:
         """Whether everything that was committed has been given."""
-        return bool(self._count) and len(self._ended) == self._count and not self._merge.held
+        return bool(self._count) and len(self._ended) == self._count and not self._pass.merge.held
 
     def end(self) -> None:
         """Read until there is nothing more."""
@@ -67,14 +84,8 @@ class OrderReader(Client):
     def _begin(self) -> None:
         """Begin anew where nothing was given yet."""
         self._ended.clear()
-        self._roster = Roster(range(self._count))
-        start = {partition: self._given.get(partition, 0) for partition in range(self._count)}
-        self._merge: Merge[Batch] = Merge(self._roster, start, self._bytes_max)
-        #: Of the batches that wait, the highest.
-        self._highest = 0
-        self._reading = Reading(self.name, dict(self._given))
-        self.history.readings.append(self._reading)
-        self._known = False
+        self._pass = Pass(self.name, self._count, self._given, self._bytes_max)
+        self.history.readings.append(self._pass.reading)
 
     def ready(self) -> None:
         """Go on with all partitions."""
@@ -102,9 +113,9 @@ class OrderReader(Client):
             return
         if partition in self._fetching | self._resting | self._ended:
             return
-        if not self._merge.wants(partition):
+        if not self._pass.merge.wants(partition):
             return
-        dice, merge = self.world.dice, self._merge
+        dice, merge = self.world.dice, self._pass.merge
         offset = merge.next(partition)
         request = m.Fetch(
             self.addresses[partition],
@@ -120,7 +131,7 @@ class OrderReader(Client):
         self, merge: Merge[Batch], partition: int, request: m.Fetch, reply: m.Reply
     ) -> None:
         self._fetching.discard(partition)
-        if merge is not self._merge:
+        if merge is not self._pass.merge:
             pass  # it began anew in the meantime
         elif isinstance(reply, m.Fetched):
             self._take(partition, request, reply)
@@ -157,28 +168,28 @@ class OrderReader(Client):
             self.complain("Honest", f"said up to {reply.next_offset}, gave to {behind}")
         for batch in found:
             self._push(partition, batch)
-        self._merge.skip(partition, reply.next_offset)
+        self._pass.merge.skip(partition, reply.next_offset)
         self._told_of = max(self._told_of, reply.partitions)
         if self._told_of > self._count:
-            self._known = False  # some have joined that may be stamped at or below all this
+            self._pass.known = False  # some have joined that may be stamped at or below all this
         if reply.barrier:
             self.history.hand_out(partition, reply.barrier, reply.committed)
-            self._merge.barrier(partition, Barrier(reply.barrier, reply.committed))
+            self._pass.merge.barrier(partition, Barrier(reply.barrier, reply.committed))
         if self.ending and not request.replica and reply.next_offset >= reply.committed:
             self._ended.add(partition)
         self._give()
 
     def _push(self, partition: int, batch: Batch) -> None:
         header = batch.header
-        self._merge.skip(partition, header.first_offset)  # what lies before it is void
-        offset = self._merge.next(partition)
+        self._pass.merge.skip(partition, header.first_offset)  # what lies before it is void
+        offset = self._pass.merge.next(partition)
         if header.next_offset <= offset:
             return
-        self._highest = max(self._highest, header.stamp)
+        self._pass.highest = max(self._pass.highest, header.stamp)
         self.heard = max(self.heard, header.stamp)
         behind, size = header.next_offset, header.total_size
         try:
-            self._merge.push(partition, header.stamp, offset, behind, size, batch)
+            self._pass.merge.push(partition, header.stamp, offset, behind, size, batch)
         except RemoteProtocolError as error:
             self.complain("BarrierHolds", str(error))
 
@@ -192,26 +203,26 @@ class OrderReader(Client):
 
     def _give(self) -> None:
         """Take what lies at or below the barrier, if it is known who counts."""
-        if not self._known:
+        if not self._pass.known:
             self._ask()
             return
-        barrier, complete = self._roster.barrier, self.history.complete
+        barrier, complete = self._pass.roster.barrier, self.history.complete
         if barrier < NO_BOUND:
             counted = frozenset(range(self._count))
             complete[counted] = max(barrier, complete.get(counted, 0))
-        for stamp, partition, offset, _, batch in self._merge.take():
+        for stamp, partition, offset, _, batch in self._pass.merge.take():
             first, values = batch.header.first_offset, batch.values()
             for place in range(offset, batch.header.next_offset):
-                self._reading.rows.append(Row(stamp, partition, place, values[place - first]))
+                self._pass.reading.rows.append(Row(stamp, partition, place, values[place - first]))
             self._given[partition] = batch.header.next_offset
-        if not self.ending and self._reading.rows and self.world.chance(self.anew):
+        if not self.ending and self._pass.reading.rows and self.world.chance(self.anew):
             part = self.world.dice.choice((0.0, self.world.dice.random()))
             starts = self.history.starts
             self._given = {p: max(starts.get(p, 0), int(o * part)) for p, o in self._given.items()}
             self._begin()
             self._ask()
         self._fetch_all()
-        if self._merge.held:
+        if self._pass.merge.held:
             self._ask()
 
     # -- barriers ------------------------------------------------------------------------------
@@ -228,8 +239,8 @@ class OrderReader(Client):
         if link is not self.link or self.link is None:
             return
         self._last_ask = self.world.now
-        merge, topic = self._merge, self.addresses[0].group >> 16
-        stamp = self._highest if self._known and merge.held else 0
+        merge, topic = self._pass.merge, self.addresses[0].group >> 16
+        stamp = self._pass.highest if self._pass.known and merge.held else 0
         wait_ms = self.world.dice.choice((0, _WAIT_MS))
         self.ask(m.AskBarriers(topic, stamp, wait_ms), lambda reply: self._told(merge, reply))
 
@@ -241,28 +252,28 @@ class OrderReader(Client):
                     self.history.hand_out(partition, stamp, through)
             for end in reply.ends:
                 self.history.end(*end)
-            if merge is self._merge:
+            if merge is self._pass.merge:
                 self._count_in(reply)
                 for partition, stamp, through in reply.registers:
                     merge.barrier(partition, Barrier(stamp, through))
                     if through > merge.next(partition):
                         self._ended.discard(partition)  # it said so when some was undecided
                 for partition, stamp, through in reply.ends:
-                    self._roster.end(partition, stamp)
+                    self._pass.roster.end(partition, stamp)
                     merge.barrier(partition, Barrier(stamp, through))
                 self._give()
         elif not isinstance(reply, m.Refusal) or not refusal(reply.code, "").retryable:
             self.complain("Live", f"barriers were refused: {reply}")
-        if self._merge.held or not self._known:
+        if self._pass.merge.held or not self._pass.known:
             self._ask()
 
     def _count_in(self, reply: m.Barriers) -> None:
         """Take those that joined since, and begin to read them. Who answers may not know of all."""
         floors = dict(reply.roster)
         for partition in sorted(register[0] for register in reply.registers):
-            if partition not in self._roster:
-                self._roster.join(partition, floors.get(partition, 0))
-                self._merge.add(partition, self._given.get(partition, 0))
-        self._count = len(self._roster)
-        self._known = self._count >= self._told_of
+            if partition not in self._pass.roster:
+                self._pass.roster.join(partition, floors.get(partition, 0))
+                self._pass.merge.add(partition, self._given.get(partition, 0))
+        self._count = len(self._pass.roster)
+        self._pass.known = self._count >= self._told_of
         self._fetch_all()

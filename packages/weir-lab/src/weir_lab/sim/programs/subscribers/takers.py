@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from weir.errors import StaleGrant, refusal
 from weir.protocol.client import messages as m
@@ -37,6 +38,23 @@ _SEEK = (300 * MS, 3_000 * MS)
 _SEEKS = 3
 
 
+class Cursor:
+    """How far a taker has done all in its turn, and what it said of that."""
+
+    def __init__(self, offsets: Sequence[int] = ()) -> None:
+        """Begin where the turn does."""
+        #: By partition, the offset below which all is done.
+        self.done = dict(enumerate(offsets))
+        #: What was said last, and what waits for its answer.
+        self.said = self.place
+        self.saying: Move | None = None
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """The cursor as it should be."""
+        return tuple(self.done.get(p, 0) for p in range(max(self.done, default=-1) + 1))
+
+
 class Taker(OrderReader):
     """Takes turns; in its turn, does one message after the other, as they come in the one order."""
 
@@ -54,11 +72,7 @@ class Taker(OrderReader):
         self._given_rows: deque[Row] = deque()
         self._picked = 0
         self._working = False
-        #: By partition, the offset below which all is done; what was said of that, and waits for
-        #: its answer.
-        self._done: dict[int, int] = {}
-        self._said: tuple[int, ...] = ()
-        self._saying: Move | None = None
+        self._cursor = Cursor()
         #: How the turn ends, if it does: the delay in ms, and whether nothing was begun.
         self._ending_turn: tuple[int, bool] | None = None
         self._over = False
@@ -87,7 +101,7 @@ class Taker(OrderReader):
         """Forget what was asked; a consumer that died forgets its turn as well."""
         super().closed()
         self._asking_turn = False
-        self._saying = None
+        self._cursor.saying = None
         if self.world.chance(_FORGET):
             self._turn = None
 
@@ -133,9 +147,9 @@ class Taker(OrderReader):
             holder=f"{self.name}#{self._connections}",
         )
         self.history.turns.append(turn)
-        self._done = dict(enumerate(reply.offsets))
-        self._given = dict(self._done)
-        self._said, self._saying, self._ending_turn = self._place, None, None
+        self._cursor = Cursor(reply.offsets)
+        self._given = dict(self._cursor.done)
+        self._ending_turn = None
         self._given_rows.clear()
         self._working = False
         self._begin()
@@ -180,8 +194,8 @@ class Taker(OrderReader):
 
     def _give(self) -> None:
         super()._give()
-        self._given_rows.extend(self._reading.rows[self._picked :])
-        self._picked = len(self._reading.rows)
+        self._given_rows.extend(self._pass.reading.rows[self._picked :])
+        self._picked = len(self._pass.reading.rows)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -213,7 +227,7 @@ class Taker(OrderReader):
         self._working = False
         work.done = True
         last = work.rows[-1]
-        self._done[last.partition] = last.offset + 1
+        self._cursor.done[last.partition] = last.offset + 1
         if self.ending or not self._given_rows or self.world.chance(_MOVE):
             self._say()
         if not self.ending and self.link is not None and self.world.chance(_DIE):
@@ -222,28 +236,23 @@ class Taker(OrderReader):
 
     # -- the cursor ----------------------------------------------------------------------------
 
-    @property
-    def _place(self) -> tuple[int, ...]:
-        """The cursor as it should be."""
-        return tuple(self._done.get(p, 0) for p in range(max(self._done, default=-1) + 1))
-
     def _say(self) -> None:
         """Let the cursor be where all before is done, and keep the turn or give it back; one word
         at a time.
         """
         turn, ending = self._turn, self._ending_turn
-        if turn is None or self.link is None or self._saying is not None:
+        if turn is None or self.link is None or self._cursor.saying is not None:
             return
-        place, idle = self._place, not self._working
+        place, idle = self._cursor.place, not self._working
         delay_ms, untried = ending or (self._lease_ms, idle)
         move = Move(self._cluster, turn.fence, place, self.world.now, delay_ms,
                     ending is not None, untried)  # fmt: skip
-        self._said, self._saying = place, move
+        self._cursor.said, self._cursor.saying = place, move
         self._send(turn, move)
 
     def _say_more(self) -> None:
         """Say what came to be meanwhile."""
-        if self._said != self._place or self._ending_turn is not None:
+        if self._cursor.said != self._cursor.place or self._ending_turn is not None:
             self._say()
 
     def _send(self, turn: TurnTaken, move: Move) -> None:
@@ -254,8 +263,8 @@ class Taker(OrderReader):
 
     def _moved(self, turn: TurnTaken, move: Move, reply: m.Reply) -> None:
         error = None
-        if move is self._saying:
-            self._saying = None
+        if move is self._cursor.saying:
+            self._cursor.saying = None
         if isinstance(reply, m.Refusal):
             error = refusal(reply.code, reply.message, reply.detail)
         if isinstance(reply, m.Moved):
