@@ -59,15 +59,15 @@ if TYPE_CHECKING:
     from weir import errors, testing
     from weir.app.app import App
     from weir.app.inbox import Inbox
-    from weir.client.arguments.positions import at, last
     from weir.client.client import Client, connect
     from weir.client.consumer.consumer import Consumer
     from weir.client.consumer.delivery import ConsumerOptions
     from weir.client.consumer.leased_messages import LeasedBatch, LeasedMessage
-    from weir.client.core.durations import Backoff
+    from weir.client.core.retries import Backoff
     from weir.client.producer.producer import Producer
     from weir.client.producer.receipts import Receipt
     from weir.client.producer.sender import ProducerOptions
+    from weir.client.reader.positions import at, last
     from weir.client.reader.reader import Reader, ReaderOptions
     from weir.client.sync import client as sync
     from weir.errors import Reject
@@ -78,7 +78,7 @@ else:
 
     _HOMES = {
         "App": "weir.app.app",
-        "Backoff": "weir.client.core.durations",
+        "Backoff": "weir.client.core.retries",
         "Batch": "weir.model.batch",
         "Client": "weir.client.client",
         "Consumer": "weir.client.consumer.consumer",
@@ -94,9 +94,9 @@ else:
         "ReaderOptions": "weir.client.reader.reader",
         "Receipt": "weir.client.producer.receipts",
         "Reject": "weir.errors",
-        "at": "weir.client.arguments.positions",
+        "at": "weir.client.reader.positions",
         "connect": "weir.client.client",
-        "last": "weir.client.arguments.positions",
+        "last": "weir.client.reader.positions",
     }
     _MODULES = {
         "errors": "weir.errors",

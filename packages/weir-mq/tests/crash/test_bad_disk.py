@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from weir.client.client import connect
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.errors import WeirError
 from weir.server.processes.interpreter import environment
 

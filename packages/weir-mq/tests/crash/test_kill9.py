@@ -20,7 +20,7 @@ import pytest
 
 import weir
 from weir.client.client import Client, connect
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.client.producer.producer import PendingMessage
 from weir.client.producer.receipts import Receipt
 from weir.device.client import Client as DeviceClient

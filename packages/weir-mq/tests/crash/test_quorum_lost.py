@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from itertools import combinations
 from pathlib import Path
 
-from weir.client.admin.administration import Part
+from weir.client.administration import Part
 from weir.client.client import Client, connect
 from weir.client.producer.receipts import BatchReceipt
 from weir.testing.nodes import NodeSet, Patient, running_set

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import weir
-from weir.client.admin.nodes import SetStatus
+from weir.client.nodes import SetStatus
 from weir.client.client import Client
 from weir.errors import LevelTooHigh
 from weir.model.limits import FORMAT_LEVEL

@@ -18,7 +18,7 @@ from typing import IO, Any
 import pytest
 
 from weir import sync, testing
-from weir.client.admin.administration import Cluster
+from weir.client.administration import Cluster
 from weir.server.processes.interpreter import environment
 
 MESSAGES = 4_000

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.client.core.durations import seconds
+from weir.client.core.retries import seconds
 from weir_lab.cli.bench_compare import compare, spark
 from weir_lab.cli.bench_handlers import handlers
 from weir_lab.cli.bench_load import burst, latency, throughput

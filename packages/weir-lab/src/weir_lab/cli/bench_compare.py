@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.client.core.durations import seconds
+from weir.client.core.retries import seconds
 from weir_lab.cli.bench_runs import (
     Folder,
     Json,

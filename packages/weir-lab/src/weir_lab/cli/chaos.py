@@ -190,7 +190,7 @@ def _watch(
     It makes a topic of its own there, and deletes it if nothing was wrong. It does
     not know which node was struck.
     """
-    from weir.client.core.url import parse_url
+    from weir.client.arguments import parse_url
     from weir_lab.bench.faults.chaos.faults import ByCommand
     from weir_lab.bench.faults.chaos.rounds import Where
 

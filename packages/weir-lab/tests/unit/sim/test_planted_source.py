@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from weir.client.reader import bounds
-from weir.client.reader.bounds import Barriers
+from weir.client.reader import positions
+from weir.client.reader.positions import Barriers
 from weir_lab.sim.mutants.planting import Patch
 from weir_lab.sim.mutants.source import PlantingRefused
 
@@ -99,7 +99,7 @@ def test_a_rule_of_weir_is_taken_away_and_put_back() -> None:
     before = Barriers.now.__code__
     patch = Patch()
     patch.source(
-        bounds.__name__,
+        positions.__name__,
         "behind = await self.reached(stamp)\n        begins = {p: before[p].through if",
         "behind = before\n        begins = {p: before[p].through if",
     )

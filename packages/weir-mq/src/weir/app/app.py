@@ -18,11 +18,9 @@ from weir.app.handlers import (
     call,
 )
 from weir.app.runner import Running, stopped_by_signals
-from weir.client.arguments.choices import ConsumerMode
+from weir.client.arguments import ConsumerMode, parse_url
 from weir.client.client import Client, connect
-from weir.client.core.durations import Backoff, seconds
-from weir.client.core.retry_policy import policy_of
-from weir.client.core.url import parse_url
+from weir.client.core.retries import Backoff, policy_of, seconds
 
 if TYPE_CHECKING:
     from weir.app.inbox import Inbox

@@ -17,8 +17,7 @@ from weir.app.core.breaker import Breaker, State
 from weir.app.handlers import Subscription
 from weir.app.work_queue import Source, Unit, WorkQueue, parts_of
 from weir.client.connection.system import SYSTEM
-from weir.client.core.durations import Backoff, seconds
-from weir.client.core.retry_policy import Again, Dead, told
+from weir.client.core.retries import Again, Backoff, Dead, seconds, told
 from weir.errors import Disconnected, Refused, Reject, WeirError
 from weir.model.message import Message
 

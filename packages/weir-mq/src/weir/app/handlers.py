@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
-from weir.client.arguments.choices import ConsumerMode
+from weir.client.arguments import ConsumerMode
 from weir.client.connection.system import SYSTEM
-from weir.client.core.durations import seconds
-from weir.client.core.retry_policy import Policy
+from weir.client.core.retries import Policy, seconds
 from weir.model.limits import GRANT_MS_MAX
 from weir.model.message import Message
 from weir.model.topic import check_name, split_name

@@ -22,7 +22,7 @@ from typing import Any, cast, overload
 
 from weir.client.client import Client
 from weir.client.connection.system import SYSTEM, in_daemon
-from weir.client.core.durations import seconds
+from weir.client.core.retries import seconds
 from weir.errors import MissingLibrary
 from weir.model.limits import NAME_CHARACTERS_MAX
 from weir.model.message import Message

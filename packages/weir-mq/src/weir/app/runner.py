@@ -17,7 +17,7 @@ from weir.client.client import Client
 from weir.client.connection.system import SYSTEM
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.dead_letters import bury
-from weir.client.core.durations import seconds
+from weir.client.core.retries import seconds
 from weir.errors import UnknownTopic, WeirError
 from weir.model.message import Message
 

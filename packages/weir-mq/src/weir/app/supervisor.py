@@ -11,9 +11,9 @@ from typing import Protocol
 
 from weir.app.app import App
 from weir.app.core.scaling import Look, Scaling
-from weir.client.admin.administration import Share
+from weir.client.administration import Share
 from weir.client.client import Client, connect
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.errors import Disconnected, UnknownTopic, WeirError
 
 #: Between the end of a process and the start of the one in its place.

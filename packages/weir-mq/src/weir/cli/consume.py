@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from weir.cli.output import Form, Output, line_of
-from weir.client.arguments.choices import ConsumerMode, Order
-from weir.client.arguments.positions import Start
+from weir.client.arguments import ConsumerMode
+from weir.model.topic import Order
+from weir.client.reader.positions import Start
 from weir.client.client import Client
 from weir.client.reader.reader import Reader
 from weir.errors import BadRequest

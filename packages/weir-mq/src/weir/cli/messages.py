@@ -21,7 +21,7 @@ from weir.cli.output import Form
 from weir.cli.process import discard
 
 if TYPE_CHECKING:
-    from weir.client.arguments.positions import Start
+    from weir.client.reader.positions import Start
     from weir.client.client import Client
     from weir.client.producer.receipts import BatchReceipt, PendingMessage
     from weir.model.topic import Order
@@ -126,7 +126,7 @@ def _header(text: str) -> tuple[str, bytes]:
 
 def _timing(delay: str | None, due: str | None, ttl: str | None) -> dict[str, str | None]:
     """Return what is not to be told by the broker but here, before stdin is read."""
-    from weir.client.arguments.values import timing
+    from weir.client.arguments import timing
 
     try:
         timing(delay, due, ttl)
@@ -309,7 +309,7 @@ def ending_quietly() -> Iterator[None]:
 
 def _place(begin: str) -> Start | int:
     """Return what `--from` means; an offset as a number."""
-    from weir.client.arguments.positions import at
+    from weir.client.reader.positions import at
     from weir.errors import BadRequest
 
     if begin in ("earliest", "latest", "last"):
@@ -356,7 +356,7 @@ def sub(
 
     async def work(client: Client) -> None:
         from weir.cli.consume import Sub
-        from weir.client.arguments.choices import consumer_mode
+        from weir.client.arguments import consumer_mode
 
         taken = Sub(topic, cluster, consumer_mode(mode.value), count, form)
         await taken.take(client, sys.stdout.buffer)

@@ -36,7 +36,7 @@ def clusters_named(text: str | None) -> list[str] | None:
 
 def kept_seconds(text: str | None) -> str | float | None:
     """Return `--retention` as the client takes it."""
-    from weir.client.core.durations import seconds
+    from weir.client.core.retries import seconds
 
     if text is None or text == "forever":
         return text
@@ -82,7 +82,7 @@ def size_of(size: int) -> str:
 
 def duration(option: str, text: str) -> float:
     """Return what an option says, in seconds; it needs a unit. Raises `typer.BadParameter`."""
-    from weir.client.core.durations import seconds
+    from weir.client.core.retries import seconds
 
     try:
         return seconds(text)

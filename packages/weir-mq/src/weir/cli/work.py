@@ -59,8 +59,8 @@ def work(
 
     from weir.app.supervisor import Plan, Supervisor
     from weir.app.worker import NoApp, load
-    from weir.client.core.durations import seconds
-    from weir.client.core.url import parse_url
+    from weir.client.arguments import parse_url
+    from weir.client.core.retries import seconds
 
     try:
         app = load(name)

@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn
 
-from weir.client.admin.administration import (
+from weir.client.administration import (
     Administration,
     Cluster,
     Device,
@@ -19,16 +19,17 @@ from weir.client.admin.administration import (
     devices_of,
     forget_hub,
 )
-from weir.client.admin.nodes import Nodes
-from weir.client.arguments.choices import (
+from weir.client.nodes import Nodes
+from weir.client.arguments import (
     AckLevel,
     CompressionName,
     ConsumerMode,
+    Delay,
+    Due,
     ReadFrom,
+    parse_url,
     whole_number,
 )
-from weir.client.arguments.positions import Start, Until
-from weir.client.arguments.values import Delay, Due
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
 from weir.client.connection.system import SYSTEM
@@ -36,10 +37,10 @@ from weir.client.consumer.acknowledgements import Stale
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.delivery import ConsumerOptions
 from weir.client.core.batcher import BATCH_BYTES
-from weir.client.core.durations import Backoff, seconds
-from weir.client.core.url import parse_url
+from weir.client.core.retries import Backoff, seconds
 from weir.client.producer.producer import Producer, ProducerOptions, SharedProducers
 from weir.client.producer.receipts import BatchReceipt, Receipt
+from weir.client.reader.positions import Start, Until
 from weir.client.reader.reader import Reader, ReaderOptions
 from weir.client.scattering import Scattering, Scatterings
 from weir.errors import WeirError

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from weir.client.arguments.values import check_columns, key_bytes, value_bytes
+from weir.client.arguments import check_columns, key_bytes, value_bytes
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import ASK_EVERY, Places
 from weir.client.consumer.cursor_lease import Turns

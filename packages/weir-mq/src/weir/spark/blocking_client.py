@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 import numpy as np
 
 from weir.client.connection.system import SYSTEM
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.codec.fields import Buffer
 from weir.errors import (
     BadBatch,

@@ -14,7 +14,7 @@ import pytest
 import weir
 from weir.app.dispatcher import Dispatcher
 from weir.app.handlers import Subscription
-from weir.client.core.retry_policy import policy_of
+from weir.client.core.retries import policy_of
 
 
 class FakeDelivery:

@@ -12,7 +12,7 @@ import pytest
 
 import weir
 from weir import testing
-from weir.client.arguments.values import value_bytes
+from weir.client.arguments import value_bytes
 from weir.client.client import Client
 from weir.client.consumer.acknowledgements import Stale
 from weir.errors import TooLarge, UnknownTopic

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weir import sync, testing
-from weir.client.core.url import parse_url
+from weir.client.arguments import parse_url
 from weir.device.client import Client
 from weir.errors import UnknownTopic
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.client.arguments.values import value_bytes
+from weir.client.arguments import value_bytes
 from weir.model.message import Message
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from weir.client.client import Client, connect
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.errors import WeirError
 from weir.model.limits import MIB
 from weir.testing.nodes import Node, NodeFailed, Setting, start_node

@@ -16,7 +16,7 @@ from weir_lab.sim.shape import NODE_SHIPPED
 ONE = replace(NODE_SHIPPED, takers=(3,), scatterers=(3,), rots=(0,), retentions=(0,))
 
 _ACKING = "weir.client.consumer.acknowledgements"
-_BARRIERS = "weir.client.reader.bounds"
+_BARRIERS = "weir.client.reader.positions"
 _HOLDINGS = "weir.client.consumer.leases"
 _MERGING = "weir.client.reader.total_order"
 _PORTIONS = "weir.client.reader.fetcher"

@@ -190,7 +190,7 @@ def a_large_value_is_closed_without_its_last_piece(patch: Patch) -> None:
 def delays_count_from_this_machines_clock(patch: Patch) -> None:
     """A delay counts from what the clock of the broker says."""
     patch.source(
-        "weir.client.connection.broker_clock",
+        "weir.client.producer.producer",
         "self._asked = said, steady, wall",
         "self._asked = wall, steady, wall",
     )
@@ -200,7 +200,7 @@ def delays_count_from_this_machines_clock(patch: Patch) -> None:
 def delays_follow_a_wall_clock_that_jumps(patch: Patch) -> None:
     """What the clock of the broker says now is counted by a clock that is never set back."""
     patch.source(
-        "weir.client.connection.broker_clock", "passed = max(steadily, by_wall)", "passed = by_wall"
+        "weir.client.producer.producer", "passed = max(steadily, by_wall)", "passed = by_wall"
     )
 
 

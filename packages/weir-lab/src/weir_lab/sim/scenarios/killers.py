@@ -16,7 +16,7 @@ from collections import Counter
 from weir.app.app import App
 from weir.client.client import Client
 from weir.client.consumer.delivery import Delivery
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.model.message import Message
 from weir.testing.applications import Process
 from weir.testing.worlds import World, world

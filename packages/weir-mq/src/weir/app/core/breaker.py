@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 
 #: Outcomes that it looks at, and how many it needs to judge.
 WINDOW = 20

@@ -11,9 +11,9 @@ from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
     from weir.app.dead_letters import Redriven
-    from weir.client.admin.administration import Cluster
-    from weir.client.arguments.positions import Start
+    from weir.client.administration import Cluster
     from weir.client.client import Client
+    from weir.client.reader.positions import Start
 
 app = typer.Typer(name="cluster", help="Show how far consumer clusters are, and control them.")
 
@@ -270,7 +270,7 @@ def cluster_rows(clusters: Sequence[Cluster]) -> list[dict[str, Any]]:
 
 def _place(to: str, partition: int | None) -> Start:
     """Return what `--to` means."""
-    from weir.client.arguments.positions import at
+    from weir.client.reader.positions import at
 
     if to.isdigit():
         if partition is None:

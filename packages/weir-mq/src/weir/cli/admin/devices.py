@@ -9,7 +9,7 @@ import typer
 from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
-    from weir.client.admin.administration import Device
+    from weir.client.administration import Device
     from weir.client.client import Client
 
 app = typer.Typer(name="device", help="Show the state of devices that publish, and forget hubs.")

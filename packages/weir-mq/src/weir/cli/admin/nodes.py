@@ -9,7 +9,7 @@ import typer
 from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
-    from weir.client.admin.nodes import SetStatus
+    from weir.client.nodes import SetStatus
     from weir.client.client import Client
     from weir.protocol.client.nodes import NodeList, Transferred
 

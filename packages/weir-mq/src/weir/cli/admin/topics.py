@@ -18,7 +18,7 @@ from weir.cli.retention import (
 )
 
 if TYPE_CHECKING:
-    from weir.client.admin.administration import Cluster, Held, Part
+    from weir.client.administration import Cluster, Held, Part
     from weir.client.client import Client
     from weir.protocol.client.messages import TopicInfo
 

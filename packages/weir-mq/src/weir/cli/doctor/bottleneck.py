@@ -23,7 +23,7 @@ import msgspec
 from weir.errors import WeirError
 
 if TYPE_CHECKING:
-    from weir.client.admin.nodes import SetStatus
+    from weir.client.nodes import SetStatus
     from weir.client.client import Client
 
 Resource = Literal["disk", "processor", "network", "follower", "memory", "clients", "nothing"]

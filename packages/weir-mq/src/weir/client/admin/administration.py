@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from weir.client.arguments.positions import Start, begin_of
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
-from weir.client.core.durations import seconds
+from weir.client.core.retries import seconds
+from weir.client.reader.positions import Start, begin_of
 from weir.errors import (
     BadRequest,
     ClusterInUse,

@@ -22,7 +22,7 @@ from weir.client.connection.connection import (
 )
 from weir.client.connection.pool import ConnectionPool, Leaders
 from weir.client.connection.system import REAL, System
-from weir.client.core.durations import Backoff, seconds
+from weir.client.core.retries import Backoff, seconds
 from weir.errors import (
     Disconnected,
     NotLeader,

@@ -19,8 +19,8 @@ from weir.client.consumer.acknowledgements import Acking, AckResult, expired_res
 from weir.client.consumer.delivery import ConsumerOptions, Holding
 from weir.client.consumer.pulls import PendingPulls
 from weir.client.core.delivered_batches import Delivered
-from weir.client.core.durations import seconds
 from weir.client.core.grants import Ending, Grant, Run, Vector, sorted_out
+from weir.client.core.retries import seconds
 from weir.client.reader.fetcher import LONG_POLL, Feed
 from weir.client.reader.reader import Reader, ReaderOptions
 from weir.errors import OffsetOutOfRange, StaleGrant

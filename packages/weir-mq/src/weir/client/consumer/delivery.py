@@ -12,13 +12,11 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Protocol
 
-from weir.client.arguments.choices import ConsumerMode, check_choice, duration, whole_number
-from weir.client.arguments.values import Delay
+from weir.client.arguments import ConsumerMode, Delay, check_choice, duration, whole_number
 from weir.client.connection.metadata import Places
 from weir.client.consumer.acknowledgements import Stale
-from weir.client.core.durations import Backoff
 from weir.client.core.grants import Grant, Run, covers, joined, merged
-from weir.client.core.retry_policy import policy_of
+from weir.client.core.retries import Backoff, policy_of
 from weir.errors import BadRequest, StaleGrant, WeirError
 from weir.model.clusters import Mode
 from weir.model.ids import Address

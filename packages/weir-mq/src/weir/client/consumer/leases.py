@@ -14,8 +14,8 @@ from weir.client.consumer.acknowledgements import Acking, Nacks, Telling
 from weir.client.consumer.cursor_lease import Turns
 from weir.client.consumer.delivery import ConsumerOptions, Extending, Held, Holding
 from weir.client.consumer.pulls import Pulling, Wanted
-from weir.client.core.durations import seconds
 from weir.client.core.grants import Run, joined, within, without
+from weir.client.core.retries import seconds
 from weir.client.reader.fetcher import Feed
 from weir.errors import StaleGrant, WeirError
 from weir.model.clusters import Mode

@@ -6,7 +6,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from weir.client.arguments.values import Delay, delay_ms
+from weir.client.arguments import Delay, delay_ms
 from weir.client.consumer.acknowledgements import AckResult, expired_result
 from weir.client.consumer.delivery import ConsumerOptions, Delivery, Holding, Settled, run_of
 from weir.client.consumer.in_hand import InHand

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 
-from weir.client.arguments.values import Delay, delay_ms
+from weir.client.arguments import Delay, delay_ms
 from weir.client.connection.link import Link
 from weir.client.consumer.acknowledgements import AckResult, expired_result
 from weir.client.consumer.dead_letters import Publisher, bury
@@ -28,9 +28,8 @@ from weir.client.consumer.in_hand import Holder, InHand
 from weir.client.consumer.leases import ConsumerLeases
 from weir.client.consumer.messages import Deliveries
 from weir.client.consumer.pulls import with_values
-from weir.client.core.durations import seconds
 from weir.client.core.grants import Grant, Prefetch, Run, joined, within
-from weir.client.core.retry_policy import Dead, policy_of
+from weir.client.core.retries import Dead, policy_of, seconds
 from weir.errors import BadRequest, Reject
 from weir.model.clusters import Mode
 from weir.model.message import Message

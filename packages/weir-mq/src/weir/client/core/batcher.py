@@ -1,17 +1,20 @@
-"""Messages of one partition, gathered into the columns of batches. No object per message."""
+"""Messages of one partition, gathered into the columns of batches, or taken as columns.
+
+There is no object per message.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Container, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from weir.codec.compression import deflate
 from weir.codec.fields import Buffer
-from weir.errors import BadRequest
+from weir.errors import BadRequest, MissingLibrary
 from weir.model.batch import encode
 from weir.model.header import Compression
 from weir.model.limits import (
@@ -22,6 +25,9 @@ from weir.model.limits import (
     TAGS_PER_BATCH_MAX,
 )
 from weir.model.topic import partition_for
+
+if TYPE_CHECKING:
+    from weir.model.from_arrow import Rows
 
 #: What a message takes beside its own bytes: offsets, key hash, padding. An estimate for cutting.
 MESSAGE_OVERHEAD = 8
@@ -303,3 +309,87 @@ def rows_by_partition(
 def picked(column: Sequence[T] | None, rows: Sequence[int]) -> list[T] | None:
     """Return these rows of a column; None if there is no such column."""
     return None if column is None else [column[row] for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRows:
+    """Many messages, column by column; `due` and `expires` are those of all of them."""
+
+    values: Sequence[bytes]
+    keys: Sequence[bytes | None] | None
+    tags: Sequence[str | None] | None
+    times: Sequence[int] | None
+    due: int | None
+    expires: int | None
+
+    def taken(self, rows: Sequence[int]) -> ColumnRows:
+        """Return some of them."""
+        return replace(
+            self,
+            values=[self.values[row] for row in rows],
+            keys=picked(self.keys, rows),
+            tags=picked(self.tags, rows),
+            times=picked(self.times, rows),
+        )
+
+    def gathered(self, owner: O, *, first: int, last: int, now: int, size: int) -> Gathered[O]:
+        """Return the batch of messages [first, last)."""
+        # A slice is also a copy: what the caller does to his list changes nothing here.
+        return Gathered(
+            owner,
+            now,
+            self.values[first:last],
+            None if self.keys is None else self.keys[first:last],
+            None if self.tags is None else self.tags[first:last],
+            None if self.times is None else self.times[first:last],
+            dues=None if self.due is None else [self.due] * (last - first),
+            expires=None if self.expires is None else [self.expires] * (last - first),
+            size=size,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class ArrowBatch(Generic[O]):
+    """A batch to be, of rows that stay where they are until it is encoded."""
+
+    owner: O
+    base_time: int
+    rows: Rows
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return len(self.rows)
+
+    def encode(
+        self, group: int, producer: int, epoch: int, sequence: int, packing: Packing = PLAIN
+    ) -> bytearray:
+        """Return the sealed batch. Raises as `weir.model.from_arrow.Rows.encode`."""
+        return self.rows.encode(
+            group=group,
+            producer=producer,
+            epoch=epoch,
+            sequence=sequence,
+            base_time=self.base_time,
+            compression=packing.kind,
+            level=packing.level,
+        )
+
+
+def arrow_rows(data: Any) -> list[Rows]:
+    """Return the checked rows of a record batch or table: all of them, or nothing is sent.
+
+    Raises `TypeError`, `MissingLibrary`, and as `weir.model.from_arrow.Rows.of`.
+    """
+    try:
+        import pyarrow as pa
+
+        from weir.model.from_arrow import Rows
+    except ImportError:
+        raise MissingLibrary("pyarrow is not installed: pip install 'weir-mq[arrow]'") from None
+    if isinstance(data, pa.RecordBatch):
+        batches = [data]
+    elif isinstance(data, pa.Table):
+        batches = data.to_batches()
+    else:
+        raise TypeError(f"give a pyarrow.RecordBatch or Table, not {type(data).__name__}")
+    return [Rows.of(batch) for batch in batches if batch.num_rows]

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from weir.client.arguments.choices import (
+from weir.client.arguments import (
     AckLevel,
     CompressionName,
     check_choice,
@@ -17,7 +17,7 @@ from weir.client.arguments.choices import (
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import LOOK_EVERY, Places, watch
 from weir.client.core.batcher import BATCH_BYTES, Gathered, Packing, Whole, picked
-from weir.client.core.durations import seconds
+from weir.client.core.retries import seconds
 from weir.client.producer.partition_sender import PartitionSender
 from weir.client.producer.receipts import BatchReceipt, PendingBatch, Unconfirmed
 from weir.codec.fields import Buffer

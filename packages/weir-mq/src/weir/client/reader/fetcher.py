@@ -15,7 +15,7 @@ from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
 from weir.client.core.delivered_batches import Assembly, Delivered, LargeDelivered, deliver
 from weir.client.core.grants import Run, without
-from weir.client.reader.bounds import Span
+from weir.client.reader.positions import Span
 from weir.codec.fields import Buffer
 from weir.errors import BadBatch, Disconnected, OffsetOutOfRange, Refused, WeirError
 from weir.model.chunks import References

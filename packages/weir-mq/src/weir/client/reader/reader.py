@@ -10,14 +10,12 @@ from functools import partial
 from types import TracebackType
 from typing import Literal, Protocol
 
-from weir.client.arguments.choices import ReadFrom, check_choice, whole_number
-from weir.client.arguments.positions import Begin, End, Start, Until, begin_of, end_of
-from weir.client.arguments.values import key_bytes
+from weir.client.arguments import ReadFrom, check_choice, key_bytes, whole_number
 from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places, watch
 from weir.client.core.delivered_batches import Delivered, Pick
-from weir.client.reader.bounds import Barriers, Span
 from weir.client.reader.fetcher import EMPTY_PAUSE, Feed, Fetcher, ReadyBatches, Replicas, loaded
+from weir.client.reader.positions import Barriers, Begin, End, Span, Start, Until, begin_of, end_of
 from weir.client.reader.total_order import TotalOrder, room_for
 from weir.errors import BadRequest
 from weir.model.limits import FETCH_BYTES_MAX, MIB, VALUE_BYTES_LOADED_MAX

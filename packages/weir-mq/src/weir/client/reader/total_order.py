@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from weir.client.connection.metadata import watch
 from weir.client.core.delivered_batches import Delivered
-from weir.client.reader.bounds import Barriers, Span
 from weir.client.reader.fetcher import EMPTY_PAUSE, Fetcher, Portion, ReadyBatches
+from weir.client.reader.positions import Barriers, Span
 from weir.errors import Unavailable, WeirError
 from weir.model.limits import MIB
 from weir.order.barrier import Barrier

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from types import TracebackType
 from typing import Literal, overload
 
-from weir.client.arguments.values import Delay
+from weir.client.arguments import Delay
 from weir.client.connection.system import Background
 from weir.client.consumer import consumer as consumers
 from weir.client.consumer.acknowledgements import AckResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weir.app.core.breaker import Breaker, State
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 
 PAUSES = Backoff(first=1, most=4, factor=2, jitter=0)
 

@@ -14,7 +14,7 @@ from weir.cli.admin.clusters import _summary
 from weir.cli.admin.topics import _held_by
 from weir.cli.main import main
 from weir.cli.retention import duration_of, shown_retention, size_of
-from weir.client.admin.administration import Cluster, Held, Part, Share
+from weir.client.administration import Cluster, Held, Part, Share
 from weir.client.client import Client
 from weir.client.connection.link import Link
 from weir.model.ids import Address

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from weir import sync, testing
-from weir.client.admin.administration import Cluster, Share, change_of
+from weir.client.administration import Cluster, Share, change_of
 from weir.errors import (
     BadRequest,
     ClusterInUse,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from weir import sync, testing
-from weir.client.arguments.choices import ConsumerMode as Mode
-from weir.client.arguments.choices import check_choice, consumer_mode, duration, whole_number
+from weir.client.arguments import ConsumerMode as Mode
+from weir.client.arguments import check_choice, consumer_mode, duration, whole_number
 from weir.errors import BadRequest
 
 

@@ -11,7 +11,7 @@ import pytest
 import weir
 from rigs.consuming import take
 from weir import testing
-from weir.client.arguments.values import Timing, delay_ms, timing
+from weir.client.arguments import Timing, delay_ms, timing
 from weir.client.client import Client
 from weir.client.consumer.consumer import Consumer
 from weir.errors import BadRequest

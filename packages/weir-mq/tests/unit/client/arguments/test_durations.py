@@ -7,9 +7,9 @@ import re
 import pytest
 
 from weir.cli.main import main
-from weir.client.arguments.positions import at
-from weir.client.arguments.values import timing
-from weir.client.core.durations import seconds
+from weir.client.arguments import timing
+from weir.client.core.retries import seconds
+from weir.client.reader.positions import at
 from weir.errors import BadRequest
 
 

@@ -13,7 +13,7 @@ import pytest
 from rigs.consuming import take
 from weir.client.client import connect
 from weir.client.connection.link import Link, redial_pause
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.errors import Disconnected, Unavailable
 from weir.model.ids import Address
 from weir.protocol.client import admin as a

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from weir.client.client import connect
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.protocol.client import messages as m
 from weir.protocol.frame import ClientFrame
 

@@ -13,7 +13,7 @@ from rigs.consuming import take, take_numbers
 from weir import testing
 from weir.client.client import Client
 from weir.client.consumer.leased_messages import LeasedBatch, LeasedMessage
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.errors import BadRequest, Reject, TooManyInHand
 
 Scenario = Callable[[testing.Node, Client], Coroutine[None, None, None]]

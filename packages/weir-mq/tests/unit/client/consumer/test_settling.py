@@ -14,7 +14,7 @@ from weir import testing
 from weir.client.client import Client
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.delivery import Extending
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.errors import BadRequest, StaleGrant
 from weir.model.message import Message
 from weir.protocol.client import messages as m

@@ -17,7 +17,7 @@ from weir import testing
 from weir.client.client import Client
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.delivery import Delivery
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.errors import WeirError
 
 SEEDS = int(os.environ.get("WEIR_SETTLING_SEEDS", "2"))

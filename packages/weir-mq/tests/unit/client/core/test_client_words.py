@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from weir.client.arguments.values import check_columns, key_bytes, value_bytes
+from weir.client.arguments import check_columns, key_bytes, parse_url, value_bytes
 from weir.client.client import connect
 from weir.client.connection.link import why_unreachable
-from weir.client.core.durations import Backoff, seconds
 from weir.client.core.grants import Acks
-from weir.client.core.url import parse_url
+from weir.client.core.retries import Backoff, seconds
 from weir.errors import BadRequest, TooLarge
 from weir.model.limits import ACK_RANGES_MAX, KEY_BYTES_MAX
 

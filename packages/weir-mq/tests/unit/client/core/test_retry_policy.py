@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import weir
-from weir.client.core.retry_policy import Again, Dead, Policy, policy_of, told
+from weir.client.core.retries import Again, Dead, Policy, policy_of, told
 
 BACKOFF = weir.Backoff(attempts=3, first="1s", factor=2, most="3s", jitter=0.1)
 POLICY = Policy(BACKOFF, "dead")

@@ -13,7 +13,7 @@ import pytest
 
 from rigs.consuming import take
 from weir.client.client import connect
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.client.producer.chunker import first_of, pieces_of
 from weir.errors import BadBatch, Overloaded, TooLarge, ValueLost
 from weir.model.batch import Batch

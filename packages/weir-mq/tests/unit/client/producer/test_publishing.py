@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from weir.client.client import connect
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.client.producer.receipts import BatchReceipt
 from weir.errors import (
     Disconnected,

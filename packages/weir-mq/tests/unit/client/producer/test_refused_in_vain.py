@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from weir.client.client import connect
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.errors import Disconnected, Overloaded
 from weir.protocol.client import messages as m
 

@@ -11,9 +11,9 @@ import pytest
 
 import weir
 from weir import testing
-from weir.client.arguments.positions import At
-from weir.client.connection.broker_clock import BrokerClock
 from weir.client.connection.system import REAL
+from weir.client.producer.producer import BrokerClock
+from weir.client.reader.positions import At
 from weir.errors import BadRequest
 from weir.model.stamp import stamp_at
 from weir.protocol.client import messages as m

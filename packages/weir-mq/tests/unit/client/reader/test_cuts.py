@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from weir.client.reader.bounds import Barriers, Moment
+from weir.client.reader.positions import Barriers, Moment
 from weir.protocol.client import messages as m
 
 

@@ -12,7 +12,7 @@ import pytest
 import weir
 from weir import testing
 from weir.client.client import Client
-from weir.client.reader.bounds import Barriers, Moment
+from weir.client.reader.positions import Barriers, Moment
 from weir.errors import BadRequest
 from weir.model.stamp import milliseconds_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from rigs.consuming import take
 from weir.client.client import connect
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.errors import BadRequest, Disconnected, OffsetOutOfRange, UnknownTopic
 from weir.model.batch import Batch
 from weir.protocol.client import messages as m

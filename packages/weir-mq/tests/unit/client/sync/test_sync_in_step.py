@@ -11,7 +11,7 @@ import pytest
 from weir.client import client
 from weir.client.connection.link import Link
 from weir.client.consumer import consumer, leased_messages
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.client.producer import producer, receipts
 from weir.client.reader import reader
 from weir.client.sync import client as sync

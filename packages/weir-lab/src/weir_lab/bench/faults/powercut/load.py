@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from weir.client.client import Client, Connecting, connect
 from weir.client.consumer.consumer import Consumer
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.client.producer.receipts import BatchReceipt
 from weir.errors import WeirError
 from weir_lab.bench.faults.powercut.ledger import Ledger, Name, Place, value_of

@@ -16,10 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from weir.app.app import App
 from weir.app.inbox import Inbox
-from weir.client.arguments.choices import ConsumerMode
+from weir.client.arguments import ConsumerMode
 from weir.client.client import Client
 from weir.client.consumer.dead_letters import CLUSTER, OFFSET, PARTITION, REASON
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.errors import Disconnected, Refused, Reject, WeirError
 from weir.model.message import Message
 from weir.testing.simulator.clients.database import Database, engine_of

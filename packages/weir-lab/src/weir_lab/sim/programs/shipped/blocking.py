@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from weir.client.client import Client
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.client.producer.receipts import BatchReceipt, Receipt
 from weir.client.sync import client as sync
 from weir.errors import Disconnected, OffsetOutOfRange, ValueLost, WeirError

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 
-from weir.client.arguments.choices import consumer_mode
+from weir.client.arguments import consumer_mode
 from weir.client.client import Client
 from weir.client.consumer.acknowledgements import AckResult
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.leased_messages import LeasedBatch
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.errors import Disconnected, UnknownCluster, WeirError
 from weir.model.clusters import AckOutcome, Mode
 from weir_lab.sim.history import Ack, Handled, Return, Seen

@@ -16,7 +16,7 @@ from weir.app.dead_letters import redrive
 from weir.app.runner import stopped_by_signals
 from weir.app.supervisor import Child, Event, Plan, Supervisor
 from weir.client.client import Client, connect
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.errors import Disconnected, Reject, TopicExists, UnknownTopic, WeirError
 from weir.model.message import Message
 from weir.testing.simulator.clients.loop import VirtualLoop

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from weir.client.client import Client, connect
-from weir.client.core.durations import Backoff
+from weir.client.core.retries import Backoff
 from weir.errors import (
     Disconnected,
     OffsetOutOfRange,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from weir.client.arguments.choices import AckLevel
+from weir.client.arguments import AckLevel
 from weir.client.client import Client
 from weir.client.producer.producer import Producer
 from weir.client.producer.receipts import PendingBatch, PendingMessage, Receipt

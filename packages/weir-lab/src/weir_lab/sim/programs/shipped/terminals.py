@@ -11,7 +11,8 @@ from typing import Any
 
 from weir.cli.consume import Sub, Tail, for_ever
 from weir.cli.output import Form
-from weir.client.arguments.choices import ConsumerMode, Order
+from weir.client.arguments import ConsumerMode
+from weir.model.topic import Order
 from weir.client.client import Client, connect
 from weir.errors import Disconnected, OffsetOutOfRange, UnknownTopic, ValueLost, WeirError
 from weir_lab.sim.history import Reading, Seen

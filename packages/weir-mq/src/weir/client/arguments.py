@@ -1,4 +1,8 @@
-"""What a message is given: value, key and columns as bytes; when it is due, and how long it lives.
+"""What callers write, checked: where to connect, choices, values, keys and columns, and times.
+
+    weir://localhost                  one host, port 6800
+    weir://broker1:6800,broker2:6801  several of one system: whichever answers
+    weir://[::1]:6800                 an IPv6 address, in brackets
 
 A time from now is counted by the broker's clock, as far as it is known here, since the broker
 decides by it.
@@ -7,17 +11,32 @@ decides by it.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, overload
+from typing import Any, Literal, cast, get_args, overload
 
 import msgspec
 
-from weir.client.core.durations import seconds
+from weir.client.core.retries import seconds
 from weir.codec.fields import Buffer
 from weir.errors import BadRequest, TooLarge
 from weir.model.limits import DELAY_MS_MAX, KEY_BYTES_MAX, TAG_BYTES_MAX
+
+PORT = 6800
+_SCHEME = "weir://"
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/@\[\],]+))(?::(\d{1,5}))?")
+_PORT_MAX = 65_535
+
+#: How a cluster shares the messages of a topic out.
+ConsumerMode = Literal["shared", "keyed", "ordered"]
+#: Who has a message once its publish is confirmed.
+AckLevel = Literal["replicated", "received", "visible"]
+#: How a producer compresses its batches.
+CompressionName = Literal["none", "lz4", "zstd"]
+#: Which replica of a partition a reader asks.
+ReadFrom = Literal["leader", "any"]
 
 #: As many µs before 1970 as after it.
 _TIMES = 1 << 63
@@ -29,6 +48,77 @@ Due = datetime | str | int
 
 _DAYS_MAX = DELAY_MS_MAX // (24 * 3600 * 1_000)
 _US_MAX = (1 << 63) - 1
+
+
+def parse_url(url: str) -> list[tuple[str, int]]:
+    """Return the hosts and ports of a URL, in its order. Raises `ValueError` for any other text."""
+    if not isinstance(url, str):
+        raise TypeError(f"an address is text as in weir://host:port, not {type(url).__name__}")
+    hosts = []
+    if url.startswith(_SCHEME):
+        for part in url.removeprefix(_SCHEME).removesuffix("/").split(","):
+            found = _HOST.fullmatch(part.strip())
+            port = int(found[3] or PORT) if found else 0
+            if not found or not 1 <= port <= _PORT_MAX:
+                break
+            hosts.append((found[1] or found[2], port))
+        else:
+            return hosts
+    raise ValueError(
+        f"{url!r} is no address{_hint(url)}: write weir://host:port or weir://host1:port,host2"
+    )
+
+
+def _hint(url: str) -> str:
+    """Return what is most likely wrong, as far as one can tell."""
+    scheme, separator, rest = url.rpartition("://")
+    if not separator:
+        return f" (without the weir:// in front: weir://{url})" if _HOST.fullmatch(url) else ""
+    if scheme != "weir":
+        return f" (weir:// it is, not {scheme}://)"
+    if "@" in rest:
+        return " (it takes no user and no password)"
+    if "/" in rest.removesuffix("/"):
+        return " (it ends with the port: topics are named where they are used)"
+    if rest.count(":") > 1 and "[" not in rest and "," not in rest:
+        return f" (an IPv6 address stands in brackets: weir://[{rest}])"
+    port = rest.rpartition(":")[2]
+    if port.isdecimal() and not 1 <= int(port) <= _PORT_MAX:
+        return f" (ports are 1 to {_PORT_MAX:,})"
+    return ""
+
+
+def check_choice(name: str, value: object, choices: object) -> None:
+    """Raise `BadRequest`, naming the parameter, unless `value` is one of the `Literal` choices."""
+    allowed = get_args(choices)
+    if not isinstance(value, str) or value not in allowed:
+        *first, last = (f'"{choice}"' for choice in allowed)
+        raise BadRequest(f"{name}={value!r}: give {', '.join(first)} or {last}")
+
+
+def consumer_mode(mode: str) -> ConsumerMode:
+    """Return what is a mode. Raises `BadRequest`."""
+    check_choice("mode", mode, ConsumerMode)
+    return cast(ConsumerMode, mode)
+
+
+def duration(name: str, value: str | float) -> float:
+    """Return a duration in seconds. Raises `ValueError` or `TypeError`, naming the parameter."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise TypeError(f"{name}={value!r}: give a duration, as text with a unit or in seconds")
+    try:
+        return seconds(value)
+    except ValueError as error:
+        raise ValueError(f"{name}={value!r}: {error}") from None
+
+
+def whole_number(name: str, value: object, least: int = 1, most: int | None = None) -> None:
+    """Raise `BadRequest`, naming the parameter, unless `value` is a whole number in the range."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadRequest(f"{name}={value!r}: give a whole number")
+    if value < least or (most is not None and value > most):
+        allowed = f"{least:,} or more" if most is None else f"{least:,} to {most:,}"
+        raise BadRequest(f"{name}={value!r}: give {allowed}")
 
 
 def as_bytes(value: Any) -> Buffer:
