@@ -17,8 +17,8 @@ import pytest
 import weir
 from weir.cli.main import main
 from weir.cli.process import Signals
-from weir.client.nodes import SetStatus
 from weir.client.client import Client
+from weir.client.nodes import SetStatus
 from weir.errors import BadRequest
 from weir.server.processes.interpreter import environment, python
 from weir.testing.nodes import Node

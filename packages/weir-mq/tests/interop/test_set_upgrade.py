@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import weir
-from weir.client.nodes import SetStatus
 from weir.client.client import Client
+from weir.client.nodes import SetStatus
 from weir.errors import LevelTooHigh
 from weir.model.limits import FORMAT_LEVEL
 from weir.testing.nodes import NodeFailed, NodeSet, Patient

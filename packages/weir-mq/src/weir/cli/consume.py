@@ -14,12 +14,12 @@ from typing import TypeVar
 
 from weir.cli.output import Form, Output, line_of
 from weir.client.arguments import ConsumerMode
-from weir.model.topic import Order
-from weir.client.reader.positions import Start
 from weir.client.client import Client
+from weir.client.reader.positions import Start
 from weir.client.reader.reader import Reader
 from weir.errors import BadRequest
 from weir.model.limits import GRANT_MS_DEFAULT
+from weir.model.topic import Order
 
 
 @dataclass(frozen=True, slots=True)

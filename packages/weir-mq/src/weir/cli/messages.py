@@ -21,9 +21,9 @@ from weir.cli.output import Form
 from weir.cli.process import discard
 
 if TYPE_CHECKING:
-    from weir.client.reader.positions import Start
     from weir.client.client import Client
     from weir.client.producer.receipts import BatchReceipt, PendingMessage
+    from weir.client.reader.positions import Start
     from weir.model.topic import Order
 
 Delay = Annotated[

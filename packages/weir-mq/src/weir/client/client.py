@@ -19,7 +19,6 @@ from weir.client.administration import (
     devices_of,
     forget_hub,
 )
-from weir.client.nodes import Nodes
 from weir.client.arguments import (
     AckLevel,
     CompressionName,
@@ -38,6 +37,7 @@ from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.delivery import ConsumerOptions
 from weir.client.core.batcher import BATCH_BYTES
 from weir.client.core.retries import Backoff, seconds
+from weir.client.nodes import Nodes
 from weir.client.producer.producer import Producer, ProducerOptions, SharedProducers
 from weir.client.producer.receipts import BatchReceipt, Receipt
 from weir.client.reader.positions import Start, Until

@@ -41,8 +41,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from weir.client.core.delivered_batches import LargeDelivered
 from weir.client.arguments import PORT, parse_url
+from weir.client.core.delivered_batches import LargeDelivered
 from weir.errors import BadName, BadOption, BadRequest, ValueTooLarge
 from weir.model.limits import FETCH_BYTES_MAX, PARTITIONS_PER_TOPIC_MAX, VALUE_BYTES_LOADED_MAX
 from weir.model.stamp import stamp_at

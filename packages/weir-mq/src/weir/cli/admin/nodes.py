@@ -9,8 +9,8 @@ import typer
 from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
-    from weir.client.nodes import SetStatus
     from weir.client.client import Client
+    from weir.client.nodes import SetStatus
     from weir.protocol.client.nodes import NodeList, Transferred
 
 app = typer.Typer(name="node", help="Show, add, drain and remove the nodes of a set.")

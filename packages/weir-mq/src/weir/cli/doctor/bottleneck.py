@@ -23,8 +23,8 @@ import msgspec
 from weir.errors import WeirError
 
 if TYPE_CHECKING:
-    from weir.client.nodes import SetStatus
     from weir.client.client import Client
+    from weir.client.nodes import SetStatus
 
 Resource = Literal["disk", "processor", "network", "follower", "memory", "clients", "nothing"]
 

@@ -12,9 +12,9 @@ from typing import Any
 from weir.cli.consume import Sub, Tail, for_ever
 from weir.cli.output import Form
 from weir.client.arguments import ConsumerMode
-from weir.model.topic import Order
 from weir.client.client import Client, connect
 from weir.errors import Disconnected, OffsetOutOfRange, UnknownTopic, ValueLost, WeirError
+from weir.model.topic import Order
 from weir_lab.sim.history import Reading, Seen
 from weir_lab.sim.observations import UNREAD, Printed, Row, Taken
 from weir_lab.sim.programs.program import TOPIC

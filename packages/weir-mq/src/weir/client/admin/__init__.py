@@ -1,1 +1,0 @@
-"""Administration of topics, consumer clusters and device hubs."""
