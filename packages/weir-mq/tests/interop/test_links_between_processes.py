@@ -18,7 +18,7 @@ from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
 from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
-from weir.host.links.links import ShardInfo
+from weir.host.links import ShardInfo
 from weir.model.ids import place_of
 from weir.protocol import link
 from weir.server.assembly import assemble

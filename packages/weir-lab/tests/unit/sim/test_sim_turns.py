@@ -11,10 +11,10 @@ from weir.broker.api import events as ev
 from weir.broker.shard import Shard
 from weir.host.accept_queue import AcceptQueue
 from weir.host.connections import ClientConnection, Connections
-from weir.host.event_queue import EventQueue
-from weir.host.flush_schedule import FlushSchedule
-from weir.host.links.lanes import OutLane
-from weir.host.links.outbound import OutboundLink
+from weir.host.lanes import OutLane
+from weir.host.logs import FlushSchedule
+from weir.host.outbound_link import OutboundLink
+from weir.host.shard_loop import Backlog, EventQueue
 from weir.host.trunks import ServingEnd
 from weir_lab.sim.run import run_seed
 from weir_lab.sim.shape import NODE, UNORDERED
@@ -35,7 +35,7 @@ SHOWN: dict[str, tuple[type, str, Callable[..., bool]]] = {
     "a wait to be let in": (AcceptQueue, "may_enter", lambda enters, *_: not enters),
     "a full client": (ClientConnection, "pause_writing", lambda _: True),
     "a silent device": (ClientConnection, "hang_up", lambda _, why: "ping to stay" in why),
-    "requests one by one": (Connections, "serve_next", lambda _: True),
+    "requests one by one": (Backlog, "serve_next", lambda _: True),
     "a link to a shard's own port": (OutboundLink, "_redirect", lambda *_: True),
     "a link to another node": (
         OutboundLink,

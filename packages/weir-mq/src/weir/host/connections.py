@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from enum import IntEnum
 from itertools import count
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
@@ -14,22 +14,21 @@ from weir.broker.runtime.session import ANONYMOUS
 from weir.codec.fields import U32, Buffer
 from weir.errors import Refused, RemoteProtocolError, Revoked
 from weir.host.accept_queue import AcceptQueue, ConnectionLimits
-from weir.host.event_queue import EventQueue
-from weir.host.logger import Log
+from weir.host.ports import Log, Network, T, Transport
+from weir.host.shard_loop import Backlog, EventQueue
 from weir.model.limits import KIB, MIB, RETRY_AFTER_MS
 from weir.protocol.client.codec import encode_reply
 from weir.protocol.client.declaration import opcode_of
 from weir.protocol.client.messages import Fetch, FetchChunks, Hello, Pull, Refusal
 from weir.protocol.connection import Connection
-from weir.protocol.device.codec import DeviceHello, DevicePublishes, DeviceRequest
+from weir.protocol.device.codec import DeviceHello, DeviceRequest
 from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame
 from weir.protocol.link import LINK_VERSION
 
 #: Of a client's read that is longer than this, so many frames are served at once; the others wait
-#: in line, of which a turn takes at most so many.
+#: in line.
 _CROWDED_BYTES = 2 * KIB
 PART_FRAMES = 64
-_TURN_FRAMES = 1_024
 #: Where the length of the body stands in the header of a client frame.
 _SIZE_AT = 4
 #: Above this much unsent a transport is full: it calls `pause_writing`.
@@ -52,57 +51,6 @@ _LINK = bytes([LINK_VERSION])
 Frames = Sequence[ClientFrame | DeviceRequest]
 
 
-class Transport(Protocol):
-    """What carries a connection's bytes, as asyncio's do. What it is asked for comes in order."""
-
-    def write(self, data: Buffer) -> None:
-        """Send bytes, or keep what is not taken."""
-
-    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """Send buffers as one."""
-
-    def get_write_buffer_size(self) -> int:
-        """Return how many bytes are not sent."""
-
-    def pause_reading(self) -> None:
-        """Hand on no more bytes."""
-
-    def resume_reading(self) -> None:
-        """Hand bytes on again."""
-
-    def can_write_eof(self) -> bool:
-        """Return whether one direction can be closed alone."""
-
-    def write_eof(self) -> None:
-        """Close this direction once all is sent."""
-
-    def is_closing(self) -> bool:
-        """Return whether it is closed, or about to be."""
-
-    def close(self) -> None:
-        """Close once all is sent."""
-
-    def abort(self) -> None:
-        """Close at once."""
-
-
-T = TypeVar("T", bound=Transport)
-T_contra = TypeVar("T_contra", bound=Transport, contravariant=True)
-
-
-class Network(Protocol[T_contra]):
-    """What a host knows of its network besides what a transport says."""
-
-    #: The addresses of other nodes, as far as they are known: those are let in before clients.
-    found: Container[str]
-
-    def address(self, transport: T_contra) -> str:
-        """Return the address of a peer; empty if it has none."""
-
-    def is_gone(self, transport: T_contra) -> bool:
-        """Return whether a peer has hung up from which nothing is read."""
-
-
 class Receiver(Protocol):
     """Who gets replies: a connection, or a peer of another shard."""
 
@@ -116,14 +64,49 @@ class Receiver(Protocol):
         """Close once everything sent is out."""
 
 
-class PendingFrames(Protocol):
-    """Whose frames wait for the effects of others."""
+class Phase(IntEnum):
+    """How far a connection has come."""
 
-    #: Whether it is among those `unserved`.
-    queued: bool
+    #: It waits to be let in.
+    QUEUED = 0
+    OPEN = 1
+    #: It is closed once everything sent is out, or the time for that is up.
+    CLOSING = 2
+    #: This side is closed; the peer may still read what was sent.
+    SHUT = 3
 
-    def serve(self) -> None:
-        """Hand on the next of them."""
+
+class UnsentReplies:
+    """Bytes of replies that are charged to the budget until they have left this process."""
+
+    __slots__ = ("_budget", "_since", "size")
+
+    def __init__(self, budget: Budget) -> None:
+        """Give bytes back to `budget`."""
+        self._budget = budget
+        #: How many there are.
+        self.size = 0
+        #: Since which look the peer has taken none of them.
+        self._since: float | None = None
+
+    def release(self, transport: Transport) -> None:
+        """Give back what has left since the last time."""
+        sent = self.size - min(self.size, transport.get_write_buffer_size())
+        if sent:
+            self.size -= sent
+            self._since = None
+            self._budget.release(sent)
+
+    def drop(self) -> None:
+        """Give all back: the transport is gone."""
+        self._budget.release(self.size)
+        self.size = 0
+
+    def is_stalled(self, now: float) -> bool:
+        """Look whether the peer takes them; return whether it has taken none for too long."""
+        if self._since is None:
+            self._since = now
+        return self.size > 0 and now - self._since > _STALL_SECONDS
 
 
 class ClientConnection(Generic[T]):
@@ -134,9 +117,8 @@ class ClientConnection(Generic[T]):
     """
 
     __slots__ = (
-        "_began", "_connections", "_cut_at", "_frame", "_full", "_greeted", "_has_said_last",
-        "_heard", "_inside", "_leaving", "_moved", "_rest", "_transport", "_unsent", "_waiting",
-        "may_link", "queued", "session", "stream",
+        "_connections", "_cut_at", "_frame", "_full", "_greeted", "_phase", "_replies", "_rest",
+        "_since", "_transport", "_waiting", "may_link", "queued", "session", "stream",
     )  # fmt: skip
 
     def __init__(self, connections: Connections[T], session: int) -> None:
@@ -149,16 +131,16 @@ class ClientConnection(Generic[T]):
         self.queued = False
         self._connections = connections
         self._transport: T | None = None
+        self._phase = Phase.QUEUED
         self._waiting: Frames = ()  # taken from the socket, not served
         self._rest = b""  # many small frames behind those that were served: they wait in line
         self._full = False
-        self._leaving = self._has_said_last = False
-        self._inside = False
         self._frame: Incoming | None = None  # the one that is not whole
         self._greeted = False
-        self._unsent = 0  # bytes charged for what the transport holds
+        #: Since when nothing has come, or the frame under way has.
+        self._since = connections.time()
+        self._replies = UnsentReplies(connections.budget)
         self._cut_at = 0.0
-        self._moved = self._heard = self._began = connections.time()
 
     # -- its host calls -----------------------------------------------------------------------
 
@@ -175,17 +157,16 @@ class ClientConnection(Generic[T]):
         """Cut frames; a peer that breaks its dialect is dropped. False for one that is another
         node, as its first bytes say: from now on the connection is a link's.
         """
-        if self._leaving:
+        if self._phase >= Phase.CLOSING:
             return True
         if self._rest:
             self._rest += data
             return True
-        self._heard = self._connections.time()
         if self.stream.stream is None and data[:1] == _LINK:
             self._transport = None
             self._connections.forget(self)
             return False
-        self._take(data, self._heard)
+        self._take(data, self._connections.time())
         return True
 
     def pause_writing(self) -> None:
@@ -204,8 +185,7 @@ class ClientConnection(Generic[T]):
         self._transport = None
         if self._frame is not None:
             self._end_frame()
-        self._connections.budget.release(self._unsent)
-        self._unsent = 0
+        self._replies.drop()
         self._waiting, self._rest = (), b""
         self._connections.forget(self)
 
@@ -219,9 +199,10 @@ class ClientConnection(Generic[T]):
             return
         has_reservation = self._frame is not None and self._frame.state is State.RESERVED
         hold = (connections.queue.held and not has_reservation) or not self._is_admitted
-        is_held = (self._full or hold or not self._inside) and not self.may_link
+        hold = hold or self._full or self._phase is Phase.QUEUED
+        is_held = hold and not self.may_link
         if self._rest and not is_held:
-            connections.backlog[self] = None
+            connections.backlog.parts[self] = None
         if self._rest or is_held:
             transport.pause_reading()
         else:
@@ -239,7 +220,7 @@ class ClientConnection(Generic[T]):
         """Whether a peer that is not let in yet has hung up: it is not read from, so only the
         system knows.
         """
-        if self._inside or self._transport is None:
+        if self._phase is not Phase.QUEUED or self._transport is None:
             return self._transport is None
         return self._connections.network.is_gone(self._transport)
 
@@ -251,7 +232,8 @@ class ClientConnection(Generic[T]):
 
     def enter(self) -> None:
         """Be served from now on."""
-        self._inside = True
+        if self._phase is Phase.QUEUED:
+            self._phase = Phase.OPEN
         if self._waiting:
             self.serve()
 
@@ -260,7 +242,7 @@ class ClientConnection(Generic[T]):
         peer, so the others come behind what that causes.
         """
         frames = self._waiting
-        if not frames or self._full or self.queued or not self._inside:
+        if not frames or self._full or self.queued or self._phase is Phase.QUEUED:
             return
         self._waiting = ()
         if not self.stream.is_device:
@@ -270,27 +252,29 @@ class ClientConnection(Generic[T]):
                     break
             if self._waiting:
                 self.queued = True
-                self._connections.unserved.append(self)
-        self._connections.receive(self.session, frames)
+                self._connections.backlog.unserved.append(self)
+        self._connections.queue.receive(self.session, frames)
 
     def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
         """Write buffers as they are, in order; `charged` bytes are given back once they are out."""
         transport, connections = self._transport, self._connections
-        if transport is None or self._has_said_last:
+        if transport is None or self._phase is Phase.SHUT:
             connections.budget.release(charged)
             return
+        replies = self._replies
         if charged:
-            self._release_sent(transport)
-            self._unsent += charged
+            if replies.size:
+                replies.release(transport)
+            replies.size += charged
             connections.watched[self.session] = self
         if len(buffers) == 1:
             transport.write(buffers[0])
         else:
             transport.writelines(buffers)
-        backlog = transport.get_write_buffer_size() - self._unsent
-        if backlog > _UNCHARGED_BYTES_MAX:  # many small replies that nobody reads are memory too
-            self._unsent += backlog
-            connections.budget.take(backlog)
+        uncharged = transport.get_write_buffer_size() - replies.size
+        if uncharged > _UNCHARGED_BYTES_MAX:  # many small replies that nobody reads are memory too
+            replies.size += uncharged
+            connections.budget.take(uncharged)
             connections.watched[self.session] = self
 
     def answer(self, reply: bytes) -> None:
@@ -303,31 +287,33 @@ class ClientConnection(Generic[T]):
         While the budget is used up, a peer that takes none of its replies is cut: others wait for
         the memory that it holds.
         """
-        connections = self._connections
+        connections, replies = self._connections, self._replies
         if self._transport is None:
             return False
-        self._release_sent(self._transport)
+        replies.release(self._transport)
         if self._cut_at and now >= self._cut_at:
             self.cut()
-        stalled = now - self._moved > _STALL_SECONDS
-        if stalled and connections.queue.held and self._unsent:
+        if replies.is_stalled(now) and connections.queue.held:
             text = "session %d holds memory that others wait for: cut"
             connections.log.warning(text, self.session)
             self.cut()
-        return self._unsent > 0 or self._cut_at > 0
+        return replies.size > 0 or self._cut_at > 0
 
     def sweep(self, limits: ConnectionLimits, now: float) -> None:
         """Let a peer go that dribbles a frame, or a device that says nothing any more."""
         if self.gone:
             self.cut()
         elif (
-            self._full or self._connections.queue.held or not self._inside or not self._is_admitted
+            self._full
+            or self._connections.queue.held
+            or self._phase is Phase.QUEUED
+            or not self._is_admitted
         ):
-            self._began = now  # it is not read from: what is missing may be in the socket
+            self._since = now  # it is not read from: what is missing may be in the socket
         elif not self.stream.pending or self._rest:
-            if self.stream.is_device and now - self._heard > limits.idle_seconds:
+            if self.stream.is_device and now - self._since > limits.idle_seconds:
                 self.hang_up(f"no frame for {limits.idle_seconds:g} s: ping to stay")
-        elif now - self._began > limits.frame_seconds:
+        elif now - self._since > limits.frame_seconds:
             self._connections.log.warning("session %d closed: a frame took too long", self.session)
             self.cut()
 
@@ -346,11 +332,11 @@ class ClientConnection(Generic[T]):
 
     def hang_up(self, reason: str) -> None:
         """Close once everything sent is out, or the time for that is up."""
-        if self._has_said_last:
+        if self._phase is Phase.SHUT:
             self.cut()
-        if self._transport is None or self._leaving:
+        if self._transport is None or self._phase >= Phase.CLOSING:
             return
-        self._leaving = True
+        self._phase = Phase.CLOSING
         self._connections.log.info("session %d closed: %s", self.session, reason)
         self._transport.close()
         self._end_within(_GRACE_SECONDS)
@@ -358,7 +344,7 @@ class ClientConnection(Generic[T]):
     def serve_part(self) -> None:
         """Serve what is in line, as much of it as a part has."""
         data, self._rest = self._rest, b""
-        if self._transport is not None and not self._leaving and data:
+        if self._transport is not None and self._phase < Phase.CLOSING and data:
             self._take(data, self._connections.time())
             self.update()
 
@@ -367,7 +353,7 @@ class ClientConnection(Generic[T]):
     def _take(self, data: bytes, now: float) -> None:
         stream = self.stream
         if not stream.pending:
-            self._began = now
+            self._since = now
         if len(data) > _CROWDED_BYTES and not stream.is_device:
             data = self._first_of(data)
         try:
@@ -376,7 +362,7 @@ class ClientConnection(Generic[T]):
             self._connections.queue.put(ev.LetGo(self.session, str(error)))
             return
         if frames:
-            self._began = self._moved = now
+            self._since = now
             self._greeted = self._greeted or _is_hello(frames[0])
             if self._frame is not None:
                 self._end_frame()
@@ -420,9 +406,9 @@ class ClientConnection(Generic[T]):
         transport, unfinished = self._transport, self.stream.unfinished
         self._end_frame()
         self.stream, self._waiting, self._rest = Connection(), (), b""
-        if transport is None or transport.is_closing() or self._leaving:
+        if transport is None or transport.is_closing() or self._phase >= Phase.CLOSING:
             return
-        self._leaving = True
+        self._phase = Phase.CLOSING
         self._connections.log.info("session %d closed: %s", self.session, error)
         transport.pause_reading()
         if unfinished is None or not transport.can_write_eof():
@@ -431,7 +417,7 @@ class ClientConnection(Generic[T]):
         reply = Refusal(error.code, str(error), error.detail)
         transport.writelines(encode_reply(reply, *unfinished))
         transport.write_eof()
-        self._has_said_last = True
+        self._phase = Phase.SHUT
         self._end_within(_LAST_WORD_SECONDS)
 
     def _end_within(self, seconds: float) -> None:
@@ -441,7 +427,7 @@ class ClientConnection(Generic[T]):
     @property
     def _is_admitted(self) -> bool:
         """Whether the frame under way may be read, if there is one."""
-        return not self._leaving and (self._frame is None or self._frame.is_read)
+        return self._phase < Phase.CLOSING and (self._frame is None or self._frame.is_read)
 
     def _count(self, stream: Connection) -> bool:
         """Tell how much has come and is not served; False if the peer is let go for it."""
@@ -464,21 +450,11 @@ class ClientConnection(Generic[T]):
         if frame is not None:
             self._connections.ended(frame)
 
-    def _release_sent(self, transport: T) -> None:
-        """Give back what has left this process since the last time."""
-        if self._unsent:
-            sent = self._unsent - min(self._unsent, transport.get_write_buffer_size())
-            if sent:
-                self._unsent -= sent
-                self._connections.budget.release(sent)
-                self._moved = self._connections.time()
-
 
 class Connections(Generic[T]):
     """All connections of a shard: who is let in, who is read, and who gets what.
 
-    What its host is told by transports may put events into the queue, and leave frames `unserved`:
-    `serve_next` serves those once the queue has no events, and the effects of all before are done.
+    What its host is told by transports may put events into the queue, and frames into the backlog.
     """
 
     def __init__(
@@ -513,12 +489,8 @@ class Connections(Generic[T]):
         self.open_now: dict[int, ClientConnection[T]] = {}
         #: Those that are looked at with every tick.
         self.watched: dict[int, ClientConnection[T]] = {}
-        #: Those with frames that wait for the effects of others.
-        self.unserved: deque[PendingFrames] = deque()
-        #: Those of which frames wait in line: they are served by parts, in turns of their own.
-        self.backlog: dict[ClientConnection[T], None] = {}
-        #: How many frames have come so far.
-        self.frames = 0
+        #: Frames that have come and are not in the queue.
+        self.backlog = Backlog(queue)
         #: Which frames are read that are not whole yet.
         self.reservations = Reservations(budget.limit, time())
         #: What each effect that concerns clients asks for.
@@ -546,30 +518,6 @@ class Connections(Generic[T]):
     def admit_clients(self) -> None:
         """Let those in who wait, as fast as the limits allow."""
         self._accept_queue.closed = False
-
-    def receive(self, session: int, frames: Frames) -> None:
-        """Whole frames of a session came in: of a connection here, or of a peer elsewhere."""
-        for frame in frames:
-            self.frames += len(frame.sns) if type(frame) is DevicePublishes else 1
-        self.queue.receive(session, frames)
-
-    def serve_next(self) -> None:
-        """Serve the next frames of who waits longest in `unserved`."""
-        one = self.unserved.popleft()
-        one.queued = False
-        one.serve()
-
-    def serve_backlog(self) -> None:
-        """Serve a part of each that is in line, until the frames of a turn are served. A host calls
-        this behind a turn that has left some in `backlog`.
-        """
-        until = self.frames + _TURN_FRAMES
-        waiting, self.backlog = [*self.backlog], {}
-        for at, one in enumerate(waiting):
-            if self.frames >= until:
-                self.backlog = dict.fromkeys((*waiting[at:], *self.backlog))
-                break
-            one.serve_part()
 
     def check_connections(self) -> None:
         """Look at who has something unsent, or may come in, or is silent for too long."""

@@ -1,28 +1,23 @@
 """Connections to other shards, of this node or of others: who is at this end of each.
 
-A host keeps a `Wire` for each, and tells its `end` what the transport says. What comes of that is
-in the event queue then: the host lets the shard take it.
+A host keeps a `ShardConnection` for each, and tells its `handler` what the transport says. What
+comes of that is in the event queue then: the host lets the shard take it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from weir.broker.runtime.budget import Budget, Unfinished
 from weir.broker.shard import Shard
-from weir.host.connections import Connections, Transport
-from weir.host.event_queue import EventQueue
-from weir.host.logger import Log
-from weir.host.shard_loop import Soon
-
-#: Calls what it is given after so many seconds, and has the shard take what comes of it. Returns
-#: what to call if that is not wanted any more.
-Later = Callable[[float, Callable[[], None]], Callable[[], None]]
+from weir.codec.fields import Buffer
+from weir.host.connections import Connections
+from weir.host.ports import Later, Log, Soon, Transport
+from weir.host.shard_loop import EventQueue
 
 
-class End(Protocol):
-    """Who is at this end of a connection."""
+class Handler(Protocol):
+    """Who takes what comes on a connection."""
 
     def receive(self, data: bytes) -> None:
         """Take bytes as they come."""
@@ -37,15 +32,15 @@ class End(Protocol):
         """The connection is over; `why` is empty if the other side has closed it."""
 
 
-class Wire:
-    """A connection to another shard. One who greets it is followed by one who stays."""
+class ShardConnection:
+    """A connection to another shard. The handler of its greeting is followed by one that stays."""
 
-    __slots__ = ("end", "transport")
+    __slots__ = ("handler", "transport")
 
-    def __init__(self, transport: Transport, end: End) -> None:
-        """Tell `end` what `transport` says."""
+    def __init__(self, transport: Transport, handler: Handler) -> None:
+        """Tell `handler` what `transport` says."""
         self.transport = transport
-        self.end = end
+        self.handler = handler
 
 
 class FrameSource(Protocol):
@@ -56,18 +51,10 @@ class FrameSource(Protocol):
 
 
 class LocalShard:
-    """What those at the ends of wires know of the shard here, and of its host."""
+    """What the handlers of connections know of the shard here, and of its host."""
 
     __slots__ = (
-        "_shard",
-        "budget",
-        "connections",
-        "later",
-        "log",
-        "queue",
-        "soon",
-        "time",
-        "unfinished",
+        "_shard", "budget", "connections", "later", "log", "queue", "soon", "time", "unfinished",
     )  # fmt: skip
 
     def __init__(
@@ -102,3 +89,61 @@ class LocalShard:
     def passed_on(self, place: int, size: int) -> None:
         """Give back bytes of the budget that another shard was sent."""
         self._shard.passed_on(place, size)
+
+
+class ShardWriter:
+    """Writing to another shard, and giving back what was charged once it is out."""
+
+    def __init__(self, local: LocalShard, transport: Transport) -> None:
+        """Write to `transport`."""
+        self._local = local
+        self._transport: Transport | None = transport
+        self._unsent = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the connection is gone."""
+        return self._transport is None
+
+    def pause_writing(self) -> None:
+        """The other side does not take what it is sent."""
+
+    def resume_writing(self) -> None:
+        """The other side took it."""
+
+    def lost(self, why: str) -> None:
+        """The connection is over: give everything back."""
+        self._transport = None
+        self.give_back(self._unsent)
+        self._unsent = 0
+
+    def give_back(self, size: int) -> None:
+        """These bytes have left this process, or never will."""
+        self._local.budget.release(size)
+
+    def write(self, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
+        """Write buffers as they are; `charged` bytes are given back once they are out."""
+        if self._transport is None:
+            self.give_back(charged)
+            return
+        if charged:
+            self.release_sent()
+            self._unsent += charged
+        self._transport.writelines(buffers)
+
+    def release_sent(self) -> None:
+        """Give back what has left this process since the last time."""
+        if self._transport is not None:
+            sent = self._unsent - min(self._unsent, self._transport.get_write_buffer_size())
+            self._unsent -= sent
+            self.give_back(sent)
+
+    def close(self) -> None:
+        """Close once what was written is out."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def cut(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,18 +1,224 @@
-"""The only loop: a shard takes its events, and what comes of them is done, in order."""
+"""The only loop: a shard takes its events, and what comes of them is done, in order.
+
+`EventQueue` says when the shard takes them, and when what is deferred is done.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sized
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, Protocol
 
 from weir.broker.api import events as ev
 from weir.broker.api.effects import Effect
 from weir.broker.shard import Shard
-from weir.host.connections import Connections
-from weir.host.event_queue import EventQueue
+from weir.host.logs import FlushSchedule
+from weir.host.ports import Soon
+from weir.protocol.device.codec import DeviceHello, DevicePublishes, DeviceRequest
+from weir.protocol.frame import ClientFrame
+from weir.protocol.trunk import Arrival
 
-#: Calls what it is given behind this turn of the host.
-Soon = Callable[[Callable[[], None]], object]
+_PUBLISHING = frozenset[type]((DeviceHello, DevicePublishes))
+_NOTHING: list[Effect] = []
+#: A turn takes at most so many frames of those that are served by parts.
+_TURN_FRAMES = 1_024
+
+
+class EventQueue:
+    """The events of a shard that it has not taken yet.
+
+        queue.put(event)
+        while not queue.waits and queue.events:
+            do(queue.take())
+            do(queue.follow())       # or `run_deferred` behind this turn, if that returns None
+
+    A host does all that is returned, in order, before it calls the next method. An exception of the
+    shard's, or of what it asks for, is a bug, and may have left an entry half applied: nothing that
+    the shard says is to be believed from there on, and the host calls `close`.
+    """
+
+    __slots__ = (
+        "_defers", "_flushes", "_gathers", "_shard", "events", "frames", "held", "is_closed",
+        "put", "taken", "waits",
+    )  # fmt: skip
+
+    def __init__(self, shard: Shard, flushes: FlushSchedule) -> None:
+        """Feed `shard`, whose flushes run as `flushes` says, which counts what peers ask for."""
+        self._shard = shard
+        self._flushes = flushes
+        self._gathers = self._defers = False
+        #: What the shard has taken, until `follow`.
+        self.taken: Sequence[ev.Event] = ()
+        #: What has happened since, in order.
+        self.events: list[ev.Event] = []
+        #: Add an event.
+        self.put: Callable[[ev.Event], None] = self.events.append
+        #: Whether events wait: they are gathered, or the effects of others are being done.
+        self.waits = False
+        #: Whether the shard has said that reading is held. The host sets it with each `HoldReads`.
+        self.held = False
+        #: Whether events are dropped.
+        self.is_closed = False
+        #: How many frames of peers have come so far.
+        self.frames = 0
+
+    def receive(self, session: int, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
+        """Add what a peer said. What a device says first, a hello and publishes, becomes one event
+        with that of others, if it was `Opened` just now and the shard has not taken that yet.
+        """
+        self._flushes.asked += len(frames)
+        for frame in frames:
+            self.frames += len(frame.sns) if type(frame) is DevicePublishes else 1
+        events = self.events
+        if events and len(frames) == 2:
+            hello, publishes = frames
+            opened = events[-1]
+            if (
+                type(hello) is DeviceHello
+                and type(publishes) is DevicePublishes
+                and type(opened) is ev.Opened
+                and opened.session == session
+            ):
+                events.pop()
+                arrival = Arrival(session, hello, publishes)
+                before = events[-1] if events else None
+                whence = opened.principal, opened.place
+                if type(before) is ev.Arrived and (before.principal, before.place) == whence:
+                    before.arrivals.append(arrival)
+                else:
+                    self.put(ev.Arrived([arrival], *whence))
+                return
+        self.put(ev.Received(session, frames))
+
+    def arrive(self, event: ev.Arrived) -> None:
+        """Add devices that another shard let in."""
+        self._flushes.asked += 2 * len(event.arrivals)  # a hello and publishes each
+        self.put(event)
+
+    def gather(self) -> None:
+        """Let events wait until `release`: the shard takes them as one, for the price of one."""
+        self._gathers = self.waits = True
+
+    def release(self) -> None:
+        """Let events wait no longer."""
+        self._gathers = False
+        self.waits = self.is_closed or bool(self.taken)
+
+    def take(self) -> list[Effect]:
+        """Let the shard take all events there are, of which there must be one; return what is to be
+        done about them at once.
+        """
+        self.waits = True
+        taken = self.taken = tuple(self.events)
+        self.events.clear()
+        return self._shard.step(*taken)
+
+    def follow(self) -> list[Effect] | None:
+        """Return what is to be done behind that. None: the host calls `run_deferred`, once, behind
+        this turn and behind the flushes that run inline then. What they confirm goes out before.
+        """
+        taken, self.taken = self.taken, ()
+        self.waits = self._gathers or self.is_closed
+        shard = self._shard
+        if type(taken[0]) is not ev.Flushed:
+            if shard.budget.is_news(self.held):
+                return shard.run_deferred()
+            if not self._flushes.inline:
+                return _NOTHING if _only_publish(taken) else shard.run_deferred()
+        if self._defers:
+            return _NOTHING
+        self._defers = True
+        return None
+
+    def run_deferred(self) -> list[Effect]:
+        """Return what any event may have made possible."""
+        self._defers = False
+        return _NOTHING if self.is_closed else self._shard.run_deferred()
+
+    def close(self) -> None:
+        """Drop all events from now on: the shard broke, or has ended."""
+        self.events.clear()
+        self.is_closed = self.waits = True
+        self.put = _drop
+
+
+def _only_publish(events: Sequence[ev.Event]) -> bool:
+    """Whether events make nothing possible but a flush: nothing else can be done behind them."""
+    for event in events:
+        if isinstance(event, ev.Received):
+            for frame in event.frames:
+                if type(frame) not in _PUBLISHING:
+                    return False
+        elif not isinstance(event, ev.Opened | ev.Arrived):  # who has said nothing yet, or that
+            return False
+    return True
+
+
+def _drop(event: ev.Event) -> None:
+    """Nobody believes the shard any more."""
+
+
+class PendingFrames(Protocol):
+    """Whose frames wait for the effects of others."""
+
+    #: Whether it is among those `unserved`.
+    queued: bool
+
+    def serve(self) -> None:
+        """Hand on the next of them."""
+
+
+class FrameParts(Protocol):
+    """Who has so many small frames that they are served by parts."""
+
+    def serve_part(self) -> None:
+        """Hand on a part of them."""
+
+
+class Backlog:
+    """Frames that have come and are not in the queue of events yet, by who has them."""
+
+    __slots__ = ("_queue", "parts", "unserved")
+
+    def __init__(self, queue: EventQueue) -> None:
+        """Begin without any; `queue` counts those that are served."""
+        self._queue = queue
+        #: Those with frames that wait for the effects of others: they are served once the queue has
+        #: no events, and the effects of all before are done.
+        self.unserved: deque[PendingFrames] = deque()
+        #: Those that are served by parts, in turns of their own.
+        self.parts: dict[FrameParts, None] = {}
+
+    def serve_next(self) -> None:
+        """Serve the next frames of who waits longest in `unserved`."""
+        one = self.unserved.popleft()
+        one.queued = False
+        one.serve()
+
+    def serve_parts(self) -> None:
+        """Serve a part of each, until the frames of a turn are served. A host calls this behind a
+        turn that has left some.
+        """
+        queue = self._queue
+        until = queue.frames + _TURN_FRAMES
+        waiting, self.parts = [*self.parts], {}
+        for at, one in enumerate(waiting):
+            if queue.frames >= until:
+                self.parts = dict.fromkeys((*waiting[at:], *self.parts))
+                break
+            one.serve_part()
+
+
+class Clients(Protocol):
+    """The connections of clients, as far as the loop is concerned."""
+
+    backlog: Backlog
+
+    def hold_clients(self) -> None:
+        """Let nobody in until `admit_clients`, but other nodes: the shard is not there yet."""
+
+    def admit_clients(self) -> None:
+        """Let those in who wait, as fast as the limits allow."""
 
 
 class Host(Protocol):
@@ -29,23 +235,15 @@ class ShardLoop:
     """Lets a shard take what is in its queue, and does what it asks for, until that is empty."""
 
     __slots__ = (
-        "_actions",
-        "_connections",
-        "_host",
-        "_linked",
-        "_queue",
-        "_serves_backlog",
-        "_shard",
-        "_soon",
-        "_started",
-        "serves",
+        "_actions", "_backlog", "_connections", "_host", "_linked", "_queue", "_serves_parts",
+        "_shard", "_soon", "_started", "serves",
     )  # fmt: skip
 
     def __init__(
         self,
         shard: Shard,
         queue: EventQueue,
-        connections: Connections[Any],
+        connections: Clients,
         linked: Sized,
         actions: Mapping[type, Callable[[Any], None]],
         host: Host,
@@ -58,11 +256,12 @@ class ShardLoop:
         self._shard = shard
         self._queue = queue
         self._connections = connections
+        self._backlog = connections.backlog
         self._linked = linked
         self._actions = actions
         self._host = host
         self._soon = soon
-        self._serves_backlog = self._started = False
+        self._serves_parts = self._started = False
         #: Whether clients are let in: once they are, that goes on, whoever leads.
         self.serves = False
 
@@ -81,14 +280,14 @@ class ShardLoop:
 
     def run(self) -> None:
         """Let the shard take what is in its queue, and do what comes of it, until that is empty."""
-        queue, connections = self._queue, self._connections
-        unserved = connections.unserved
+        queue, backlog = self._queue, self._backlog
+        unserved = backlog.unserved
         try:
             while not queue.waits:
                 if not queue.events:
                     if not unserved:
                         break
-                    connections.serve_next()
+                    backlog.serve_next()
                     continue
                 if effects := queue.take():
                     self.do(effects)
@@ -99,9 +298,9 @@ class ShardLoop:
                     self._soon(self._run_deferred)
             if not self.serves:
                 self._look()
-            if connections.backlog and not self._serves_backlog:
-                self._serves_backlog = True
-                self._soon(self._serve_backlog)
+            if backlog.parts and not self._serves_parts:
+                self._serves_parts = True
+                self._soon(self._serve_parts)
         except Exception as error:
             self._broke(error)
 
@@ -111,9 +310,9 @@ class ShardLoop:
         for effect in effects:
             actions[type(effect)](effect)
 
-    def _serve_backlog(self) -> None:
-        self._serves_backlog = False
-        self._connections.serve_backlog()
+    def _serve_parts(self) -> None:
+        self._serves_parts = False
+        self._backlog.serve_parts()
         self.run()
 
     def _run_deferred(self) -> None:

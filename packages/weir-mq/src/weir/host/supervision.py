@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from weir.errors import WeirError
-from weir.host.logger import Log
+from weir.host.ports import Log
 
 #: A shard that ends so often within so many seconds ends the node.
 ENDS_MAX = 5

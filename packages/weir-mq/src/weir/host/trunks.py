@@ -1,7 +1,7 @@
 """The two ends of trunks: bytes between shards, and virtual sessions of theirs.
 
 The shards of a node have socket pairs; those of different nodes a lane of their link
-(`weir.host.links.links`). A shard is told by its place, which on this node is its number.
+(`weir.host.links`). A shard is told by its place, which on this node is its number.
 
 Frames are passed on through the one end, and the other answers. What comes back is always read, so
 that a shard which holds its peers' requests never holds another shard's replies: two shards that
@@ -12,20 +12,146 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.host.connections import Transport
-from weir.host.shard_connections import LocalShard, Wire
-from weir.host.trunk_end import RemotePeer, TrunkEnd
+from weir.codec.fields import Buffer
+from weir.errors import RemoteProtocolError
+from weir.host.ports import Transport
+from weir.host.shard_connections import LocalShard, ShardConnection, ShardWriter
 from weir.model.ids import place_node
 from weir.model.limits import CONNECTIONS_MAX
 from weir.protocol import trunk
 from weir.protocol.frame import take_client_frame
-from weir.protocol.trunk import Arrival, Kind, TrunkFrame
+from weir.protocol.trunk import Arrival, Kind, TrunkFrame, TrunkStream
 
-#: Told of the shard whose trunk is over, by its place.
-Told = Callable[[int], None]
+#: Called with the place of the shard whose trunk is closed.
+TrunkClosed = Callable[[int], None]
+
+
+class TrunkEnd(ShardWriter):
+    """What both ends of a trunk have in common.
+
+    What is written in one turn of the loop goes out together: while thousands of devices connect, a
+    write for each frame, and a read for each at the other end, would cost more than the frames do.
+    """
+
+    #: The kinds of frames that this end is sent.
+    takes: frozenset[Kind]
+
+    def __init__(self, local: LocalShard, transport: Transport) -> None:
+        """Read from and write to `transport`."""
+        super().__init__(local, transport)
+        self._stream = TrunkStream()
+        self._gathered: list[Buffer] = []
+        #: Small replies behind that.
+        self._answers: list[tuple[int, bytes]] = []
+        self._flushes_soon = False
+        self._pending = 0  # bytes told of the frame under way
+
+    def write(self, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
+        """Write buffers as they are, behind this turn of the loop; see `ShardWriter.write`."""
+        if self._transport is None:
+            self.give_back(charged)
+            return
+        self._flush_soon()
+        self._put_answers()
+        self._gathered += buffers
+        self._unsent += charged
+
+    def answer(self, remote: int, reply: bytes) -> None:
+        """Write a small reply to a peer of the other shard: one frame for those of this turn."""
+        self._flush_soon()
+        self._answers.append((remote, reply))
+
+    def _flush_soon(self) -> None:
+        if not self._flushes_soon:
+            self._flushes_soon = True
+            self._local.soon(self.flush)
+
+    def _put_answers(self) -> None:
+        if self._answers:
+            self._gathered += trunk.encode_answers(self._answers)
+            self._answers = []
+
+    def flush(self) -> None:
+        """Let out what was gathered, and give back what has left this process."""
+        self._flushes_soon = False
+        self._put_answers()
+        if self._gathered and self._transport is not None:
+            gathered, self._gathered = self._gathered, []
+            self._transport.writelines(gathered)
+        self.release_sent()
+
+    def close(self) -> None:
+        """Close once what was written is out."""
+        self.flush()
+        super().close()
+
+    def receive(self, data: bytes) -> None:
+        """Cut frames; what makes no sense ends the trunk."""
+        try:
+            frames = self._stream.receive(data)
+            for kind, _, _ in frames:
+                if kind not in self.takes:
+                    raise RemoteProtocolError(f"a frame of kind {kind} came the wrong way")
+        except RemoteProtocolError as error:
+            self._local.log.error("a trunk broke: %s", error)
+            self.cut()
+        else:
+            self._count(self._stream.pending)
+            self.take(frames)
+
+    def lost(self, why: str) -> None:
+        """Forget the frame under way, and give everything back."""
+        self._count(0)
+        super().lost(why)
+
+    def _count(self, pending: int) -> None:
+        """Tell how much there is of the frame under way; most reads end with none."""
+        if pending or self._pending:
+            self._pending = pending
+            self._local.brought(self, pending)
+
+    def take(self, frames: Sequence[TrunkFrame]) -> None:
+        """Take whole frames, perhaps none; each end has its own use for them."""
+
+    def update(self) -> None:
+        """The shard holds, or does not any more."""
+
+
+class Writes(Protocol):
+    """The end of a trunk."""
+
+    def write(self, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
+        """Write buffers as they are; `charged` bytes are given back once they are out."""
+
+    def answer(self, remote: int, reply: bytes) -> None:
+        """Write a small reply to a session of the shard at the other end."""
+
+
+class RemotePeer:
+    """A peer of another shard, which has the connection: what is sent to it goes over a trunk."""
+
+    __slots__ = ("_end", "_remote")
+
+    def __init__(self, end: Writes, remote: int) -> None:
+        """Be session `remote` of the shard at the other end."""
+        self._end = end
+        self._remote = remote
+
+    def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
+        """Send replies."""
+        self._end.write(trunk.encode(Kind.REPLIES, self._remote, *buffers), charged)
+
+    def answer(self, reply: bytes) -> None:
+        """Send a small reply, with those to others."""
+        self._end.answer(self._remote, reply)
+
+    def hang_up(self, reason: str) -> None:
+        """Let the other shard close the connection."""
+        self._end.write(trunk.encode(Kind.HANGUP, self._remote, reason.encode()))
 
 
 class AskingEnd(TrunkEnd):
@@ -39,12 +165,12 @@ class AskingEnd(TrunkEnd):
         transport: Transport,
         shard: int,
         lost: Callable[[AskingEnd], None],
-        told: Told | None,
+        on_closed: TrunkClosed | None,
     ) -> None:
-        """Ask `shard`; `lost` is told when that is over, and tells `told`, if there is one."""
+        """Ask `shard`; `lost` is called at the end, and calls `on_closed`, if there is one."""
         super().__init__(local, transport)
         self.shard = shard
-        self.told = told
+        self.on_closed = on_closed
         self._lost = lost
         local.queue.put(ev.TrunkOpened(shard))
 
@@ -74,16 +200,16 @@ class ServingEnd(TrunkEnd):
         transport: Transport,
         shard: int,
         trunks: Trunks,
-        told: Told,
+        on_closed: TrunkClosed,
         remote_peers_max: int,
     ) -> None:
         """Serve `shard`, up to `remote_peers_max` peers if it is another node's; make the sessions
-        known to `trunks`. `told` is when that is over.
+        known to `trunks`. `on_closed` is called when that is over.
         """
         super().__init__(local, transport)
         self.shard = shard
         self._trunks = trunks
-        self._told = told
+        self._on_closed = on_closed
         self._is_foreign = place_node(shard) != 0
         self._remote_peers_max = remote_peers_max
         self._numbers: dict[int, int] = {}
@@ -131,7 +257,7 @@ class ServingEnd(TrunkEnd):
         self._waiting.clear()
         for remote in list(self._numbers):
             self._closed(remote)
-        self._told(self.shard)
+        self._on_closed(self.shard)
 
     def serve(self) -> None:
         """Serve what waits. What devices ask is one to the shard, for they come in crowds; what a
@@ -145,7 +271,7 @@ class ServingEnd(TrunkEnd):
             if kind == Kind.CLIENT and number is not None:
                 if not begun:
                     self._waiting.popleft()
-                    self._local.connections.receive(number, [take_client_frame(body)])
+                    self._local.queue.receive(number, [take_client_frame(body)])
                 self._serve_more()
                 return
             self._waiting.popleft()
@@ -170,13 +296,13 @@ class ServingEnd(TrunkEnd):
                 # A device's hello comes with what it publishes: one event, as it was one packet.
                 while self._waiting and self._waiting[0][:2] == (kind, remote):
                     requests.append(self._waiting.popleft()[2])
-                self._local.connections.receive(number, requests)
+                self._local.queue.receive(number, requests)
             begun = True
 
     def _serve_more(self) -> None:
         if self._waiting:
             self.queued = True
-            self._local.connections.unserved.append(self)
+            self._local.connections.backlog.unserved.append(self)
 
     def _has_room(self, remote: int) -> bool:
         """Whether another node's shard may have one more session here, or its peer is let go."""
@@ -207,7 +333,7 @@ class Trunks:
         self,
         local: LocalShard,
         remote_peers: dict[int, RemotePeer],
-        lost: Told,
+        lost: TrunkClosed,
         remote_peers_max: int = CONNECTIONS_MAX,
     ) -> None:
         """Begin without any. `remote_peers` are the peers of other shards, by their sessions here;
@@ -221,22 +347,25 @@ class Trunks:
         self._remote_peers = remote_peers
         self._trunk_lost = lost
 
-    def join(self, transport: Transport, shard: int, asks: bool) -> Wire:
+    def join(self, transport: Transport, shard: int, asks: bool) -> ShardConnection:
         """Take one end of a socket pair whose other end another shard of this node has."""
         take = self._to_ask if asks else self._to_serve
-        return Wire(transport, take(shard, transport, None))
+        return ShardConnection(transport, take(shard, transport, None))
 
-    def ask(self, place: int, wire: Wire, told: Told) -> TrunkEnd:
-        """Ask a shard of another node over a connection; `told` is when that is over."""
-        end = wire.end = self._to_ask(place, wire.transport, told)
+    def ask(self, place: int, connection: ShardConnection, on_closed: TrunkClosed) -> TrunkEnd:
+        """Ask a shard of another node over a connection; `on_closed` is called at its end."""
+        end = connection.handler = self._to_ask(place, connection.transport, on_closed)
         return end
 
-    def serve(self, place: int, wire: Wire, told: Told, shards: int) -> TrunkEnd:
-        """Serve a shard of another node, which has so many, over a connection; `told` is when that
-        is over. The peers of all of them may come through this one, which is next to what they ask
-        for.
+    def serve(
+        self, place: int, connection: ShardConnection, on_closed: TrunkClosed, shards: int
+    ) -> TrunkEnd:
+        """Serve a shard of another node, which has so many, over a connection; `on_closed` is
+        called at its end. The peers of all of them may come through this one, which is next to what
+        they ask for.
         """
-        end = wire.end = self._to_serve(place, wire.transport, told, shards)
+        end = self._to_serve(place, connection.transport, on_closed, shards)
+        connection.handler = end
         return end
 
     def leave(self, shards: Sequence[int]) -> None:
@@ -301,16 +430,21 @@ class Trunks:
     def _ends(self) -> list[TrunkEnd]:
         return [*self._asking.values(), *self._serving]
 
-    def _to_ask(self, shard: int, transport: Transport, told: Told | None) -> TrunkEnd:
+    def _to_ask(self, shard: int, transport: Transport, on_closed: TrunkClosed | None) -> TrunkEnd:
         self._ask_no_more(shard)
-        end = self._asking[shard] = AskingEnd(self._local, transport, shard, self._lost, told)
+        end = AskingEnd(self._local, transport, shard, self._lost, on_closed)
+        self._asking[shard] = end
         return end
 
     def _to_serve(
-        self, shard: int, transport: Transport, told: Told | None, shards: int = 1
+        self,
+        shard: int,
+        transport: Transport,
+        on_closed: TrunkClosed | None,
+        shards: int = 1,
     ) -> TrunkEnd:
         most = shards * (self.remote_peers_max + 1)  # those it lets in, and one for itself
-        end = ServingEnd(self._local, transport, shard, self, told or nobody, most)
+        end = ServingEnd(self._local, transport, shard, self, on_closed or nobody, most)
         self._serving = [one for one in self._serving if not one.is_over]
         self._serving.append(end)
         return end
@@ -324,7 +458,7 @@ class Trunks:
         if self._asking.get(end.shard) is end:
             del self._asking[end.shard]
             self._local.queue.put(ev.TrunkClosed(end.shard))
-            (end.told or self._trunk_lost)(end.shard)
+            (end.on_closed or self._trunk_lost)(end.shard)
 
 
 def nobody(shard: int) -> None:

@@ -10,14 +10,12 @@ from weir.broker.api import effects as ef
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
-from weir.host.event_queue import EventQueue
-from weir.host.flush_schedule import FlushSchedule
-from weir.host.links.links import Links, ShardInfo
-from weir.host.links.outbound import NodeAddress
+from weir.host.links import Links, ShardInfo
+from weir.host.logs import FlushSchedule
+from weir.host.outbound_link import NodeAddress
 from weir.host.shard_connections import LocalShard
-from weir.host.shard_loop import ShardLoop
-from weir.host.trunk_end import RemotePeer
-from weir.host.trunks import Trunks, nobody
+from weir.host.shard_loop import EventQueue, ShardLoop
+from weir.host.trunks import RemotePeer, Trunks, nobody
 from weir.model.limits import CONNECTIONS_MAX
 from weir.server.disk.flushes import Flushes
 from weir.server.disk.position_saver import PositionSaver
@@ -63,15 +61,16 @@ def assemble(
     timed = TimedTurns(turns)
     flushes = Flushes(disks, timed, schedule, positions)
     pool = ThreadPool(disks, timed.handle_from_thread)
-    wires = ShardConnections(turns, queue, network, found)
-    local = LocalShard(shard, queue, connections, loop.call_soon, wires.later, log)
+    shard_connections = ShardConnections(turns, queue, network, found)
+    local = LocalShard(shard, queue, connections, loop.call_soon, shard_connections.later, log)
     peers_max = max(limits.connections_max, CONNECTIONS_MAX)
     trunks = Trunks(local, remote_peers, trunk_lost, peers_max)
     links = Links(
         local, trunks, own or ShardInfo(shard.identity, len(disks)), nodes, found,
-        secrets.randbits(62), wires, secrets.SystemRandom(),
+        secrets.randbits(62), shard_connections, secrets.SystemRandom(),
     )  # fmt: skip
-    for cut in (wires.close, links.close, connections.cut):  # the last of them comes first
+    # The last of them comes first.
+    for cut in (shard_connections.close, links.close, connections.cut):
         lifecycle.cuts.callback(cut)
     actions |= {
         **connections.actions,
@@ -84,6 +83,6 @@ def assemble(
         ef.EndLink: links.end_inbound,
     }
     components = Components(
-        lifecycle, queue, connections, turns, flushes, pool, wires, local, trunks, links
+        lifecycle, queue, connections, turns, flushes, pool, shard_connections, trunks, links
     )
     return Driver(shard, components, actions)

@@ -16,10 +16,8 @@ from weir.broker.api.counts import Histogram
 from weir.broker.runtime.budget import Reservations
 from weir.broker.shard import Shard
 from weir.host.connections import Connections
-from weir.host.event_queue import EventQueue
-from weir.host.links.links import Links
-from weir.host.shard_connections import LocalShard
-from weir.host.shard_loop import ShardLoop
+from weir.host.links import Links
+from weir.host.shard_loop import EventQueue, ShardLoop
 from weir.host.trunks import Trunks
 from weir.server.disk.flushes import Flushes
 from weir.server.disk.thread_pool import ThreadPool, checkpoint_saved, chore_done, read_done
@@ -89,8 +87,7 @@ class Components(NamedTuple):
     turns: ShardLoop
     flushes: Flushes
     pool: ThreadPool
-    wires: ShardConnections
-    local: LocalShard
+    shard_connections: ShardConnections
     trunks: Trunks
     links: Links
 
@@ -108,23 +105,19 @@ class Driver:
         self._shard = shard
         self._loop = asyncio.get_running_loop()
         self._lifecycle = components.lifecycle
-        self._broken = components.lifecycle.broken
         self._queue = components.queue
         self._connections = components.connections
         self._turns = components.turns
         self._flushes = components.flushes
         self._pool = components.pool
-        self._wires = components.wires
-        self._local = components.local
+        self._shard_connections = components.shard_connections
         self.trunks = components.trunks
         self.links = components.links
-        self._node_links = NodeLinks(self._wires, self.links)
+        self._node_links = NodeLinks(self._shard_connections, self.links)
         #: Takes one event and does what comes of it, unless events are gathered.
         self.handle = self._turns.handle
-        self._run = self._turns.run
         self._ticker: asyncio.TimerHandle | None = None
-        self._actions = actions
-        self._actions |= {
+        actions |= {
             ef.StartRead: self._start_read,
             ef.HoldReads: self._hold,
             ef.MakeSpare: self._make_spare,
@@ -147,7 +140,7 @@ class Driver:
     async def stop(self, drain_seconds: float) -> bool:
         """Drain: finish what is under way, save, hang up. False if time ran out."""
         drained = False
-        if not self._broken.done():
+        if not self._lifecycle.broken.done():
             self.handle(ev.Stopping(acks_ms=int(drain_seconds * 500)))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.wait(self._lifecycle.stopped), drain_seconds)
@@ -155,11 +148,11 @@ class Driver:
         if self._ticker is not None:
             self._ticker.cancel()
         self._connections.end_sessions("this node is stopping")
-        self._run()
+        self._turns.run()
         self._connections.hang_up("this node is stopping")  # a shard that broke lets nobody go
         self.trunks.close()
         self.links.close()
-        self._wires.close()
+        self._shard_connections.close()
         self._flushes.stop()
         self._pool.shutdown()
         return drained
@@ -185,7 +178,7 @@ class Driver:
     def release(self) -> None:
         """Feed what was gathered."""
         self._queue.release()
-        self._run()
+        self._turns.run()
 
     # -- peers --------------------------------------------------------------------------------
 
@@ -197,7 +190,7 @@ class Driver:
     @property
     def frames(self) -> int:
         """How many frames of peers have come so far."""
-        return self._connections.frames
+        return self._queue.frames
 
     @property
     def reservations(self) -> Reservations:
@@ -217,11 +210,13 @@ class Driver:
     def leave(self, shards: Sequence[int]) -> None:
         """Cut the trunks to and from shards of this node that stand still."""
         self.trunks.leave(shards)
-        self._run()
+        self._turns.run()
 
     async def join(self, end: socket.socket, shard: int, asks: bool) -> None:
         """Take one end of a trunk whose other end `shard` has; a new one replaces an old."""
-        await self._wires.join(end, lambda transport: self.trunks.join(transport, shard, asks))
+        await self._shard_connections.join(
+            end, lambda transport: self.trunks.join(transport, shard, asks)
+        )
 
     # -- effects ------------------------------------------------------------------------------
 
@@ -253,7 +248,7 @@ class Driver:
         self.trunks.flush()
         self.handle(ev.Ticked())
         self.links.check_silence()  # last: pings go with the beats that this tick sent
-        self._run()
+        self._turns.run()
 
 
 def _halted(effect: ef.ReplicaHalted) -> None:

@@ -26,9 +26,8 @@ from weir.client.connection.system import Background, BackgroundThread
 from weir.codec.fields import Buffer
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
-from weir.host.event_queue import EventQueue
-from weir.host.flush_schedule import FlushSchedule
-from weir.host.shard_loop import ShardLoop
+from weir.host.logs import FlushSchedule
+from weir.host.shard_loop import EventQueue, ShardLoop
 from weir.model.limits import MIB
 from weir.server.network.connections import Network, NoLinks, Peer
 from weir.storage.disk import Pacer, at_once

@@ -17,8 +17,8 @@ from weir.broker.shard import Shard
 from weir.errors import Revoked
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import PART_FRAMES, Connections
-from weir.host.event_queue import EventQueue
-from weir.host.flush_schedule import FlushSchedule
+from weir.host.logs import FlushSchedule
+from weir.host.shard_loop import EventQueue
 from weir.model.limits import KIB, MIB
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
@@ -389,24 +389,24 @@ def fetch(correlation: int) -> bytes:
 
 def test_frames_that_ask_for_messages_come_one_at_a_time_and_none_to_a_full_peer() -> None:
     scene = Scene()
-    around, more = scene.around, scene.around.connections.unserved
+    around, backlog = scene.around, scene.around.connections.backlog
     scene.greet()
     around.queue.events.clear()
     scene.peer.receive(fetch(2) + fetch(3) + b"".join(encode_request(m.Hello("x"), 4)))
     assert [frame.correlation for frame in around.frames] == [2]
     scene.peer.receive(fetch(5))
     assert [frame.correlation for frame in around.frames] == [2], "it is behind the others"
-    around.connections.serve_next()
+    backlog.serve_next()
     assert [frame.correlation for frame in around.frames] == [2, 3]
     scene.peer.pause_writing()
     assert not scene.transport.reading
-    around.connections.serve_next()
+    backlog.serve_next()
     assert [frame.correlation for frame in around.frames] == [2, 3], "it takes no replies"
-    assert not more
+    assert not backlog.unserved
     scene.peer.resume_writing()
     assert scene.transport.reading
     assert [frame.correlation for frame in around.frames] == [2, 3, 4, 5]
-    assert not more
+    assert not backlog.unserved
 
 
 def test_what_cannot_be_a_frame_ends_the_session() -> None:
@@ -446,12 +446,42 @@ def test_a_stalled_peer_is_cut_while_others_wait_for_its_memory() -> None:
     scene = Scene()
     scene.around.budget.take(10)
     scene.peer.send((b"0123456789",), 10)
+    scene.around.connections.check_connections()
     scene.around.time += 11
     scene.around.connections.check_connections()
     assert scene.transport.end == ""
     scene.around.queue.held = True
     scene.around.connections.check_connections()
     assert scene.transport.end == "cut"
+
+
+def test_a_peer_that_waited_long_for_its_reply_has_time_to_take_it() -> None:
+    scene = Scene()
+    scene.around.queue.held = True
+    scene.around.time += 60
+    scene.around.budget.take(10)
+    scene.peer.send((b"0123456789",), 10)
+    scene.around.connections.check_connections()
+    assert scene.transport.end == ""
+    scene.around.time += 9
+    scene.transport.unsent = 5
+    scene.around.connections.check_connections()
+    scene.around.time += 9
+    scene.around.connections.check_connections()
+    assert scene.transport.end == "", "it took some"
+    scene.around.time += 2
+    scene.around.connections.check_connections()
+    assert scene.transport.end == "cut"
+
+
+def test_a_device_that_was_not_read_has_time_to_say_something() -> None:
+    scene = Scene()
+    scene.peer.receive(PING)
+    scene.around.queue.held = True
+    assert scene.sweep_after(1_801) == ""
+    scene.around.queue.held = False
+    assert scene.sweep_after(20) == "", "its ping may be in the socket"
+    assert scene.sweep_after(1_801) == "closed"
 
 
 def test_nobody_is_let_in_by_a_shard_that_has_ended() -> None:
@@ -464,22 +494,22 @@ def test_nobody_is_let_in_by_a_shard_that_has_ended() -> None:
 
 def test_many_small_frames_wait_in_line_and_are_served_by_parts_in_order() -> None:
     scene = Scene()
-    around, connections = scene.around, scene.around.connections
+    around, backlog = scene.around, scene.around.connections.backlog
     scene.greet()
     pings = b"".join(b"".join(encode_request(m.Ping(), n)) for n in range(2, 2_002))
     scene.peer.receive(pings)
     assert len(around.frames) == 1 + PART_FRAMES
     assert not scene.transport.reading
-    assert list(connections.backlog) == [scene.peer]
+    assert list(backlog.parts) == [scene.peer]
     scene.peer.receive(b"".join(encode_request(m.Ping(), 2_002)))
     scene.peer.pause_writing()
-    connections.serve_backlog()
+    backlog.serve_parts()
     assert len(around.frames) == 1 + PART_FRAMES, "it takes no replies"
-    assert not connections.backlog
+    assert not backlog.parts
     scene.peer.resume_writing()
     parts = 0
-    while connections.backlog:
-        connections.serve_backlog()
+    while backlog.parts:
+        backlog.serve_parts()
         parts += 1
     assert 25 < parts < 32
     assert [frame.correlation for frame in around.frames] == [*range(1, 2_003)]
@@ -493,8 +523,8 @@ def test_a_turn_of_those_in_line_takes_a_bounded_number_of_frames() -> None:
     for scene in scenes:
         scene.greet()
         scene.peer.receive(pings)
-    assert len(around.connections.backlog) == 20
-    before = around.connections.frames
-    around.connections.serve_backlog()
-    assert around.connections.frames == before + 1_024
-    assert list(around.connections.backlog)[:4] == [scene.peer for scene in scenes[16:]]
+    assert len(around.connections.backlog.parts) == 20
+    before = around.queue.frames
+    around.connections.backlog.serve_parts()
+    assert around.queue.frames == before + 1_024
+    assert list(around.connections.backlog.parts)[:4] == [scene.peer for scene in scenes[16:]]

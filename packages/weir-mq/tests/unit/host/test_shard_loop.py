@@ -12,9 +12,8 @@ from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
-from weir.host.event_queue import EventQueue
-from weir.host.flush_schedule import FlushSchedule
-from weir.host.shard_loop import ShardLoop
+from weir.host.logs import FlushSchedule
+from weir.host.shard_loop import EventQueue, ShardLoop
 from weir.storage.log import Flush
 
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
 from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
@@ -59,9 +60,9 @@ def at_once() -> list[Any]:
 def asked(frames: list[Any]) -> int:
     async def body() -> int:
         driver = assemble(cast(Shard, Noting()), {})
-        end = driver.trunks.join(cast(Any, Wire()), 1, asks=False).end
+        end = driver.trunks.join(cast(Any, Wire()), 1, asks=False).handler
         end.receive(b"".join(frames))
-        driver._run()
+        driver._turns.run()
         driver._pool.shutdown()
         return driver._flushes._schedule.asked
 
@@ -78,14 +79,11 @@ def test_what_a_device_of_another_node_said_at_once_is_one_event() -> None:
     """So its welcome goes back with its confirm, as a device's of this node does."""
 
     async def body() -> None:
-        heard: list[Any] = []
         driver = assemble(cast(Shard, Noting()), {})
-        driver._connections.receive = (  # type: ignore[method-assign]
-            lambda session, frames: heard.append(frames)
-        )
-        end = driver.trunks.join(cast(Any, Wire()), place_of(2, 0), asks=False).end
+        end = driver.trunks.join(cast(Any, Wire()), place_of(2, 0), asks=False).handler
         end.receive(b"".join(one_by_one()))
         driver._pool.shutdown()
-        assert [len(frames) for frames in heard] == [2] * 10
+        arrived = [event for event in driver._queue.events if isinstance(event, ev.Arrived)]
+        assert [len(event.arrivals) for event in arrived] == [10]
 
     asyncio.run(body())

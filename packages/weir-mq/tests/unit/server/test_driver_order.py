@@ -13,8 +13,8 @@ from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
 from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
-from weir.host.flush_schedule import LONE_IN_A_ROW, QUICK_SECONDS
-from weir.host.trunk_end import RemotePeer
+from weir.host.logs import LONE_IN_A_ROW, QUICK_SECONDS
+from weir.host.trunks import RemotePeer
 from weir.protocol.device.codec import DeviceHello, DevicePing, DevicePublishes, DeviceRequest
 from weir.protocol.trunk import Arrival
 from weir.server.assembly import assemble
@@ -24,13 +24,13 @@ from weir.testing.simulator.disk import SimDisk
 
 
 def received(driver: Driver, session: int, frames: Sequence[Any]) -> None:
-    driver._connections.receive(session, frames)
-    driver._run()
+    driver._queue.receive(session, frames)
+    driver._turns.run()
 
 
 def arrived(driver: Driver, event: ev.Arrived) -> None:
     driver._queue.arrive(event)
-    driver._run()
+    driver._turns.run()
 
 
 class Noting:

@@ -80,14 +80,14 @@ def test_a_welcome_is_not_lost_to_who_ends_the_connection(end: str) -> None:
         driver.handle(ev.Opened(1))
         for number, request in enumerate((m.Hello("test"), m.CreateTopic("t", 1))):
             frames = ClientStream().receive(b"".join(encode_request(request, number)))
-            driver._connections.receive(1, frames)
-            driver._run()
+            driver._queue.receive(1, frames)
+            driver._turns.run()
         for _ in range(4_000):
             await asyncio.sleep(0.005)
             if len(list(shard.topics.partitions())) and shard.topics.named("t"):
                 break
         await asyncio.sleep(0.05)
-        driver._actions[ef.StartFlush] = lambda effect: None  # the disk hangs
+        driver._turns._actions[ef.StartFlush] = lambda effect: None  # the disk hangs
         wire = Wire()
         peer = driver.protocol()
         peer.connection_made(cast(Any, wire))

@@ -18,8 +18,8 @@ from weir_lab.sim.shape import Shape
 
 _ACCEPT_QUEUE = "weir.host.accept_queue"
 _CONNECTIONS = "weir.host.connections"
-_EVENT_QUEUE = "weir.host.event_queue"
-_FLUSHES = "weir.host.flush_schedule"
+_EVENT_QUEUE = "weir.host.shard_loop"
+_FLUSHES = "weir.host.logs"
 _SUPERVISION = "weir.host.supervision"
 
 #: Faults end early, so that no later one hides what a broken trunk left open.
@@ -94,7 +94,7 @@ def what_was_sent_stays_charged(patch: Patch) -> None:
     """The budget gets back what has left the process."""
     patch.source(
         _CONNECTIONS,
-        "                self._connections.budget.release(sent)\n",
+        "            self._budget.release(sent)\n",
         "",
     )
 
@@ -104,8 +104,8 @@ def what_a_gone_peer_did_not_take_stays_charged(patch: Patch) -> None:
     """The budget gets back what a connection held when it ended."""
     patch.source(
         _CONNECTIONS,
-        "        self._connections.budget.release(self._unsent)\n        self._unsent = 0",
-        "        self._unsent = 0",
+        "        self._replies.drop()\n",
+        "",
     )
 
 

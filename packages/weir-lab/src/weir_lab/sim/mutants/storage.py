@@ -244,7 +244,7 @@ def what_a_start_stages_is_named_durable(patch: Patch) -> None:
     first flush starts again.
     """
     patch.source(
-        "weir.host.log_start",
+        "weir.host.logs",
         "log].reached(start.durable)",
         "log].reached(start.opened.log.tail)",
     )

@@ -20,7 +20,7 @@ from typing import Protocol
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.counts import Histogram
-from weir.host.flush_schedule import FlushSchedule
+from weir.host.logs import FlushSchedule
 from weir.server.config.quantity import in_mib
 from weir.server.disk.position_saver import PositionSaver
 from weir.server.disk.thread_pool import die

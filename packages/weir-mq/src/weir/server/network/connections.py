@@ -8,7 +8,7 @@ from collections.abc import Container
 from typing import Protocol, cast
 
 from weir.host.connections import UNSENT_BYTES_MAX, ClientConnection
-from weir.host.event_queue import EventQueue
+from weir.host.shard_loop import EventQueue
 
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 #: The first byte of Linux's `struct tcp_info`, of a connection that neither side has ended.

@@ -11,27 +11,26 @@ from functools import partial
 from typing import cast
 
 from weir.host.connections import UNSENT_BYTES_MAX
-from weir.host.event_queue import EventQueue
-from weir.host.links.greeting import DialedConnection
-from weir.host.links.links import Links
-from weir.host.shard_connections import Wire
-from weir.host.shard_loop import ShardLoop
+from weir.host.greeting import DialedConnection
+from weir.host.links import Links
+from weir.host.shard_connections import ShardConnection
+from weir.host.shard_loop import EventQueue, ShardLoop
 from weir.model.limits import LINK_HELLO_SECONDS
 from weir.server.network.connections import Network
 
-#: Takes a transport that begins, and returns the wire that it is.
-Begin = Callable[[asyncio.Transport], Wire]
+#: Takes a transport that begins, and returns the connection that it is.
+Begin = Callable[[asyncio.Transport], ShardConnection]
 
 
-class WireProtocol(asyncio.Protocol):
+class ShardProtocol(asyncio.Protocol):
     """Hands on what a transport says, and has the shard take what comes of it."""
 
-    __slots__ = ("_begin", "_queue", "_turns", "_wire")
+    __slots__ = ("_begin", "_connection", "_queue", "_turns")
 
-    _wire: Wire
+    _connection: ShardConnection
 
     def __init__(self, turns: ShardLoop, queue: EventQueue, begin: Begin) -> None:
-        """Tell the wire that `begin` returns; `turns` has the shard take what is in `queue`."""
+        """Tell the connection that `begin` returns; `turns` runs what is put in `queue`."""
         self._turns = turns
         self._queue = queue
         self._begin = begin
@@ -40,27 +39,27 @@ class WireProtocol(asyncio.Protocol):
         """Begin."""
         transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        self._wire = self._begin(transport)
+        self._connection = self._begin(transport)
         self._run()
 
     def data_received(self, data: bytes) -> None:
         """Hand bytes on."""
-        self._wire.end.receive(data)
+        self._connection.handler.receive(data)
         if not self._queue.waits:
             self._turns.run()
 
     def pause_writing(self) -> None:
         """The other side does not take what it is sent."""
-        self._wire.end.pause_writing()
+        self._connection.handler.pause_writing()
 
     def resume_writing(self) -> None:
         """It took it."""
-        self._wire.end.resume_writing()
+        self._connection.handler.resume_writing()
         self._run()
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is over."""
-        self._wire.end.lost("" if error is None else in_words(error))
+        self._connection.handler.lost("" if error is None else in_words(error))
         self._run()
 
     def _run(self) -> None:
@@ -109,20 +108,20 @@ class ShardConnections:
         self._dialling.add(task)
         task.add_done_callback(self._dialling.discard)
 
-    def adopt(self, transport: asyncio.Transport, begin: Callable[[str], Wire]) -> None:
+    def adopt(self, transport: asyncio.Transport, begin: Callable[[str], ShardConnection]) -> None:
         """Take a connection over that was another protocol's until now. `begin` is given where it
         comes from.
         """
         if (sock := transport.get_extra_info("socket")) is not None:
             _tune(sock)
         address = self._network.address(transport)
-        protocol = WireProtocol(self._turns, self._queue, lambda _: begin(address))
+        protocol = ShardProtocol(self._turns, self._queue, lambda _: begin(address))
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
 
     async def join(self, end: socket.socket, begin: Begin) -> None:
         """Take one end of a socket pair."""
-        protocol = WireProtocol(self._turns, self._queue, begin)
+        protocol = ShardProtocol(self._turns, self._queue, begin)
         await self._loop.create_unix_connection(lambda: protocol, sock=end)
 
     def close(self) -> None:
@@ -141,7 +140,7 @@ class ShardConnections:
                 sock = await self._connected(host, port, tries)
                 try:
                     await self._loop.create_connection(
-                        lambda: WireProtocol(self._turns, self._queue, dialled.connected),
+                        lambda: ShardProtocol(self._turns, self._queue, dialled.connected),
                         sock=sock,
                     )
                 except BaseException:

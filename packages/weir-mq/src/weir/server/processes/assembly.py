@@ -18,8 +18,8 @@ from typing import Any
 from weir.broker.api.settings import Layout, ShardSettings
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
-from weir.host.links.links import ShardInfo
-from weir.host.log_start import LogStart, open_log, tell_durable
+from weir.host.links import ShardInfo
+from weir.host.logs import LogStart, open_log, tell_durable
 from weir.host.trunks import nobody
 from weir.model.limits import LISTEN_BACKLOG, MIB
 from weir.server.assembly import assemble

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from weir.broker.api import events as ev
 from weir.broker.shard import Shard
-from weir.host.flush_schedule import FlushSchedule
+from weir.host.logs import FlushSchedule
 from weir.testing.simulator.disk import SimDisk
 from weir.testing.simulator.network import End
 from weir.testing.simulator.world import World

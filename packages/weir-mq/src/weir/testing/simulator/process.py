@@ -14,15 +14,12 @@ from weir.broker.api.settings import Identity, Layout, ShardSettings
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
-from weir.host.event_queue import EventQueue
-from weir.host.flush_schedule import FlushSchedule
-from weir.host.links.links import Links, ShardInfo
-from weir.host.links.outbound import NodeAddress
-from weir.host.log_start import LogStart, open_log, tell_durable
+from weir.host.links import Links, ShardInfo
+from weir.host.logs import FlushSchedule, LogStart, open_log, tell_durable
+from weir.host.outbound_link import NodeAddress
 from weir.host.shard_connections import LocalShard
-from weir.host.shard_loop import ShardLoop
-from weir.host.trunk_end import RemotePeer
-from weir.host.trunks import Trunks
+from weir.host.shard_loop import EventQueue, ShardLoop
+from weir.host.trunks import RemotePeer, Trunks
 from weir.storage.format.durable_position import DurablePosition, Owner
 from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk

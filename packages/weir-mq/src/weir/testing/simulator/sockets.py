@@ -8,9 +8,10 @@ from collections.abc import Callable, Container, Iterable
 from typing import Protocol
 
 from weir.codec.fields import Buffer
-from weir.host.connections import ClientConnection, Transport
-from weir.host.links.greeting import DialedConnection
-from weir.host.shard_connections import Wire
+from weir.host.connections import ClientConnection
+from weir.host.greeting import DialedConnection
+from weir.host.ports import Transport
+from weir.host.shard_connections import ShardConnection
 from weir.model.limits import KIB
 from weir.testing.simulator.network import End, Link, Way
 from weir.testing.simulator.ports import RunningProcess
@@ -206,8 +207,8 @@ class Listening(Protocol):
 
 #: Returns who listens at a host and port, and the ways to there and back.
 Dial = Callable[[str, int], tuple[list[Listening], Way, Way]]
-#: Takes a transport that begins, and returns the wire that it is.
-Begin = Callable[[Transport], Wire]
+#: Takes a transport that begins, and returns the connection that it is.
+Begin = Callable[[Transport], ShardConnection]
 
 
 class LinkKeeper(RunningProcess, Protocol):
@@ -225,33 +226,33 @@ class Wired:
     def __init__(self, begin: Begin) -> None:
         """Tell the wire that `begin` returns."""
         self._begin = begin
-        self._wire: Wire | None = None
+        self._connection: ShardConnection | None = None
 
     def open(self, transport: Transport) -> bool:
         """Begin."""
-        self._wire = self._begin(transport)
+        self._connection = self._begin(transport)
         return True
 
     def receive(self, data: bytes) -> bool:
         """Hand bytes on: all are a link's, or a trunk's, already."""
-        assert self._wire is not None  # it was opened
-        self._wire.end.receive(data)
+        assert self._connection is not None  # it was opened
+        self._connection.handler.receive(data)
         return True
 
     def pause_writing(self) -> None:
         """The other side does not take what it is sent."""
-        assert self._wire is not None  # it was opened
-        self._wire.end.pause_writing()
+        assert self._connection is not None  # it was opened
+        self._connection.handler.pause_writing()
 
     def resume_writing(self) -> None:
         """It took it."""
-        assert self._wire is not None  # it was opened
-        self._wire.end.resume_writing()
+        assert self._connection is not None  # it was opened
+        self._connection.handler.resume_writing()
 
     def close(self) -> None:
         """The connection is over."""
-        assert self._wire is not None  # it was opened
-        self._wire.end.lost("")
+        assert self._connection is not None  # it was opened
+        self._connection.handler.lost("")
 
 
 class Dialer:

@@ -13,7 +13,7 @@ import pytest
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.errors import DiskFailed
-from weir.host.flush_schedule import LONE_ASKED, LONE_IN_A_ROW, QUICK_SECONDS, FlushSchedule
+from weir.host.logs import LONE_ASKED, LONE_IN_A_ROW, QUICK_SECONDS, FlushSchedule
 from weir.server.disk import flushes
 from weir.server.disk.flushes import Flushes
 from weir.storage.disk import Disk

@@ -15,7 +15,7 @@ from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
 from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
-from weir.host.links.links import ShardInfo
+from weir.host.links import ShardInfo
 from weir.protocol import link
 from weir.protocol.link import Lane, LinkHello
 from weir.server.assembly import assemble
@@ -94,11 +94,11 @@ class Node:
 
     def do(self, effect: ef.Effect) -> None:
         self.driver._turns.do([effect])
-        self.driver._run()
+        self.driver._turns.run()
 
     def tick(self) -> None:
         self.links.check_silence()
-        self.driver._run()
+        self.driver._turns.run()
 
     def send(self, place: int, quick: bool, *body: bytes, charged: int = 0) -> None:
         self.shard.budget.take(charged)

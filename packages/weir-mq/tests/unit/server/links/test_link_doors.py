@@ -37,11 +37,11 @@ def test_what_came_of_a_frame_is_counted_until_the_shard_has_it(
             size = 4 * MIB
             await loop.sock_sendall(bulk, head[:4] + size.to_bytes(4, "little") + head[8:] + b"x")
             async with asyncio.timeout(30):
-                while one.driver._local.unfinished.used != 17:  # what came, not what it claims
+                while one.driver.links.local.unfinished.used != 17:  # what came, not what it claims
                     await asyncio.sleep(0)
             await loop.sock_sendall(bulk, bytes(size - 1))
             ((_, kind, _, whole),) = await one.frames(1)
-            assert (kind, len(whole), one.driver._local.unfinished.used) == (9, size, 0)
+            assert (kind, len(whole), one.driver.links.local.unfinished.used) == (9, size, 0)
             # A client waits when the budget is used up; a node that frees some must not.
             one.driver._queue.held = True
             await loop.sock_sendall(bulk, head)
@@ -49,7 +49,7 @@ def test_what_came_of_a_frame_is_counted_until_the_shard_has_it(
             await loop.sock_sendall(bulk, head[:4] + b"\xff\xff\xff\xff" + head[8:])
             assert await loop.sock_recv(bulk, 1) == b""
             assert await loop.sock_recv(quick, 1) == b""
-            assert one.driver._local.unfinished.used == 0
+            assert one.driver.links.local.unfinished.used == 0
             quick.close()
             bulk.close()
 
@@ -329,7 +329,7 @@ def test_so_many_nodes_that_nobody_has_named_may_link_here(
     running: Runner, own: Made, greet: Greet, hello: Made, run: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("weir.host.links.links.LINK_NODES_MAX", 2)
+    monkeypatch.setattr("weir.host.links.LINK_NODES_MAX", 2)
 
     async def body() -> None:
         async with running(own(1)) as (one,):

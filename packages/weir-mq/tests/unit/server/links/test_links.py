@@ -13,7 +13,7 @@ import pytest
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.host.links.outbound import NodeAddress
+from weir.host.outbound_link import NodeAddress
 from weir.model.ids import place_of
 from weir.model.limits import LINK_FRAME_BYTES_MAX, LINK_STALLED_MS, LINK_UNSENT_BYTES_MAX
 from weir.protocol import trunk
@@ -242,7 +242,7 @@ def test_a_shard_that_broke_links_no_more(
             monkeypatch.setattr(one.shard, "step", None)
             two.send(place_of(1, 0), True, b"vote")
             await two.until(ev.LinkClosed)
-            assert one.driver._broken.exception() is not None
+            assert one.driver._lifecycle.broken.exception() is not None
             _, client = await asyncio.open_connection("127.0.0.1", one.port)
             client.close()
 

@@ -14,15 +14,14 @@ import pytest
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.host.trunk_end import RemotePeer
-from weir.host.trunks import ServingEnd, Trunks
+from weir.host.trunks import RemotePeer, ServingEnd, Trunks
 from weir.model.ids import place_of
 from weir.protocol import trunk
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_request, encode_request
 from weir.protocol.device.codec import DeviceHello, DevicePing, DevicePublishes
 from weir.protocol.trunk import Arrival, Kind
-from weir.server.network.shard_connections import WireProtocol
+from weir.server.network.shard_connections import ShardProtocol
 
 MIB = 1 << 20
 
@@ -37,7 +36,7 @@ class Noting:
         self.events: list[Any] = []
         self.turns: list[list[str]] = [[]]
         self.sessions = count(1_000)
-        self.queue = self.budget = self.connections = self.log = self
+        self.queue = self.budget = self.connections = self.backlog = self.log = self
         self.unserved: deque[Any] = deque()
         self.loop = asyncio.get_running_loop()
         self.soon = self.loop.call_soon
@@ -72,7 +71,7 @@ class Noting:
 
     async def join(self, end: socket.socket, shard: int, asks: bool) -> None:
         begin = lambda transport: self.trunks.join(transport, shard, asks)  # noqa: E731
-        protocol = WireProtocol(cast(Any, self), cast(Any, self), begin)
+        protocol = ShardProtocol(cast(Any, self), cast(Any, self), begin)
         await self.loop.create_unix_connection(lambda: protocol, sock=end)
 
     def charge(self, size: int) -> None:

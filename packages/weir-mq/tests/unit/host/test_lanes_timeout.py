@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.host.links.link_timeout import (
+from weir.host.lanes import (
     SILENT_LEAST_MS,
     SILENT_MOST_MS,
     LinkTimeout,

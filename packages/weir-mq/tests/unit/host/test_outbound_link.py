@@ -13,9 +13,9 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
 from weir.broker.runtime.budget import Budget
-from weir.host.links.greeting import DialedConnection
-from weir.host.links.links import Links, ShardInfo
-from weir.host.shard_connections import LocalShard, Wire
+from weir.host.greeting import DialedConnection
+from weir.host.links import Links, ShardInfo
+from weir.host.shard_connections import LocalShard, ShardConnection
 from weir.host.trunks import Trunks, nobody
 from weir.model.ids import place_of
 from weir.model.limits import LINK_HELLO_SECONDS
@@ -77,10 +77,10 @@ class World:
             cast(Any, shard), cast(Any, queue), cast(Any, connections), lambda act: None,
             self.later, cast(Any, log),
         )  # fmt: skip
-        dice = SimpleNamespace(getrandbits=lambda bits: 77, uniform=lambda least, most: most)
+        random = SimpleNamespace(getrandbits=lambda bits: 77, uniform=lambda least, most: most)
         own = ShardInfo(Identity(7, birth=5), 2)
         self.links = Links(
-            local, Trunks(local, {}, nobody), own, {}, set(), 1, cast(Any, self), cast(Any, dice)
+            local, Trunks(local, {}, nobody), own, {}, set(), 1, cast(Any, self), cast(Any, random)
         )
 
     def dial(self, host: str, port: int, tries: int, dialled: DialedConnection) -> None:
@@ -100,16 +100,16 @@ class World:
             first[1]()
         self.now = until
 
-    def answer(self, **changes: Any) -> Wire:
+    def answer(self, **changes: Any) -> ShardConnection:
         """Answer who was dialled last."""
         dialled = self.dialled[-1][2]
-        wire = dialled.connected(cast(Any, Transport()))
+        connection = dialled.connected(cast(Any, Transport()))
         said = {
             "verdict": Verdict.ACCEPTED, "reason": "", "node": 2, "shard": 0, "shards": 1,
             "level": 1, "run": 33, "proof": link.prove(BIRTH, dialled.hello), **changes,
         }  # fmt: skip
-        wire.end.receive(link.encode_greeting(LinkAnswer(**said)))
-        return wire
+        connection.handler.receive(link.encode_greeting(LinkAnswer(**said)))
+        return connection
 
     def kinds(self) -> list[str]:
         return [type(event).__name__ for event in self.heard]
@@ -122,13 +122,13 @@ def world() -> World:
     return world
 
 
-def linked(world: World) -> list[Wire]:
+def linked(world: World) -> list[ShardConnection]:
     return [world.answer() for _ in range(3)]
 
 
 def test_lanes_are_dialled_one_by_one_and_make_a_link_together(world: World) -> None:
-    wires = linked(world)
-    said = [wire.transport.data for wire in cast(Any, wires)]
+    connections = linked(world)
+    said = [connection.transport.data for connection in cast(Any, connections)]
     hellos = [one.hello for *_, one in world.dialled]
     assert [hello.lane for hello in hellos] == [Lane.QUICK, Lane.BULK, Lane.TRUNK]
     assert all(
@@ -136,16 +136,18 @@ def test_lanes_are_dialled_one_by_one_and_make_a_link_together(world: World) -> 
     )
     assert world.heard == [ev.TrunkOpened(THERE), ev.LinkOpened(THERE, 1, 33)]
     world.links.send(ef.SendToPeer(THERE, True, link.encode(1, 5, b"vote")))
-    assert cast(Any, wires[0].transport).data.endswith(b"vote")
+    assert cast(Any, connections[0].transport).data.endswith(b"vote")
 
 
 def test_with_any_lane_the_link_ends_and_is_dialled_again(world: World) -> None:
-    wires = linked(world)
-    wires[1].end.lost("")
+    connections = linked(world)
+    connections[1].handler.lost("")
     assert world.heard[-1] == ev.LinkClosed(THERE)
-    assert all(cast(Any, wire.transport).closed for wire in (wires[0], wires[2]))
-    for wire in wires:
-        wire.end.lost("")  # of what it cut itself
+    assert all(
+        cast(Any, connection.transport).closed for connection in (connections[0], connections[2])
+    )
+    for connection in connections:
+        connection.handler.lost("")  # of what it cut itself
     assert world.kinds().count("LinkClosed") == 1
     assert len(world.dialled) == 3
     world.passes(0.05)
@@ -191,17 +193,17 @@ def test_the_peers_of_all_shards_of_a_node_may_come_through_one_of_them(
     world.links.trunks.remote_peers_max = 4
     for lane in (Lane.QUICK, Lane.TRUNK):
         hello = LinkHello(1, 7, 0, 2, 0, shards, 2, 1, 9, lane, 1, 0, "two", 6800)
-        wire = world.links.accept(cast(Any, Transport()), link.encode_greeting(hello), "two")
+        connection = world.links.accept(cast(Any, Transport()), link.encode_greeting(hello), "two")
     for session in range(1, 20):
-        wire.end.receive(b"".join(trunk.encode(trunk.Kind.OPENED, session, b"ada")))
+        connection.handler.receive(b"".join(trunk.encode(trunk.Kind.OPENED, session, b"ada")))
     assert world.kinds().count("Opened") == 5 * shards
 
 
 def test_an_answer_that_does_not_come_is_given_up(world: World) -> None:
     dialled = world.dialled[-1][2]
-    wire = dialled.connected(cast(Any, Transport()))
+    connection = dialled.connected(cast(Any, Transport()))
     world.passes(LINK_HELLO_SECONDS)
-    assert cast(Any, wire.transport).closed
+    assert cast(Any, connection.transport).closed
     assert "no answer within 5 s" in world.told[-1]
     late = dialled.connected(cast(Any, Transport()))
     assert cast(Any, late.transport).closed
@@ -213,9 +215,9 @@ def test_another_shard_says_where_the_one_that_is_meant_listens(world: World) ->
     ports = [(port, one.hello.to_shard) for _, port, one in world.dialled]
     assert sorted(ports) == [(6800, 0), (6900, 0), (6901, 1)]
     again = next(one for _, port, one in world.dialled if port == 6900)
-    wire = again.connected(cast(Any, Transport()))
+    connection = again.connected(cast(Any, Transport()))
     answer = LinkAnswer(Verdict.ELSEWHERE, "", 2, 1, 2, 1, 33, (6900, 6901))
-    wire.end.receive(link.encode_greeting(answer))  # it is what answered: rest
+    connection.handler.receive(link.encode_greeting(answer))  # it is what answered: rest
     assert len(world.dialled) == 3
     world.passes(0.1)
     assert world.dialled[-1][1] == 6900
@@ -227,11 +229,11 @@ def test_a_node_founded_anew_gets_no_link(world: World, known: str) -> None:
     if known == "before":
         world.links.connect(connect)
     wrong = link.prove(BIRTH + 1, world.dialled[-1][2].hello)
-    wire = world.answer(proof=wrong)
+    connection = world.answer(proof=wrong)
     if known == "after":
-        assert not cast(Any, wire.transport).closed
+        assert not cast(Any, connection.transport).closed
         world.links.connect(connect)
-    assert cast(Any, wire.transport).closed
+    assert cast(Any, connection.transport).closed
     assert "another data folder" in world.told[-1]
     world.passes(0.1)
     linked(world)
@@ -250,12 +252,12 @@ def test_a_node_that_answers_for_another_gets_no_link(world: World) -> None:
 
 
 def test_a_node_that_left_is_dialled_no_more(world: World) -> None:
-    wires = linked(world)
+    connections = linked(world)
     world.links.disconnect(ef.Disconnect(2))
     world.passes(0)
     assert world.heard[-1] == ev.LinkClosed(THERE)
-    for wire in wires:
-        assert cast(Any, wire.transport).closed
-        wire.end.lost("")
+    for connection in connections:
+        assert cast(Any, connection.transport).closed
+        connection.handler.lost("")
     world.passes(10)
     assert len(world.dialled) == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from weir.host.log_start import open_log, tell_durable
+from weir.host.logs import open_log, tell_durable
 from weir.model.limits import KIB
 from weir.storage.format.durable_position import DurablePosition, Owner
 from weir.storage.segment_files import Settings

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weir.host.links.lanes import OutLane
+from weir.host.lanes import OutLane
 from weir.protocol.link import PING, LinkStream, encode
 
 BEAT = encode(0x40, 1, b"beat")

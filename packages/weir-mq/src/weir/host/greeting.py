@@ -5,23 +5,13 @@ from __future__ import annotations
 from typing import Protocol
 
 from weir.errors import RemoteProtocolError
-from weir.host.connections import Transport
-from weir.host.shard_connections import LocalShard, Wire
+from weir.host.ports import Transport
+from weir.host.shard_connections import LocalShard, ShardConnection
 from weir.model.limits import LINK_HELLO_SECONDS
 from weir.protocol.link import Greeting, LinkAnswer, LinkHello, decode_answer, encode_greeting
 
 _UNHEARD = "hung up before it said who it is"
 _LATE = f"no answer within {LINK_HELLO_SECONDS:g} s"
-
-
-class Dice(Protocol):
-    """What is drawn."""
-
-    def getrandbits(self, bits: int, /) -> int:
-        """Draw a number of so many bits."""
-
-    def uniform(self, least: float, most: float) -> float:
-        """Draw a number between two."""
 
 
 class Dialer(Protocol):
@@ -36,7 +26,9 @@ class Dialer(Protocol):
 class DialingLink(Protocol):
     """The link that a connection is for."""
 
-    def answered(self, dialled: DialedConnection, wire: Wire, answer: LinkAnswer) -> None:
+    def answered(
+        self, dialled: DialedConnection, connection: ShardConnection, answer: LinkAnswer
+    ) -> None:
         """The other side has answered."""
 
     def failed(self, dialled: DialedConnection, why: str) -> None:
@@ -66,20 +58,20 @@ class DialedConnection:
         #: Whether its link knows what came of it, or does not care any more.
         self.is_over = False
         self._link = link
-        self._wire: Wire | None = None
+        self._connection: ShardConnection | None = None
         self._stream = Greeting()
         self._wait_no_more = local.later(LINK_HELLO_SECONDS, self._expire)
 
     # -- the dialer calls ---------------------------------------------------------------------
 
-    def connected(self, transport: Transport) -> Wire:
+    def connected(self, transport: Transport) -> ShardConnection:
         """The connection is there: say hello."""
-        wire = self._wire = Wire(transport, self)
+        connection = self._connection = ShardConnection(transport, self)
         if self.is_over:
             transport.abort()
         else:
             transport.write(encode_greeting(self.hello))
-        return wire
+        return connection
 
     def failed(self, why: str) -> None:
         """There is no connection."""
@@ -91,7 +83,7 @@ class DialedConnection:
 
     def receive(self, data: bytes) -> None:
         """Take the answer."""
-        if self.is_over or self._wire is None:
+        if self.is_over or self._connection is None:
             return
         try:
             body = self._stream.receive(data)
@@ -101,7 +93,7 @@ class DialedConnection:
             return
         if answer is not None:
             self._end()
-            self._link.answered(self, self._wire, answer)
+            self._link.answered(self, self._connection, answer)
 
     def pause_writing(self) -> None:
         """A hello is short."""
@@ -118,8 +110,8 @@ class DialedConnection:
     def cut(self) -> None:
         """Close at once, or as soon as it is there."""
         self._end()
-        if self._wire is not None:
-            self._wire.transport.abort()
+        if self._connection is not None:
+            self._connection.transport.abort()
 
     def _end(self) -> None:
         self.is_over = True
@@ -136,7 +128,7 @@ class AcceptedConnection:
         self, links: LinkServer, local: LocalShard, transport: Transport, address: str
     ) -> None:
         """Wait for its hello, for seconds."""
-        self.wire = Wire(transport, self)
+        self.connection = ShardConnection(transport, self)
         self.address = address
         self._links = links
         self.is_over = False
@@ -145,7 +137,7 @@ class AcceptedConnection:
 
     def refuse(self, answer: LinkAnswer) -> None:
         """Say why there is no link, and close."""
-        transport = self.wire.transport
+        transport = self.connection.transport
         if not transport.is_closing():
             transport.write(encode_greeting(answer))
             transport.close()
@@ -153,7 +145,7 @@ class AcceptedConnection:
     def cut(self) -> None:
         """Close at once."""
         self._end()
-        self.wire.transport.abort()
+        self.connection.transport.abort()
 
     # -- its transport says -------------------------------------------------------------------
 

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Protocol
 
 from weir.broker.api import events as ev
-from weir.host.links.greeting import DialedConnection, Dialer, Dice
-from weir.host.links.lanes import OutLane
-from weir.host.shard_connections import LocalShard, Wire
-from weir.host.trunk_end import ShardWriter
+from weir.host.greeting import DialedConnection, Dialer
+from weir.host.lanes import OutLane
+from weir.host.ports import RandomSource
+from weir.host.shard_connections import LocalShard, ShardConnection, ShardWriter
 from weir.host.trunks import Trunks
 from weir.model.ids import place_of
 from weir.protocol.link import Lane, LinkAnswer, LinkHello, Verdict, is_of
@@ -36,8 +36,8 @@ class NodeAddress:
         self.node = node
         self.shards = 1
         #: Host and port that all shards share: as the registry has them, as the node says itself.
-        self.told: tuple[str, int] | None = None
-        self.said: tuple[str, int] | None = None
+        self.registered: tuple[str, int] | None = None
+        self.advertised: tuple[str, int] | None = None
         self._own: tuple[str, tuple[int, ...]] = ("", ())
 
     def learn(self, host: str, ports: tuple[int, ...]) -> None:
@@ -50,7 +50,8 @@ class NodeAddress:
         """
         host, ports = self._own
         own = (host, ports[shard]) if shard < len(ports) and ports[shard] else None
-        return list(dict.fromkeys(one for one in (own, self.told, self.said) if one is not None))
+        known = (own, self.registered, self.advertised)
+        return list(dict.fromkeys(one for one in known if one is not None))
 
 
 class LinkKeeper(Protocol):
@@ -59,7 +60,7 @@ class LinkKeeper(Protocol):
     local: LocalShard
     trunks: Trunks
     dialer: Dialer
-    dice: Dice
+    random: RandomSource
 
     def hello(self, lane: Lane, node: int, shard: int) -> LinkHello:
         """Return what this shard says when it dials another."""
@@ -76,6 +77,47 @@ class LinkKeeper(Protocol):
         """Tell the shard what became of a link."""
 
 
+class Backoff:
+    """How long a link rests before it is dialled again: longer each time, and never quite the same,
+    so that all those who lost a node do not come back together.
+    """
+
+    __slots__ = ("_is_resting", "_may_wake", "_nudged", "_pause", "_random")
+
+    def __init__(self, random: RandomSource) -> None:
+        """Begin with the shortest rest."""
+        self._random = random
+        self._pause = PAUSE_FIRST_SECONDS
+        #: While it rests: whether it may be dialled before that is over, and is to be.
+        self._is_resting = self._may_wake = self._nudged = False
+
+    def begin(self) -> float:
+        """Rest; return for how many seconds."""
+        seconds = self._pause * self._random.uniform(0.5, 1.0)
+        self._pause = min(2 * self._pause, PAUSE_MOST_SECONDS)
+        self._is_resting, self._may_wake, self._nudged = True, False, False
+        return seconds
+
+    def allow_wake(self) -> bool:
+        """Let the rest be cut short from now on; return whether it is to be."""
+        self._may_wake = True
+        return self._nudged
+
+    def nudge(self) -> bool:
+        """Cut the rest short; return whether that may be now."""
+        self._nudged = True
+        return self._may_wake
+
+    def end(self) -> bool:
+        """End the rest; return whether there was one."""
+        was_resting, self._is_resting, self._may_wake = self._is_resting, False, False
+        return was_resting
+
+    def reset(self) -> None:
+        """Begin with the shortest rest again: the link was up."""
+        self._pause = PAUSE_FIRST_SECONDS
+
+
 class OutboundLink:
     """The link from this shard to one of another node, kept up until `close`."""
 
@@ -88,15 +130,12 @@ class OutboundLink:
         self._lanes: dict[Lane, ShardWriter] = {}
         self._up = self._closed = False
         self._complaints: set[str] = set()
-        #: What ends with each time that the link does: lanes, a lane that is dialled, a rest.
-        self._time = 0
+        #: What ends with each attempt: lanes, a lane that is dialled, a rest.
+        self._attempt = 0
         self._dialled: DialedConnection | None = None
         #: How often dialling was in vain, and whether the last answer said where to dial instead.
         self._tries, self._redirected = 0, False
-        #: While it rests: whether it may be dialled before that is over, and is to be.
-        self._rests = self._may_wake = self._nudged = False
-        self._pause = PAUSE_FIRST_SECONDS
-        self._run = 0
+        self._backoff = Backoff(links.random)
         #: What was said when the last lane was opened, and the answer.
         self._greeted: tuple[LinkHello, LinkAnswer] | None = None
         self._dial()
@@ -113,8 +152,9 @@ class OutboundLink:
 
     def close(self) -> None:
         """End the link for good, once what was written is out."""
-        self._closed, self._rests = True, False
-        self._time += 1
+        self._closed = True
+        self._backoff.end()
+        self._attempt += 1
         if self._dialled is not None:
             self._dialled.cut()
         lanes, self._lanes = self._lanes, {}
@@ -128,40 +168,44 @@ class OutboundLink:
     def expect(self, birth: int) -> None:
         """End the link if it is to another folder than the one that was founded as this node."""
         if self._greeted is not None and not is_of(self._greeted[1], self._greeted[0], birth):
-            self._ended(self._time, founded_anew(self._at.node))
+            self._ended(self._attempt, founded_anew(self._at.node))
 
     def nudge(self) -> None:
         """Dial soon: the other side is known to be there."""
-        self._nudged = True
-        self._wake()
+        if self._backoff.nudge():
+            self._rested(self._attempt)
 
     # -- who is dialled tells -----------------------------------------------------------------
 
-    def answered(self, dialled: DialedConnection, wire: Wire, answer: LinkAnswer) -> None:
+    def answered(
+        self, dialled: DialedConnection, connection: ShardConnection, answer: LinkAnswer
+    ) -> None:
         """The other side said what comes of a lane."""
         self._dialled = None
         try:
             self._links.answered(self._at, dialled.host, dialled.hello, answer)
             if self._closed:  # the node has fewer shards
-                wire.transport.abort()
+                connection.transport.abort()
                 return
             is_elsewhere = self._check(answer, dialled.where)
         except LinkRefused as error:
-            wire.transport.abort()
+            connection.transport.abort()
             self._refused(str(error))
             return
         if is_elsewhere:
-            wire.transport.abort()
+            connection.transport.abort()
             self._redirect(f"{dialled.where} is shard {answer.shard}")
             return
-        lane, over = dialled.hello.lane, partial(self._ended, self._time)
-        self._run, self._greeted = answer.run, (dialled.hello, answer)
+        lane, over = dialled.hello.lane, partial(self._ended, self._attempt)
+        self._greeted = dialled.hello, answer
         if lane is Lane.TRUNK:
             trunks = self._links.trunks
-            self._lanes[lane] = trunks.ask(self.place, wire, lambda _: over("its trunk broke"))
+            self._lanes[lane] = trunks.ask(
+                self.place, connection, lambda _: over("its trunk broke")
+            )
         else:
-            out = OutLane(self._links.local, wire.transport, lane is Lane.QUICK, over)
-            self._lanes[lane] = wire.end = out
+            out = OutLane(self._links.local, connection.transport, lane is Lane.QUICK, over)
+            self._lanes[lane] = connection.handler = out
         self._dial()
 
     def failed(self, dialled: DialedConnection, why: str) -> None:
@@ -199,7 +243,7 @@ class OutboundLink:
         """The shard's own port is known now: unless that is what answered, dial it at once."""
         self._redirected = not self._redirected
         if not self._redirected:
-            self._ended(self._time, why)
+            self._ended(self._attempt, why)
             return
         self._cut()
         self._tries = 0
@@ -207,20 +251,20 @@ class OutboundLink:
 
     def _refused(self, why: str) -> None:
         tries = self._tries + 1
-        self._ended(self._time, why)
+        self._ended(self._attempt, why)
         self._tries = tries
 
-    def _ended(self, time: int, why: str) -> None:
-        if time != self._time:
+    def _ended(self, attempt: int, why: str) -> None:
+        if attempt != self._attempt:
             return
         self._cut()
         self._tries, self._redirected = 0, False
         if self._down(why):
-            self._pause = PAUSE_FIRST_SECONDS
+            self._backoff.reset()
         self._rest()
 
     def _cut(self) -> None:
-        self._time += 1
+        self._attempt += 1
         dialled, self._dialled = self._dialled, None
         if dialled is not None:
             dialled.cut()
@@ -230,29 +274,18 @@ class OutboundLink:
         self._greeted = None  # who answers next may be another
 
     def _rest(self) -> None:
-        """Wait before dialling again: longer each time, and never quite the same, so that all those
-        who lost a node do not come back together.
-        """
-        seconds = self._pause * self._links.dice.uniform(0.5, 1.0)
-        self._pause = min(2 * self._pause, PAUSE_MOST_SECONDS)
-        self._rests, self._may_wake, self._nudged = True, False, False
-        later = self._links.local.later
+        """Wait before dialling again."""
+        seconds, later = self._backoff.begin(), self._links.local.later
         if seconds > PAUSE_FIRST_SECONDS:
-            later(PAUSE_FIRST_SECONDS, partial(self._may_be_woken, self._time))
-        later(seconds, partial(self._rested, self._time))
+            later(PAUSE_FIRST_SECONDS, partial(self._may_be_woken, self._attempt))
+        later(seconds, partial(self._rested, self._attempt))
 
-    def _may_be_woken(self, time: int) -> None:
-        if time == self._time:
-            self._may_wake = True
-            self._wake()
+    def _may_be_woken(self, attempt: int) -> None:
+        if attempt == self._attempt and self._backoff.allow_wake():
+            self._rested(attempt)
 
-    def _wake(self) -> None:
-        if self._nudged and self._may_wake:
-            self._rested(self._time)
-
-    def _rested(self, time: int) -> None:
-        if time == self._time and self._rests:
-            self._rests = self._may_wake = False
+    def _rested(self, attempt: int) -> None:
+        if attempt == self._attempt and self._backoff.end():
             self._dial()
 
     def _came_up(self) -> None:
@@ -260,7 +293,8 @@ class OutboundLink:
         self._complaints.clear()
         self._links.local.log.info("%s is linked", self._name(), extra=self._fields())
         if Lane.BULK in self._lanes:
-            self._links.tell(ev.LinkOpened(self.place, self._at.shards, self._run))
+            assert self._greeted is not None  # each lane was answered
+            self._links.tell(ev.LinkOpened(self.place, self._at.shards, self._greeted[1].run))
 
     def _down(self, why: str) -> bool:
         """Say that the link is down, and why; return whether it was up."""

@@ -11,8 +11,8 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
 from weir.broker.runtime.budget import Budget
-from weir.host.links.links import Links, ShardInfo
-from weir.host.shard_connections import LocalShard, Wire
+from weir.host.links import Links, ShardInfo
+from weir.host.shard_connections import LocalShard, ShardConnection
 from weir.host.trunks import Trunks, nobody
 from weir.protocol import link, trunk
 from weir.protocol.link import Lane, LinkHello
@@ -67,12 +67,12 @@ class World:
             info=lambda *_, **__: None, warning=lambda *_, **__: None, error=lambda *_, **__: None
         )
         shard: Any = SimpleNamespace(budget=Budget(100), passed_on=lambda *_: None)
-        dice: Any = SimpleNamespace(getrandbits=lambda bits: 7, uniform=lambda least, most: most)
+        random: Any = SimpleNamespace(getrandbits=lambda bits: 7, uniform=lambda least, most: most)
         dialer: Any = SimpleNamespace(dial=lambda *_: None)
         local = LocalShard(shard, queue, connections, self.behind.append, self.later, log)
         own = ShardInfo(Identity(7, 0, 1, birth=5), 2)
         trunks = Trunks(local, self.remote_peers, nobody)
-        self.links = Links(local, trunks, own, {}, set(), 1, dialer, dice)
+        self.links = Links(local, trunks, own, {}, set(), 1, dialer, random)
         self.links.connect(ef.Connect(2, "two", 6800))
 
     def later(self, seconds: float, act: Callable[[], None]) -> Callable[[], None]:
@@ -80,7 +80,7 @@ class World:
         waiting.append(act)
         return lambda: waiting.remove(act)
 
-    def dialled(self, lane: Lane) -> tuple[Transport, Wire]:
+    def dialled(self, lane: Lane) -> tuple[Transport, ShardConnection]:
         """Return a connection that node 2 made."""
         transport: Any = Transport()
         hello = LinkHello(link.LINK_PROTOCOL, 7, 0, 2, 0, 1, 2, 1, 9, lane, 1, 0, "two", 6800)
@@ -95,8 +95,8 @@ def test_replies_of_the_turn_of_a_disconnect_go_out() -> None:
     """What a node confirms as it stops must reach those who came by way of another node."""
     world = World()
     world.dialled(Lane.QUICK)
-    transport, wire = world.dialled(Lane.TRUNK)
-    wire.end.receive(b"".join(trunk.encode(Kind.OPENED, 3, b"who")))
+    transport, connection = world.dialled(Lane.TRUNK)
+    connection.handler.receive(b"".join(trunk.encode(Kind.OPENED, 3, b"who")))
     (remote_peer,) = world.remote_peers.values()
     written = len(transport.data)
     remote_peer.send((b"confirm",), 0)

@@ -17,13 +17,12 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
 from weir.errors import RemoteProtocolError
-from weir.host.connections import Transport
-from weir.host.links.greeting import AcceptedConnection, Dialer, Dice
-from weir.host.links.lanes import InLane
-from weir.host.links.outbound import LinkRefused, NodeAddress, OutboundLink, founded_anew
-from weir.host.shard_connections import LocalShard, Wire
-from weir.host.trunk_end import TrunkEnd
-from weir.host.trunks import Trunks
+from weir.host.greeting import AcceptedConnection, Dialer
+from weir.host.lanes import InLane
+from weir.host.outbound_link import LinkRefused, NodeAddress, OutboundLink, founded_anew
+from weir.host.ports import RandomSource, Transport
+from weir.host.shard_connections import LocalShard, ShardConnection
+from weir.host.trunks import TrunkEnd, Trunks
 from weir.model.ids import place_node, place_of, place_shard
 from weir.model.limits import FORMAT_LEVEL, LINK_NODES_MAX, LINKS_GREETING_MAX
 from weir.protocol.link import (
@@ -61,15 +60,15 @@ class InboundLink:
         """Return whether a lane may join this link."""
         return not self.over and self.hello.run == run and lane not in self._lanes
 
-    def add(self, lane: Lane, wire: Wire) -> None:
+    def add(self, lane: Lane, connection: ShardConnection) -> None:
         """Give the link a lane."""
         if lane is Lane.TRUNK:
             self._lanes[lane] = self._trunks.serve(
-                self._place, wire, lambda _: self.end("its trunk broke"), self.hello.shards
+                self._place, connection, lambda _: self.end("its trunk broke"), self.hello.shards
             )
         else:
-            one = InLane(self._local, wire.transport, self._place, self.end)
-            self._lanes[lane] = wire.end = one
+            one = InLane(self._local, connection.transport, self._place, self.end)
+            self._lanes[lane] = connection.handler = one
 
     def check_silence(self) -> None:
         """Look whether the other side is still there."""
@@ -122,7 +121,7 @@ class Links:
         found: set[str],
         run: int,
         dialer: Dialer,
-        dice: Dice,
+        random: RandomSource,
     ) -> None:
         """Begin without any; each has a lane that is one of the `trunks`. `nodes` are to be those
         that this shard links to, by number, and `found` the addresses of other nodes, as far as
@@ -131,7 +130,7 @@ class Links:
         self.local = local
         self.trunks = trunks
         self.dialer = dialer
-        self.dice = dice
+        self.random = random
         self.run = run
         self.found = found
         self._own = own
@@ -160,7 +159,7 @@ class Links:
             for link in self._out.get(effect.node, {}).values():
                 link.expect(effect.birth)
         at = self.nodes.setdefault(effect.node, NodeAddress(effect.node))
-        at.told = effect.host, effect.port
+        at.registered = effect.host, effect.port
         self._join(at)
 
     def disconnect(self, effect: ef.Disconnect) -> None:
@@ -183,18 +182,18 @@ class Links:
         elif effect.charged:
             self.local.budget.release(effect.charged)
 
-    def accept(self, transport: Transport, data: bytes, address: str) -> Wire:
+    def accept(self, transport: Transport, data: bytes, address: str) -> ShardConnection:
         """Take a connection over that began with `data`, in the link dialect; `address` is where it
         comes from.
         """
         caller = AcceptedConnection(self, self.local, transport, address)
-        wire = caller.wire
+        connection = caller.connection
         if self._closed or len(self._callers) >= LINKS_GREETING_MAX:
             caller.cut()
-            return wire
+            return connection
         self._callers[caller] = None
-        wire.end.receive(data)
-        return wire
+        connection.handler.receive(data)
+        return connection
 
     def check_silence(self) -> None:
         """Look after all lanes."""
@@ -223,11 +222,11 @@ class Links:
         who = own.identity
         at = self.nodes.get(node)
         # Anybody may say that it is a node which the registry does not name yet.
-        is_named = at is not None and at.told is not None
+        is_named = at is not None and at.registered is not None
         hello = LinkHello(
             LINK_PROTOCOL, who.system, who.brokerset, who.node, who.shard, own.shards, own.logs,
             FORMAT_LEVEL, self.run, lane, node, shard, own.host, own.port,
-            who.birth if is_named else 0, self.dice.getrandbits(62),
+            who.birth if is_named else 0, self.random.getrandbits(62),
         )  # fmt: skip
         return msgspec.structs.replace(hello, proof=vouch(who.birth, hello))
 
@@ -341,7 +340,7 @@ class Links:
 
     def _has_room(self, node: int) -> bool:
         """Whether another link may be served: of a node that the core has named, always."""
-        if (at := self.nodes.get(node)) is not None and at.told is not None:
+        if (at := self.nodes.get(node)) is not None and at.registered is not None:
             return True
         most = LINK_NODES_MAX * self._own.logs
         if len(self._in) >= most:
@@ -353,14 +352,14 @@ class Links:
             self.found.add(caller.address)
         self._complaints = {one for one in self._complaints if one[0] != hello.node}
         proof = prove(self._own.identity.birth, hello)
-        wire = caller.wire
-        wire.transport.write(encode_greeting(self._answer(Verdict.ACCEPTED, "", proof)))
+        connection = caller.connection
+        connection.transport.write(encode_greeting(self._answer(Verdict.ACCEPTED, "", proof)))
         place = place_of(hello.node, hello.shard)
         if hello.lane is Lane.QUICK:
             if (old := self._in.pop(place, None)) is not None:
                 old.cut()
             self._in[place] = InboundLink(self.local, self.trunks, place, hello)
-        self._in[place].add(hello.lane, wire)
+        self._in[place].add(hello.lane, connection)
 
     def _met(self, hello: LinkHello) -> None:
         """Link back to a shard that links here."""
@@ -370,7 +369,7 @@ class Links:
                 return
             at = self.nodes[hello.node] = NodeAddress(hello.node)
         if hello.port:
-            at.said = hello.host, hello.port
+            at.advertised = hello.host, hello.port
         at.shards = hello.shards
         self._join(at)
         if (link := self._outbound(place_of(hello.node, hello.shard))) is not None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from weir.broker.api import events as ev
 from weir.broker.api.effects import StartFlush
-from weir.host.flush_schedule import (
+from weir.host.logs import (
     LONE_ASKED,
     LONE_BYTES,
     LONE_IN_A_ROW,

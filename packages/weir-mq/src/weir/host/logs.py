@@ -1,13 +1,24 @@
-"""Who runs each flush, and when a log's rest behind one ends."""
+"""The logs of a shard, as every host runs them: how each starts, and who runs each flush.
+
+A durable-position file names how far a log is durable. What a start stages for its first flush is
+not: a node that is killed before that flush would find its log shorter than the file says, and
+never start again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
+from typing import NamedTuple, Protocol
 
 from weir.broker.api import events as ev
 from weir.broker.api.effects import StartFlush
+from weir.broker.replica.restore import Opened
 from weir.model.limits import KIB
+from weir.storage.disk import Disk
+from weir.storage.format.durable_position import DurablePosition
 from weir.storage.log import Flush
+from weir.storage.recovery import recover
+from weir.storage.segment_files import Settings
 
 #: A flush of one writer, or two: more of it, or more of them, and what comes meanwhile is to be
 #: read while the disk works.
@@ -97,3 +108,35 @@ class FlushSchedule:
             rest = max(known.rests_until - self._time(), 0.0)
             known.rests_until = 0.0
         return ev.Flushed(log, flush, rest > 0), rest
+
+
+class LogStart(NamedTuple):
+    """A recovered log, and the position below which recovery made all of it durable."""
+
+    opened: Opened
+    durable: int
+
+
+class PositionFile(Protocol):
+    """Saves how far a log is durable."""
+
+    def reached(self, position: int) -> None:
+        """All of the log below a position is durable."""
+
+
+def open_log(disk: Disk, settings: Settings, file: DurablePosition) -> LogStart:
+    """Recover a log that was durable as far as `file` says.
+
+    Raises what `recover` raises: `LogDamaged`, `DiskFailed`.
+    """
+    recovered = recover(disk, settings, file.position)
+    opened = Opened(recovered.log, recovered.groups, recovered.body, recovered.holes)
+    return LogStart(opened, recovered.tail)
+
+
+def tell_durable(starts: Iterable[LogStart], savers: Mapping[int, PositionFile]) -> None:
+    """Tell the saver of each log, by its number, how far that is durable by its recovery; at any
+    time before the first flush is over.
+    """
+    for start in starts:
+        savers[start.opened.log.settings.log].reached(start.durable)

@@ -10,8 +10,8 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
-from weir.host.event_queue import EventQueue
-from weir.host.flush_schedule import FlushSchedule
+from weir.host.logs import FlushSchedule
+from weir.host.shard_loop import EventQueue
 from weir.protocol.device.codec import DeviceHello, DevicePing, DevicePublishes
 from weir.protocol.trunk import Arrival
 from weir.storage.log import Flush

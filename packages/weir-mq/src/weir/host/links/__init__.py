@@ -1,1 +1,0 @@
-"""Links between the shards of different nodes."""
