@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from weir.broker.partition.partition import Partition
+from weir.broker.partition.retention import Retained, RetentionSweep
 from weir.broker.produce import appender
 from weir.model.ids import partition_of
 from weir.model.limits import KIB
@@ -31,13 +31,13 @@ SHAPE = Shape(faults_until=2_500 * MS, batches=90, device_messages=60, retention
 def test_every_promise_is_kept_while_survivors_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[int] = []
     found: list[ClassSegment] = []
-    retain, saved, read = Partition.retain, Copies.saved, FoundCopies.read
+    retain, saved, read = RetentionSweep._retain, Copies.saved, FoundCopies.read
 
-    def keep(self: Partition, topic: Topic) -> None:
-        if partition_of(self.group.id):
+    def keep(self: RetentionSweep, topic: Topic, partition: Retained) -> None:
+        if partition_of(partition.group.id):
             settings = structs.replace(topic.settings, retention_bytes=16 * KIB)
             topic = replace(topic, settings=settings)
-        retain(self, topic)
+        retain(self, topic, partition)
 
     def save(self: Copies) -> list[Segment]:
         moved.extend(len(move.places) for copy in self._naming for move in copy.moves)
@@ -50,7 +50,7 @@ def test_every_promise_is_kept_while_survivors_are_copied(monkeypatch: pytest.Mo
     # Small segments take small entries only; all that is not quite alive is copied.
     monkeypatch.setattr(appender, "ENTRY_BYTES_MAX", 5_000)
     monkeypatch.setattr(compaction, "LIVE_PART", 1)
-    monkeypatch.setattr(Partition, "retain", keep)
+    monkeypatch.setattr(RetentionSweep, "_retain", keep)
     monkeypatch.setattr(Copies, "saved", save)
     monkeypatch.setattr(FoundCopies, "read", look)
     broken = [one.report() for one in run_seeds(0, SEEDS, SHAPE) if one.violations]

@@ -29,13 +29,13 @@ def test_a_call_more_is_counted_at_the_node_where_it_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = Journeys(FEW).publish()
-    publish = Partition.publish
+    apply = Partition.apply
 
     def twice(self: Partition, *arguments: object, **named: object) -> object:
         self.group.node.role  # noqa: B018  a property of another package
-        return publish(self, *arguments, **named)  # type: ignore[arg-type]
+        return apply(self, *arguments, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Partition, "publish", twice)
+    monkeypatch.setattr(Partition, "apply", twice)
     after = Journeys(FEW).publish()
     assert after.calls > before.calls
 

@@ -348,7 +348,7 @@ class Groups:
         """Let go of groups that have come to their end, and of all that they have stored."""
         if not self.ending:
             return
-        for partition in [partition for partition in self.ending if partition.at_rest]:
+        for partition in [one for one in self.ending if one.leading is None or one.leading.at_rest]:
             self.ending.remove(partition)
             group = partition.group.id
             self._peers.remove(group)

@@ -17,8 +17,7 @@ from weir.broker.devices.requests import Devices
 from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.partition import Partition
-from weir.broker.partition.requests import BY_PARTITION
-from weir.broker.partition.topics import Topics
+from weir.broker.partition.topics import BY_PARTITION, Topics, open_batch, publish
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import NewSessions, Session
@@ -164,9 +163,9 @@ class Requests:
             raise BadRequest("partition 0 of a topic decides that: ask there")
         self._check(session, declared, topic.full_name)
         if serve is None:
-            batch = found.open_batch(caller, request)
+            batch = open_batch(found, caller, request)
             self._own(session, found, batch.header)
-            found.publish(caller, request, batch)
+            publish(found, caller, request, batch)
         else:
             serve(found, caller, request)
 
@@ -286,7 +285,9 @@ class Requests:
     def _tell_leader(self, session: Session, caller: Caller, request: a.AskLeader) -> None:
         group = request.address.group
         partition = self._topics.find(group)
-        node, term = partition.leader if partition is not None else (0, 0)
+        node = term = 0
+        if partition is not None:
+            node, term = node_of(partition.group.leader), partition.group.node.term
         holders = tuple(sorted(map(node_of, self._registry.catalog.voters(group))))
         self._outbox.reply(caller, a.LeaderInfo(node, term, holders))
 

@@ -10,7 +10,7 @@ import pytest
 from weir.broker import router
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.partition.requests import BY_PARTITION
+from weir.broker.partition.topics import BY_PARTITION
 from weir.errors import (
     NoHello,
     OffsetOutOfRange,

@@ -11,7 +11,7 @@ import pytest
 
 from rigs.part_questions import ask_part
 from weir.broker.barriers.topic_order import Ends
-from weir.broker.partition.leader import PartitionLeader
+from weir.broker.partition.partition import MembershipProposals
 from weir.broker.scattering.participant import RecoverySchedule
 from weir.errors import BadRequest, PartitionEnded, UnknownTopic
 from weir.model.batch import encode
@@ -195,7 +195,7 @@ def test_who_ends_a_partition_is_told_when_that_takes_long(
     trio: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trio.topic("t", 2)
-    monkeypatch.setattr(PartitionLeader, "count_out", lambda self, *end: None)
+    monkeypatch.setattr(MembershipProposals, "end", lambda self, *end: None)
     registry = trio.leader(0)
     number = registry.ask(a.EndPartition("t", 1))
     trio.run(9_000)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker.partition.leader import PartitionLeader
+from weir.broker.partition.partition import MembershipProposals
 from weir.errors import Unavailable, UnknownTopic
 from weir.model.ids import Address, group_of
 from weir.model.stamp import stamp_at
@@ -113,8 +113,8 @@ def test_a_barrier_never_passes_a_floor_before_the_entry_is_committed(trio: Any)
     leader = trio.leader(group)
     leading = leader.group(group).machine.leading
     wall = trio.clock.wall
-    leading.join(1, wall)
-    (floor,) = leading._joining.values()
+    leading.membership.join(1, wall)
+    (floor,) = leading.membership.joining.values()
     assert leading.barrier(floor + 100).stamp == floor - 1
     trio.run(100)
     assert leading.barrier(floor + 100).stamp == floor + 100
@@ -127,7 +127,7 @@ def test_who_asked_for_more_partitions_is_told_when_that_takes_long(
     trio: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trio.topic("t", 1)
-    monkeypatch.setattr(PartitionLeader, "join", lambda self, partition, wall_ms: None)
+    monkeypatch.setattr(MembershipProposals, "join", lambda self, partition, wall_ms: None)
     registry = trio.leader(0)
     number = registry.ask(a.AlterTopic("t", partitions=2))
     trio.run(9_000)

@@ -68,13 +68,13 @@ def lead(node: Any, number: int, *records: Any, kind: Kind = Kind.CONTROL) -> li
     group = node.group(number)
     sender = next(one for one in group.node.configuration.members if one != group.voter)
     last, term = group.node.last_index, group.node.term + 1
-    entries = []
+    appended = []
     for index, record in enumerate(records, last + 1):
         data = record if isinstance(record, bytes) else entries.encode_control(record)
         payload = Payload(kind, (data,), len(data))
-        entries.append(raft.Entry(index, term, raft.EntryKind.NORMAL, payload, payload.size))
-    prev, behind = group.node.term_at(last), last + len(entries)
-    append = r.Append(group.voter, sender, term, last, prev, tuple(entries), behind)
+        appended.append(raft.Entry(index, term, raft.EntryKind.NORMAL, payload, payload.size))
+    prev, behind = group.node.term_at(last), last + len(appended)
+    append = r.Append(group.voter, sender, term, last, prev, tuple(appended), behind)
     ended = told(node, number, append)
     while node.jobs:  # what is committed is applied once it is durable here
         node.step()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from weir.broker.forwarding import registry_feed
-from weir.broker.partition.partition import Partition
-from weir.broker.produce.appender import Appender, Pending, ValuesUnderWay
+from weir.broker.partition import topics
+from weir.broker.partition.topics import Topics
+from weir.broker.produce.appender import Appender, Pending
 from weir.broker.records.entries import BatchRecord
 from weir.broker.replica.group import Group
 from weir.broker.router import Requests
 from weir.broker.state.dedupe import OriginTable, ProducerTable
-from weir.broker.state.large_values import ValueTable
+from weir.broker.state.large_values import ValuesUnderWay, ValueTable
 from weir.model.header import Header
 from weir.protocol.client.messages import Confirm
 from weir_lab.sim.mutants.planting import Patch, mutant
@@ -100,7 +101,7 @@ def a_fence_waits_for_nobody_away(patch: Patch) -> None:
 @mutant(seed=4, breaks={"Fenced"})
 def a_fence_leaves_what_is_under_way(patch: Patch) -> None:
     """A new epoch is told while batches of the old one wait for their commit (ADR 0009 §5)."""
-    patch.setattr(Partition, "has_under_way", lambda self, producer: False)
+    patch.setattr(Topics, "_appenders", lambda self: iter(()))
 
 
 @mutant(seed=8, breaks={"Fenced"})
@@ -112,7 +113,7 @@ def epochs_are_not_compared(patch: Patch) -> None:
 @mutant(seed=33, breaks={"Fenced"}, shape=QUARREL)
 def positions_of_a_log_that_is_not_applied(patch: Patch) -> None:
     """A partition that starts says where it ended long ago (RealTime; seed 46 found it)."""
-    patch.setattr(Partition, "check_applied", lambda self: None)
+    patch.setattr(topics, "_check_applied", lambda partition: None)
 
 
 @mutant(seed=1, breaks={"Honest"})
@@ -121,7 +122,7 @@ def chunks_of_an_ended_epoch_are_taken(patch: Patch) -> None:
     honest = ValuesUnderWay._size
 
     def size(self: ValuesUnderWay, producer: int, epoch: int, now_ms: int) -> int:
-        value = self._state.values.open(producer)
+        value = self._values.open(producer)
         return honest(self, producer, value.epoch if value else epoch, now_ms)
 
     patch.setattr(ValueTable, "at", lambda self, producer, epoch, stamp: None)

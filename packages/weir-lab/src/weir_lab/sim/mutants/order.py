@@ -19,9 +19,8 @@ from weir.broker.barriers.topic_order import (
     Scope,
     TopicOrder,
 )
-from weir.broker.partition.context import VisibleConfirm
-from weir.broker.partition.leader import PartitionLeader
-from weir.broker.partition.partition import Partition
+from weir.broker.partition.partition import Partition, PartitionLeader
+from weir.broker.produce.appender import VisibleConfirm
 from weir.broker.replica.node_state import Clocks
 from weir.broker.replica.raft_storage import RaftStorage
 from weir.broker.state.state import PartitionState

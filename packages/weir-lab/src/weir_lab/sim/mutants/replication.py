@@ -7,7 +7,7 @@ from dataclasses import replace
 import weir_raft as raft
 from weir.broker.api.events import TICK_MS
 from weir.broker.metadata.membership import Membership
-from weir.broker.partition import leader
+from weir.broker.produce import appender
 from weir.broker.records.entries import LevelRaised
 from weir.broker.runtime.outbox import Caller
 from weir.protocol.client.nodes import RaiseLevel
@@ -236,7 +236,7 @@ def confirm_after_step_down(patch: Patch) -> None:
     """Who led and does not any more confirms nothing: another entry may have taken the place."""
     waits = "            for waiter in (*pending.early, *pending.clients):\n"
     patch.source(
-        "weir.broker.partition.leader",
+        "weir.broker.produce.appender",
         waits + "                self._outbox.refuse(waiter.caller, error)\n",
         waits + "                self._confirm(waiter, pending.record)\n",
     )
@@ -245,7 +245,7 @@ def confirm_after_step_down(patch: Patch) -> None:
 @mutant(seed=0, breaks={"Durable"}, shape=ALL)
 def what_was_only_received_has_a_place(patch: Patch) -> None:
     """One disk has it: the place may become another message's (counterexample 19)."""
-    patch.setattr(leader, "_received", lambda confirm: confirm)
+    patch.setattr(appender, "_received", lambda confirm: confirm)
 
 
 @mutant(seed=0, breaks={"Honest", CRASH}, shape=ALL)

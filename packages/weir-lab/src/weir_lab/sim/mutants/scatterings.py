@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from weir.broker.barriers.topic_order import Ends
 from weir.broker.partition import fetches
-from weir.broker.partition.leader import PartitionLeader
-from weir.broker.partition.partition import Partition
+from weir.broker.partition.partition import Partition, PartitionLeader
 from weir.broker.produce.appender import Appender
 from weir.broker.runtime.outbox import Caller
 from weir.broker.scattering.coordinator import Scattering

@@ -26,8 +26,7 @@ from typing import NamedTuple
 from weir.broker.api.settings import Layout
 from weir.broker.forwarding.forwarder import NO_REPLY, Forwarder
 from weir.broker.metadata.registry import Registry
-from weir.broker.partition.leader import PartitionLeader
-from weir.broker.partition.partition import Partition
+from weir.broker.partition.partition import Partition, PartitionLeader
 from weir.broker.partition.topics import Topics
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
@@ -410,7 +409,7 @@ class Growth(Steps):
         for partition in range(topic.partitions, topic.joining):
             if partition not in joined:
                 assert first.leading is not None  # it was asked for
-                first.leading.join(partition, self._time.wall_ms())
+                first.leading.membership.join(partition, self._time.wall_ms())
             else:
                 self._tell(ReportJoined(topic.id, partition, joined[partition]))
 
@@ -468,7 +467,7 @@ class Ends(Steps):
             return
         assert first.leading is not None  # it was asked for
         with suppress(Refused):
-            first.leading.count_out(*end[:3])
+            first.leading.membership.end(*end[:3])
 
     def _tell(self, report: ReportEnded) -> None:
         if self._reports.is_due_here(report):

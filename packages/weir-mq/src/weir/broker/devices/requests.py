@@ -14,7 +14,7 @@ from weir.broker.api.settings import AccessControl, Identity
 from weir.broker.devices.receivers import Receivers
 from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.forwarding.trunks import ShardTrunks
-from weir.broker.partition.topics import Topics
+from weir.broker.partition.topics import Topics, publish_devices
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.session import ANONYMOUS, DeviceSession, Session
@@ -116,7 +116,7 @@ class DeviceArrivals:
                 if led is None or not led.leads:
                     return False
                 devices = [device for _, device in sessions]
-                led.publish_devices([*zip(devices, publishes, strict=True)])
+                publish_devices(led, [*zip(devices, publishes, strict=True)])
         except Refused:
             return False
         for session, _ in sessions:
@@ -247,7 +247,7 @@ class Devices:
                 self._topics.find(device.group) if session.device_place == forwarder.shard else None
             )
             if led is not None and led.leads:
-                led.publish_devices(((device, publishes),))
+                publish_devices(led, ((device, publishes),))
                 return
             place = forwarder.routes.toward(device.group, session.foreign)
             if place != session.device_place:
@@ -258,7 +258,7 @@ class Devices:
                 forwarder.device(session, publishes)
                 return
             _, partition = self._topics.partition(device.group)
-            partition.publish_devices(((device, publishes),))
+            publish_devices(partition, ((device, publishes),))
         except Refused as error:
             self._refuse(session, publishes, error)
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from weir.broker.forwarding.forwarder import Forwarder
-from weir.broker.partition.requests import BY_PARTITION
-from weir.broker.partition.topics import Topics
+from weir.broker.partition.topics import BY_PARTITION, Topics
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import TO_DEVICE, Caller, Outbox
 from weir.errors import BY_CODE, Overloaded, Refused, UnknownTopic

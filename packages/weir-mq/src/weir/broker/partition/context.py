@@ -7,23 +7,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from weir.broker.produce.appender import Admission, VisibleConfirm
 from weir.broker.runtime.budget import Budget
-from weir.broker.runtime.outbox import Caller, Outbox
+from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.reads import Reads
 from weir.broker.scattering.participant import ParticipantReports
 from weir.order.clock import HighestStamp, Time
-from weir.protocol.client.messages import Confirm
-
-
-class Admission(Protocol):
-    """Says whether a shard takes publishes."""
-
-    def check(self, group: int) -> None:
-        """Raise `Unavailable` once the shard takes no more publishes to a group, `Overloaded` while
-        disks are full; 0 stands for no group but its own disks.
-        """
 
 
 class Promises(Protocol):
@@ -71,16 +62,6 @@ class DeviceProducer:
     def granted(self, id: int) -> None:
         """Write with this id from now on."""
         self.id = id
-
-
-class VisibleConfirm(NamedTuple):
-    """A batch of a group is committed, and its caller is told once it is visible: when nothing can
-    come before it any more in its topic's order.
-    """
-
-    group: int
-    caller: Caller
-    confirm: Confirm
 
 
 class PartitionEvents:

@@ -1,48 +1,444 @@
 """One partition on this shard: its replicated state, and what it does while it leads.
 
-What it tells of itself it tells on any replica that may answer for it.
+What it tells of itself it tells on any replica that may answer for it. What exists only while this
+node leads is in `PartitionLeader`: nobody else may answer for it.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any, Protocol
 
 import weir_raft as raft
+from weir.broker.consumers.acks import Acks, Returns
+from weir.broker.consumers.cursor_leases import CursorLeases
+from weir.broker.consumers.grants import Grants
+from weir.broker.consumers.operations import ClusterOperations, HubOperations
 from weir.broker.partition.context import PartitionContext
-from weir.broker.partition.fetches import Fetches, check_replica, end_if_astray
-from weir.broker.partition.leader import PartitionLeader
-from weir.broker.partition.outcomes import apply_control
-from weir.broker.partition.retention import done_below, first_needed, retain
-from weir.broker.produce.batcher import DeviceBatch
-from weir.broker.records.entries import Payload
+from weir.broker.partition.fetches import Fetches, StablePositions, end_if_astray
+from weir.broker.partition.retention import first_needed
+from weir.broker.produce.appender import Appender, ProduceRequests
+from weir.broker.produce.batcher import DeviceBatch, DeviceBatcher
+from weir.broker.records.entries import (
+    AcksPrepared,
+    AttemptBarred,
+    BatchRecord,
+    ClusterDeleted,
+    ClusterOpened,
+    ClusterPaused,
+    ClusterSought,
+    ControlRecord,
+    CursorMoved,
+    CursorRecord,
+    CursorSought,
+    CursorTaken,
+    GrantsExtended,
+    GrantsReleased,
+    HubForgotten,
+    LogStartMoved,
+    MessagesAcked,
+    MessagesGranted,
+    MessagesReturned,
+    PartitionEnded,
+    PartitionJoined,
+    PartitionSealed,
+    Payload,
+    ScatteringsBarred,
+    ScatteringsDecided,
+    StampsRaised,
+    of_control,
+)
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import no_leader
 from weir.broker.runtime.outbox import Caller
+from weir.broker.scattering.participant import Participant, apply_scattering
 from weir.broker.state.state import PartitionState
-from weir.errors import DamagedRange, Refused, Unavailable
-from weir.model.batch import Batch
+from weir.errors import DamagedRange, Halted, Refused, Unavailable
+from weir.model.clusters import AckOutcome
 from weir.model.ids import node_of, partition_of
-from weir.model.topic import ClusterPause, Topic
+from weir.model.topic import ClusterPause
+from weir.order.barrier import Barrier, barrier_at
 from weir.order.clock import HybridClock
+from weir.protocol.client.consumers import MoveCursor, SeekCursor, TakeTurn
 from weir.protocol.client.messages import (
-    Decide,
-    Fetch,
-    Prepare,
-    Produce,
-    Pull,
+    Ack,
+    Extend,
+    Nack,
+    Withdraw,
+    Withdrawn,
 )
 
 
-def order_of(
-    group: int, state: PartitionState, leading: PartitionLeader | None, context: PartitionContext
-) -> tuple[int, int]:
-    """Return the barrier of a group, 0 if it is not led here; and of partition 0, how many belong
-    to its topic's order as of what is applied: see `Fetched`.
+class MembershipProposals:
+    """What is proposed of the members of a topic's order, in one term: in partition 0, who joins it
+    and who has ended, and in any partition its own end.
     """
-    stamp = leading.barrier(context.promises.fenced(group)).stamp if leading is not None else 0
-    if partition_of(group):
-        return stamp, 0
-    return stamp, context.topics.founded_with(group) + len(state.roster)
+
+    __slots__ = ("_clock", "_ending", "_group", "_sealing", "joining")
+
+    def __init__(self, group: Group, clock: HybridClock) -> None:
+        """Begin to lead; nothing is proposed."""
+        self._group = group
+        self._clock = clock
+        #: By partition, the floor under which it is about to join the topic's order.
+        self.joining: dict[int, int] = {}
+        #: Partitions whose end is proposed, and whether this one's seal is.
+        self._ending: set[int] = set()
+        self._sealing = False
+
+    def join(self, partition: int, wall_ms: int) -> None:
+        """Propose, in partition 0, that another belongs to the order from now on: above all that
+        was ever promised here (counterexample 6).
+        """
+        if partition not in self.joining and self._group.accepts:
+            floor = self._clock.stamp(wall_ms)
+            self._group.propose(of_control(PartitionJoined(partition, floor)))
+            self.joining[partition] = floor
+
+    def joined(self, partition: int) -> None:
+        """That is committed."""
+        self.joining.pop(partition, None)
+
+    def seal(self, wall_ms: int) -> None:
+        """Propose that nothing is taken here any more; all that was taken is proposed."""
+        if not self._sealing and self._group.accepts:
+            self._group.propose(of_control(PartitionSealed(self._clock.stamp(wall_ms))))
+            self._sealing = True
+
+    def end(self, partition: int, stamp: int, offset: int) -> None:
+        """Propose, in partition 0, that nothing of another is above `stamp`, or behind `offset`."""
+        if partition not in self._ending and self._group.accepts:
+            self._group.propose(of_control(PartitionEnded(partition, stamp, offset)))
+            self._ending.add(partition)
+
+
+class PartitionLeader:
+    """One term's leadership of a partition, from its first applied entry to its end."""
+
+    __slots__ = ("_context", "_group", "_state", "acks", "appender", "cluster_operations",
+                 "cursor_leases", "device_batcher", "grants", "hub_operations", "membership",
+                 "participant", "produce", "returns", "stable_positions")  # fmt: skip
+
+    def __init__(
+        self, group: Group, state: PartitionState, clock: HybridClock, context: PartitionContext,
+        pauses: tuple[ClusterPause, ...],
+    ) -> None:  # fmt: skip
+        """Begin with nobody waiting; `clock` stamps above all that is in the log or promised;
+        `pauses` are what the registry says of the topic's clusters.
+        """
+        reads, outbox, time = context.reads, context.outbox, context.time
+        self.appender = Appender(group, state, time, clock, outbox.counts)
+        self.grants = Grants(group, state, self.appender, reads, outbox, time)
+        self.acks = Acks(group, state, outbox)
+        self.returns = Returns(group, state, self.appender, self.grants, outbox, time)
+        self.cursor_leases = CursorLeases(group, state, self.appender, outbox, time, self.grants)
+        self.cluster_operations = ClusterOperations(
+            group, state, self.grants, self.cursor_leases, outbox, time
+        )
+        self.cluster_operations.follow(pauses)
+        self.hub_operations = HubOperations(group, state, outbox)
+        self.stable_positions = StablePositions(group, self.appender, state, outbox, time)
+        self.participant = Participant(
+            group, state, self.appender, self.grants, context.budget, time, context.reports
+        )
+        self.produce = ProduceRequests(
+            self.appender, self.grants.pickers, outbox, context.budget, context.events.visible
+        )
+        #: Of devices that publish here, once one does.
+        self.device_batcher: DeviceBatcher | None = None
+        self.membership = MembershipProposals(group, clock)
+        self._group = group
+        self._context = context
+        self._state = state
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def publish_devices(self, producer: int, batch: DeviceBatch) -> None:
+        """Take device publishes, of each connection, as the shard's own `producer`."""
+        if (devices := self.device_batcher) is None:
+            context = self._context
+            devices = self.device_batcher = DeviceBatcher(
+                self.appender, self._state, producer, context.outbox, context.budget,
+                context.admission,
+            )  # fmt: skip
+        devices.publish(batch)
+
+    def special_committed(self, record: BatchRecord) -> None:
+        """Go on with a batch of this leadership that is part of a scattering, or of devices."""
+        if record.scattered is not None:
+            self.participant.batch_prepared(record)
+        elif record.device_batch is not None and self.device_batcher is not None:
+            self.device_batcher.committed(record.stamp)
+
+    def change_grants(self, caller: Caller, request: Ack | Nack | Extend | Withdraw) -> None:
+        """Ack messages of grants, give them back, let grants last longer, or wait for none. Raises
+        `Refused`.
+        """
+        match request:
+            case Ack():
+                self.acks.ack(caller, request)
+            case Nack():
+                self.returns.nack(caller, request)
+            case Extend():
+                self.returns.extend(caller, request)
+            case Withdraw():
+                self.grants.withdraw(caller.session, request.cluster)
+                self.cursor_leases.withdraw(caller.session, request.cluster)
+                self._context.outbox.reply(caller, Withdrawn())
+
+    def steer_cursor(self, caller: Caller, request: TakeTurn | MoveCursor | SeekCursor) -> None:
+        """Read the topic in total order, in turn. Raises `Refused`."""
+        match request:
+            case TakeTurn():
+                self.cursor_leases.take(caller, request)
+            case MoveCursor():
+                self.cursor_leases.move(caller, request)
+            case SeekCursor():
+                self.cursor_leases.seek(caller, request)
+
+    def barrier(self, fenced: int) -> Barrier:
+        """Return what may be said now, where `fenced` is what a majority has promised."""
+        state = self._state
+        if not (state.scatterings.batches or self.appender.flying or self.membership.joining):
+            # It rests, as most partitions of most topics do: each question looks at all of them.
+            committed = state.last_stamp
+            return Barrier(committed if committed > fenced else fenced, state.next_offset)
+        undecided = state.undecided or self.appender.lowest_under_way  # committed before, so lower
+        if joining := self.membership.joining:  # whoever is told more must know who has joined
+            floor = min(joining.values())
+            undecided = min(undecided or floor, floor)
+        return barrier_at(fenced, state.last_stamp, undecided, state.decided_offset)
+
+    def seal(self, wall_ms: int) -> None:
+        """Take no messages any more, and, once all that were taken are proposed, propose that for
+        good. What is undecided by then lies in front of the seal.
+        """
+        self.appender.is_closed = True
+        if not self.has_gathered:
+            self.membership.seal(wall_ms)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody waits for data or a deadline."""
+        return (
+            self.grants.waiting
+            or bool(self.stable_positions)
+            or self.participant.waiting
+            or self.cursor_leases.waiting
+            or self.cluster_operations.has_unproposed
+        )
+
+    @property
+    def has_gathered(self) -> bool:
+        """Whether something waits to be proposed."""
+        arrived = self.device_batcher is not None and self.device_batcher.has_arrived
+        return arrived or bool(self.appender.staged) or self.participant.has_decided
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is under way."""
+        node = self._group.node
+        return not self.has_gathered and node.applied_index == node.last_index
+
+    def cut(self) -> int:
+        """Propose what has gathered; return from how many reads of devices' connections."""
+        devices = 0
+        if self.device_batcher is not None and self.device_batcher.has_arrived:
+            devices = self.device_batcher.cut()
+        self.appender.cut()
+        self.participant.cut()
+        return devices
+
+    def messages_committed(self) -> None:
+        """New messages are committed."""
+        self.grants.wake()
+        self.stable_positions.answer_committed()
+
+    def check_deadlines(self) -> None:
+        """Let waits end that are over."""
+        self.grants.serve_all()
+        self.stable_positions.expire()
+        self.participant.check_deadlines()
+        self.cursor_leases.serve_all()
+        self.cluster_operations.propose_pauses()
+
+    def closed(self, session: int) -> None:
+        """A peer is gone."""
+        self.grants.closed(session)
+        self.stable_positions.closed(session)
+        self.cursor_leases.closed(session)
+
+    def drain(self, acks: bool) -> None:
+        """The node stops: let nobody wait any more, but for `acks` for a while."""
+        self.grants.drain()
+        self.cluster_operations.commands.drain()
+        self.hub_operations.commands.drain()
+        self.cursor_leases.drain()
+        if not acks:
+            self.acks.commands.drain()
+            self.returns.commands.drain()
+
+    def stall(self, error: Refused) -> None:
+        """No majority has room for what is under way: tell who waits for it."""
+        self.produce.stall(error)
+        if self.device_batcher is not None:
+            self.device_batcher.stall(error)
+
+    def end(self, error: Refused) -> None:
+        """The topic is deleted: refuse all who wait; what is under way comes to its end."""
+        self.grants.end(error)
+        self.stable_positions.end(error)
+        self.cursor_leases.end(error)
+
+    def lose(self, error: Refused) -> None:
+        """Another leads: refuse all who wait, give back what was charged for them."""
+        self.produce.lose(error)
+        if self.device_batcher is not None:
+            self.device_batcher.lose(error)
+        self.participant.lose(error)
+        self.cursor_leases.lose(error)
+        self.grants.lose(error)
+        self.acks.commands.lose(error)
+        self.returns.commands.lose(error)
+        self.cluster_operations.commands.lose(error)
+        self.hub_operations.commands.lose(error)
+        self.stable_positions.end(error)
+
+
+def apply_control(
+    index: int,
+    record: ControlRecord,
+    group: Group,
+    state: PartitionState,
+    leading: PartitionLeader | None,
+) -> None:
+    """Apply the record of the entry at Raft index `index`, then tell who waits for it where this
+    node is `leading`. Raises `Halted` for one that belongs elsewhere.
+    """
+    match record:
+        case MessagesGranted():
+            grant = state.cluster(record.cluster).grant(index, record)
+            state.last_stamp = max(state.last_stamp, record.stamp)
+            if leading is not None:
+                leading.grants.granted(index, record, grant)
+        case MessagesAcked():
+            _apply_ack(index, record, state, leading)
+        case MessagesReturned():
+            cluster = state.clusters.get(record.cluster)
+            whole = cluster is not None and cluster.give_back(index, record)
+            state.last_stamp = max(state.last_stamp, record.stamp)
+            if leading is not None:
+                leading.returns.returned(index, record, cluster, whole)
+        case GrantsExtended(name, fences, deadline, stamp):
+            cluster = state.clusters.get(name)
+            over = [f for f in fences if cluster is not None and not cluster.extend(f, deadline)]
+            state.last_stamp = max(state.last_stamp, stamp)
+            if leading is not None:
+                leading.returns.extended(index, record, cluster, over)
+        case GrantsReleased():
+            _release(record, state, leading)
+        case ClusterOpened() | ClusterSought() | ClusterPaused() | ClusterDeleted():
+            state.steer(record)
+            if leading is not None:
+                leading.cluster_operations.applied(index, record)
+                leading.cursor_leases.steered(record.cluster)
+        case _:
+            _apply_bound(index, record, group, state, leading)
+
+
+def _apply_ack(
+    index: int, record: MessagesAcked, state: PartitionState, leading: PartitionLeader | None
+) -> None:
+    cluster = state.clusters.get(record.cluster)
+    if leading is not None and cluster is not None:
+        leading.grants.pickers.acking(record)
+    late: list[tuple[int, int, int, AckOutcome]] = []
+    stale: list[tuple[int, int, int]] = []
+    if cluster is not None:
+        for one in record.ranges:
+            if leading is not None:
+                late += [(one[0], *row) for row in cluster.late(*one)]
+            if not cluster.ack(*one):
+                stale.append(one)
+    if leading is not None:
+        leading.acks.applied(index, cluster, stale, late)
+        leading.grants.acked(record.cluster)
+
+
+def _release(
+    record: GrantsReleased, state: PartitionState, leading: PartitionLeader | None
+) -> None:
+    consumer, counted = record.consumer, defaultdict[str, list[tuple[int, int]]](list)
+    for name, *run in record.counted or ():
+        counted[name].append((run[0], run[1]))
+    released = [
+        one.release(consumer, None if record.counted is None else counted[name])
+        for name, one in state.clusters.items()
+    ]
+    had_turn = state.cursors.release(consumer)
+    if any(released) and leading is not None:
+        leading.grants.released(consumer)
+    if had_turn and leading is not None:
+        leading.cursor_leases.released()
+
+
+def _apply_cursor(
+    index: int, record: CursorRecord, state: PartitionState, leading: PartitionLeader | None
+) -> None:
+    in_time = state.steer_cursor(index, record)
+    if leading is None:
+        return
+    match record:
+        case CursorTaken():
+            leading.cursor_leases.taken(index, record, in_time)
+        case CursorMoved():
+            leading.cursor_leases.moved(index, record, in_time)
+        case CursorSought():
+            leading.cursor_leases.sought(index, record)
+
+
+def _apply_bound(
+    index: int,
+    record: ControlRecord,
+    group: Group,
+    state: PartitionState,
+    leading: PartitionLeader | None,
+) -> None:
+    match record:
+        case LogStartMoved():
+            state.move_start(record)
+            group.drop_below(state.first_index)
+            if leading is not None:
+                leading.grants.start_moved(state.log_start)
+        case PartitionJoined(partition, floor):
+            state.join(partition, floor)
+            if leading is not None:
+                leading.membership.joined(partition)
+        case PartitionSealed() | PartitionEnded():
+            _apply_end(record, state)
+        case HubForgotten(hub):
+            devices = state.origins.forget(hub)
+            if leading is not None:
+                leading.hub_operations.forgotten(index, devices)
+        case StampsRaised():
+            state.last_stamp = max(state.last_stamp, record.stamp)
+            if leading is not None:
+                leading.stable_positions.answer_committed()
+        case CursorTaken() | CursorMoved() | CursorSought():
+            _apply_cursor(index, record, state, leading)
+        case AcksPrepared() | ScatteringsDecided() | ScatteringsBarred() | AttemptBarred():
+            participant = leading.participant if leading is not None else None
+            apply_scattering(index, record, state, participant)
+        case _:
+            raise Halted(f"a {type(record).__name__} does not belong into a partition")
+
+
+def _apply_end(record: PartitionSealed | PartitionEnded, state: PartitionState) -> None:
+    match record:
+        case PartitionSealed(stamp):
+            state.seal(stamp)
+        case PartitionEnded(partition, stamp, offset):
+            state.end(partition, stamp, offset)
 
 
 class EntryWriter(Protocol):
@@ -55,8 +451,8 @@ class EntryWriter(Protocol):
 class Partition:
     """The machine of one partition's group."""
 
-    __slots__ = ("_events", "_fence", "_pauses", "_writer", "context", "cursors_done", "fetches",
-                 "group", "leading", "rests_until", "state")  # fmt: skip
+    __slots__ = ("_events", "_fence", "_pauses", "context", "cursors_done", "fetches", "group",
+                 "leading", "rests_until", "state", "writer")  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, context: PartitionContext,
@@ -71,7 +467,7 @@ class Partition:
         self.fetches = Fetches(group, state, context.reads, context.outbox, context.time, self)
         self.context = context
         self._events = context.events
-        self._writer = writer
+        self.writer = writer
         self.leading: PartitionLeader | None = None
         #: How far the clusters are here that read the topic in total order, as the leader of
         #: partition 0 said; None before it has.
@@ -98,15 +494,14 @@ class Partition:
         return self.fetches.waiting or (leading is not None and leading.waiting)
 
     def order(self) -> tuple[int, int]:
-        """Return its barrier, and how many partitions its topic is of: see `Fetched`."""
-        return order_of(self.group.id, self.state, self.leading, self.context)
-
-    # -- requests ----------------------------------------------------------------------------
-
-    def check_applied(self) -> None:
-        """Raise unless all that was ever confirmed is applied here, or never will be."""
-        if not self.group.is_read_as_it_lies:
-            self.led()
+        """Return its barrier, 0 if it is not led here; and of partition 0, how many belong to its
+        topic's order as of what is applied: see `Fetched`.
+        """
+        group, leading, context = self.group.id, self.leading, self.context
+        stamp = leading.barrier(context.promises.fenced(group)).stamp if leading is not None else 0
+        if partition_of(group):
+            return stamp, 0
+        return stamp, context.topics.founded_with(group) + len(self.state.roster)
 
     def led(self) -> PartitionLeader:
         """Return what this node has as its leader. Raises `NotLeader`, `Unavailable` while it
@@ -120,56 +515,6 @@ class Partition:
                 raise no_leader(node_of(self.group.leader))
             raise Unavailable("this partition is starting: try again shortly")
         return self.leading
-
-    def open_batch(self, caller: Caller, request: Produce) -> Batch:
-        """Open the batch of a request to publish; whoever may publish it goes on with `publish`."""
-        self.context.admission.check(self.group.id)
-        leading = self.leading or self.led()
-        self.context.outbox.touches(caller.session, self.group.id)
-        return leading.appender.open(request.batch)
-
-    def publish(self, caller: Caller, request: Produce, batch: Batch) -> None:
-        """Take a batch; the reply comes after the commit."""
-        leading = self.leading or self.led()
-        if leading.publish(caller, request, batch):
-            self._writer.mark_dirty(self)
-
-    def publish_devices(self, batch: DeviceBatch) -> None:
-        """Take device publishes, those of a connection together; confirms come after the commit."""
-        leading, producer = self.led(), self.context.device_producer.id
-        if not producer:
-            raise Unavailable("the shard's own producer is being opened: try again shortly")
-        leading.publish_devices(producer, batch)
-        self._writer.mark_dirty(self)
-
-    def part(self, request: Prepare | Decide, caller: Caller) -> None:
-        """Prepare a part of a scattering, or do a step with it."""
-        if isinstance(request, Prepare):
-            self.context.admission.check(self.group.id)
-        self.begin_waiting()
-        if self.led().participant.take(request, caller):
-            self._writer.mark_dirty(self)
-
-    def fetch(self, caller: Caller, request: Fetch) -> None:
-        """Read by offset."""
-        if request.replica and self.leading is None:
-            check_replica(self.group)
-        elif not self.group.is_read_as_it_lies or request.offset >= self.state.next_offset:
-            self.led()  # what a damaged one held behind its end, nobody knows
-        self.context.outbox.touches(caller.session, self.group.id)
-        self.fetches.fetch(caller, request)
-
-    def pull(self, caller: Caller, request: Pull) -> None:
-        """Ask for a grant."""
-        grants = self.led().grants
-        self.context.outbox.touches(caller.session, self.group.id)
-        self.begin_waiting()
-        grants.pull(caller, request)
-
-    @property
-    def leader(self) -> tuple[int, int]:
-        """The node that leads as far as this replica knows, 0 if none, and the Raft term."""
-        return node_of(self.group.leader), self.group.node.term
 
     # -- time and peers ----------------------------------------------------------------------
 
@@ -208,20 +553,6 @@ class Partition:
         if self.leading is not None:
             self.leading.drain(acks)
 
-    def retain(self, topic: Topic) -> None:
-        """Propose a later start if its topic's settings let messages go."""
-        if self.leading is None or not self.group.accepts:
-            return
-        settings, done = topic.settings, 0
-        if settings.until_done:
-            cursors = self.cursors_done
-            if topic.order != "total":
-                cursors = {}  # no cluster reads such a topic by a cursor
-            elif partition_of(self.group.id) == 0:
-                cursors = self.state.cursors.done_in(0)
-            done = done_below(self.state, settings.until_done, cursors)
-        retain(self.group, self.state, settings, self.context.time.wall_ms(), done)
-
     def stall(self, error: Refused) -> None:
         """No majority has room for publishes that are under way: tell who waits for them."""
         if self.leading is not None:
@@ -238,20 +569,6 @@ class Partition:
         self.fetches.end(error)
         if self.leading is not None:
             self.leading.end(error)
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether nothing is under way."""
-        return self.leading is None or self.leading.at_rest
-
-    @property
-    def under_way(self) -> set[tuple[int, int]]:
-        """The producers, and their epochs, of what is accepted and not committed yet."""
-        return set() if self.leading is None else self.leading.appender.under_way
-
-    def has_under_way(self, producer: int) -> bool:
-        """Return whether a batch of a producer is accepted and not committed yet."""
-        return self.leading is not None and self.leading.appender.has_under_way(producer)
 
     def closed(self, session: int) -> None:
         """A peer is gone."""
@@ -316,8 +633,10 @@ class Partition:
         if payload.batches:
             for batch in payload.batches:
                 state.apply(batch, index)
-                if self.leading is not None:
-                    self.leading.committed(batch)
+                if (leading := self.leading) is None or not leading.produce.committed(batch):
+                    continue
+                if batch.scattered is not None or batch.device_batch is not None:
+                    leading.special_committed(batch)
         elif payload.control is not None:
             if self.leading is not None:
                 self.begin_waiting()  # a pull is back in line if acks left nothing of its grant
@@ -332,7 +651,7 @@ class Partition:
     def durable(self, index: int) -> None:
         """See `Machine`: clients that need no more than that are confirmed."""
         if self.leading is not None:
-            self.leading.durable(index)
+            self.leading.produce.durable(index)
 
     def encode(self) -> object:
         """Return the state for a snapshot."""

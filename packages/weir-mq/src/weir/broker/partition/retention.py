@@ -33,17 +33,6 @@ from weir.protocol.client.barriers import ReportDone
 _LOOKS_PER_TICK = 64
 
 
-def retain(
-    group: Group, state: PartitionState, settings: TopicSettings, wall_ms: int, done: int = 0
-) -> None:
-    """Propose a later start if a topic's settings let messages go; clusters are `done` with all
-    below that offset.
-    """
-    moved = new_start(group, state, settings, wall_ms, done)
-    if moved is not None:
-        group.propose(of_control(moved))
-
-
 def done_below(
     state: PartitionState, until_done: Sequence[str], cursors: Mapping[str, int] | None
 ) -> int:
@@ -125,9 +114,6 @@ class Retained(Protocol):
     def leads(self) -> bool:
         """Whether this node leads it."""
 
-    def retain(self, topic: Topic) -> None:
-        """Propose a later start if its topic's settings let messages go."""
-
 
 class Served(Protocol):
     """The partitions of a shard."""
@@ -176,9 +162,26 @@ class RetentionSweep:
             topic = self._topics.catalog.by_id(topic_of(group))
             partition = self._topics.find(group)  # it may not have joined its topic yet
             if topic is not None and partition is not None:
-                partition.retain(topic)
+                self._retain(topic, partition)
                 if topic.settings.until_done and topic.order == "total":
                     self._report(topic, partition)
+
+    def _retain(self, topic: Topic, partition: Retained) -> None:
+        """Propose a later start of a partition if its topic's settings let messages go."""
+        group, state = partition.group, partition.state
+        if not partition.leads or not group.accepts:
+            return
+        settings, done = topic.settings, 0
+        if settings.until_done:
+            cursors = partition.cursors_done
+            if topic.order != "total":
+                cursors = {}  # no cluster reads such a topic by a cursor
+            elif partition_of(group.id) == 0:
+                cursors = state.cursors.done_in(0)
+            done = done_below(state, settings.until_done, cursors)
+        moved = new_start(group, state, settings, self._time.wall_ms(), done)
+        if moved is not None:
+            group.propose(of_control(moved))
 
     def reported(self, session: Session, caller: Caller, request: ReportDone) -> None:
         """Take from the leader of partition 0 how far clusters are in another partition."""

@@ -1,11 +1,19 @@
-"""Which partitions this shard serves, and under which topic."""
+"""Which partitions this shard serves, under which topic, and what each answers to a request that it
+decides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
+from weir.broker.consumers.operations import Change
 from weir.broker.metadata.catalog import Catalog
+from weir.broker.metadata.reassignment import behind, holders
+from weir.broker.partition.fetches import ChunkReads, check_replica, positions_of
 from weir.broker.partition.partition import Partition
+from weir.broker.produce.appender import Appender
+from weir.broker.produce.batcher import DeviceBatch
 from weir.broker.records.entries import (
     ControlRecord,
     ProducerOpened,
@@ -13,10 +21,17 @@ from weir.broker.records.entries import (
     TopicCreated,
     TopicGrown,
 )
+from weir.broker.replica.group import Group
+from weir.broker.replica.requests import assured
 from weir.broker.runtime.outbox import Caller
-from weir.errors import NotLeader, UnknownTopic
+from weir.broker.state.state import PartitionState
+from weir.errors import NotLeader, Unavailable, UnknownTopic
+from weir.model.batch import Batch
 from weir.model.ids import PARTITION_BITS, PARTITIONS_MAX, topic_of
 from weir.model.topic import Topic, split_name
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.client.declaration import ControlReply, Request
 from weir.protocol.client.scattering import Decide, Prepare
 
 
@@ -78,9 +93,9 @@ class Topics:
         """
         match record:
             case None:
-                return not any(map(self._is_fenced, self.partitions()))
+                return not any(map(self._is_fenced, self._appenders()))
             case ProducerOpened(producer, epoch) if epoch:
-                return not any(p.has_under_way(producer) for p in self.partitions())
+                return not any(one.has_under_way(producer) for one in self._appenders())
             case TopicCreated(namespace, name):
                 topic = self.catalog.find(namespace, name)
             case TopicAltered(number) | TopicGrown(number):
@@ -89,9 +104,15 @@ class Topics:
                 return True
         return topic is None or all(p.has_leader for p in self.served(topic))
 
-    def _is_fenced(self, partition: Partition) -> bool:
+    def _appenders(self) -> Iterator[Appender]:
+        """Yield what takes batches into the partitions that are led here."""
+        for partition in self.partitions():
+            if partition.leading is not None:
+                yield partition.leading.appender
+
+    def _is_fenced(self, appender: Appender) -> bool:
         """Return whether something is under way in a partition whose epoch has ended."""
-        for producer, epoch in partition.under_way:
+        for producer, epoch in appender.under_way:
             held = self.catalog.producer(producer)
             if held is not None and epoch < held.epoch:
                 return True
@@ -109,7 +130,11 @@ class Topics:
         `UnknownTopic`, `NotLeader`, or why it does not do what it was asked.
         """
         _, partition = self.partition(request.address.group)
-        partition.part(request, caller)
+        if isinstance(request, Prepare):
+            partition.context.admission.check(partition.group.id)
+        partition.begin_waiting()
+        if partition.led().participant.take(request, caller):
+            partition.writer.mark_dirty(partition)
 
     def topic_with(self, group: int) -> Topic:
         """Return the topic of a group, wherever that is served. Raises `UnknownTopic`."""
@@ -123,3 +148,185 @@ class Topics:
                 topic_of(group),
             )
         return topic
+
+
+def open_batch(partition: Partition, caller: Caller, request: m.Produce) -> Batch:
+    """Open the batch of a request to publish; whoever may publish it goes on with `publish`."""
+    context, group = partition.context, partition.group.id
+    context.admission.check(group)
+    leading = partition.leading or partition.led()
+    context.outbox.touches(caller.session, group)
+    return leading.appender.open(request.batch)
+
+
+def publish(partition: Partition, caller: Caller, request: m.Produce, batch: Batch) -> None:
+    """Take a batch; the reply comes after the commit."""
+    leading = partition.leading or partition.led()
+    if leading.produce.publish(caller, request, batch):
+        partition.writer.mark_dirty(partition)
+
+
+def publish_devices(partition: Partition, batch: DeviceBatch) -> None:
+    """Take device publishes, those of a connection together; confirms come after the commit."""
+    leading, producer = partition.led(), partition.context.device_producer.id
+    if not producer:
+        raise Unavailable("the shard's own producer is being opened: try again shortly")
+    leading.publish_devices(producer, batch)
+    partition.writer.mark_dirty(partition)
+
+
+def _check_applied(partition: Partition) -> None:
+    """Raise unless all that was ever confirmed is applied here, or never will be."""
+    if not partition.group.is_read_as_it_lies:
+        partition.led()
+
+
+def _fetch(partition: Partition, caller: Caller, request: m.Fetch) -> None:
+    """Read by offset."""
+    group = partition.group
+    if request.replica and partition.leading is None:
+        check_replica(group)
+    elif not group.is_read_as_it_lies or request.offset >= partition.state.next_offset:
+        partition.led()  # what a damaged one held behind its end, nobody knows
+    partition.context.outbox.touches(caller.session, group.id)
+    partition.fetches.fetch(caller, request)
+
+
+def _pull(partition: Partition, caller: Caller, request: m.Pull) -> None:
+    """Ask for a grant."""
+    grants = partition.led().grants
+    partition.context.outbox.touches(caller.session, partition.group.id)
+    partition.begin_waiting()
+    grants.pull(caller, request)
+
+
+def _positions(partition: Partition, caller: Caller, request: m.Positions) -> None:
+    """Say where a partition begins, ends, and where messages from a stamp on begin. With a stamp,
+    all that is stamped below it, now or later, lies before that end.
+    """
+    _check_applied(partition)
+    outbox, stamp = partition.context.outbox, request.stamp
+
+    def tell() -> None:
+        group, leading = partition.group, partition.leading
+        if stamp and leading is not None:
+            outbox.touches(caller.session, group.id)
+            partition.begin_waiting()
+            leading.stable_positions.ask(caller, stamp)
+        else:
+            outbox.reply(caller, positions_of(group, partition.state, stamp))
+
+    assured(partition.group, outbox, caller, tell)
+
+
+def _report(
+    partition: Partition, caller: Caller, say: Callable[[Group, PartitionState], ControlReply]
+) -> None:
+    """Answer what `say` says of a partition, once nobody else can have led it before."""
+    _check_applied(partition)
+    outbox, group, state = partition.context.outbox, partition.group, partition.state
+    assured(group, outbox, caller, lambda: outbox.reply(caller, say(group, state)))
+
+
+def _describe(partition: Partition, caller: Caller, request: a.DescribePartition) -> None:
+    _report(partition, caller, info_of)
+
+
+def _tell_stats(partition: Partition, caller: Caller, request: a.AskStats) -> None:
+    _report(partition, caller, stats_of)
+
+
+def stats_of(group: Group, state: PartitionState) -> a.PartitionStats:
+    """Return how much it holds, without the messages of scatterings that were aborted."""
+    start, end, reader = state.log_start, state.decided_offset, group.log.reader
+    missing = sum(after - first for first, after in state.scatterings.voids.within(start, end))
+    stored = reader.group_bytes(group.id) + state.values.stored
+    stamps = (reader.stamp_of(group.id, start), reader.stamp_of(group.id, end - 1))
+    first, last = ((stamp or 0) if end > start else 0 for stamp in stamps)
+    return a.PartitionStats(start, end, end - start - missing, stored, first, last)
+
+
+def info_of(group: Group, state: PartitionState) -> a.PartitionInfo:
+    """Return what it holds, and who else does."""
+    stored = group.log.reader.group_bytes(group.id) + state.values.stored
+    return a.PartitionInfo(
+        state.log_start, state.decided_offset, stored, sorted(state.clusters),
+        holders(group), behind(group),
+    )  # fmt: skip
+
+
+def _fetch_chunks(partition: Partition, caller: Caller, request: m.FetchChunks) -> None:
+    partition.led()
+    context = partition.context
+    ChunkReads(partition.group, context.reads, context.outbox).fetch(caller, request)
+
+
+def _change_grants(
+    partition: Partition, caller: Caller, request: m.Ack | m.Nack | m.Extend | m.Withdraw
+) -> None:
+    partition.led().change_grants(caller, request)
+
+
+def _steer_cursor(
+    partition: Partition, caller: Caller, request: m.TakeTurn | m.MoveCursor | m.SeekCursor
+) -> None:
+    leader = partition.led()
+    partition.context.outbox.touches(caller.session, partition.group.id)
+    partition.begin_waiting()
+    leader.steer_cursor(caller, request)
+
+
+def _open_cluster(partition: Partition, caller: Caller, request: m.OpenCluster) -> None:
+    partition.led().cluster_operations.open(caller, request)
+
+
+def _change_cluster(partition: Partition, caller: Caller, request: Change) -> None:
+    partition.led().cluster_operations.change(caller, request)
+
+
+def _forget_hub(partition: Partition, caller: Caller, request: a.ForgetHub) -> None:
+    partition.led().hub_operations.forget(caller, request)
+
+
+def _list_clusters(partition: Partition, caller: Caller, request: a.ListClusters) -> None:
+    partition.led()
+    outbox = partition.context.outbox
+
+    def tell() -> None:
+        partition.led().cluster_operations.list(caller, request)
+
+    assured(partition.group, outbox, caller, tell)
+
+
+def _list_hubs(partition: Partition, caller: Caller, request: a.ListHubs) -> None:
+    partition.led()
+    outbox = partition.context.outbox
+
+    def tell() -> None:
+        partition.led().hub_operations.list(caller, request)
+
+    assured(partition.group, outbox, caller, tell)
+
+
+#: What a partition does with each request that it decides.
+BY_PARTITION: dict[type[Request], Callable[[Partition, Caller, Any], None]] = {
+    m.Positions: _positions,
+    m.Fetch: _fetch,
+    m.FetchChunks: _fetch_chunks,
+    m.OpenCluster: _open_cluster,
+    m.Pull: _pull,
+    m.Ack: _change_grants,
+    m.Nack: _change_grants,
+    m.Extend: _change_grants,
+    m.Withdraw: _change_grants,
+    m.TakeTurn: _steer_cursor,
+    m.MoveCursor: _steer_cursor,
+    m.SeekCursor: _steer_cursor,
+    a.DescribePartition: _describe,
+    a.AskStats: _tell_stats,
+    a.ListClusters: _list_clusters,
+    a.SeekCluster: _change_cluster,
+    a.DeleteCluster: _change_cluster,
+    a.ListHubs: _list_hubs,
+    a.ForgetHub: _forget_hub,
+}

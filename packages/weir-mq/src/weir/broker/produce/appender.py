@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from weir.broker.api.counts import Counts
 from weir.broker.records.entries import BatchRecord, of_batches, record_of
 from weir.broker.replica.group import Group
-from weir.broker.runtime.outbox import Caller
+from weir.broker.runtime.budget import Budget
+from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.state.dedupe import Answer, Known, chunk_answer
+from weir.broker.state.large_values import ValuesUnderWay
 from weir.broker.state.state import PartitionState
 from weir.codec.fields import Buffer
 from weir.errors import (
@@ -24,41 +26,32 @@ from weir.errors import (
     BadRequest,
     Fenced,
     MissingLibrary,
-    Overloaded,
     PartitionEnded,
     ProducerExpired,
+    Refused,
     SequenceGap,
     SequenceReused,
-    TooLarge,
     Unavailable,
-    ValueLost,
 )
 from weir.model.batch import Batch
-from weir.model.chunks import Piece, References
+from weir.model.chunks import Piece
 from weir.model.header import HEADER_SIZE, Columns, Header, crc_holds, stamped
 from weir.model.ids import partition_of
 from weir.model.limits import (
     DEDUPE_HORIZON_MS,
     ENTRY_BYTES_MAX,
-    OPEN_RUNS_MAX,
-    OPEN_VALUE_MS,
-    OPEN_VALUES_MAX,
-    RETRY_AFTER_MS,
-    VALUE_RUNS_MAX,
 )
-from weir.model.stamp import milliseconds_of, stamp_at
+from weir.model.stamp import milliseconds_of
 from weir.order.clock import HybridClock, Time
-from weir.protocol.client.messages import Confirm
+from weir.protocol.client.messages import Confirm, Level, Produce
 
 _ORIGIN = int(Columns.ORIGIN)
 _LARGE = int(Columns.CHUNK | Columns.REFERENCES)
 _SCATTERED = int(Columns.SCATTERED)
-
-
-#: A value this close to its end counts as over: the stamp that decides is given a moment later.
-_MARGIN_MS = 10_000
-_NONE = -1
-_AGAIN = "open another producer, and send the value again from its beginning"
+_CHUNK = int(Columns.CHUNK)
+#: What is to be looked at beside the messages themselves, where a batch has it.
+_SPECIAL = int(Columns.CHUNK | Columns.REFERENCES | Columns.DUE)
+_REPLICATED, _EARLY, _VISIBLE = Level.REPLICATED, Level.RECEIVED, Level.VISIBLE
 
 
 class PublishWaiter(NamedTuple):
@@ -124,7 +117,7 @@ class Appender:
         self._entry_bytes_max = min(ENTRY_BYTES_MAX, group.log.settings.entry_bytes_max)
         #: Producers with batches under way: what will be known of them once all is committed.
         self._ahead: dict[int, Known] = {}
-        self._values = ValuesUnderWay(state)
+        self._values = ValuesUnderWay(state.values)
         #: What is stamped and not proposed yet, in order.
         self.staged: deque[Pending] = deque()
         #: By rising Raft index, the batches of proposed entries for which somebody waits `early`.
@@ -401,89 +394,125 @@ def _told(answer: Answer, duplicate: bool) -> Confirm:
     return Confirm(-1, answer.stamp, duplicate, chunk_answer(answer.offset))
 
 
-class ValuesUnderWay:
-    """What open values will have come to once all that is under way is committed."""
+class Admission(Protocol):
+    """Says whether a shard takes publishes."""
 
-    __slots__ = ("_state", "sizes")
-
-    def __init__(self, state: PartitionState) -> None:
-        """Begin to lead: nothing is under way."""
-        self._state = state
-        #: Of producers with batches under way: their epoch, and the bytes of their open value,
-        #: `_NONE` if closed. Once all is committed the state knows it, and it goes.
-        self.sizes: dict[int, tuple[int, int]] = {}
-
-    def check(self, batch: Batch, now_ms: int) -> None:
-        """Raise `ValueLost` unless a chunk continues its value, or references are all of it.
-
-        `Overloaded` if one more value would be one too many. Any other batch passes.
+    def check(self, group: int) -> None:
+        """Raise `Unavailable` once the shard takes no more publishes to a group, `Overloaded` while
+        disks are full; 0 stands for no group but its own disks.
         """
-        producer, epoch = batch.header.producer, batch.header.epoch
-        size = self._size(producer, epoch, now_ms)
-        if (piece := batch.piece) is not None:
-            self._check_room(producer, piece, stamp_at(now_ms - OPEN_VALUE_MS))
-            if piece.position and piece.position != size:
-                raise ValueLost(
-                    f"a piece from byte {piece.position:,} continues nothing: "
-                    f"{max(size, 0):,} bytes are there; {_AGAIN}",
-                    max(size, 0),
-                )
-        elif (references := batch.references) is not None:
-            value = self._state.values.open(producer)
-            there = value is not None and (value.size, value.hash, value.runs) == references
-            if size != references.size or not there:
-                raise ValueLost(
-                    f"the references of a value of {references.size:,} bytes are not its chunks: "
-                    f"they expired, or were replaced; {_AGAIN}",
-                    max(size, 0),
-                )
 
-    def accepted(self, record: BatchRecord) -> None:
-        """A batch is under way."""
+
+class DelayLimits(Protocol):
+    """Says which delayed messages a partition takes."""
+
+    def check_dues(self, batch: Batch) -> None:
+        """Raise `BadRequest` or `Overloaded` for delayed messages that cannot be taken."""
+
+
+class VisibleConfirm(NamedTuple):
+    """A batch of a group is committed, and its caller is told once it is visible: when nothing can
+    come before it any more in its topic's order.
+    """
+
+    group: int
+    caller: Caller
+    confirm: Confirm
+
+
+class ProduceRequests:
+    """Takes the batches that clients send to one partition while this node leads it: what is
+    checked in which order, and when each sender is told.
+    """
+
+    __slots__ = ("_appender", "_budget", "_delays", "_group", "_outbox", "_visible")
+
+    def __init__(
+        self, appender: Appender, delays: DelayLimits, outbox: Outbox, budget: Budget,
+        visible: deque[VisibleConfirm],
+    ) -> None:  # fmt: skip
+        """Begin with nobody waiting; who waits until its batch is `visible` is put there."""
+        self._appender = appender
+        self._group = appender.group_id
+        self._delays = delays
+        self._outbox = outbox
+        self._budget = budget
+        self._visible = visible
+
+    def publish(self, caller: Caller, request: Produce, batch: Batch) -> bool:
+        """Take the batch of a request that its sender may publish; the reply comes once it is as
+        safe as its level says. Return whether there is something new to propose. Raises `Refused`.
+        """
+        appender, columns = self._appender, batch.header.columns
+        verdict = appender.judge(batch.header)
+        # Who sends a chunk needs to know its place, to refer to it.
+        level = _REPLICATED if columns & _CHUNK else request.level
+        if isinstance(verdict, Confirm):
+            self._tell(caller, level, verdict)
+            return False
+        repeats = verdict is not None
+        if verdict is None:
+            if request.seen > appender.clock.highest:  # else who is honest had it from here
+                appender.check_seen(request.seen)
+            self._budget.check(batch.header.raw_size)
+            appender.look_into(batch)
+            if columns & _SPECIAL:
+                appender.check_large(batch)
+                self._delays.check_dues(batch)
+            self._budget.charge(len(request.batch))
+            verdict = appender.accept(batch, request.seen)
+            verdict.charged = len(request.batch)
+        # One that was cut already may be durable, or not: whoever repeats it waits for the commit.
+        waiters = verdict.early if level == _EARLY and not repeats else verdict.clients
+        waiters.append(PublishWaiter(caller, level, repeats))
+        return not repeats
+
+    def committed(self, record: BatchRecord) -> bool:
+        """Tell all who wait for a batch that is applied now; return whether it was accepted in this
+        leadership.
+        """
+        pending = self._appender.committed(record)
+        if pending is None:
+            return False
+        early, pending.early = pending.early, []
+        for waiter in (*early, *pending.clients):
+            self._confirm(waiter, record)
+        self._budget.release(pending.charged)
+        return True
+
+    def durable(self, index: int) -> None:
+        """This node's own disk has its entries through `index`: some wait for no more."""
+        for pending in self._appender.durable(index):
+            early, pending.early = pending.early, []
+            for waiter in early:
+                self._confirm(waiter, pending.record)
+
+    def stall(self, error: Refused) -> None:
+        """No majority has room for what is under way: tell who waits for it."""
+        for waiter in self._appender.stall():
+            self._outbox.refuse(waiter.caller, error)
+
+    def lose(self, error: Refused) -> None:
+        """Another leads: refuse all who wait, give back what was charged for them."""
+        for pending in self._appender.lose():
+            for waiter in (*pending.early, *pending.clients):
+                self._outbox.refuse(waiter.caller, error)
+            self._budget.release(pending.charged)
+
+    def _confirm(self, waiter: PublishWaiter, record: BatchRecord) -> None:
         if isinstance(record.large, Piece):
-            size = record.large.position + record.large.size
-            self.sizes[record.producer] = record.epoch, size
-        elif isinstance(record.large, References):
-            self.sizes[record.producer] = record.epoch, _NONE
+            confirm = self._appender.confirm_chunk(record, waiter.is_repeat)
+        else:
+            confirm = Confirm(record.offset, record.stamp, waiter.is_repeat)
+        self._tell(waiter.caller, waiter.level, confirm)
 
-    def _growing(self, since: int) -> int:
-        values = self._state.values
-        begun = sum(values.open(producer) is None for producer in self.sizes)
-        return values.growing(since) + begun
+    def _tell(self, caller: Caller, level: int, confirm: Confirm) -> None:
+        if level == _VISIBLE:
+            self._visible.append(VisibleConfirm(self._group, caller, confirm))
+        else:
+            self._outbox.reply(caller, _received(confirm) if level == _EARLY else confirm)
 
-    def _size(self, producer: int, epoch: int, now_ms: int) -> int:
-        ahead = self.sizes.get(producer)
-        if ahead is not None:  # of an older epoch, perhaps, whose value is void
-            return ahead[1] if ahead[0] == epoch else _NONE
-        value = self._state.values.open(producer)
-        if value is None or value.epoch != epoch:
-            return _NONE
-        over = now_ms - milliseconds_of(value.stamp) > OPEN_VALUE_MS - _MARGIN_MS
-        return _NONE if over else value.size
 
-    def _check_room(self, producer: int, piece: Piece, since: int) -> None:
-        """What nobody touched since stamp `since` takes no room: this very chunk's entry voids it.
-
-        Were it counted, values given up could keep out those whose entries would void them.
-        """
-        values = self._state.values
-        value = values.open(producer)
-        if (value is None or value.stamp < since) and self._growing(since) >= OPEN_VALUES_MAX:
-            raise Overloaded(
-                f"{OPEN_VALUES_MAX:,} large values are being uploaded here: try again "
-                "when some are done",
-                RETRY_AFTER_MS,
-            )
-        if piece.position == 0 or value is None:
-            return
-        if len(value.packed) // 2 >= VALUE_RUNS_MAX:
-            raise TooLarge(
-                f"a value in {VALUE_RUNS_MAX:,} places: send it again in larger pieces",
-                VALUE_RUNS_MAX,
-            )
-        if values.open_runs(since) >= OPEN_RUNS_MAX:
-            raise Overloaded(
-                f"large values grow in {OPEN_RUNS_MAX:,} places here: send larger pieces, or try "
-                "again when some are done",
-                RETRY_AFTER_MS,
-            )
+def _received(confirm: Confirm) -> Confirm:
+    """Return what level `received` promises: no offset, which may still become another's."""
+    return Confirm(-1, confirm.stamp, confirm.duplicate)

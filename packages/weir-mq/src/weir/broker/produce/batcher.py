@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from weir.broker.produce.appender import Appender
+from weir.broker.produce.appender import Admission, Appender
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.session import ROW_BYTES, DeviceSession
@@ -82,11 +82,13 @@ class DeviceBatcher:
     """Gathers publishes until the next entry is cut, and confirms them after the commit."""
 
     __slots__ = (
+        "_admission",
         "_appender",
         "_arrived",
         "_budget",
         "_flying",
         "_fresh",
+        "_group",
         "_outbox",
         "_producer",
         "_sequence",
@@ -100,16 +102,19 @@ class DeviceBatcher:
         producer: int,
         outbox: Outbox,
         budget: Budget,
+        admission: Admission,
     ) -> None:
         """Write as `producer`, the shard's own: go on behind what it wrote here when it led before.
 
         All that it ever proposed is applied by now, or never will be.
         """
         self._appender = appender
+        self._group = appender.group_id
         self._state = state
         self._producer = producer
         self._outbox = outbox
         self._budget = budget
+        self._admission = admission
         known = state.producers.known(producer)
         self._sequence = known.next_sequence if known is not None else 0
         self._arrived: list[tuple[DeviceSession, DevicePublishes, int, int]] = []
@@ -122,7 +127,30 @@ class DeviceBatcher:
         """Whether `cut` has something to do."""
         return bool(self._arrived)
 
-    def add(
+    def publish(self, batch: DeviceBatch) -> None:
+        """Take the publishes of each connection, or refuse all of it, in line either way: one
+        without a sequence knows its reply by its place alone.
+        """
+        charges = [
+            sum(map(len, publishes.values)) + ROW_BYTES * len(publishes.values)
+            for _, publishes in batch
+        ]
+        charged = sum(charges)
+        if len(batch) > 1 and not self._budget.fits(charged):  # there may be room for some
+            for one in batch:
+                self.publish((one,))
+            return
+        try:
+            self._admission.check(self._group)
+            self._budget.charge(charged)
+        except Refused as error:
+            for device, publishes in batch:
+                self._add(device, refused(publishes, error), 0, error.detail)
+        else:
+            for (device, publishes), charged in zip(batch, charges, strict=True):
+                self._add(device, publishes, charged)
+
+    def _add(
         self, device: DeviceSession, publishes: DevicePublishes, charged: int, detail: int = 0
     ) -> None:
         """Put publishes in line; `charged` bytes of the budget come back with the confirms.
@@ -241,7 +269,7 @@ class DeviceBatcher:
         origins = Origins(gathering.hubs, gathering.boots, gathering.sequences, gathering.sns)
         batch = encode(
             gathering.values,
-            group=self._appender.group_id,
+            group=self._group,
             producer=self._producer,
             sequence=self._sequence,
             base_time=self._appender.wall_us(),

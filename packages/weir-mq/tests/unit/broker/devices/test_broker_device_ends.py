@@ -13,7 +13,7 @@ from weir.broker.consumers import leases
 from weir.broker.consumers.operations import ClusterOperations
 from weir.broker.devices import subscriptions
 from weir.broker.partition.partition import Partition
-from weir.broker.partition.requests import BY_PARTITION
+from weir.broker.partition.topics import BY_PARTITION
 from weir.errors import (
     BadBatch,
     DamagedRange,
@@ -171,7 +171,7 @@ def test_a_partition_that_never_serves_again_ends_what_watches_it_alone(
     make_doors: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     doors = make_doors(2)
-    damaged, pull = partition(doors, 1), Partition.pull
+    damaged, pull = partition(doors, 1), BY_PARTITION[m.Pull]
 
     def fail(one: Partition, caller: Any, request: Any) -> None:
         if one is damaged:
@@ -261,7 +261,7 @@ def test_subscriptions_have_a_share_of_the_budget(make_doors: Any) -> None:
 
 def test_no_pull_reads_more_than_a_reply_holds(doors: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    pull, fetch = Partition.pull, Partition.fetch
+    pull, fetch = BY_PARTITION[m.Pull], BY_PARTITION[m.Fetch]
 
     def see_pull(one: Partition, caller: Any, request: Any) -> None:
         asked.append(request.max_bytes)

@@ -180,7 +180,7 @@ def test_the_number_of_open_values_is_bounded(
     large: Any, make_publisher: Any, monkeypatch: Any
 ) -> None:
     rig, publisher = large
-    monkeypatch.setattr("weir.broker.produce.appender.OPEN_VALUES_MAX", 2)
+    monkeypatch.setattr("weir.broker.state.large_values.OPEN_VALUES_MAX", 2)
     others = [make_publisher(rig, publisher.info) for _ in range(2)]
     (index,) = publisher.pieces(b"abc")
     others[0].pieces(b"abc")
@@ -195,7 +195,7 @@ def test_values_that_were_given_up_keep_nobody_out(
 ) -> None:
     """No entry has voided them yet: the one that will is that of the chunk itself."""
     rig, publisher = large
-    monkeypatch.setattr("weir.broker.produce.appender.OPEN_VALUES_MAX", 2)
+    monkeypatch.setattr("weir.broker.state.large_values.OPEN_VALUES_MAX", 2)
     for _ in range(2):
         make_publisher(rig, publisher.info).pieces(b"given up")
     state = rig.shard.topics.partition(publisher.info.addresses[0].group)[1].state
@@ -212,7 +212,7 @@ def test_the_places_of_values_that_were_given_up_keep_nobody_out(
     large: Any, make_publisher: Any, monkeypatch: Any
 ) -> None:
     rig, publisher = large
-    monkeypatch.setattr("weir.broker.produce.appender.OPEN_RUNS_MAX", 3)
+    monkeypatch.setattr("weir.broker.state.large_values.OPEN_RUNS_MAX", 3)
     for _ in range(2):
         make_publisher(rig, publisher.info).pieces(b"given up")
     rig.time.pass_ms(OPEN_VALUE_MS - 1)
@@ -228,8 +228,8 @@ def test_a_value_in_too_many_places_is_refused(
 ) -> None:
     rig, publisher = large
     other = make_publisher(rig, publisher.info)
-    monkeypatch.setattr("weir.broker.produce.appender.VALUE_RUNS_MAX", 2)
-    monkeypatch.setattr("weir.broker.produce.appender.OPEN_RUNS_MAX", 3)
+    monkeypatch.setattr("weir.broker.state.large_values.VALUE_RUNS_MAX", 2)
+    monkeypatch.setattr("weir.broker.state.large_values.OPEN_RUNS_MAX", 3)
     indices = publisher.pieces(b"a")
     others = other.pieces(b"a")
     indices += publisher.pieces(b"b", at=1)
