@@ -28,8 +28,8 @@ from weir.errors import (
     UnknownTopic,
 )
 from weir.model.columns import NO_SEQUENCE
-from weir.protocol.device import codec as d
-from weir.protocol.device.deliveries import (
+from weir.protocol import device as d
+from weir.protocol.device import (
     ALL_PARTITIONS,
     BY_HUB,
     Delivery,

@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 
 import weir
-from weir.protocol.device import codec as device
+from weir.protocol import device
 
 IDLE = int(os.environ.get("WEIR_HOSTILE", "10000"))
 ATTACKERS = 50

@@ -22,7 +22,8 @@ import pytest
 
 from weir import sync
 from weir.errors import Disconnected, Overloaded
-from weir.model.batch import encode, split
+from weir.model.batch import split
+from weir.model.batch_builder import encode
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
 from weir.server.processes.interpreter import environment

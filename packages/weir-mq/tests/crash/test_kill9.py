@@ -24,7 +24,7 @@ from weir.client.core.retries import Backoff
 from weir.client.producer.producer import PendingMessage
 from weir.client.producer.receipts import Receipt
 from weir.device.client import Client as DeviceClient
-from weir.protocol.device.codec import DeviceReply
+from weir.protocol.device import DeviceReply
 
 KILLS = int(os.environ.get("WEIR_KILLS", "6"))
 START_SECONDS = 60.0

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Literal
 
 from weir.errors import BadBatch, Refused, RemoteProtocolError
-from weir.model.batch import Batch, encode
-from weir.model.chunks import References
-from weir.model.columns import Origins
+from weir.model.batch import Batch
+from weir.model.batch_builder import encode
+from weir.model.columns import Origins, References
 from weir.model.limits import DEVICE_BODY_BYTES_MAX, LINK_FRAME_BYTES_MAX
 from weir.protocol.client.codec import ClientStream, decode_reply, decode_request
-from weir.protocol.device.codec import (
+from weir.protocol.device import (
     DevicePublishes,
     DeviceRefused,
     DeviceReplies,

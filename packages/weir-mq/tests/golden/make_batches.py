@@ -1,7 +1,7 @@
 """Write `batches.json`: `python tests/golden/make_batches.py`, when a version of the format closes.
 
 The cases and their arguments are here; the bytes are what `encode` makes of them, cut into fields
-by the layout in the docstrings of `weir.model.header`, `columns` and `chunks`. Bytes of a closed
+by the layout in the docstrings of `weir.model.batch` and `columns`. Bytes of a closed
 version never change: a difference in `git diff` is a new version, or a mistake.
 """
 
@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from weir.codec.fields import padded
-from weir.model.batch import encode
-from weir.model.chunks import References
-from weir.model.columns import Origins
-from weir.model.header import HEADER_SIZE, VERSION, Columns, Compression, parse, stamped
-from weir.model.scattering import Scattered
+from weir.model.batch import HEADER_SIZE, VERSION, Columns, Compression, parse, stamped
+from weir.model.batch_builder import encode
+from weir.model.columns import Origins, References, Scattered
 
 Field = tuple[str, bytes, str]
 

@@ -11,21 +11,19 @@ import pytest
 
 from weir.errors import BadChecksum, RemoteProtocolError
 from weir.model.columns import NO_SEQUENCE
-from weir.protocol.device.codec import (
+from weir.protocol.device import (
+    Delivery,
+    DeviceAck,
+    DeviceExtend,
     DeviceHello,
+    DeviceNack,
     DevicePing,
     DevicePublishes,
+    DevicePull,
     DeviceRefused,
     DeviceReplies,
     DeviceReply,
     DeviceStream,
-)
-from weir.protocol.device.deliveries import (
-    Delivery,
-    DeviceAck,
-    DeviceExtend,
-    DeviceNack,
-    DevicePull,
     DeviceSubscribe,
 )
 

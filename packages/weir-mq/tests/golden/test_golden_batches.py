@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from weir.model.batch import Batch, encode
-from weir.model.chunks import References, chained
-from weir.model.columns import Origins
-from weir.model.header import HEADER_SIZE, VERSION, Columns, Compression, stamped
-from weir.model.scattering import Scattered
+from weir.model.batch import HEADER_SIZE, VERSION, Batch, Columns, Compression, stamped
+from weir.model.batch_builder import encode
+from weir.model.columns import Origins, References, Scattered, chained
 
 GOLDEN = json.loads(Path(__file__).with_name("batches.json").read_text(encoding="utf-8"))
 CASES: list[Any] = [pytest.param(case, id=case["name"]) for case in GOLDEN["batches"]]

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from weir.model.clusters import Mode
 from weir.model.ids import Address
+from weir.model.topic import Mode
+from weir.protocol import device as device
 from weir.protocol.client import admin, nodes
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import (
@@ -20,8 +21,7 @@ from weir.protocol.client.codec import (
     encode_reply,
     encode_request,
 )
-from weir.protocol.device import codec as device
-from weir.protocol.device.codec import NO_SEQUENCE, DeviceReplies, DeviceReply, DeviceStream
+from weir.protocol.device import NO_SEQUENCE, DeviceReplies, DeviceReply, DeviceStream
 
 DOCS = Path(__file__).resolve().parents[4] / "docs"
 

@@ -25,7 +25,7 @@ from weir.broker.replica.frames import (
     unpack,
     unpack_link,
 )
-from weir.model.batch import encode
+from weir.model.batch_builder import encode
 from weir.protocol.link import LinkStream
 from weir.storage.format.frame import Kind
 from weir_raft import messages as m

@@ -10,7 +10,7 @@ import weir
 from weir import device
 from weir.client.client import Client
 from weir.errors import BadRequest
-from weir.protocol.device.deliveries import ALL_PARTITIONS
+from weir.protocol.device import ALL_PARTITIONS
 from weir.testing.nodes import Node, running_node
 
 PARTITIONS = 3

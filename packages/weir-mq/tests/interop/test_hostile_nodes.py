@@ -26,15 +26,15 @@ from weir.broker.records import entries
 from weir.broker.records.entries import Payload
 from weir.broker.replica.frames import pack as pack_message
 from weir.errors import DamagedRange
-from weir.model.batch import encode
-from weir.model.clusters import Mode
+from weir.model.batch import HEADER_SIZE, renumbered, stamped
+from weir.model.batch_builder import encode
 from weir.model.columns import Origins
-from weir.model.header import HEADER_SIZE, renumbered, stamped
 from weir.model.ids import voter_of
+from weir.model.topic import Mode
+from weir.protocol import device as device
 from weir.protocol import link, trunk
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import encode_request
-from weir.protocol.device import codec as device
 from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION
 from weir.protocol.link import Greeting, Lane, LinkAnswer, LinkHello, Verdict
 from weir.protocol.trunk import OWN_SESSION

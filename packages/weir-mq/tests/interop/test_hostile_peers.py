@@ -23,10 +23,10 @@ from weir.errors import BadChecksum, Revoked, UnknownOpcode
 from weir.host import connections as module
 from weir.host.accept_queue import ConnectionLimits
 from weir.model.limits import MIB
+from weir.protocol import device as device
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
 from weir.protocol.client.declaration import opcode_of
-from weir.protocol.device import codec as device
 from weir.protocol.frame import CLIENT_HEADER
 from weir.server.config import sections
 from weir.server.config.sections import (

@@ -11,7 +11,7 @@ import pytest
 
 import weir
 from weir.client.consumer.acknowledgements import Stale
-from weir.model.clusters import AckOutcome
+from weir.model.topic import AckOutcome
 from weir.testing.nodes import Node, running_node
 
 LEASE = "300ms"

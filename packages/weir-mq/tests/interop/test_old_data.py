@@ -21,9 +21,9 @@ import weir
 from rigs.consuming import take
 from weir import device, sync
 from weir.errors import Fenced
-from weir.model.batch import encode
+from weir.model.batch_builder import encode
 from weir.protocol.client import messages as m
-from weir.protocol.device.deliveries import ALL_PARTITIONS
+from weir.protocol.device import ALL_PARTITIONS
 from weir.spark.blocking_client import BlockingClient
 from weir.testing.nodes import Node, NodeSet, Patient, start_node
 

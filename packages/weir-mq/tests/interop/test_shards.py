@@ -18,7 +18,7 @@ from weir import device
 from weir.cli.survey import log_folders
 from weir.client.client import Client
 from weir.errors import Disconnected, Fenced, UnknownOpcode, UnknownTopic
-from weir.model.batch import encode
+from weir.model.batch_builder import encode
 from weir.protocol.client import messages as m
 from weir.server.disk.node_folder import NodeFolder
 from weir.spark.blocking_client import BlockingClient

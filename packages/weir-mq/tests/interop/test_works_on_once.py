@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import weir
-from weir.model.clusters import AckOutcome
+from weir.model.topic import AckOutcome
 from weir.testing.nodes import Node, running_node
 
 LEASE_S = 0.3

@@ -14,8 +14,8 @@ import pytest
 from rigs.log_lives import Appended, Begun, Life, lives
 from weir.codec.fields import U64
 from weir.errors import DiskFailed
-from weir.model.batch import encode
-from weir.model.header import stamped
+from weir.model.batch import stamped
+from weir.model.batch_builder import encode
 from weir.storage.errors import LogDamaged
 from weir.storage.format.checkpoint import Kept, load, save
 from weir.storage.format.durable_position import DurablePosition, Owner

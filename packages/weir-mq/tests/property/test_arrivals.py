@@ -14,10 +14,9 @@ from weir.broker.runtime.outbox import TOGETHER_MS
 from weir.errors import Unauthorized
 from weir.model.batch import Batch
 from weir.model.columns import NO_SEQUENCE
+from weir.protocol import device as device
 from weir.protocol.client import messages as m
-from weir.protocol.device import codec as device
-from weir.protocol.device.codec import DeviceOpcode, DeviceReplies, DeviceStream
-from weir.protocol.device.deliveries import BY_HUB
+from weir.protocol.device import BY_HUB, DeviceOpcode, DeviceReplies, DeviceStream
 from weir.protocol.trunk import OWN_SESSION, Arrival
 
 _FAKES = Path(__file__).parents[1] / "unit" / "broker_shards" / "conftest.py"

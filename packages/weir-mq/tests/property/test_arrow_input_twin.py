@@ -9,8 +9,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.model.batch import Batch, encode
-from weir.model.from_arrow import Rows
+from weir.model.arrow import Rows
+from weir.model.batch import Batch
+from weir.model.batch_builder import encode
 from weir.model.topic import partition_for
 
 KINDS = {

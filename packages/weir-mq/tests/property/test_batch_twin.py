@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from weir.errors import BadBatch
 from weir.model import batch as subject
-from weir.model.batch import Batch, encode, split
-from weir.model.chunks import References
-from weir.model.columns import Origins
-from weir.model.header import Columns, check_batches, stamped
+from weir.model.batch import Batch, Columns, check_batches, split, stamped
+from weir.model.batch_builder import encode
+from weir.model.columns import Origins, References
 
 HEADER = 88
 U64 = st.integers(0, 2**64 - 1)

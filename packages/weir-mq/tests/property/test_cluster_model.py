@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from weir.broker.records.entries import MessagesGranted, MessagesReturned
 from weir.broker.records.snapshots import pack, unpack
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Holders
-from weir.model.clusters import Mode
+from weir.model.topic import Mode
 
 SMALL = st.integers(0, 12)
 

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from weir.errors import RemoteProtocolError
 from weir.model.limits import DEVICE_BODY_BYTES_MAX
+from weir.protocol import device as device
 from weir.protocol.connection import Connection
-from weir.protocol.device import codec as device
-from weir.protocol.device.codec import xor
-from weir.protocol.device.deliveries import (
+from weir.protocol.device import (
     Delivery,
     DeviceAck,
     DeviceExtend,
     DeviceNack,
     DevicePull,
     DeviceSubscribe,
+    xor,
 )
 
 NATURAL = st.integers(0, 2**63 - 1)

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from weir.broker.api.settings import ShardSettings
 from weir.client.core.delivered_batches import Assembly
 from weir.errors import ValueLost
-from weir.model.batch import split
-from weir.model.chunks import References, chained, extend
-from weir.model.header import parse
+from weir.model.batch import parse, split
+from weir.model.columns import References, chained, extend
 from weir.protocol.client import messages as m
 from weir.testing.simulator.disk import SimDisk
 

@@ -17,8 +17,8 @@ import pytest
 
 from weir.codec.fields import U64
 from weir.errors import WeirError
-from weir.model.batch import encode
-from weir.model.header import HEADER_SIZE, stamped
+from weir.model.batch import HEADER_SIZE, stamped
+from weir.model.batch_builder import encode
 from weir.storage.errors import LogDamaged
 from weir.storage.format.checkpoint import save
 from weir.storage.format.frame import Kind

@@ -11,9 +11,9 @@ import random
 
 import pytest
 
-from weir.model.batch import encode
-from weir.model.header import HEADER_SIZE as BATCH_HEADER
-from weir.model.header import stamped
+from weir.model.batch import HEADER_SIZE as BATCH_HEADER
+from weir.model.batch import stamped
+from weir.model.batch_builder import encode
 from weir.storage.format.checkpoint import save
 from weir.storage.format.frame import HEADER_SIZE, Kind
 from weir.storage.format.record import HardState, Record

@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.errors import BadRequest, RemoteProtocolError, UnknownOpcode
-from weir.model.clusters import Mode
 from weir.model.ids import NODE_MAX, Address
 from weir.model.limits import (
     CLIENT_FRAME_BYTES_MAX,
     CONTROL_FRAME_BYTES_MAX,
 )
-from weir.model.topic import SettingsChange, TopicSettings
+from weir.model.topic import Mode, SettingsChange, TopicSettings
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n
@@ -32,7 +31,7 @@ from weir.protocol.client.codec import (
     encode_request,
 )
 from weir.protocol.client.declaration import Layout, opcode_of
-from weir.protocol.client.scattering import Part, Standing, Step
+from weir.protocol.client.order import Part, Standing, Step
 from weir.protocol.connection import Connection
 from weir.protocol.frame import (
     CLIENT_HEADER,

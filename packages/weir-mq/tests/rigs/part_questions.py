@@ -8,7 +8,7 @@ from typing import Any
 
 from weir.broker.runtime.outbox import Caller
 from weir.broker.shard import Shard
-from weir.protocol.client.scattering import Decide, Prepare
+from weir.protocol.client.order import Decide, Prepare
 from weir.protocol.trunk import OWN_SESSION
 
 Tell = Callable[[Any], None]

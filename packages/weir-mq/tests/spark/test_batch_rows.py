@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from weir.model.stamp import milliseconds_of
+from weir.order.clock import milliseconds_of
 
 if TYPE_CHECKING:
     from conftest import Node, Stream

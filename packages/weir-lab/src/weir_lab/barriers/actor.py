@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import weir_raft as raft
 from weir.broker.barriers.barriers import Promises
-from weir.model.stamp import stamp_at
 from weir.order.barrier import Barrier, Bound, barrier_at
-from weir.order.clock import HighestStamp, HybridClock
+from weir.order.clock import HighestStamp, HybridClock, stamp_at
 from weir_raft.testing.actor import Actor
 from weir_raft.testing.checks import Checks
 

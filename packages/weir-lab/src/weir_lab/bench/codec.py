@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from weir.model.batch import Batch, encode
+from weir.model.batch import Batch
+from weir.model.batch_builder import encode
 
 _GROUP = 1 << 16
 _ROUNDS = 30

@@ -23,7 +23,7 @@ import weir_raft
 from weir.broker.api.settings import Replication, ShardSettings
 from weir.broker.shard import Shard
 from weir.errors import WeirError
-from weir.model.batch import encode
+from weir.model.batch_builder import encode
 from weir.model.limits import MIB
 from weir.model.topic import Order
 from weir.protocol.client import messages as m

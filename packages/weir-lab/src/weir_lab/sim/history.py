@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from weir.broker.state.ranges import Ranges
 from weir.model.batch import Batch
-from weir.model.clusters import Mode
+from weir.model.topic import Mode
 from weir_lab.sim.observations import Errands, Ledger, Parcels, Printed, Query, Row
 
 #: A repeat's answer that names no offset: it was accepted, that much is sure.

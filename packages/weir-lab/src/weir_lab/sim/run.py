@@ -16,8 +16,8 @@ from functools import partial
 from multiprocessing import get_context
 
 from weir.errors import OffsetOutOfRange, refusal
-from weir.model.stamp import milliseconds_of
 from weir.model.topic import Order
+from weir.order.clock import milliseconds_of
 from weir.protocol.client import messages as m
 from weir.testing.simulator.brokerset import BrokerSet
 from weir.testing.simulator.nemesis import Nemesis, Storm

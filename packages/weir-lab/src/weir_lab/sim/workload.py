@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from weir.broker.metadata.placement import REPLICAS_DEFAULT
 from weir.client.arguments import ConsumerMode
-from weir.model.clusters import Mode
-from weir.model.topic import Order
+from weir.model.topic import Mode, Order
 from weir.testing.simulator.world import MS
 from weir_lab.sim.observations import Errands, Parcels, Printed
 from weir_lab.sim.programs.operators.operators import Operator

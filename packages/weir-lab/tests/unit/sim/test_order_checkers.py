@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from weir.model.clusters import Mode
-from weir.model.stamp import stamp_at
+from weir.model.topic import Mode
+from weir.order.clock import stamp_at
 from weir.testing.simulator.world import EPOCH_MS, MS
 from weir_lab.sim.checkers.order import KeyOrder, NotBeforeDue, OrderedOnce
 from weir_lab.sim.history import Ack, Grant, History, Return, Seen

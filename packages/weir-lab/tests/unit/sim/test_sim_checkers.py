@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.model.clusters import Mode
-from weir.model.stamp import stamp_at
+from weir.model.topic import Mode
+from weir.order.clock import stamp_at
 from weir.testing.simulator.world import EPOCH_MS
 from weir_lab.sim.checkers.judge import CHECKERS, ENTRY_BYTES_MAX, LIVE_WITHIN, violations
 from weir_lab.sim.history import (

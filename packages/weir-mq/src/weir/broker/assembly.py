@@ -38,7 +38,7 @@ from weir.broker.scattering.coordinator import Coordinator, ScatteringRequests
 from weir.broker.scattering.participant import ParticipantReports
 from weir.model.ids import REGISTRY_GROUP
 from weir.order.clock import HighestStamp, HybridClock, Time
-from weir.protocol.client.barriers import ReportDone
+from weir.protocol.client.order import ReportDone
 
 
 class Runtime(NamedTuple):

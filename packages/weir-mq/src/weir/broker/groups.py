@@ -34,8 +34,7 @@ from weir.broker.replica.writer import Writer
 from weir.broker.state.scatterings import Outcome
 from weir.broker.state.state import PartitionState
 from weir.errors import BadBatch, Halted, NotLeader, UnknownTopic
-from weir.model.ids import REGISTRY_GROUP, node_of, partition_of, topic_of
-from weir.model.scattering import Attempt
+from weir.model.ids import REGISTRY_GROUP, Attempt, node_of, partition_of, topic_of
 from weir.model.topic import Topic
 from weir.storage.compaction import class_of
 from weir.storage.errors import LogDamaged

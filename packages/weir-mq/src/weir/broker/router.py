@@ -32,7 +32,7 @@ from weir.errors import (
     UnknownTopic,
     WrongSystem,
 )
-from weir.model.header import Header
+from weir.model.batch import Header
 from weir.model.ids import REGISTRY_GROUP, node_of, partition_of
 from weir.model.limits import (
     ACK_RANGES_MAX,
@@ -47,7 +47,7 @@ from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import decode_request
 from weir.protocol.client.declaration import Asker, Declaration, Resource, Scope
-from weir.protocol.device.codec import DevicePublishes, DeviceRequest
+from weir.protocol.device import DevicePublishes, DeviceRequest
 from weir.protocol.frame import ClientFrame
 
 #: What answers a request that no partition decides.

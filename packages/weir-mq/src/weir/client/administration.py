@@ -21,11 +21,10 @@ from weir.errors import (
     Unavailable,
     UnknownCluster,
 )
-from weir.model.clusters import Mode
 from weir.model.ids import LIMIT_MAX, Address
 from weir.model.limits import MAX_AHEAD_MS, TOPICS_TOGETHER_MAX, UNTIL_DONE_MAX
-from weir.model.stamp import milliseconds_of
-from weir.model.topic import EVERY_CLUSTER, FOREVER, SettingsChange
+from weir.model.topic import EVERY_CLUSTER, FOREVER, Mode, SettingsChange
+from weir.order.clock import milliseconds_of
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 

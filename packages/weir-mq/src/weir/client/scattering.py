@@ -24,13 +24,13 @@ from weir.client.consumer.settlement import Leased, Settlement
 from weir.client.core.grants import Run
 from weir.client.producer.receipts import Receipt
 from weir.errors import BadRequest, PartitionEnded, StaleGrant, TooLarge, UnknownTopic
-from weir.model.batch import encode
-from weir.model.ids import Address, partition_of
+from weir.model.batch_builder import encode
+from weir.model.columns import Scattered
+from weir.model.ids import Address, acks_part, batch_part, partition_of
 from weir.model.limits import SCATTER_BYTES_MAX, SCATTER_PARTS_MAX
-from weir.model.scattering import Scattered, acks_part, batch_part
 from weir.model.topic import partition_for
 from weir.protocol.client import messages as m
-from weir.protocol.client.scattering import Part
+from weir.protocol.client.order import Part
 
 #: Far below the time after which brokers forget a producer id that nobody uses.
 _UNUSED_SECONDS = 3_600.0

@@ -31,15 +31,16 @@ from weir.model.limits import (
     DEVICE_WINDOW,
     GRANT_MS_DEFAULT,
 )
-from weir.protocol.device import codec as wire
-from weir.protocol.device.codec import DeviceOpcode, DeviceReply
-from weir.protocol.device.deliveries import (
+from weir.protocol import device as wire
+from weir.protocol.device import (
     BY_HUB,
     Delivery,
     DeviceAck,
     DeviceExtend,
     DeviceGrantChange,
     DeviceNack,
+    DeviceOpcode,
+    DeviceReply,
 )
 
 PULL_MESSAGES = 16

@@ -17,8 +17,8 @@ from weir.errors import (
     UnknownTopic,
     refusal,
 )
-from weir.protocol.device import codec as wire
-from weir.protocol.device.codec import DeviceOpcode, DeviceReply
+from weir.protocol import device as wire
+from weir.protocol.device import DeviceOpcode, DeviceReply
 
 RETRY_FIRST = 0.05
 RETRY_MOST = 2.0

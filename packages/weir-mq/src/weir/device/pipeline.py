@@ -25,7 +25,7 @@ from weir.errors import (
     Unavailable,
     refusal,
 )
-from weir.protocol.device.codec import DeviceReply
+from weir.protocol.device import DeviceReply
 
 _AGAIN = frozenset(kind.code for kind in (BadChecksum, Overloaded, NotLeader, Unavailable))
 

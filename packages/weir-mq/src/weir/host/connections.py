@@ -21,7 +21,7 @@ from weir.protocol.client.codec import encode_reply
 from weir.protocol.client.declaration import opcode_of
 from weir.protocol.client.messages import Fetch, FetchChunks, Hello, Pull, Refusal
 from weir.protocol.connection import Connection
-from weir.protocol.device.codec import DeviceHello, DeviceRequest
+from weir.protocol.device import DeviceHello, DeviceRequest
 from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame
 from weir.protocol.link import LINK_VERSION
 

@@ -14,7 +14,7 @@ from weir.broker.api.effects import Effect
 from weir.broker.shard import Shard
 from weir.host.logs import FlushSchedule
 from weir.host.ports import Soon
-from weir.protocol.device.codec import DeviceHello, DevicePublishes, DeviceRequest
+from weir.protocol.device import DeviceHello, DevicePublishes, DeviceRequest
 from weir.protocol.frame import ClientFrame
 from weir.protocol.trunk import Arrival
 

@@ -1,21 +1,38 @@
-"""A batch as Arrow columns, in place (DESIGN §1, §4 Batch). Needs the extra `weir-mq[arrow]`.
+"""Batches as Arrow columns, both ways (DESIGN §1, §4 Batch). Needs the extra `weir-mq[arrow]`.
 
-Values, keys, times and headers stay the batch's own bytes: Arrow points into them and keeps them
-alive. Only tags are copied, because a batch holds each of them once.
+A batch is opened in place: values, keys, times and headers stay its own bytes; Arrow points into
+them and keeps them alive. Only tags are copied, because a batch holds each of them once.
+
+Arrow columns become batches without a Python object a row: values, keys and headers are copied as
+whole buffers. Keys are hashed once for each distinct one, and tags are told apart by Arrow.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
 
-from weir.codec.fields import ALIGNMENT
-from weir.errors import BadBatch
-from weir.model.batch import Batch
+from weir.codec.fields import ALIGNMENT, Buffer, padding
+from weir.errors import BadBatch, BadRequest, TooLarge
+from weir.model import columns as col
+from weir.model.batch import HEADER_SIZE, Batch, Columns
+from weir.model.batch_builder import assembled
 from weir.model.columns import BytesColumn
-from weir.model.header import Columns
+from weir.model.limits import (
+    BATCH_MESSAGES_MAX,
+    HEADERS_PER_BATCH_MAX,
+    KEY_BYTES_MAX,
+    TAG_BYTES_MAX,
+    TAGS_PER_BATCH_MAX,
+)
+from weir.model.topic import partition_for
 
 _TIME = pa.timestamp("us", tz="UTC")
 _HEADERS = pa.map_(pa.string(), pa.binary())
@@ -36,6 +53,11 @@ SCHEMA = pa.schema(
         ("headers", _HEADERS),
     ]
 )
+#: The columns that messages are made of; the others of `SCHEMA` are the leader's and are left out.
+_USED = ("value", "key", "tag", "time", "headers")
+#: What a row takes besides its bytes: offsets, key hash, time, tag index. An estimate for cutting.
+_ROW_BYTES = 24
+_PAIR_BYTES = 8
 
 
 def record_batch(
@@ -88,7 +110,7 @@ def _stored(batch: Batch, large: bytes | None) -> list[pa.Array]:
         key = pa.nulls(n, pa.binary())
     else:
         key = _bytes(pa.binary(), keys[1], keys[0])
-    return [time, key, _tags(batch), value, _headers(batch)]
+    return [time, key, _opened_tags(batch), value, _opened_headers(batch)]
 
 
 def _bytes(kind: pa.DataType, column: BytesColumn, validity: memoryview | None = None) -> pa.Array:
@@ -102,7 +124,7 @@ def _bytes(kind: pa.DataType, column: BytesColumn, validity: memoryview | None =
     return array
 
 
-def _tags(batch: Batch) -> pa.Array:
+def _opened_tags(batch: Batch) -> pa.Array:
     if (column := batch.tag_column) is None:
         return pa.nulls(len(batch), pa.string())
     names, places = column
@@ -110,7 +132,7 @@ def _tags(batch: Batch) -> pa.Array:
     return pa.array([name or None for name in names], pa.string()).take(indices)
 
 
-def _headers(batch: Batch) -> pa.Array:
+def _opened_headers(batch: Batch) -> pa.Array:
     if (column := batch.headers_column) is None:
         return _no_headers(len(batch))
     arrays = [_bytes(pa.string(), column[1]), _bytes(pa.binary(), column[2])]
@@ -136,3 +158,271 @@ def _repeated(value: str | int, kind: pa.DataType, rows: int) -> pa.Array:
 def _no_headers(rows: int) -> pa.Array:
     buffers = [None, pa.py_buffer(bytes(4 * (rows + 1)))]
     return pa.Array.from_buffers(_HEADERS, rows, buffers, children=[_NO_PAIRS])
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Messages as checked columns of one length; those that are not there are None.
+
+    `hashes` are the xxh3-64 of the keys, 0 where there is none; `times` µs since 1970.
+    """
+
+    values: Any
+    keys: Any = None
+    hashes: Any = None
+    tags: Any = None
+    times: Any = None
+    headers: Any = None
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return len(self.values)
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> Rows:
+        """Check a record batch and take its columns by name.
+
+        Raises `BadRequest` for a column of no use, of another type, or with nulls where a message
+        must have something, and `TooLarge` for a key or tag over its limit.
+        """
+        names = batch.schema.names
+        if "value" not in names:
+            raise BadRequest(f"no column 'value' among {names}: rename the one that holds values")
+        strange = [name for name in names if name not in SCHEMA.names]
+        if strange:
+            raise BadRequest(
+                f"columns {strange} mean nothing here: drop them, or rename to {_USED}"
+            )
+        found = {name: batch.column(name) for name in _USED if name in names}
+        keys = None if "key" not in found else _binary("key", found["key"])
+        if keys is not None:
+            _check_width("key", keys, KEY_BYTES_MAX)
+        return cls(
+            _whole("value", _binary("value", found["value"])),
+            keys,
+            None if keys is None else _hashes(keys),
+            None if "tag" not in found else _checked_tags(found["tag"]),
+            None if "time" not in found else _times(found["time"]),
+            None if "headers" not in found else _checked_headers(found["headers"]),
+        )
+
+    def cuts(self, batch_bytes: int) -> Iterator[tuple[int, int, int]]:
+        """Cut into batches of up to so many bytes: (first, behind the last, bytes) each."""
+        ends = np.cumsum(self._sizes())
+        first, before = 0, 0
+        while first < len(ends):
+            last = int(np.searchsorted(ends, before + batch_bytes, side="right"))
+            last = min(max(last, first + 1), first + BATCH_MESSAGES_MAX)
+            size = int(ends[last - 1]) - before
+            yield first, last, size
+            first, before = last, before + size
+
+    def by_partition(
+        self, partitions: int, without_key: int, closed: Collection[int] = ()
+    ) -> Iterator[tuple[int, Rows]]:
+        """Yield each partition's messages in their order, by the hash of their keys; none is one
+        of the `closed`.
+        """
+        if self.hashes is None:
+            yield without_key, self
+            return
+        chosen = (self.hashes % np.uint64(partitions)).astype(np.int64)
+        for row in np.flatnonzero(np.isin(chosen, [*closed])) if closed else ():
+            key = self.keys[int(row)].as_py()
+            chosen[row] = partition_for(key or b"", partitions, closed)
+        chosen[~self._has_key()] = without_key
+        for partition in np.unique(chosen):
+            yield int(partition), self.taken(np.flatnonzero(chosen == partition))
+
+    def taken(self, rows: Any) -> Rows:
+        """Return some rows, by their numbers."""
+        indices = pa.array(rows)
+        return self._each(lambda column: column.take(indices), lambda numbers: numbers[rows])
+
+    def slice(self, first: int, behind: int) -> Rows:
+        """Return rows [first, behind); nothing is copied."""
+        return self._each(
+            lambda column: column.slice(first, behind - first),
+            lambda numbers: numbers[first:behind],
+        )
+
+    def _each(self, arrow: Callable[[Any], Any], numpy: Callable[[Any], Any]) -> Rows:
+        columns = (self.values, self.keys, self.hashes, self.tags, self.times, self.headers)
+        return Rows(
+            *(
+                None if c is None else numpy(c) if isinstance(c, np.ndarray) else arrow(c)
+                for c in columns
+            )
+        )
+
+    def encode(
+        self,
+        *,
+        group: int,
+        producer: int = 0,
+        epoch: int = 0,
+        sequence: int = 0,
+        base_time: int = 0,
+        compression: int = 0,
+        level: int | None = None,
+    ) -> bytearray:
+        """Return the sealed batch that `weir.model.batch_builder.encode` makes of the same rows."""
+        n, flags = len(self), Columns.VALUE
+        if not 1 <= n <= BATCH_MESSAGES_MAX:
+            raise TooLarge(
+                f"{n:,} messages in a batch: 1 to {BATCH_MESSAGES_MAX:,}", BATCH_MESSAGES_MAX
+            )
+        bare: list[Buffer] = [bytes(HEADER_SIZE)]
+        parts: list[Buffer] = []
+        _put_binary(parts, self.values)
+        if self.keys is not None:
+            flags |= Columns.KEY
+            _put_fixed(parts, np.packbits(self._has_key(), bitorder="little"))
+            _put_binary(parts, self.keys.fill_null(b""))
+            _put_fixed(parts, self.hashes.astype(np.uint32))
+        if self.tags is not None:
+            flags |= Columns.TAG
+            names, indices = _listed(self.tags)
+            col.put_tag_list(bare, names)
+            _put_fixed(parts, indices)
+        if self.times is not None:
+            flags |= Columns.TIME
+            _put_fixed(parts, self.times)
+        if self.headers is not None:
+            flags |= Columns.HEADERS
+            _put_headers(parts, self.headers)
+        fields = (int(flags), producer, epoch, n, sequence, base_time)
+        return assembled(bare, parts, fields, group, compression, level)
+
+    def _has_key(self) -> Any:
+        return np.asarray(self.keys.is_valid())
+
+    def _sizes(self) -> Any:
+        sizes = np.full(len(self), _ROW_BYTES, np.int64)
+        for column in (self.values, self.keys):
+            if column is not None:
+                sizes += _widths(column)
+        if self.headers is not None:
+            offsets = np.asarray(self.headers.offsets)
+            first, last = int(offsets[0]), int(offsets[-1])
+            bytes_of = np.zeros(last - first + 1, np.int64)
+            for part in (self.headers.keys, self.headers.items):
+                bytes_of[1:] += _widths(part.slice(first, last - first)) + _PAIR_BYTES
+            ends = np.cumsum(bytes_of)
+            sizes += ends[offsets[1:] - first] - ends[offsets[:-1] - first]
+        return sizes
+
+
+def _binary(name: str, column: Any) -> Any:
+    """Return a column as binary; text is UTF-8."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column, kind = column.dictionary_decode(), kind.value_type
+    kinds = (
+        pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view,
+        pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view,
+        pa.types.is_fixed_size_binary, pa.types.is_null,
+    )  # fmt: skip
+    if not any(fits(kind) for fits in kinds):
+        raise BadRequest(f"column {name!r} is {kind}: cast it to binary or string")
+    try:
+        return column.cast(pa.binary())
+    except pa.ArrowInvalid as error:
+        raise BadRequest(f"column {name!r}: {error}; give smaller record batches") from None
+
+
+def _whole(name: str, column: Any) -> Any:
+    if column.null_count:
+        raise BadRequest(f"column {name!r} has {column.null_count:,} nulls: fill them first")
+    return column
+
+
+def _widths(column: Any) -> Any:
+    return np.asarray(pc.binary_length(column).fill_null(0)).astype(np.int64)
+
+
+def _check_width(name: str, column: Any, limit: int) -> None:
+    widest = pc.max(pc.binary_length(column)).as_py()
+    if widest is not None and widest > limit:
+        raise TooLarge(f"a {name} has {widest:,} bytes, {limit:,} are allowed: shorten it", limit)
+
+
+def _hashes(keys: Any) -> Any:
+    """Return the xxh3-64 of each key, 0 for nulls; one call a distinct key."""
+    distinct = keys.dictionary_encode()
+    known = [xxhash.xxh3_64_intdigest(key) for key in distinct.dictionary.to_pylist()]
+    places = np.asarray(distinct.indices.fill_null(len(known)))
+    return np.array([*known, 0], np.uint64)[places]
+
+
+def _checked_tags(column: Any) -> Any:
+    _binary("tag", column)  # raises unless it is text, or what can be
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    try:
+        text = column.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise BadRequest("column 'tag' is not UTF-8: give text") from None
+    _check_width("tag", text, TAG_BYTES_MAX)
+    return text
+
+
+def _listed(tags: Any) -> tuple[list[str], Any]:
+    """Return a batch's tag list and indices into it; no tag is the empty one."""
+    distinct = tags.fill_null("").dictionary_encode()
+    names = distinct.dictionary.to_pylist()
+    if len(names) > TAGS_PER_BATCH_MAX:
+        raise TooLarge(f"{len(names):,} tags in a batch", TAGS_PER_BATCH_MAX)
+    return names, np.asarray(distinct.indices).astype(np.int32)
+
+
+def _times(column: Any) -> Any:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    elif not pa.types.is_integer(column.type):
+        raise BadRequest(f"column 'time' is {column.type}: give timestamps, or whole µs since 1970")
+    return np.asarray(_whole("time", column).cast(pa.int64()))
+
+
+def _checked_headers(column: Any) -> Any:
+    wanted = pa.map_(pa.string(), pa.binary())
+    try:
+        found = column.cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise BadRequest(f"column 'headers' is {column.type}: give map<string, binary>") from None
+    lengths = np.diff(np.asarray(found.offsets))
+    if found.null_count and lengths[~np.asarray(found.is_valid())].any():
+        raise BadRequest("column 'headers' has nulls that hold pairs: fill them with empty maps")
+    pairs = found.items
+    if pairs.null_count:
+        raise BadRequest("column 'headers' has pairs without a value: fill them first")
+    return found
+
+
+def _put_fixed(parts: list[Buffer], numbers: Any) -> None:
+    data = numbers.tobytes()
+    parts += (data, padding(len(data)))
+
+
+def _put_binary(parts: list[Buffer], column: Any) -> None:
+    """Append a bytes column: offsets from 0 on, then the data that they span."""
+    _, offsets, data = column.buffers()
+    n = len(column)
+    ends = (
+        np.frombuffer(offsets, np.int32, n + 1, column.offset * 4) if n else np.zeros(1, np.int32)
+    )
+    first, last = int(ends[0]), int(ends[-1])
+    col.check_size(last - first)
+    _put_fixed(parts, ends - np.int32(first))
+    if data is not None:
+        parts += (memoryview(data).cast("B")[first:last], padding(last - first))
+
+
+def _put_headers(parts: list[Buffer], headers: Any) -> None:
+    offsets = np.asarray(headers.offsets)
+    first, last = int(offsets[0]), int(offsets[-1])
+    if last - first > HEADERS_PER_BATCH_MAX:
+        raise TooLarge(f"over {HEADERS_PER_BATCH_MAX:,} headers", HEADERS_PER_BATCH_MAX)
+    _put_fixed(parts, (offsets - first).astype(np.int32))
+    _put_binary(parts, headers.keys.slice(first, last - first).cast(pa.binary()))
+    _put_binary(parts, headers.items.slice(first, last - first))

@@ -1,46 +1,93 @@
 """The batch: one binary form for wire, disk, replication and Spark (DESIGN §1 and §4).
 
-`encode` packs messages into columns; `Batch` opens the bytes in place and splits only what is
-asked for. Nothing here is called per message by the broker.
+It begins with a header of 88 bytes, little-endian:
+
+    offset size field
+    0      4    magic "weir"                    32  8  first sequence
+    4      1    version, 1                      40  8  base time, µs since 1970
+    5      1    compression: 0 none, 1 lz4,     48  4  size of the columns, uncompressed
+                2 zstd                          52  4  size of the compressed part, 0 without
+    6      2    header size, 88                 56  8  xxh3-64, seeded with the group id
+    8      4    total size, header included     64  8  stamp         (written by the leader)
+    12     4    columns and flags               72  8  first offset  (written by the leader)
+    16     8    producer id                     80  4  reserved, 0
+    24     4    epoch                           84  4  CRC-32C of bytes 0 to 84
+    28     4    number of messages
+
+The hash covers bytes 0 to 56 and everything behind the header as it lies, compressed or not, so
+the leader can stamp a batch without touching its columns. Its seed is the group id: bytes in the
+wrong place never pass. The CRC covers the stamped fields too.
+
+Behind the header lie the columns (`weir.model.columns`). With compression, the TAG list and the
+CHUNK, SCATTERED and DUE columns, if there are any, lie as they are; everything behind them is one
+compressed part of the size that byte 52 tells, padded with zeros to a multiple of 8: an LZ4 block
+(without a size of its own), or a zstd frame that tells its content size. Inflated, it makes the
+columns' size at byte 48, which are at most 256 times the batch's total size. A batch with origins
+or references is never compressed.
+
+A batch with CHUNK holds a part of a value too large for one batch. It has one "message", uses one
+sequence, and takes no offset: its first offset is that of the next message (`weir.model.columns`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import IntEnum, IntFlag
 from itertools import pairwise
+from typing import NamedTuple
 
-from weir.codec.compression import deflate, inflate
-from weir.codec.fields import Buffer, padded, padding, total
-from weir.errors import BadBatch, TooLarge
+from weir.codec.compression import inflate
+from weir.codec.fields import ALIGNMENT, Buffer, crc32c, extended, padded, xxh3
+from weir.errors import BadBatch
 from weir.model import columns as col
-from weir.model.chunks import Piece, References, piece_at
-from weir.model.columns import NO_SEQUENCE, BytesColumn, Cursor, Origins
-from weir.model.header import (
-    HEADER_SIZE,
-    Columns,
-    Header,
-    Packed,
-    check,
-    check_batches,
-    check_whole,
-    headers,
-    parse,
-    seal,
+from weir.model.columns import (
+    NO_SEQUENCE,
+    BytesColumn,
+    Cursor,
+    Origins,
+    Piece,
+    References,
+    Scattered,
+    piece_at,
 )
-from weir.model.limits import (
-    BATCH_MESSAGES_MAX,
-    HEADERS_PER_BATCH_MAX,
-    INFLATION_MAX,
-    KEY_BYTES_MAX,
-    TAG_BYTES_MAX,
-    TAGS_PER_BATCH_MAX,
-)
+from weir.model.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, INFLATION_MAX
 from weir.model.message import LargeMessage, Message, Origin
-from weir.model.scattering import Scattered
 
-__all__ = ["Batch", "check_batches", "encode", "headers", "split"]
+MAGIC = b"weir"
+VERSION = 1
+HEADER_SIZE = 88
+_HASHED = 56
+_SEALED = 84
+#: Each message has at least an int32 offset in the value column, which has one more.
+_OFFSET_SIZE = 4
+_OFFSET_MAX = (1 << 63) - 1
 
-_ROOM = bytes(HEADER_SIZE)
+_HEADER = struct.Struct("<4sBBHIIQIIQqIIQqqII")
+_SENDER = struct.Struct("<QI")
+_SEQUENCE = struct.Struct("<Q")
+_STAMPED = struct.Struct("<qqI")
+_HASH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+
+
+class Columns(IntFlag):
+    """Which columns and encodings a batch has. VALUE is always there."""
+
+    VALUE = 1
+    KEY = 2
+    TAG = 4
+    TIME = 8
+    DUE = 16
+    EXPIRES = 32
+    HEADERS = 64
+    ORIGIN = 128
+    FOREIGN = 1 << 16
+    CHUNK = 1 << 17
+    REFERENCES = 1 << 18
+    SCATTERED = 1 << 19
+
+
 # Plain numbers: flag arithmetic would cost more than all else that finding a column takes.
 _VALUE, _KEY, _TAG = int(Columns.VALUE), int(Columns.KEY), int(Columns.TAG)
 _TIME, _DUE, _EXPIRES = int(Columns.TIME), int(Columns.DUE), int(Columns.EXPIRES)
@@ -49,151 +96,237 @@ _REFERENCES, _SCATTERED = int(Columns.REFERENCES), int(Columns.SCATTERED)
 #: What is checked beside the values, where a batch has it.
 _MORE = _CHUNK | _REFERENCES | _SCATTERED | _KEY | _TAG | _HEADERS
 _NO_HEADERS: Mapping[str, bytes] = {}
-
 #: Value, key, tag, time and headers of a message.
 _Row = tuple[bytes, bytes | None, str | None, int, Mapping[str, bytes]]
+#: The columns that this release reads and writes; a batch with others is refused, never guessed.
+KNOWN = int(
+    Columns.VALUE
+    | Columns.KEY
+    | Columns.TAG
+    | Columns.TIME
+    | Columns.DUE
+    | Columns.EXPIRES
+    | Columns.HEADERS
+    | Columns.ORIGIN
+    | Columns.CHUNK
+    | Columns.REFERENCES
+    | Columns.SCATTERED
+)
+#: Whoever applies a committed batch reads these columns, and must not have to inflate them.
+_NEVER_COMPRESSED = int(Columns.ORIGIN | Columns.REFERENCES)
+#: What no batch of a scattering has.
+_NEVER_SCATTERED = int(Columns.ORIGIN | Columns.CHUNK | Columns.REFERENCES | Columns.DUE)
+#: All columns that any batch may have are below this; the flags above say what a batch is.
+_PLAIN = 0xFF
 
 
-def encode(
-    values: Sequence[Buffer],
-    *,
-    group: int,
-    producer: int = 0,
-    epoch: int = 0,
-    sequence: int = 0,
-    base_time: int = 0,
-    keys: Sequence[bytes | None] | None = None,
-    tags: Sequence[str | None] | None = None,
-    times: Sequence[int] | None = None,
-    dues: Sequence[int] | None = None,
-    expires: Sequence[int] | None = None,
-    headers: Sequence[Mapping[str, bytes]] | None = None,
-    origins: Origins | None = None,
-    chunk_at: int | None = None,
-    references: References | None = None,
-    scattered: Scattered | None = None,
-    compression: int = 0,
-    level: int | None = None,
-) -> bytearray:
-    """Return the sealed batch of `values` and whichever columns are given, one item a message.
+class Compression(IntEnum):
+    """How the columns behind the tag list are compressed."""
 
-    Times are microseconds since 1970. `chunk_at`: the one value is a piece of a larger one, from
-    that byte on; `references`: it stands for a value of chunks, and `values` is left empty;
-    `scattered`: it is a part of a scattering.
-    `compression` is kept only where it makes the batch smaller, and not over 256 times smaller.
-    Raises `TooLarge` over 8 MiB or 1,048,576 messages, `MissingLibrary`, and `ValueError` where a
-    column's length is not that of `values`.
+    NONE = 0
+    LZ4 = 1
+    ZSTD = 2
+
+
+_COMPRESSIONS = (int(Compression.LZ4), int(Compression.ZSTD))
+
+
+class Header(NamedTuple):
+    """A batch header's fields, in the order of the wire."""
+
+    magic: bytes
+    version: int
+    compression: int
+    header_size: int
+    total_size: int
+    columns: int
+    producer: int
+    epoch: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody wants here
+    sequence: int
+    base_time: int
+    raw_size: int
+    packed_size: int
+    hash: int
+    stamp: int
+    first_offset: int
+    reserved: int
+    crc: int
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last message; a chunk holds none."""
+        return self.first_offset if self.columns & _CHUNK else self.first_offset + self.count
+
+
+def parse(view: Buffer, at: int = 0) -> Header:
+    """Read and bound-check the header at byte `at`; neither CRC nor hash. Raises `BadBatch`.
+
+    After it, `at + total_size` lies within `view` and every field is one this release knows.
     """
-    flags = _VALUE
-    if references is not None:
-        values, flags = [references.pack()], _VALUE | _REFERENCES
-    if not 1 <= (n := len(values)) <= BATCH_MESSAGES_MAX:
-        raise TooLarge(
-            f"{n:,} messages in a batch: 1 to {BATCH_MESSAGES_MAX:,}", BATCH_MESSAGES_MAX
+    if len(view) - at < HEADER_SIZE:
+        raise BadBatch(f"{len(view) - at} bytes are too few for a batch header ({HEADER_SIZE})")
+    fields = _HEADER.unpack_from(view, at)
+    header = tuple.__new__(Header, fields)
+    # By plain names, for each batch comes by here, and a field takes as long to find as to check.
+    (
+        magic, version, compression, header_size, size, columns, _, _, count, _, _, raw_size,
+        packed_size, _, stamp, first_offset, reserved, _,
+    ) = fields  # fmt: skip
+    if magic != MAGIC or version != VERSION or header_size != HEADER_SIZE:
+        raise BadBatch(f"not a batch of version {VERSION}: it begins {bytes(view[at : at + 8])!r}")
+    if not HEADER_SIZE < size <= len(view) - at or size > BATCH_BYTES_MAX:
+        raise BadBatch(
+            f"batch says {size:,} bytes; {len(view) - at:,} are there and "
+            f"{BATCH_BYTES_MAX:,} allowed"
         )
-    _check_lengths(n, origins, keys, tags, times, dues, expires, headers)
-    bare: list[Buffer] = [_ROOM]
-    parts: list[Buffer] = []
-    tag_indices = None if tags is None else _put_tag_list(bare, tags)
-    if chunk_at is not None:
-        flags |= _CHUNK
-        bare.append(Piece(chunk_at, len(values[0])).pack())
-    if scattered is not None:
-        flags |= _SCATTERED
-        bare.append(scattered.pack())
-    flags |= _put_numbers(bare, (_DUE, dues))
-    col.put_bytes(parts, values)
-    if keys is not None:
-        flags |= _KEY
-        _put_keys(parts, keys)
-    if tag_indices is not None:
-        flags |= _TAG
-        col.put_fixed(parts, "i", tag_indices)
-    if times is not None or expires is not None:
-        flags |= _put_numbers(parts, (_TIME, times), (_EXPIRES, expires))
-    if headers is not None:
-        flags |= _HEADERS
-        _put_headers(parts, headers)
-    if origins is not None:
-        flags |= _ORIGIN
-        col.put_origins(parts, origins)
-    if references is not None or origins is not None:
-        compression = 0
-    fields = (flags, producer, epoch, n, sequence, base_time)
-    return assembled(bare, parts, fields, group, compression, level)
-
-
-def assembled(
-    bare: Sequence[Buffer],
-    parts: Sequence[Buffer],
-    fields: tuple[int, ...],
-    group: int,
-    compression: int = 0,
-    level: int | None = None,
-) -> bytearray:
-    """Return the sealed batch of its buffers, each padded to 8 bytes; `fields` as for `seal`.
-
-    `bare` begins with room for the header, and lies as it is; `parts` are compressed where that
-    makes them smaller, and where readers may inflate it (`INFLATION_MAX`).
-    Raises `TooLarge` and `MissingLibrary`.
-    """
+    if not 1 <= count <= BATCH_MESSAGES_MAX:
+        raise BadBatch(f"batch says {count:,} messages (1 to {BATCH_MESSAGES_MAX:,})")
+    if columns > _PLAIN or not columns & _VALUE:
+        _check_flags(header)
     if compression:
-        col.check_size(total(bare) + total(parts))
-        raw = b"".join(parts)
-        packed = deflate(compression, raw, level)
-        size = total(bare) + padded(len(packed))
-        raw_size = total(bare) - HEADER_SIZE + len(raw)
-        if padded(len(packed)) < len(raw) and raw_size <= INFLATION_MAX * size:
-            batch = bytearray().join((*bare, packed, padding(len(packed))))
-            seal(batch, fields, group, Packed(compression, raw_size, len(packed)))
-            return batch
-        parts = [raw]
-    batch = bytearray().join((*bare, *parts))
-    col.check_size(len(batch))
-    seal(batch, fields, group)
+        _check_compression(header)
+    elif raw_size != size - HEADER_SIZE or packed_size:
+        raise BadBatch(f"batch says {raw_size:,} bytes of columns in {size:,}")
+    if size % ALIGNMENT:
+        raise BadBatch(f"batch of {size:,} bytes, no multiple of {ALIGNMENT}")
+    if raw_size < _OFFSET_SIZE * (count + 1):  # a false count would eat offsets
+        raise BadBatch(f"{count:,} messages cannot lie in {raw_size:,} bytes")
+    if stamp < 0 or not 0 <= first_offset <= _OFFSET_MAX - count:
+        raise BadBatch(f"no leader wrote offset {first_offset} and stamp {stamp}")
+    if reserved:
+        raise BadBatch("batch has reserved fields that are not 0: it is of a later release")
+    return header
+
+
+def _check_flags(header: Header) -> None:
+    flags = header.columns
+    if flags & ~KNOWN or not flags & _VALUE:
+        raise BadBatch(f"batch has columns {flags:#x}; known are {KNOWN:#x}")
+    if flags & _SCATTERED:
+        if flags & _NEVER_SCATTERED:
+            raise BadBatch(f"no batch of a scattering has columns {flags:#x}")
+        return
+    whole = not flags & int(Columns.ORIGIN) if not flags & _CHUNK else flags == _VALUE | _CHUNK
+    if header.count != 1 or not whole:
+        raise BadBatch(f"no chunk and no reference has columns {flags:#x}, {header.count:,} times")
+
+
+def _check_compression(header: Header) -> None:
+    if header.compression not in _COMPRESSIONS:
+        raise BadBatch(f"batch has compression {header.compression}; known are 0, 1 and 2")
+    if header.columns & _NEVER_COMPRESSED:
+        raise BadBatch("a batch with origins or references is never compressed")
+    if header.raw_size + HEADER_SIZE > BATCH_BYTES_MAX:
+        raise BadBatch(
+            f"batch says {header.raw_size:,} bytes of columns; {BATCH_BYTES_MAX:,} are allowed"
+        )
+    if header.raw_size > INFLATION_MAX * header.total_size:
+        raise BadBatch(
+            f"batch of {header.total_size:,} bytes says {header.raw_size:,} bytes of columns, over "
+            f"{INFLATION_MAX} times as many: send it uncompressed"
+        )
+    stored = header.total_size - HEADER_SIZE
+    if not 0 < padded(header.packed_size) <= stored < header.raw_size:
+        raise BadBatch(
+            f"{header.packed_size:,} bytes of {stored:,} cannot be {header.raw_size:,} compressed"
+        )
+
+
+class Packed(NamedTuple):
+    """How the columns of a batch lie: compression, their size without it, and the packed part's."""
+
+    compression: int
+    raw_size: int
+    packed_size: int
+
+
+def seal(
+    batch: bytearray, fields: tuple[int, ...], group: int, packed: Packed | None = None
+) -> None:
+    """Write header, hash and CRC over the first 88 bytes of `batch`, whose columns are in place.
+
+    `fields`: columns, producer, epoch, count, sequence, base_time; `packed` None: uncompressed.
+    """
+    columns, producer, epoch, count, sequence, base_time = fields
+    size = len(batch)
+    compression, raw_size, packed_size = packed or (0, size - HEADER_SIZE, 0)
+    _HEADER.pack_into(
+        batch, 0, MAGIC, VERSION, compression, HEADER_SIZE, size, columns, producer, epoch, count,
+        sequence, base_time, raw_size, packed_size, 0, 0, 0, 0, 0,
+    )  # fmt: skip
+    view = memoryview(batch)
+    _HASH.pack_into(batch, _HASHED, xxh3((view[:_HASHED], view[HEADER_SIZE:]), group))
+    _CRC.pack_into(batch, _SEALED, extended(0, bytes(view[:_SEALED])))
+
+
+def stamped(view: Buffer, stamp: int, first_offset: int) -> bytes:
+    """Return the batch's 88 header bytes with the leader's fields and a new CRC (a copy)."""
+    head = bytearray(view[:HEADER_SIZE])
+    _STAMPED.pack_into(head, 64, stamp, first_offset, 0)
+    _CRC.pack_into(head, _SEALED, extended(0, bytes(head[:_SEALED])))
+    return bytes(head)
+
+
+def renumbered(view: Buffer, group: int, producer: int, epoch: int, sequence: int) -> bytearray:
+    """Return a copy of a sealed batch as another producer's, with a new hash and CRC."""
+    batch = bytearray(view)
+    _SENDER.pack_into(batch, 16, producer, epoch)
+    _SEQUENCE.pack_into(batch, 32, sequence)
+    copy = memoryview(batch)
+    _HASH.pack_into(batch, _HASHED, xxh3((copy[:_HASHED], copy[HEADER_SIZE:]), group))
+    _CRC.pack_into(batch, _SEALED, crc32c(copy[:_SEALED]))
     return batch
 
 
-def _put_keys(parts: list[Buffer], keys: Sequence[bytes | None]) -> None:
-    if any(key is not None and len(key) > KEY_BYTES_MAX for key in keys):
-        raise TooLarge(f"a key is over {KEY_BYTES_MAX:,} bytes: shorten it", KEY_BYTES_MAX)
-    col.put_keys(parts, keys)
+def check(header: Header, head: Buffer, body: Buffer, group: int) -> None:
+    """Raise `BadBatch` unless CRC and hash say that these bytes were sent to `group`.
+
+    `head` is the 88 header bytes, `body` the `total_size - 88` bytes behind them.
+    """
+    if extended(0, bytes(head[:_SEALED])) != header.crc:
+        raise BadBatch("the batch header fails its CRC-32C")
+    if xxh3((bytes(head[:_HASHED]), body), group) != header.hash:
+        raise BadBatch(f"the batch fails its hash for group {group}")
 
 
-def _put_numbers(parts: list[Buffer], *columns: tuple[int, Sequence[int] | None]) -> int:
-    """Append those int64 columns that are there; return their flags."""
-    flags = 0
-    for flag, numbers in columns:
-        if numbers is not None:
-            flags |= flag
-            col.put_fixed(parts, "q", numbers)
-    return flags
+def crc_holds(view: Buffer) -> bool:
+    """Return whether 88 bytes are there and end in the right CRC-32C: somebody meant them so."""
+    if len(view) < HEADER_SIZE:
+        return False
+    (crc,) = _CRC.unpack_from(view, _SEALED)
+    return crc32c(bytes(view[:_SEALED])) == int(crc)
 
 
-def _put_headers(parts: list[Buffer], headers: Sequence[Mapping[str, bytes]]) -> None:
-    if sum(map(len, headers)) > HEADERS_PER_BATCH_MAX:
-        raise TooLarge(f"over {HEADERS_PER_BATCH_MAX:,} headers", HEADERS_PER_BATCH_MAX)
-    col.put_headers(parts, headers)
+def check_whole(view: Buffer, group: int, at: int = 0) -> Header:
+    """Parse and check the batch at byte `at` of `view`; return its header. Raises `BadBatch`."""
+    header = parse(view, at)
+    whole = memoryview(view)[at : at + header.total_size]
+    check(header, whole[:HEADER_SIZE], whole[HEADER_SIZE:], group)
+    return header
 
 
-def _check_lengths(n: int, origins: Origins | None, *columns: Sized | None) -> None:
-    if origins is not None:
-        columns += (origins.hubs, origins.epochs, origins.sequences, origins.sns)
-    for column in columns:
-        if column is not None and len(column) != n:
-            raise ValueError(f"a column of {len(column)} for {n} values: give one for each")
+def headers(payload: Buffer) -> list[Header]:
+    """Parse the headers of concatenated batches (an entry's payload); bytes left over are bad."""
+    found, at = [], 0
+    while at < len(payload):
+        header = parse(payload, at)
+        found.append(header)
+        at += header.total_size
+    return found
 
 
-def _put_tag_list(parts: list[Buffer], tags: Sequence[str | None]) -> list[int]:
-    """Append the list of tags; return each message's index into it."""
-    places: dict[str, int] = {}
-    indices = [places.setdefault(tag or "", len(places)) for tag in tags]
-    if len(places) > TAGS_PER_BATCH_MAX:
-        raise TooLarge(f"{len(places):,} tags in a batch", TAGS_PER_BATCH_MAX)
-    if any(len(tag.encode()) > TAG_BYTES_MAX for tag in places):
-        raise TooLarge(f"a tag is over {TAG_BYTES_MAX} bytes of UTF-8: shorten it", TAG_BYTES_MAX)
-    col.put_tag_list(parts, list(places))
-    return indices
+def check_batches(payload: Buffer | Sequence[Buffer], group: int) -> list[Header]:
+    """Check every batch of an entry's payload against `group`; return the headers."""
+    view = payload if isinstance(payload, bytes | bytearray | memoryview) else b"".join(payload)
+    found, at = [], 0
+    while at < len(view):
+        header = check_whole(view, group, at)
+        found.append(header)
+        at += header.total_size
+    if not found:
+        raise BadBatch("an entry without a batch")
+    return found
 
 
 class Batch:

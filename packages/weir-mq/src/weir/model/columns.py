@@ -8,7 +8,7 @@ where its flag is set:
              one stands for "no tag"). It comes first and is never compressed.
     CHUNK    u64 position of this piece in its value, u64 bytes of the piece; never compressed
     DUE      int64 µs [n], 0: at once; never compressed, because replicas read it
-    VALUE    bytes column; with REFERENCES, `weir.model.chunks.References` where the value would be
+    VALUE    bytes column; with REFERENCES, what closes a large value where it would be
     KEY      validity bitmap (bit set: there is a key), bytes column, u32 key hash [n]
              (xxh3-64 of the key, lower half; 0 where there is none)
     TAG      int32 index into the tag list [n]
@@ -26,16 +26,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import xxhash
 
 from weir.codec.fields import ALIGNMENT, Buffer, padded, padding
 from weir.errors import BadBatch, TooLarge
-from weir.model.limits import BATCH_BYTES_MAX, HEADERS_PER_BATCH_MAX, TAGS_PER_BATCH_MAX
+from weir.model.ids import LIMIT_MAX, are_parts
+from weir.model.limits import (
+    BATCH_BYTES_MAX,
+    HEADERS_PER_BATCH_MAX,
+    KIB,
+    SCATTER_PARTS_MAX,
+    TAGS_PER_BATCH_MAX,
+)
 
 _TAGS = struct.Struct("<II")
+_PAIR = struct.Struct("<QQ")
+#: Left free in a batch of one message, for the header and what an estimate leaves out.
+_SPARE_BYTES = 64 * KIB
 #: An origin without a sequence: the device did not ask for dedupe.
 NO_SEQUENCE = 0xFFFFFFFF
 
@@ -311,3 +321,145 @@ class Cursor:
             self.numbers("I", n),
             self.numbers("B", n),
         )
+
+
+class Piece(NamedTuple):
+    """Where a chunk's piece lies in its value, and how long it is: the CHUNK column."""
+
+    position: int
+    size: int
+
+    def pack(self) -> bytes:
+        """Return the CHUNK column."""
+        return _PAIR.pack(*self)
+
+
+def piece_at(view: Buffer, at: int) -> Piece:
+    """Read the CHUNK column at byte `at`. Raises `BadBatch` for an empty piece or one too long."""
+    if len(view) - at < _PAIR.size:
+        raise BadBatch("a chunk ends before its column")
+    piece = Piece(*_PAIR.unpack_from(view, at))
+    if not 0 < piece.size <= BATCH_BYTES_MAX or piece.position > LIMIT_MAX:
+        raise BadBatch(f"a chunk says {piece.size:,} bytes from {piece.position:,}")
+    return piece
+
+
+class References(NamedTuple):
+    """What a closing batch knows of its value; `runs` are (first Raft index, chunks) in order.
+
+    A value too large for one batch is cut into pieces. Each is the value of a *chunk*, a batch with
+    the flag CHUNK: one sequence of its producer, one entry of the partition's log, no offset.
+    Behind the last one the *closing* batch, with the flag REFERENCES, takes the value's one offset
+    and stamp, and holds its key, tag, time and headers. Where its value would lie it has references
+    (little-endian):
+
+        u64 bytes of the whole value
+        u64 hash of the whole value: that of its chunks in order, see `chained`
+        then, in order, u64 Raft index of a chunk, u64 number of chunks in entries from there on
+
+    A producer has one open value in a partition: a piece at position 0 begins one, and any other
+    continues at the position behind the last piece.
+    """
+
+    size: int
+    hash: int
+    runs: tuple[tuple[int, int], ...]
+
+    @property
+    def first_index(self) -> int:
+        """The entry of the first chunk."""
+        return self.runs[0][0]
+
+    @property
+    def chunks(self) -> int:
+        """How many entries hold the value."""
+        return sum(count for _, count in self.runs)
+
+    def pack(self) -> bytes:
+        """Return what lies where the value would."""
+        return b"".join(
+            (_PAIR.pack(self.size, self.hash), *(_PAIR.pack(*run) for run in self.runs))
+        )
+
+    @classmethod
+    def unpack(cls, data: Buffer) -> References:
+        """Read what `pack` gave. Raises `BadBatch` unless the runs rise and can hold the size."""
+        if len(data) < 2 * _PAIR.size or len(data) % _PAIR.size:
+            raise BadBatch(f"{len(data)} bytes make no references to chunks")
+        (size, hash_), *runs = _PAIR.iter_unpack(data)
+        behind = 1  # Raft indices begin at 1
+        for first, count in runs:
+            if first < behind or count < 1 or first + count > LIMIT_MAX:
+                raise BadBatch(f"references name {count:,} entries from {first:,}: that is wrong")
+            behind = first + count
+        found = cls(size, hash_, tuple(runs))
+        if not found.chunks <= size <= found.chunks * BATCH_BYTES_MAX:
+            raise BadBatch(f"{size:,} bytes cannot lie in {found.chunks:,} chunks")
+        return found
+
+
+def chained(value: int, chunk: int) -> int:
+    """Return a value's hash with one more chunk behind those that made hash `value`, 0 at first.
+
+    `chunk` is the hash in the chunk's header: it covers the piece, its place, its producer and its
+    partition. So whoever takes chunks knows their value's hash without reading them again. The
+    result is the xxh3-64 of both numbers, u64 little-endian each.
+    """
+    return int(xxhash.xxh3_64_intdigest(_PAIR.pack(value, chunk)))
+
+
+def runs_of(indices: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Gather rising Raft indices into runs (first, count)."""
+    runs: list[tuple[int, int]] = []
+    for index in indices:
+        extend(runs, index)
+    return tuple(runs)
+
+
+def extend(runs: list[tuple[int, int]], index: int) -> None:
+    """Add the index of one more chunk to runs, in place."""
+    if runs and sum(runs[-1]) == index:
+        runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+    else:
+        runs.append((index, 1))
+
+
+def is_large(size: int, batch_bytes_max: int = BATCH_BYTES_MAX) -> bool:
+    """Whether a message of about `size` bytes fits no batch, so that its value goes as chunks."""
+    return size > min(batch_bytes_max, BATCH_BYTES_MAX) - _SPARE_BYTES
+
+
+class Scattered(NamedTuple):
+    """What a batch says of its scattering: its producer's number for it, and all its parts.
+
+    A part is a number: the group of a partition · 2, + 1 if it is acks there and not a batch. The
+    SCATTERED column of a batch lies bare behind the tag list, little-endian u64 each: the number
+    that its producer gave the scattering, how many parts it has, and these, rising.
+    """
+
+    number: int
+    parts: tuple[int, ...]
+
+    @property
+    def packed_size(self) -> int:
+        """Bytes of the column."""
+        return _PAIR.size + 8 * len(self.parts)
+
+    def pack(self) -> bytes:
+        """Return the SCATTERED column."""
+        return _PAIR.pack(self.number, len(self.parts)) + struct.pack(
+            f"<{len(self.parts)}Q", *self.parts
+        )
+
+    @classmethod
+    def unpack(cls, data: Buffer) -> Scattered:
+        """Read the column that begins with `data`. Raises `BadBatch` unless its parts rise."""
+        if len(data) < _PAIR.size:
+            raise BadBatch("a batch of a scattering ends before its column")
+        number, count = _PAIR.unpack_from(data)
+        if not 1 <= count <= SCATTER_PARTS_MAX or len(data) < _PAIR.size + 8 * count:
+            raise BadBatch(f"a scattering of {count:,} parts: 1 to {SCATTER_PARTS_MAX}")
+        found = cls(number, struct.unpack_from(f"<{count}Q", data, _PAIR.size))
+        if number > LIMIT_MAX or not are_parts(found.parts):
+            raise BadBatch(f"scattering {number} has parts that do not rise")
+        return found

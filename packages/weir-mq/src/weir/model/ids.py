@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Annotated, NamedTuple
 
 from msgspec import Meta
@@ -34,6 +35,45 @@ def topic_of(group: int) -> int:
 def partition_of(group: int) -> int:
     """Return the partition number of a group."""
     return group & (PARTITIONS_MAX - 1)
+
+
+def batch_part(group: int) -> int:
+    """Return the part that is a batch in a group."""
+    return group << 1
+
+
+def acks_part(group: int) -> int:
+    """Return the part that is acks in a group."""
+    return group << 1 | 1
+
+
+def part_group(part: int) -> int:
+    """Return the group of a part."""
+    return part >> 1
+
+
+def is_acks(part: int) -> bool:
+    """Return whether a part is acks."""
+    return bool(part & 1)
+
+
+def are_parts(parts: Iterable[int]) -> bool:
+    """Return whether these rise, and may be parts."""
+    last = 0
+    for part in parts:
+        if not last < part <= LIMIT_MAX:
+            return False
+        last = part
+    return True
+
+
+class Attempt(NamedTuple):
+    """One try of a scattering: all its parts are to be stamped `stamp`."""
+
+    producer: int
+    epoch: int
+    number: int
+    stamp: int
 
 
 SHARD_BITS = 16

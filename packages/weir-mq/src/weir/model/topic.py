@@ -1,10 +1,11 @@
-"""Topics: their names, settings, and which partition a key falls into."""
+"""Topics: their names, settings, which partition a key falls into, and how consumers share them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import lru_cache
 from itertools import permutations
 from typing import Annotated, Literal, NamedTuple, cast, get_args
@@ -34,6 +35,30 @@ DEFAULT_NAMESPACE = "default"
 #: A key that finds only partitions that have ended at so many places goes to partition 0.
 _PLACES_MAX = 64
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_CHARACTERS_MAX}}}")
+
+
+class Mode(IntEnum):
+    """How a cluster shares a topic's messages; its first grant sets it for good."""
+
+    #: Each message to one consumer, in no order.
+    SHARED = 0
+    #: Shared, and the messages of a key in order, one consumer at a time.
+    KEYED = 1
+    #: One consumer at a time gets everything, in order; the others stand by.
+    ORDERED = 2
+
+
+class AckOutcome(IntEnum):
+    """What an ack did to messages of a grant."""
+
+    #: This grant did them: this ack marked them as done, or an earlier one of the same grant did.
+    DONE = 0
+    #: The grant had lost them. Another grant did them, or retention or a seek passed over them.
+    DONE_ELSEWHERE = 1
+    #: The grant had lost them, and they are not done: the cluster does them again.
+    EXPIRED = 2
+    #: Several of the above.
+    PARTLY = 3
 
 
 def check_name(name: str, what: str = "name") -> str:

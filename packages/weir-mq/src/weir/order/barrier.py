@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from weir.model.stamp import stamp_at
+from weir.order.clock import stamp_at
 
 #: A voter that starts again stands by all it may have promised, so each extension may cost whoever
 #: reads in total order as long.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from weir.errors import RemoteProtocolError
 from weir.protocol.client.codec import ClientStream
-from weir.protocol.device.codec import VERSION as DEVICE_VERSION
-from weir.protocol.device.codec import DeviceRequest, DeviceStream
+from weir.protocol.device import VERSION as DEVICE_VERSION
+from weir.protocol.device import DeviceRequest, DeviceStream
 from weir.protocol.frame import CLIENT_VERSION, ClientFrame
 
 

@@ -20,7 +20,7 @@ from weir.codec.fields import Buffer, total
 from weir.errors import RemoteProtocolError
 from weir.model.limits import TRUNK_FRAME_BYTES_MAX
 from weir.protocol.client.codec import client_frame_size
-from weir.protocol.device.codec import (
+from weir.protocol.device import (
     HEADER,
     REPLY,
     DeviceHello,

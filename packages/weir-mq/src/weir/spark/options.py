@@ -45,8 +45,8 @@ from weir.client.arguments import PORT, parse_url
 from weir.client.core.delivered_batches import LargeDelivered
 from weir.errors import BadName, BadOption, BadRequest, ValueTooLarge
 from weir.model.limits import FETCH_BYTES_MAX, PARTITIONS_PER_TOPIC_MAX, VALUE_BYTES_LOADED_MAX
-from weir.model.stamp import stamp_at
 from weir.model.topic import check_order, split_name
+from weir.order.clock import stamp_at
 from weir.spark.selection import Selection
 
 Hosts = tuple[tuple[str, int], ...]

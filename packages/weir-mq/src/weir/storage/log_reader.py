@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from weir.codec.fields import Buffer
-from weir.model.header import headers
+from weir.model.batch import headers
 from weir.storage.disk import Disk
 from weir.storage.errors import LogDamaged
 from weir.storage.format.frame import HEADER_SIZE, BadFrame, Kind, frame_size, verify

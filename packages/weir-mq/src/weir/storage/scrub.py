@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weir.codec.fields import Buffer
-from weir.model.header import headers
+from weir.model.batch import headers
 from weir.model.limits import MIB
 from weir.storage.disk import Disk, Readable
 from weir.storage.errors import LogDamaged

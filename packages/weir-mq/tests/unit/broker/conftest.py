@@ -13,15 +13,14 @@ from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity, ShardSettings
 from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard
-from weir.model.batch import encode
-from weir.model.chunks import References, chained, runs_of
-from weir.model.header import parse
+from weir.model.batch import parse
+from weir.model.batch_builder import encode
+from weir.model.columns import References, chained, runs_of
+from weir.protocol import device as d
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
-from weir.protocol.device import codec as d
-from weir.protocol.device.codec import DeviceOpcode as Op
-from weir.protocol.device.codec import DeviceReplies, DeviceReply, DeviceStream
-from weir.protocol.device.deliveries import Delivery
+from weir.protocol.device import Delivery, DeviceReplies, DeviceReply, DeviceStream
+from weir.protocol.device import DeviceOpcode as Op
 from weir.storage.format import checkpoint
 from weir.storage.recovery import recover
 from weir.storage.segment_files import Settings

@@ -20,9 +20,9 @@ from weir.errors import (
     WrongSystem,
 )
 from weir.model.batch import split
-from weir.model.clusters import Mode
 from weir.model.ids import Address
 from weir.model.limits import HELLO_WITHIN_MS
+from weir.model.topic import Mode
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n

@@ -13,9 +13,9 @@ from weir.broker.records.entries import GrantsReleased, TopicCreated, of_control
 from weir.broker.replica.restore import CHECKPOINT, States, decode_checkpoint
 from weir.broker.state.state import PartitionState
 from weir.errors import Damaged, Halted, Unavailable
+from weir.protocol import device as d
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.protocol.device import codec as d
 from weir.storage.format.checkpoint import load
 from weir.storage.format.frame import Kind
 

@@ -17,7 +17,7 @@ from weir.broker.api.settings import Identity, Member, Replication, ShardSetting
 from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard
 from weir.errors import NotLeader, Unavailable
-from weir.model.batch import encode
+from weir.model.batch_builder import encode
 from weir.model.ids import group_of, place_node, place_of
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from weir.broker.barriers.barriers import Promises
 from weir.model.ids import group_of
-from weir.model.stamp import milliseconds_of, stamp_at
+from weir.order.clock import milliseconds_of, stamp_at
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 

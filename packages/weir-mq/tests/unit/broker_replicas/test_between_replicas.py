@@ -9,9 +9,9 @@ from weir.broker.api import events as ev
 from weir.broker.replica.frames import pack
 from weir.errors import NotLeader
 from weir.model.ids import group_of, place_of, voter_of
+from weir.protocol import device as d
 from weir.protocol.client import messages as m
-from weir.protocol.device import codec as d
-from weir.protocol.device.codec import DeviceReplies, DeviceStream
+from weir.protocol.device import DeviceReplies, DeviceStream
 from weir.protocol.link import LinkStream
 from weir_raft import messages as r
 

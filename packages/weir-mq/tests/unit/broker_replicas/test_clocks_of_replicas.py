@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from weir.model.stamp import milliseconds_of, stamp_at
 from weir.model.topic import SettingsChange
+from weir.order.clock import milliseconds_of, stamp_at
 from weir.protocol.client import messages as m
 
 HOUR_MS = 3_600_000

@@ -14,12 +14,12 @@ from weir.broker.barriers.topic_order import Ends
 from weir.broker.partition.partition import MembershipProposals
 from weir.broker.scattering.participant import RecoverySchedule
 from weir.errors import BadRequest, PartitionEnded, UnknownTopic
-from weir.model.batch import encode
-from weir.model.ids import group_of
-from weir.model.scattering import Scattered, batch_part
+from weir.model.batch_builder import encode
+from weir.model.columns import Scattered
+from weir.model.ids import batch_part, group_of
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.protocol.client.scattering import Part, Step
+from weir.protocol.client.order import Part, Step
 
 
 def ended(trio: Any, partition: int, name: str = "t") -> m.TopicInfo:

@@ -11,8 +11,8 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.metadata.reassignment import STEADY_MS
 from weir.errors import Overloaded, Unavailable
+from weir.protocol import device as d
 from weir.protocol.client import messages as m
-from weir.protocol.device import codec as d
 
 VALUE = b"v" * 8_000
 

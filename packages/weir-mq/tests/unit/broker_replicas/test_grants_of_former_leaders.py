@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from weir.errors import NotLeader, refusal
-from weir.model.clusters import Mode
+from weir.model.topic import Mode
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 

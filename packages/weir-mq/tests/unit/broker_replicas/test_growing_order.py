@@ -11,7 +11,7 @@ import pytest
 from weir.broker.partition.partition import MembershipProposals
 from weir.errors import Unavailable, UnknownTopic
 from weir.model.ids import Address, group_of
-from weir.model.stamp import stamp_at
+from weir.order.clock import stamp_at
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 

@@ -22,9 +22,9 @@ from weir.broker.replica.frames import pack
 from weir.broker.replica.refill import Refill
 from weir.broker.state.clusters import ClusterState
 from weir.errors import Damaged, NotLeader, Unavailable
-from weir.model.batch import encode
+from weir.model.batch import HEADER_SIZE, renumbered, stamped
+from weir.model.batch_builder import encode
 from weir.model.columns import Origins
-from weir.model.header import HEADER_SIZE, renumbered, stamped
 from weir.model.ids import REGISTRY_GROUP, incarnation_of, node_of, place_of
 from weir.model.limits import FORMAT_LEVEL, MIB
 from weir.protocol.client import messages as m

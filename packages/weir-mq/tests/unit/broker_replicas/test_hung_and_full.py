@@ -8,7 +8,7 @@ from typing import Any
 from weir.broker.api import effects as ef
 from weir.broker.api.settings import Replication
 from weir.broker.replica.writer import HUNG_FLUSH_MS
-from weir.model.stamp import stamp_at
+from weir.order.clock import stamp_at
 from weir.protocol.client import messages as m
 
 

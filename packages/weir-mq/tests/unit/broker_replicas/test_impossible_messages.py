@@ -24,9 +24,9 @@ from weir.broker.replica.frames import (
     pack_give,
     pack_link,
 )
-from weir.model.batch import encode
+from weir.model.batch_builder import encode
 from weir.model.ids import place_of, voter_of
-from weir.model.stamp import stamp_at
+from weir.order.clock import stamp_at
 from weir.protocol.link import LinkStream
 from weir.storage.format.frame import Kind
 from weir_raft import messages as r

@@ -6,8 +6,7 @@ from typing import Any
 
 from weir.model.batch import split
 from weir.order.barrier import Barrier
-from weir.order.merge import Merge
-from weir.order.roster import Roster
+from weir.order.merge import Merge, Roster
 from weir.protocol.client import messages as m
 
 _BYTES_MAX = 1 << 20

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from rigs.part_questions import ask_part
-from weir.model.batch import encode
-from weir.model.scattering import Scattered, batch_part
+from weir.model.batch_builder import encode
+from weir.model.columns import Scattered
+from weir.model.ids import batch_part
 from weir.protocol.client import messages as m
-from weir.protocol.client.scattering import Decide, Standing, Step
+from weir.protocol.client.order import Decide, Standing, Step
 
 #: Longer than a recovery waits for an answer.
 APART_MS = 7_000

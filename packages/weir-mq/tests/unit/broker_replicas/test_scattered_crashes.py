@@ -16,12 +16,13 @@ from weir.broker.scattering.participant import Participant
 from weir.broker.state import state
 from weir.broker.state.dedupe import ProducerTable
 from weir.errors import StaleGrant, UnknownTopic, refusal
-from weir.model.batch import Batch, encode
-from weir.model.ids import group_of
-from weir.model.scattering import Scattered, acks_part, batch_part
+from weir.model.batch import Batch
+from weir.model.batch_builder import encode
+from weir.model.columns import Scattered
+from weir.model.ids import acks_part, batch_part, group_of
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.protocol.client.scattering import Part
+from weir.protocol.client.order import Part
 
 SEEDS = int(os.environ.get("WEIR_SCATTER_SEEDS", "8"))
 PARTITIONS = 3

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from weir.errors import NotTogether, refusal
-from weir.model.batch import encode
-from weir.model.scattering import Scattered, batch_part
+from weir.model.batch_builder import encode
+from weir.model.columns import Scattered
+from weir.model.ids import batch_part
 from weir.model.topic import SettingsChange
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.protocol.client.scattering import Part
+from weir.protocol.client.order import Part
 
 
 def scatter(infos: list[m.TopicInfo], grant: m.ProducerGrant) -> m.Scatter:

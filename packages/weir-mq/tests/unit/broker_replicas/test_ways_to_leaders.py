@@ -9,11 +9,11 @@ import pytest
 from weir.broker.api import events as ev
 from weir.errors import NotLeader, Unavailable, UnknownTopic
 from weir.model.ids import place_of
+from weir.protocol import device as device
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, encode_request
-from weir.protocol.device import codec as device
-from weir.protocol.device.codec import DeviceReplies, DeviceStream
+from weir.protocol.device import DeviceReplies, DeviceStream
 
 
 def followers(trio: Any, group: int = 0) -> list[Any]:

@@ -13,7 +13,7 @@ from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity, Layout, ShardSettings
 from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard
-from weir.model.batch import encode
+from weir.model.batch_builder import encode
 from weir.protocol import trunk
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request

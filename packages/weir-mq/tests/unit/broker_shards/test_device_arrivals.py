@@ -15,9 +15,9 @@ from weir.broker.runtime.session import ROW_BYTES
 from weir.errors import BadChecksum, BadRequest, NotLeader, Overloaded, Unauthorized, UnknownTopic
 from weir.model.batch import Batch
 from weir.model.ids import place_of
+from weir.protocol import device as device
 from weir.protocol.client import messages as m
-from weir.protocol.device import codec as device
-from weir.protocol.device.codec import DeviceOpcode, DeviceReplies, DeviceStream
+from weir.protocol.device import DeviceOpcode, DeviceReplies, DeviceStream
 from weir.protocol.trunk import OWN_SESSION, Arrival, Kind, TrunkStream
 
 HELLO, PUBLISH = DeviceOpcode.HELLO, DeviceOpcode.PUBLISH_SEQUENCED

@@ -9,10 +9,10 @@ import pytest
 from weir.broker.api import events as ev
 from weir.broker.forwarding.forwarder import SMALL
 from weir.errors import Overloaded, Unavailable
-from weir.model.batch import encode
+from weir.model.batch_builder import encode
+from weir.protocol import device as device
 from weir.protocol.client import messages as m
-from weir.protocol.device import codec as device
-from weir.protocol.device.codec import DeviceReplies, DeviceStream
+from weir.protocol.device import DeviceReplies, DeviceStream
 
 KIB = 1024
 

@@ -8,10 +8,12 @@ import pytest
 
 from weir.broker.api import events as ev
 from weir.errors import Unavailable
-from weir.model.batch import Batch, encode
-from weir.model.scattering import Scattered, batch_part
+from weir.model.batch import Batch
+from weir.model.batch_builder import encode
+from weir.model.columns import Scattered
+from weir.model.ids import batch_part
 from weir.protocol.client import messages as m
-from weir.protocol.client.scattering import Part
+from weir.protocol.client.order import Part
 
 
 def request(info: m.TopicInfo, grant: m.ProducerGrant, number: int) -> m.Scatter:

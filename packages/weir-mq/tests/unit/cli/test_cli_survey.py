@@ -12,8 +12,8 @@ from weir.broker.records import entries
 from weir.broker.records.entries import TopicCreated
 from weir.cli.survey import LogSurvey, NotALog, log_folders, survey, survey_all
 from weir.cli.verify import verify
-from weir.model.batch import encode
-from weir.model.header import HEADER_SIZE, stamped
+from weir.model.batch import HEADER_SIZE, stamped
+from weir.model.batch_builder import encode
 from weir.model.ids import REGISTRY_GROUP, group_of
 from weir.server.disk.file_disk import FileDisk, FolderInUse
 from weir.storage.format.checkpoint import save

@@ -8,8 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from weir.model.batch import Batch
-from weir.model.header import HEADER_SIZE, stamped
+from weir.model.batch import HEADER_SIZE, Batch, stamped
 from weir.model.ids import Address, group_of, partition_of, topic_of
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m

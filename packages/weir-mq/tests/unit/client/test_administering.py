@@ -18,8 +18,8 @@ from weir.errors import (
     UnknownCluster,
     UnknownTopic,
 )
-from weir.model.stamp import milliseconds_of
 from weir.model.topic import SettingsChange, TopicSettings
+from weir.order.clock import milliseconds_of
 from weir.protocol.client.admin import PartitionStats
 
 DAY_SECONDS = 24 * 3600

@@ -19,10 +19,11 @@ from weir.cli.backup.manifest import read
 from weir.cli.main import main
 from weir.client import scattering
 from weir.errors import BadRequest, Disconnected, SequenceGap, StaleGrant, TooLarge
-from weir.model.batch import encode
-from weir.model.scattering import Scattered, batch_part
+from weir.model.batch_builder import encode
+from weir.model.columns import Scattered
+from weir.model.ids import batch_part
 from weir.protocol.client import messages as m
-from weir.protocol.client.scattering import Part
+from weir.protocol.client.order import Part
 from weir.testing import Node
 
 

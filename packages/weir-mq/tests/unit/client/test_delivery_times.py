@@ -15,8 +15,7 @@ from weir.client.arguments import Timing, delay_ms, timing
 from weir.client.client import Client
 from weir.client.consumer.consumer import Consumer
 from weir.errors import BadRequest
-from weir.model.batch import Batch
-from weir.model.header import Columns
+from weir.model.batch import Batch, Columns
 from weir.model.limits import MIB
 
 NOW = 1_700_000_000_000_000

@@ -8,7 +8,7 @@ import pytest
 
 import weir
 from rigs.consuming import take
-from weir.model.stamp import stamp_at
+from weir.order.clock import stamp_at
 
 
 @pytest.mark.parametrize(

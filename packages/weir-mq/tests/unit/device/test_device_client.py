@@ -22,8 +22,8 @@ from weir.errors import (
 )
 from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import DEVICE_WINDOW
-from weir.protocol.device import codec as wire
-from weir.protocol.device.codec import (
+from weir.protocol import device as wire
+from weir.protocol.device import (
     DeviceHello,
     DevicePing,
     DevicePublishes,

@@ -15,7 +15,7 @@ from weir.errors import (
     SequenceReused,
     Unauthorized,
 )
-from weir.protocol.device.codec import DeviceOpcode, DeviceReply
+from weir.protocol.device import DeviceOpcode, DeviceReply
 
 
 def reply(sequence: int, code: int = 0, offset: int = 0) -> DeviceReply:

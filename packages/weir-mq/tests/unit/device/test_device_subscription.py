@@ -9,9 +9,8 @@ import pytest
 from weir.device.client import Received, Subscription
 from weir.device.connection import DeviceConnection
 from weir.errors import StaleGrant
-from weir.protocol.device import codec as wire
-from weir.protocol.device.codec import DeviceStream
-from weir.protocol.device.deliveries import DeviceAck
+from weir.protocol import device as wire
+from weir.protocol.device import DeviceAck, DeviceStream
 
 
 class FakeLine:

@@ -20,10 +20,10 @@ from weir.host.connections import PART_FRAMES, Connections
 from weir.host.logs import FlushSchedule
 from weir.host.shard_loop import EventQueue
 from weir.model.limits import KIB, MIB
+from weir.protocol import device as device
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
 from weir.protocol.client.declaration import opcode_of
-from weir.protocol.device import codec as device
 from weir.protocol.frame import CLIENT_HEADER
 
 PING = device.frame(device.DeviceOpcode.PING, 1, b"")

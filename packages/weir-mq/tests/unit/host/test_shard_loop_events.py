@@ -12,7 +12,7 @@ from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
 from weir.host.logs import FlushSchedule
 from weir.host.shard_loop import EventQueue
-from weir.protocol.device.codec import DeviceHello, DevicePing, DevicePublishes
+from weir.protocol.device import DeviceHello, DevicePing, DevicePublishes
 from weir.protocol.trunk import Arrival
 from weir.storage.log import Flush
 

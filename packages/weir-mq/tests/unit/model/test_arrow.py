@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from weir.errors import BadBatch
 from weir.model.arrow import SCHEMA, record_batch
-from weir.model.batch import Batch, encode
-from weir.model.header import HEADER_SIZE, seal, stamped
+from weir.model.batch import HEADER_SIZE, Batch, seal, stamped
+from weir.model.batch_builder import encode
 
 VALUES = [b"one", b"", b"three"]
 COLUMNS: dict[str, Any] = {

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from weir.errors import BadBatch, TooLarge
-from weir.model.batch import Batch, encode, split
+from weir.model.batch import HEADER_SIZE, Batch, Columns, Packed, seal, split
+from weir.model.batch_builder import encode
 from weir.model.columns import NO_SEQUENCE, Origins
-from weir.model.header import HEADER_SIZE, Columns, Packed, seal
 from weir.model.message import Origin
 
 N = 3

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from weir.errors import BadRequest, TooLarge
-from weir.model.arrow import record_batch
-from weir.model.batch import Batch, encode
-from weir.model.from_arrow import Rows
+from weir.model.arrow import Rows, record_batch
+from weir.model.batch import Batch
+from weir.model.batch_builder import encode
 from weir.model.limits import BATCH_BYTES_MAX, KEY_BYTES_MAX
 
 

@@ -3,8 +3,7 @@
 import pytest
 
 from weir.errors import StampTooFar
-from weir.model.stamp import LOGIC_BITS, milliseconds_of, stamp_at
-from weir.order.clock import HighestStamp, HybridClock
+from weir.order.clock import LOGIC_BITS, HighestStamp, HybridClock, milliseconds_of, stamp_at
 
 NOW = 1_700_000_000_000
 

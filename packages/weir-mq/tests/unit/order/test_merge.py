@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from weir.errors import RemoteProtocolError
 from weir.order.barrier import Barrier
-from weir.order.merge import Merge, Merged
-from weir.order.roster import NO_BOUND, Roster
+from weir.order.merge import NO_BOUND, Merge, Merged, Roster
 
 
 def _merge(partitions: int, bytes_max: int = 1_000) -> Merge[str]:

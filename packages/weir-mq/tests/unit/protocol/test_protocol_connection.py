@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from weir.errors import RemoteProtocolError
+from weir.protocol import device as device
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, encode_request
 from weir.protocol.connection import Connection
-from weir.protocol.device import codec as device
-from weir.protocol.device.codec import DevicePing, DeviceStream
+from weir.protocol.device import DevicePing, DeviceStream
 
 CLIENT = b"".join(encode_request(m.Ping(), 1))
 DEVICE = device.frame(device.DeviceOpcode.PING, 3, b"")

@@ -8,16 +8,19 @@ import pytest
 
 from weir.errors import RemoteProtocolError
 from weir.model.limits import TRUNK_FRAME_BYTES_MAX
+from weir.protocol import device as device
 from weir.protocol import trunk
 from weir.protocol.client.codec import ClientStream, decode_request, encode_request
 from weir.protocol.client.messages import Address, Produce
-from weir.protocol.device import codec as device
-from weir.protocol.device.codec import DeviceHello, DevicePing, DevicePublishes, DeviceRefused
-from weir.protocol.device.deliveries import (
+from weir.protocol.device import (
     DeviceAck,
     DeviceExtend,
+    DeviceHello,
     DeviceNack,
+    DevicePing,
+    DevicePublishes,
     DevicePull,
+    DeviceRefused,
     DeviceSubscribe,
 )
 from weir.protocol.frame import take_client_frame

@@ -12,7 +12,7 @@ from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
 from weir.model.ids import place_of
 from weir.protocol import trunk
-from weir.protocol.device.codec import DeviceHello, DevicePublishes
+from weir.protocol.device import DeviceHello, DevicePublishes
 from weir.protocol.trunk import Arrival, Kind
 from weir.server.assembly import assemble
 

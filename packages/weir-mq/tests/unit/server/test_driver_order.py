@@ -15,7 +15,7 @@ from weir.broker.runtime.budget import Budget
 from weir.broker.shard import Shard
 from weir.host.logs import LONE_IN_A_ROW, QUICK_SECONDS
 from weir.host.trunks import RemotePeer
-from weir.protocol.device.codec import DeviceHello, DevicePing, DevicePublishes, DeviceRequest
+from weir.protocol.device import DeviceHello, DevicePing, DevicePublishes, DeviceRequest
 from weir.protocol.trunk import Arrival
 from weir.server.assembly import assemble
 from weir.server.driver import Driver, TimedTurns

@@ -14,9 +14,9 @@ from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity, ShardSettings
 from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard
+from weir.protocol import device as device
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, encode_request
-from weir.protocol.device import codec as device
 from weir.server.assembly import assemble
 from weir.storage.recovery import recover
 from weir.storage.segment_files import Settings

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from weir.errors import BadOption
-from weir.model.batch import encode
-from weir.model.header import HEADER_SIZE, stamped
+from weir.model.batch import HEADER_SIZE, stamped
+from weir.model.batch_builder import encode
 from weir.model.ids import Address, group_of
 from weir.protocol.client import messages as m
 from weir.spark import blocking_client

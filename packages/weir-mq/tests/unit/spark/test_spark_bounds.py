@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weir.errors import BadOption
-from weir.model.stamp import stamp_at
+from weir.order.clock import stamp_at
 from weir.spark.options import (
     Bound,
     Earliest,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.errors import BadOption, OffsetOutOfRange
-from weir.model.batch import encode
-from weir.model.header import HEADER_SIZE, stamped
+from weir.model.batch import HEADER_SIZE, stamped
+from weir.model.batch_builder import encode
 from weir.model.ids import Address, group_of
 from weir.protocol.client.messages import Fetched, PositionsReply, TopicInfo
 from weir.spark import blocking_client

@@ -14,8 +14,8 @@ from weir.client.connection.system import REAL, SYSTEM
 from weir.codec.fields import ALIGNMENT
 from weir.errors import BadBatch, Disconnected, NotLeader, OffsetOutOfRange, RangeLost, Unauthorized
 from weir.model.arrow import SCHEMA
-from weir.model.batch import encode
-from weir.model.header import HEADER_SIZE, stamped
+from weir.model.batch import HEADER_SIZE, stamped
+from weir.model.batch_builder import encode
 from weir.model.ids import Address, group_of
 from weir.protocol.client.messages import Fetched, TopicInfo
 from weir.spark import blocking_client

@@ -9,9 +9,9 @@ import pytest
 from weir.client.core.delivered_batches import LargeDelivered, deliver
 from weir.errors import BadBatch, BadOption, ValueTooLarge
 from weir.model.arrow import record_batch
-from weir.model.batch import encode
-from weir.model.chunks import References, chained
-from weir.model.header import parse
+from weir.model.batch import parse
+from weir.model.batch_builder import encode
+from weir.model.columns import References, chained
 from weir.model.ids import Address, group_of
 from weir.protocol.client import messages as m
 from weir.spark import fetcher

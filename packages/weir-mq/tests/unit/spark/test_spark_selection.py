@@ -8,7 +8,8 @@ import pytest
 
 from weir.errors import BadOption
 from weir.model.arrow import record_batch
-from weir.model.batch import Batch, encode
+from weir.model.batch import Batch
+from weir.model.batch_builder import encode
 from weir.spark.selection import Selection
 
 

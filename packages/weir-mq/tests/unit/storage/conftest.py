@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.model.batch import encode
-from weir.model.header import HEADER_SIZE, stamped
+from weir.model.batch import HEADER_SIZE, stamped
+from weir.model.batch_builder import encode
 from weir.storage.compaction import CopyPiece
 from weir.storage.format.checkpoint import save
 from weir.storage.format.frame import Kind

@@ -15,7 +15,7 @@ import weir
 from weir import device, sync, testing
 from weir.broker.api import events as ev
 from weir.errors import Disconnected
-from weir.model.stamp import milliseconds_of
+from weir.order.clock import milliseconds_of
 from weir.testing.memory_node import MemoryDisk
 
 

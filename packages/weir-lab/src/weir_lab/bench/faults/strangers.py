@@ -23,10 +23,10 @@ import msgspec
 
 from weir.client.client import Client, connect
 from weir.model.limits import KIB, MIB
+from weir.protocol import device as device
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import encode_request
 from weir.protocol.client.declaration import opcode_of
-from weir.protocol.device import codec as device
 from weir.protocol.frame import CLIENT_HEADER
 from weir.testing.nodes import running_node
 from weir_lab.bench.harness.machine import Machine, this_machine

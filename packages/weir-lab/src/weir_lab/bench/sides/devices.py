@@ -21,7 +21,7 @@ from typing import Protocol
 import msgspec
 
 from weir.errors import WeirError
-from weir.protocol.device import codec as device
+from weir.protocol import device as device
 from weir_lab.bench.harness.led import Orders, Ready, be_led, report
 from weir_lab.bench.harness.open_files import allow_connections
 from weir_lab.bench.harness.payload import Block

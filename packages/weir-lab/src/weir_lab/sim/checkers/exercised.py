@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weir.model.clusters import Mode
+from weir.model.topic import Mode
 from weir_lab.sim.history import History
 
 _TESTED: dict[str, Callable[[History], object]] = {

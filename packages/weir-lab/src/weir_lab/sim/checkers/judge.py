@@ -9,7 +9,7 @@ from typing import Protocol
 
 from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import KIB, MAX_AHEAD_MS
-from weir.model.stamp import milliseconds_of
+from weir.order.clock import milliseconds_of
 from weir.testing.simulator.world import EPOCH_MS, MS, SECOND
 from weir_lab.sim.checkers.applications import Delivered, EffectOnce, HandedOver, WorkDone
 from weir_lab.sim.checkers.handled import HandledOnce, OneHolder

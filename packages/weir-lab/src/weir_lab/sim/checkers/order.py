@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from weir.model.clusters import Mode
-from weir.model.stamp import milliseconds_of
+from weir.model.topic import Mode
+from weir.order.clock import milliseconds_of
 from weir.testing.simulator.world import EPOCH_MS, MS
 from weir_lab.sim.history import Ack, Grant, History
 

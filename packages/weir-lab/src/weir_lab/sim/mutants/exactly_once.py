@@ -11,7 +11,7 @@ from weir.broker.replica.group import Group
 from weir.broker.router import Requests
 from weir.broker.state.dedupe import OriginTable, ProducerTable
 from weir.broker.state.large_values import ValuesUnderWay, ValueTable
-from weir.model.header import Header
+from weir.model.batch import Header
 from weir.protocol.client.messages import Confirm
 from weir_lab.sim.mutants.planting import Patch, mutant
 from weir_lab.sim.shape import SET, Shape

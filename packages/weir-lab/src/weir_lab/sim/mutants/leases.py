@@ -23,7 +23,7 @@ from weir.broker.records.entries import (
 from weir.broker.runtime.outbox import Caller
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Cursor, Cursors, Grant
 from weir.client.consumer.pulls import Pulling
-from weir.model.clusters import AckOutcome
+from weir.model.topic import AckOutcome
 from weir.protocol.client import messages as m
 from weir.protocol.client.consumers import Turn
 from weir.testing.simulator.world import MS

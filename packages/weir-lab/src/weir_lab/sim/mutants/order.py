@@ -25,14 +25,12 @@ from weir.broker.replica.node_state import Clocks
 from weir.broker.replica.raft_storage import RaftStorage
 from weir.broker.state.state import PartitionState
 from weir.model.ids import group_of
-from weir.model.stamp import stamp_at
 from weir.model.topic import Topic
 from weir.order.barrier import Barrier, barrier_at
-from weir.order.clock import HybridClock
-from weir.order.merge import Merge
-from weir.order.roster import Roster
-from weir.protocol.client.barriers import ReportJoined
+from weir.order.clock import HybridClock, stamp_at
+from weir.order.merge import Merge, Roster
 from weir.protocol.client.messages import Barriers
+from weir.protocol.client.order import ReportJoined
 from weir.testing.simulator.world import MS, SECOND
 from weir_lab.sim.mutants.planting import Patch, mutant
 from weir_lab.sim.mutants.replication import ALL

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weir.broker.consumers.modes.picker import PickerContext
-from weir.model.stamp import milliseconds_of
+from weir.order.clock import milliseconds_of
 from weir_lab.sim.mutants.planting import Patch, bug, mutant
 from weir_lab.sim.outcome import CRASH
 from weir_lab.sim.shape import NODE_PARCELS, SET

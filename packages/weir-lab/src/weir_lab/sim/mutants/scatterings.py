@@ -18,10 +18,10 @@ from weir.broker.state.ranges import Ranges
 from weir.broker.state.scatterings import Taken
 from weir.broker.state.state import PartitionState
 from weir.codec.fields import Buffer
-from weir.model.scattering import Attempt
+from weir.model.ids import Attempt
 from weir.model.topic import Topic
 from weir.order.barrier import Barrier, barrier_at
-from weir.protocol.client.barriers import ReportEnded
+from weir.protocol.client.order import ReportEnded
 from weir_lab.sim.mutants.order import ORDER
 from weir_lab.sim.mutants.planting import Patch, mutant
 from weir_lab.sim.programs.publishers.scatterers import Scatterer, _Sent

@@ -12,7 +12,7 @@ from weir.broker.replica.raft_storage import Token
 from weir.broker.replica.writer import Writer
 from weir.broker.state.state import PartitionState
 from weir.errors import BadBatch
-from weir.model.header import parse
+from weir.model.batch import parse
 from weir.storage import recovery, segment_scan
 from weir.storage.disk import Disk
 from weir.storage.format import durable_position, index_file

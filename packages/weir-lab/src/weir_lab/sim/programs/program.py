@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from weir.errors import BadBatch, NotLeader, TopicExists
-from weir.model.batch import Batch, split
-from weir.model.header import Header
+from weir.model.batch import Batch, Header, split
 from weir.model.ids import Address
 from weir.model.topic import SettingsChange
 from weir.protocol.client import messages as m

@@ -13,7 +13,7 @@ import msgspec
 from weir.codec.fields import Buffer
 from weir.errors import Damaged
 from weir.model.topic import Topic
-from weir.protocol.device.codec import DeviceRequest
+from weir.protocol.device import DeviceRequest
 from weir.protocol.frame import ClientFrame
 from weir.protocol.link import LinkFrame
 from weir.protocol.trunk import Arrival, TrunkFrame

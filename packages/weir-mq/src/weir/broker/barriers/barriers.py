@@ -39,12 +39,11 @@ from weir.broker.runtime.session import Session
 from weir.errors import Refused, Unavailable, UnknownTopic
 from weir.model.ids import topic_of
 from weir.model.limits import MAX_AHEAD_MS, PROMISE_EVERY_MS, WAIT_MS_MAX
-from weir.model.stamp import stamp_at
 from weir.model.topic import Topic
 from weir.order.barrier import Bound
-from weir.order.clock import HighestStamp, Time
-from weir.protocol.client.barriers import AskBarriers, Barriers, ReportEnded, ReportJoined
+from weir.order.clock import HighestStamp, Time, stamp_at
 from weir.protocol.client.codec import decode_reply
+from weir.protocol.client.order import AskBarriers, Barriers, ReportEnded, ReportJoined
 from weir.protocol.frame import ClientFrame
 
 _AHEAD = stamp_at(MAX_AHEAD_MS)

@@ -37,8 +37,8 @@ from weir.model.limits import CONNECTIONS_MAX, RETRY_AFTER_MS
 from weir.model.topic import End, Topic
 from weir.order.barrier import NO_BARRIER, Barrier
 from weir.order.clock import Time
-from weir.protocol.client.barriers import ReportEnded, ReportJoined
 from weir.protocol.client.messages import Confirm, Request
+from weir.protocol.client.order import ReportEnded, ReportJoined
 
 #: Deadlines of those who were told may stay in the heap, up to so many beyond the live ones.
 _SLACK = 64

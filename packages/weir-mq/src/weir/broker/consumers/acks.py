@@ -24,7 +24,6 @@ from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.state.clusters import AT_ONCE, ClusterState
 from weir.broker.state.state import PartitionState
 from weir.errors import BadRequest, Overloaded, Refused, StaleGrant, Unavailable, UnknownCluster
-from weir.model.clusters import AckOutcome
 from weir.model.limits import (
     ACK_RANGES_MAX,
     DELAY_MS_MAX,
@@ -32,8 +31,8 @@ from weir.model.limits import (
     GRANTS_PER_CLUSTER_MAX,
     RETRY_AFTER_MS,
 )
-from weir.model.stamp import milliseconds_of, stamp_at
-from weir.order.clock import Time
+from weir.model.topic import AckOutcome
+from weir.order.clock import Time, milliseconds_of, stamp_at
 from weir.protocol.client.messages import Ack, Acked, Extend, Extended, Nack, Nacked
 
 #: Rows in an answer, so that it fits into a frame.

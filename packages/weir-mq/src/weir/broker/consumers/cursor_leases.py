@@ -31,9 +31,8 @@ from weir.model.limits import (
     RETRY_AFTER_MS,
     WAIT_MS_MAX,
 )
-from weir.model.stamp import milliseconds_of, stamp_at
 from weir.model.topic import check_name
-from weir.order.clock import Time
+from weir.order.clock import Time, milliseconds_of, stamp_at
 from weir.protocol.client.consumers import MoveCursor, Moved, SeekCursor, TakeTurn, Turn
 
 

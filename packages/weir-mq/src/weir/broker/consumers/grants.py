@@ -30,11 +30,9 @@ from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
 from weir.codec.fields import Buffer
 from weir.errors import BadRequest, Refused, StaleGrant, Unavailable
-from weir.model.clusters import Mode
 from weir.model.limits import GRANT_MS_MAX, WAIT_MS_MAX
-from weir.model.stamp import milliseconds_of, stamp_at
-from weir.model.topic import check_name
-from weir.order.clock import Time
+from weir.model.topic import Mode, check_name
+from weir.order.clock import Time, milliseconds_of, stamp_at
 from weir.protocol.client.messages import Granted, Pull
 
 

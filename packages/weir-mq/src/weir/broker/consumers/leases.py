@@ -33,8 +33,7 @@ from weir.model.limits import (
     MAX_AHEAD_MS,
     RETRY_AFTER_MS,
 )
-from weir.model.stamp import milliseconds_of
-from weir.order.clock import Time
+from weir.order.clock import Time, milliseconds_of
 
 #: Grants that were acked before their lease ended stay in the heap; beyond twice those that were
 #: live when it was last rebuilt, and so many, it is rebuilt.

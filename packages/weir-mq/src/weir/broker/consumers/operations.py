@@ -32,10 +32,8 @@ from weir.errors import (
     Unavailable,
     UnknownCluster,
 )
-from weir.model.clusters import Mode
-from weir.model.stamp import milliseconds_of
-from weir.model.topic import ClusterPause, check_name
-from weir.order.clock import Time
+from weir.model.topic import ClusterPause, Mode, check_name
+from weir.order.clock import Time, milliseconds_of
 from weir.protocol.client import admin as a
 from weir.protocol.client.admin import (
     ClusterChanged,

@@ -50,8 +50,8 @@ from weir.errors import (
     UnknownOpcode,
     UnknownTopic,
 )
-from weir.model.chunks import References
-from weir.model.header import Columns
+from weir.model.batch import Columns
+from weir.model.columns import References
 from weir.model.ids import Address, group_of
 from weir.model.limits import (
     DEVICE_BODY_BYTES_MAX,
@@ -62,14 +62,7 @@ from weir.model.limits import (
 from weir.model.topic import Topic, check_name
 from weir.order.clock import Time
 from weir.protocol.client import messages as m
-from weir.protocol.device.codec import (
-    DeviceOpcode,
-    encode_change_reply,
-    encode_code,
-    encode_delivery,
-    subscribe_opcode,
-)
-from weir.protocol.device.deliveries import (
+from weir.protocol.device import (
     ALL_PARTITIONS,
     PULL_BYTES_MIN,
     Delivery,
@@ -77,9 +70,14 @@ from weir.protocol.device.deliveries import (
     DeviceExtend,
     DeviceGrantChange,
     DeviceNack,
+    DeviceOpcode,
     DevicePull,
     DeviceSubscribe,
+    encode_change_reply,
+    encode_code,
+    encode_delivery,
     message_bytes,
+    subscribe_opcode,
 )
 
 _U32_MAX = 0xFFFFFFFF

@@ -23,24 +23,22 @@ from weir.model.ids import group_of, place_node
 from weir.model.limits import BOOT_MAX
 from weir.model.topic import Topic
 from weir.order.clock import Time
-from weir.protocol.device.codec import (
-    DeviceHello,
-    DeviceOpcode,
-    DevicePing,
-    DevicePublishes,
-    DeviceRefused,
-    DeviceRequest,
-    encode_code,
-    encode_confirms,
-    encode_welcome,
-)
-from weir.protocol.device.deliveries import (
+from weir.protocol.device import (
     BY_HUB,
     DeviceAck,
     DeviceExtend,
+    DeviceHello,
     DeviceNack,
+    DeviceOpcode,
+    DevicePing,
+    DevicePublishes,
     DevicePull,
+    DeviceRefused,
+    DeviceRequest,
     DeviceSubscribe,
+    encode_code,
+    encode_confirms,
+    encode_welcome,
 )
 from weir.protocol.trunk import Arrival
 

@@ -14,7 +14,6 @@ from weir.broker.partition.topics import BY_PARTITION, Topics
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import TO_DEVICE, Caller, Outbox
 from weir.errors import BY_CODE, Overloaded, Refused, UnknownTopic
-from weir.model.clusters import Mode
 from weir.model.ids import Address, group_of, topic_of
 from weir.model.limits import (
     KIB,
@@ -23,16 +22,17 @@ from weir.model.limits import (
     RETRY_AFTER_MS_MAX,
     WAIT_MS_MAX,
 )
-from weir.model.topic import Topic
+from weir.model.topic import Mode, Topic
 from weir.order.clock import Time
 from weir.protocol.client import messages as m
-from weir.protocol.device.codec import DeviceOpcode, encode_code
-from weir.protocol.device.deliveries import (
+from weir.protocol.device import (
     ALL_PARTITIONS,
     BY_HUB,
     DeviceGrantChange,
+    DeviceOpcode,
     DevicePull,
     DeviceSubscribe,
+    encode_code,
 )
 
 #: What a subscription takes in memory, about, each watch of it, and each message in hand but one.

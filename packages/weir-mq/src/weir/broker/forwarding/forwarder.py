@@ -32,7 +32,7 @@ from weir.protocol import trunk
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import decode_reply, encode_request
 from weir.protocol.client.declaration import opcode_of
-from weir.protocol.device.codec import DevicePublishes, DeviceRequest
+from weir.protocol.device import DevicePublishes, DeviceRequest
 from weir.protocol.frame import CLIENT_VERSION, ClientFrame
 from weir.protocol.trunk import (
     OWN_SESSION,

@@ -35,8 +35,8 @@ from weir.protocol.client.admin import (
     EndPartition,
     PauseCluster,
 )
-from weir.protocol.client.barriers import ReportEnded, ReportJoined
 from weir.protocol.client.messages import Reply, TopicInfo
+from weir.protocol.client.order import ReportEnded, ReportJoined
 
 #: Who waits for more partitions waits no longer: partition 0 has no leader, perhaps.
 _GROW_MS = 10_000

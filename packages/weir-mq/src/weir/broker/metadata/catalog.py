@@ -19,8 +19,8 @@ from weir.broker.records.entries import (
 )
 from weir.errors import BadRequest, UnknownTopic, UnknownVersion
 from weir.model.limits import CLUSTER_PAUSES_MAX, DEDUPE_HORIZON_MS
-from weir.model.stamp import stamp_at
 from weir.model.topic import ClusterPause, End, Topic, TopicSettings
+from weir.order.clock import stamp_at
 
 _VERSION = 7
 #: What is written as long as no cluster was paused: the release before reads that as well.

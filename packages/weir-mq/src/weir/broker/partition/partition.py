@@ -54,9 +54,8 @@ from weir.broker.runtime.outbox import Caller
 from weir.broker.scattering.participant import Participant, apply_scattering
 from weir.broker.state.state import PartitionState
 from weir.errors import DamagedRange, Halted, Refused, Unavailable
-from weir.model.clusters import AckOutcome
 from weir.model.ids import node_of, partition_of
-from weir.model.topic import ClusterPause
+from weir.model.topic import AckOutcome, ClusterPause
 from weir.order.barrier import Barrier, barrier_at
 from weir.order.clock import HybridClock
 from weir.protocol.client.consumers import MoveCursor, SeekCursor, TakeTurn

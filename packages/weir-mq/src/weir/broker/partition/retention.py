@@ -24,10 +24,9 @@ from weir.broker.state.state import PartitionState
 from weir.errors import Refused
 from weir.model.ids import Address, partition_of, topic_of
 from weir.model.limits import OPEN_VALUE_MS
-from weir.model.stamp import stamp_at
 from weir.model.topic import EVERY_CLUSTER, FOREVER, Topic, TopicSettings
-from weir.order.clock import Time
-from weir.protocol.client.barriers import ReportDone
+from weir.order.clock import Time, stamp_at
+from weir.protocol.client.order import ReportDone
 
 #: A tick looks at so many partitions at most: a look costs some microseconds.
 _LOOKS_PER_TICK = 64

@@ -32,7 +32,7 @@ from weir.model.topic import Topic, split_name
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client.declaration import ControlReply, Request
-from weir.protocol.client.scattering import Decide, Prepare
+from weir.protocol.client.order import Decide, Prepare
 
 
 class Topics:

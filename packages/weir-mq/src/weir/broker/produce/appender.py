@@ -33,16 +33,14 @@ from weir.errors import (
     SequenceReused,
     Unavailable,
 )
-from weir.model.batch import Batch
-from weir.model.chunks import Piece
-from weir.model.header import HEADER_SIZE, Columns, Header, crc_holds, stamped
+from weir.model.batch import HEADER_SIZE, Batch, Columns, Header, crc_holds, stamped
+from weir.model.columns import Piece
 from weir.model.ids import partition_of
 from weir.model.limits import (
     DEDUPE_HORIZON_MS,
     ENTRY_BYTES_MAX,
 )
-from weir.model.stamp import milliseconds_of
-from weir.order.clock import HybridClock, Time
+from weir.order.clock import HybridClock, Time, milliseconds_of
 from weir.protocol.client.messages import Confirm, Level, Produce
 
 _ORIGIN = int(Columns.ORIGIN)

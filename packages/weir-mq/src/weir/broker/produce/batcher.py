@@ -16,10 +16,11 @@ from weir.broker.runtime.session import ROW_BYTES, DeviceSession
 from weir.broker.state.dedupe import Origin, value_hash
 from weir.broker.state.state import PartitionState
 from weir.errors import Fenced, Overloaded, Refused, SequenceGap, SequenceReused
-from weir.model.batch import Batch, encode
+from weir.model.batch import Batch
+from weir.model.batch_builder import encode
 from weir.model.columns import NO_SEQUENCE, Origins
 from weir.model.limits import BATCH_BYTES_DEFAULT, ORIGINS_PER_PARTITION_MAX, RETRY_AFTER_MS
-from weir.protocol.device.codec import DevicePublishes, encode_confirm
+from weir.protocol.device import DevicePublishes, encode_confirm
 
 #: The offset of a repeat: nothing new is there. A hub that sent it once did not raise its boot.
 DUPLICATE = (1 << 64) - 1

@@ -17,13 +17,10 @@ from msgspec import Meta
 import weir_raft as raft
 from weir.codec.fields import Buffer
 from weir.errors import Halted
-from weir.model.batch import Batch
-from weir.model.chunks import Piece, References
-from weir.model.clusters import Mode
-from weir.model.header import Columns
+from weir.model.batch import Batch, Columns
+from weir.model.columns import Piece, References, Scattered
 from weir.model.ids import LIMIT_MAX, PARTITIONS_MAX, REGISTRY_GROUP, VOTER_MAX
-from weir.model.scattering import Scattered
-from weir.model.topic import SettingsChange, TopicSettings
+from weir.model.topic import Mode, SettingsChange, TopicSettings
 from weir.storage.format.frame import Kind
 
 #: What fits a signed field: a stamp of the past may lie before the first one there is.

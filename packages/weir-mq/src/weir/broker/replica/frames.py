@@ -41,7 +41,7 @@ from weir.broker.records.entries import (
 from weir.codec.fields import U32, Buffer, crc32c, total
 from weir.errors import Halted, WeirError
 from weir.model.ids import REGISTRY_GROUP, VOTER_MAX
-from weir.model.stamp import STAMP_FAR
+from weir.order.clock import STAMP_FAR
 from weir.protocol.link import LinkFrame, encode_header
 from weir.storage.format.frame import Kind
 from weir_raft import messages as m

@@ -34,7 +34,7 @@ from weir.broker.replica.refill import Refill
 from weir.broker.runtime.outbox import Outbox
 from weir.errors import Damaged
 from weir.model.ids import INCARNATION_BITS, REGISTRY_GROUP, SHARD_BITS, place_node
-from weir.model.stamp import STAMP_FAR, milliseconds_of, stamp_at
+from weir.order.clock import STAMP_FAR, milliseconds_of, stamp_at
 from weir.protocol.link import LinkFrame
 
 #: Of groups that are not here yet, so many candidates are remembered: a group is opened on its

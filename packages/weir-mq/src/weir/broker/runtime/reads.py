@@ -17,8 +17,7 @@ from weir.broker.runtime.outbox import Outbox
 from weir.broker.state.ranges import Ranges
 from weir.codec.fields import Buffer
 from weir.errors import DamagedRange, Refused, Unavailable
-from weir.model.batch import Batch
-from weir.model.header import HEADER_SIZE
+from weir.model.batch import HEADER_SIZE, Batch
 from weir.storage.disk import Disk
 
 #: Gets the payloads, and the refusal if there are none.

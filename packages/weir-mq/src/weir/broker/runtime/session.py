@@ -11,7 +11,7 @@ from weir.broker.runtime.budget import Budget
 from weir.errors import BadRequest, NoHello
 from weir.model.ids import place_node
 from weir.model.limits import PARKED_BYTES_MAX
-from weir.protocol.device.codec import DevicePublishes, DeviceRequest
+from weir.protocol.device import DevicePublishes, DeviceRequest
 from weir.protocol.frame import CLIENT_HEADER, ClientFrame
 
 ANONYMOUS = "anonymous"

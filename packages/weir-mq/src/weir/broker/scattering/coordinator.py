@@ -35,16 +35,15 @@ from weir.errors import (
     Unavailable,
     refusal,
 )
+from weir.model.ids import Attempt, acks_part, batch_part, is_acks, part_group
 from weir.model.limits import MAX_AHEAD_MS, RETRY_AFTER_MS, SCATTER_BYTES_MAX, SCATTERINGS_MAX
-from weir.model.scattering import Attempt, acks_part, batch_part, is_acks, part_group
-from weir.model.stamp import stamp_at
 from weir.model.topic import Topic, check_together
-from weir.order.clock import HighestStamp, HybridClock, Time
+from weir.order.clock import HighestStamp, HybridClock, Time, stamp_at
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import decode_reply
 from weir.protocol.client.declaration import Verb
 from weir.protocol.client.messages import Refusal
-from weir.protocol.client.scattering import (
+from weir.protocol.client.order import (
     Decide,
     Part,
     PartState,

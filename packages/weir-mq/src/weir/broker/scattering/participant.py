@@ -37,6 +37,8 @@ from weir.errors import (
     Unavailable,
     UnknownCluster,
 )
+from weir.model.columns import Scattered
+from weir.model.ids import Attempt
 from weir.model.limits import (
     ACK_RANGES_MAX,
     GRANT_MS_MAX,
@@ -44,11 +46,9 @@ from weir.model.limits import (
     RETRY_AFTER_MS,
     SCATTERINGS_KEPT_MAX,
 )
-from weir.model.scattering import Attempt, Scattered
-from weir.model.stamp import milliseconds_of
-from weir.order.clock import Time
+from weir.order.clock import Time, milliseconds_of
 from weir.protocol.client.messages import Confirm
-from weir.protocol.client.scattering import Acks, Decide, PartState, Prepare, Standing, Step
+from weir.protocol.client.order import Acks, Decide, PartState, Prepare, Standing, Step
 from weir.protocol.trunk import OWN_SESSION
 
 #: A coordinator has so long, as stamps and the leader's clock have it. Where a stamp lies too far

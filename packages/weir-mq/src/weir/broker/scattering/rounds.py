@@ -14,10 +14,9 @@ from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.runtime.outbox import Caller
 from weir.errors import Overloaded, Refused, Unavailable
-from weir.model.ids import Address, topic_of
-from weir.model.scattering import Attempt, is_acks, part_group
+from weir.model.ids import Address, Attempt, is_acks, part_group, topic_of
 from weir.order.clock import Time
-from weir.protocol.client.scattering import Decide, Part, PartState, Prepare, Standing, Step
+from weir.protocol.client.order import Decide, Part, PartState, Prepare, Standing, Step
 from weir.protocol.trunk import OWN_SESSION
 
 PartRequest = Prepare | Decide

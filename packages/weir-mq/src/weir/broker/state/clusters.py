@@ -25,8 +25,8 @@ from weir.broker.records.entries import (
     MessagesReturned,
 )
 from weir.broker.state.ranges import Ranges
-from weir.model.clusters import AckOutcome, Mode
-from weir.model.stamp import STAMP_MAX, milliseconds_of
+from weir.model.topic import AckOutcome, Mode
+from weir.order.clock import STAMP_MAX, milliseconds_of
 
 #: The deadline of a grant whose consumer is gone: passed for every clock.
 AT_ONCE = 0

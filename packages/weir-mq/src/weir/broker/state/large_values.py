@@ -2,7 +2,7 @@
 
 `ValueTable` is part of a partition's replicated state: it changes by committed entries alone, and
 time is the stamp in an entry. A leader judges chunks and closing batches by what it says and by
-`ValuesUnderWay`. What a piece and a reference are: `weir.model.chunks`.
+`ValuesUnderWay`. What a piece and a reference are: `weir.model.columns`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from weir.broker.records.entries import BatchRecord
 from weir.errors import Overloaded, TooLarge, ValueLost
 from weir.model.batch import Batch
-from weir.model.chunks import Piece, References, chained
+from weir.model.columns import Piece, References, chained
 from weir.model.limits import (
     OPEN_RUNS_MAX,
     OPEN_VALUE_MS,
@@ -24,7 +24,7 @@ from weir.model.limits import (
     RETRY_AFTER_MS,
     VALUE_RUNS_MAX,
 )
-from weir.model.stamp import milliseconds_of, stamp_at
+from weir.order.clock import milliseconds_of, stamp_at
 
 _OPEN_FOR = stamp_at(OPEN_VALUE_MS)
 #: A value this close to its end counts as over: the stamp that decides is given a moment later.

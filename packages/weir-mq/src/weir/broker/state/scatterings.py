@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from weir.broker.state.clusters import NEVER, NOBODY, ClusterState, Grant
 from weir.broker.state.dedupe import Answer
 from weir.broker.state.ranges import Ranges
-from weir.model.scattering import Attempt
+from weir.model.ids import Attempt
 
 
 class Outcome(IntEnum):

@@ -42,11 +42,10 @@ from weir.broker.state.scatterings import (
 )
 from weir.errors import UnknownVersion
 from weir.model.batch import Batch
-from weir.model.chunks import Piece
-from weir.model.columns import NO_SEQUENCE
+from weir.model.columns import NO_SEQUENCE, Piece
+from weir.model.ids import Attempt
 from weir.model.limits import DEDUPE_HORIZON_MS, DELAYED_BATCHES_MAX
-from weir.model.scattering import Attempt
-from weir.model.stamp import milliseconds_of, stamp_at
+from weir.order.clock import milliseconds_of, stamp_at
 
 _VERSION = 9
 #: What is written as long as no cluster was paused: the release before reads that as well.

@@ -209,7 +209,7 @@ def stats(name: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     from datetime import UTC, datetime
 
     from weir.cli.output import print_json, print_table
-    from weir.model.stamp import milliseconds_of
+    from weir.order.clock import milliseconds_of
 
     found = connected(url, lambda client: client.topic_stats(name))
     if as_json:

@@ -18,8 +18,7 @@ from weir.client.client import Client
 from weir.client.producer.producer import Producer
 from weir.client.reader.reader import Reader
 from weir.errors import BadBatch, DamagedRange, OffsetOutOfRange, UnknownTopic
-from weir.model.batch import Batch
-from weir.model.header import HEADER_SIZE, Columns
+from weir.model.batch import HEADER_SIZE, Batch, Columns
 from weir.model.ids import group_of
 from weir.model.limits import BATCH_BYTES_MAX
 from weir.model.message import LargeMessage, Message

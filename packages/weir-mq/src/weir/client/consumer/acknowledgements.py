@@ -15,9 +15,9 @@ from typing import Protocol
 from weir.client.connection.metadata import Places
 from weir.client.core.grants import Acks, Run, merged, within
 from weir.errors import BadRequest, StaleGrant, UnknownCluster, WeirError
-from weir.model.clusters import AckOutcome
 from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX
+from weir.model.topic import AckOutcome
 from weir.protocol.client import messages as m
 
 log = logging.getLogger(__name__)

@@ -24,9 +24,9 @@ from weir.client.core.retries import seconds
 from weir.client.reader.fetcher import LONG_POLL, Feed
 from weir.client.reader.reader import Reader, ReaderOptions
 from weir.errors import OffsetOutOfRange, StaleGrant
-from weir.model.header import Columns
+from weir.model.batch import Columns
 from weir.model.ids import Address
-from weir.model.stamp import milliseconds_of
+from weir.order.clock import milliseconds_of
 from weir.protocol.client import messages as m
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,6 @@ from weir.client.consumer.acknowledgements import Stale
 from weir.client.core.grants import Grant, Run, covers, joined, merged
 from weir.client.core.retries import Backoff, policy_of
 from weir.errors import BadRequest, StaleGrant, WeirError
-from weir.model.clusters import Mode
 from weir.model.ids import Address
 from weir.model.limits import (
     ACK_RANGES_MAX,
@@ -29,7 +28,7 @@ from weir.model.limits import (
     VALUE_BYTES_LOADED_MAX,
 )
 from weir.model.message import Message
-from weir.model.topic import check_name, split_name
+from weir.model.topic import Mode, check_name, split_name
 from weir.protocol.client import messages as m
 
 _MODES = {mode.name.lower(): mode for mode in Mode}

@@ -18,9 +18,9 @@ from weir.client.core.grants import Run, joined, within, without
 from weir.client.core.retries import seconds
 from weir.client.reader.fetcher import Feed
 from weir.errors import StaleGrant, WeirError
-from weir.model.clusters import Mode
 from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX, PINGED_PARTITIONS_MAX
+from weir.model.topic import Mode
 
 #: Seconds for the acks that wait when pulling has failed; without them messages come again.
 _LAST_ACKS = 2.0

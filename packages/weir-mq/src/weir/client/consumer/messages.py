@@ -15,8 +15,8 @@ from weir.client.core.delivered_batches import Delivered, LargeDelivered
 from weir.client.core.grants import Prefetch
 from weir.client.reader.fetcher import loaded
 from weir.errors import ValueLost, WeirError
-from weir.model.clusters import Mode
 from weir.model.message import Message
+from weir.model.topic import Mode
 
 
 class Deliveries:

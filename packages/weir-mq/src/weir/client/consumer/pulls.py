@@ -15,8 +15,8 @@ from weir.client.core.delivered_batches import Delivered, LargeDelivered, delive
 from weir.client.core.grants import Grant, Run, sorted_out
 from weir.client.reader.fetcher import EMPTY_PAUSE, LONG_POLL, Chunks, Feed, loaded
 from weir.errors import UnknownOpcode, ValueLost
-from weir.model.clusters import Mode
 from weir.model.ids import Address
+from weir.model.topic import Mode
 from weir.protocol.client import messages as m
 
 #: The partition that knows of the mode of a cluster.

@@ -31,8 +31,8 @@ from weir.client.consumer.pulls import with_values
 from weir.client.core.grants import Grant, Prefetch, Run, joined, within
 from weir.client.core.retries import Dead, policy_of, seconds
 from weir.errors import BadRequest, Reject
-from weir.model.clusters import Mode
 from weir.model.message import Message
+from weir.model.topic import Mode
 
 
 @dataclass(slots=True, eq=False)

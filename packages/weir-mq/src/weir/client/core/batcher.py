@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from weir.codec.compression import deflate
 from weir.codec.fields import Buffer
 from weir.errors import BadRequest, MissingLibrary
-from weir.model.batch import encode
-from weir.model.header import Compression
+from weir.model.batch import Compression
+from weir.model.batch_builder import encode
 from weir.model.limits import (
     BATCH_BYTES_MAX,
     BATCH_MESSAGES_MAX,
@@ -27,7 +27,7 @@ from weir.model.limits import (
 from weir.model.topic import partition_for
 
 if TYPE_CHECKING:
-    from weir.model.from_arrow import Rows
+    from weir.model.arrow import Rows
 
 #: What a message takes beside its own bytes: offsets, key hash, padding. An estimate for cutting.
 MESSAGE_OVERHEAD = 8
@@ -52,7 +52,7 @@ _NO_HEADERS: Mapping[str, bytes] = {}
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How a producer compresses: a number of `weir.model.header.Compression`, and a level."""
+    """How a producer compresses: a number of `weir.model.batch.Compression`, and a level."""
 
     kind: int = 0
     level: int | None = None
@@ -363,7 +363,7 @@ class ArrowBatch(Generic[O]):
     def encode(
         self, group: int, producer: int, epoch: int, sequence: int, packing: Packing = PLAIN
     ) -> bytearray:
-        """Return the sealed batch. Raises as `weir.model.from_arrow.Rows.encode`."""
+        """Return the sealed batch. Raises as `weir.model.arrow.Rows.encode`."""
         return self.rows.encode(
             group=group,
             producer=producer,
@@ -378,12 +378,12 @@ class ArrowBatch(Generic[O]):
 def arrow_rows(data: Any) -> list[Rows]:
     """Return the checked rows of a record batch or table: all of them, or nothing is sent.
 
-    Raises `TypeError`, `MissingLibrary`, and as `weir.model.from_arrow.Rows.of`.
+    Raises `TypeError`, `MissingLibrary`, and as `weir.model.arrow.Rows.of`.
     """
     try:
         import pyarrow as pa
 
-        from weir.model.from_arrow import Rows
+        from weir.model.arrow import Rows
     except ImportError:
         raise MissingLibrary("pyarrow is not installed: pip install 'weir-mq[arrow]'") from None
     if isinstance(data, pa.RecordBatch):

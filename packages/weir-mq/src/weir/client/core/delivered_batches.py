@@ -15,12 +15,10 @@ from typing import Protocol
 
 from weir.codec.fields import Buffer
 from weir.errors import BadBatch, BadRequest, TooLarge
-from weir.model.batch import Batch, split
-from weir.model.chunks import References, chained
-from weir.model.columns import Cursor, key_hash, tag_indices, text
-from weir.model.header import HEADER_SIZE, Columns
+from weir.model.batch import HEADER_SIZE, Batch, Columns, split
+from weir.model.columns import Cursor, References, chained, key_hash, tag_indices, text
 from weir.model.message import LargeMessage, Message, Pieces
-from weir.model.stamp import STAMP_MAX
+from weir.order.clock import STAMP_MAX
 
 _REFERENCES = int(Columns.REFERENCES)
 _WIDTH = 4
@@ -271,7 +269,7 @@ class Pick:
         floor: int = 0,
         ceiling: int = STAMP_MAX,
     ) -> None:
-        """Take keys and tags, None for whichever; stamps as `weir.model.stamp` has them."""
+        """Take keys and tags, None for whichever; stamps as `weir.order.clock` has them."""
         self.keys = None if keys is None else frozenset(keys)
         self.tags = None if tags is None else frozenset(tags)
         self.floor = floor

@@ -11,7 +11,7 @@ from itertools import chain
 
 from weir.client.core.delivered_batches import Delivered, Picked
 from weir.errors import BadBatch
-from weir.model.header import Columns
+from weir.model.batch import Columns
 from weir.model.limits import ACK_RANGES_MAX
 from weir.model.message import Message
 

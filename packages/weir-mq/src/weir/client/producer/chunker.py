@@ -14,9 +14,9 @@ from weir.client.producer.partition_sender import PartitionSender
 from weir.client.producer.receipts import PendingBatch, Receipt, Unconfirmed
 from weir.client.producer.sender import TopicSender
 from weir.codec.fields import Buffer
-from weir.model.batch import encode
-from weir.model.chunks import References, chained, extend
-from weir.model.header import parse
+from weir.model.batch import parse
+from weir.model.batch_builder import encode
+from weir.model.columns import References, chained, extend
 from weir.model.limits import VALUE_CHUNK_BYTES
 
 O = TypeVar("O")  # noqa: E741  # whom to tell what became of the batch
@@ -65,7 +65,7 @@ class Chunk(Generic[O]):
     def encode(
         self, group: int, producer: int, epoch: int, sequence: int, packing: Packing = PLAIN
     ) -> bytearray:
-        """Return the sealed chunk. Raises as `weir.model.batch.encode`.
+        """Return the sealed chunk. Raises as `weir.model.batch_builder.encode`.
 
         Chunks are encoded in order, each one once.
         """
@@ -100,7 +100,7 @@ class Closing(Generic[O]):
     def encode(
         self, group: int, producer: int, epoch: int, sequence: int, packing: Packing = PLAIN
     ) -> bytearray:
-        """Return the sealed batch. Raises as `weir.model.batch.encode`."""
+        """Return the sealed batch. Raises as `weir.model.batch_builder.encode`."""
         columns = self.columns
         return encode(
             [],

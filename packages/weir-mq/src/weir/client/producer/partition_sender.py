@@ -31,9 +31,9 @@ from weir.errors import (
     WeirError,
     refusal,
 )
-from weir.model.header import renumbered
+from weir.model.batch import renumbered
 from weir.model.ids import Address
-from weir.model.stamp import milliseconds_of
+from weir.order.clock import milliseconds_of
 from weir.protocol.client import messages as m
 
 #: So many messages came alone one after the other, and the next one is taken to do so as well.

@@ -44,9 +44,9 @@ from weir.client.producer.receipts import (
 from weir.client.producer.sender import ProducerOptions, TopicSender
 from weir.codec.fields import Buffer
 from weir.errors import Overloaded, PartitionEnded, Refused, UnknownTopic, WeirError
-from weir.model.chunks import is_large
+from weir.model.columns import is_large
 from weir.model.limits import BATCH_BYTES_MAX, VALUE_CHUNK_BYTES
-from weir.model.stamp import milliseconds_of
+from weir.order.clock import milliseconds_of
 
 __all__ = ["Producer", "ProducerOptions"]
 

@@ -30,8 +30,7 @@ from weir.errors import (
     UnknownTopic,
     WeirError,
 )
-from weir.model.batch import Batch
-from weir.model.header import Columns
+from weir.model.batch import Batch, Columns
 from weir.model.ids import PARTITIONS_MAX, Address, group_of
 from weir.model.limits import BATCH_BYTES_MAX, MIB
 from weir.model.topic import partition_for

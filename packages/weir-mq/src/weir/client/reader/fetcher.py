@@ -18,7 +18,7 @@ from weir.client.core.grants import Run, without
 from weir.client.reader.positions import Span
 from weir.codec.fields import Buffer
 from weir.errors import BadBatch, Disconnected, OffsetOutOfRange, Refused, WeirError
-from weir.model.chunks import References
+from weir.model.columns import References
 from weir.model.ids import Address
 from weir.model.limits import MIB
 from weir.protocol.client import admin as a

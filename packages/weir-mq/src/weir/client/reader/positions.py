@@ -31,8 +31,8 @@ from weir.client.core.retries import seconds
 from weir.errors import BadRequest, OffsetOutOfRange, Unavailable
 from weir.model.ids import Address
 from weir.model.limits import MAX_AHEAD_MS, MIB
-from weir.model.stamp import STAMP_MAX, milliseconds_of, stamp_at
 from weir.order.barrier import Barrier
+from weir.order.clock import STAMP_MAX, milliseconds_of, stamp_at
 from weir.protocol.client import messages as m
 from weir.protocol.client.messages import PositionsReply
 

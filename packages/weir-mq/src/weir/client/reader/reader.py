@@ -20,8 +20,8 @@ from weir.client.reader.total_order import TotalOrder, room_for
 from weir.errors import BadRequest
 from weir.model.limits import FETCH_BYTES_MAX, MIB, VALUE_BYTES_LOADED_MAX
 from weir.model.message import Message
-from weir.model.stamp import STAMP_MAX
 from weir.model.topic import Order, check_order
+from weir.order.clock import STAMP_MAX
 
 #: Answers of one partition that are with the user or ahead of him.
 PREFETCH = 2

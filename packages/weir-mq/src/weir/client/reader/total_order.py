@@ -17,8 +17,7 @@ from weir.client.reader.positions import Barriers, Span
 from weir.errors import Unavailable, WeirError
 from weir.model.limits import MIB
 from weir.order.barrier import Barrier
-from weir.order.merge import Merge
-from weir.order.roster import NO_BOUND, Roster
+from weir.order.merge import NO_BOUND, Merge, Roster
 from weir.protocol.client import messages as m
 
 #: What all partitions together may hold that waits for the barrier; as much may wait for the user.

@@ -11,10 +11,10 @@ import msgspec
 
 from weir.codec.fields import Buffer, Unsigned8
 from weir.errors import DamagedRange, StaleGrant, UnknownCluster
-from weir.model.clusters import Mode
 from weir.model.ids import Address, Natural
 from weir.model.limits import ACK_RANGES_MAX, PARTITIONS_PER_TOPIC_MAX
-from weir.model.stamp import milliseconds_of
+from weir.model.topic import Mode
+from weir.order.clock import milliseconds_of
 from weir.protocol.client.declaration import (
     ControlReply,
     ControlRequest,

@@ -31,7 +31,7 @@ from weir.errors import (
 from weir.model.ids import Address, Natural
 from weir.model.limits import PINGED_PARTITIONS_MAX
 from weir.protocol.client import admin as a
-from weir.protocol.client import barriers, consumers, scattering
+from weir.protocol.client import consumers, order
 from weir.protocol.client import nodes as n
 from weir.protocol.client.admin import CreateTopic as CreateTopic
 from weir.protocol.client.admin import DescribeTopic as DescribeTopic
@@ -40,11 +40,6 @@ from weir.protocol.client.admin import ListTopics as ListTopics
 from weir.protocol.client.admin import OffsetList as OffsetList
 from weir.protocol.client.admin import TopicInfo as TopicInfo
 from weir.protocol.client.admin import TopicList as TopicList
-from weir.protocol.client.barriers import AskBarriers as AskBarriers
-from weir.protocol.client.barriers import Barriers as Barriers
-from weir.protocol.client.barriers import ReportDone as ReportDone
-from weir.protocol.client.barriers import ReportEnded as ReportEnded
-from weir.protocol.client.barriers import ReportJoined as ReportJoined
 from weir.protocol.client.consumers import Ack as Ack
 from weir.protocol.client.consumers import Acked as Acked
 from weir.protocol.client.consumers import ClusterIsOpen as ClusterIsOpen
@@ -76,11 +71,16 @@ from weir.protocol.client.declaration import Control as Control
 from weir.protocol.client.declaration import ControlReply as ControlReply
 from weir.protocol.client.declaration import Request as Request
 from weir.protocol.client.declaration import opcode_of as opcode_of
-from weir.protocol.client.scattering import Decide as Decide
-from weir.protocol.client.scattering import PartState as PartState
-from weir.protocol.client.scattering import Prepare as Prepare
-from weir.protocol.client.scattering import Scatter as Scatter
-from weir.protocol.client.scattering import ScatterConfirm as ScatterConfirm
+from weir.protocol.client.order import AskBarriers as AskBarriers
+from weir.protocol.client.order import Barriers as Barriers
+from weir.protocol.client.order import Decide as Decide
+from weir.protocol.client.order import PartState as PartState
+from weir.protocol.client.order import Prepare as Prepare
+from weir.protocol.client.order import ReportDone as ReportDone
+from weir.protocol.client.order import ReportEnded as ReportEnded
+from weir.protocol.client.order import ReportJoined as ReportJoined
+from weir.protocol.client.order import Scatter as Scatter
+from weir.protocol.client.order import ScatterConfirm as ScatterConfirm
 
 PROTOCOL = 1
 
@@ -376,7 +376,7 @@ class FetchedChunks:
 class FetchChunks(ControlRequest, frozen=True, array_like=True):
     """Read up to `count` chunks of large values: the entries from Raft `index` on, one chunk each.
 
-    References name them (`weir.model.chunks`); chunks that are not committed are missing.
+    References name them (`weir.model.columns`); chunks that are not committed are missing.
     """
 
     declaration = Declaration(
@@ -417,10 +417,9 @@ REQUESTS: tuple[type[Request], ...] = (
     Fetch,
     FetchChunks,
     *a.REQUESTS,
-    *barriers.REQUESTS,
+    *order.REQUESTS,
     *consumers.REQUESTS,
     *n.REQUESTS,
-    *scattering.REQUESTS,
 )
 Reply = ControlReply | Fetched | FetchedChunks | Granted
 #: All replies there are.

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Protocol, cast
 
-from weir.protocol.device.codec import VERSION as DEVICE_VERSION
+from weir.protocol.device import VERSION as DEVICE_VERSION
 from weir.server.network.socket_transport import READ_BYTES, READS, PlainTransport
 
 log = logging.getLogger(__name__)

@@ -9,9 +9,8 @@ import pytest
 import weir_raft as raft
 from weir.broker.barriers.barriers import Promises
 from weir.model.limits import PROMISE_EVERY_MS
-from weir.model.stamp import stamp_at
 from weir.order.barrier import Bound
-from weir.order.clock import HighestStamp, HybridClock
+from weir.order.clock import HighestStamp, HybridClock, stamp_at
 
 
 class FakeLog:

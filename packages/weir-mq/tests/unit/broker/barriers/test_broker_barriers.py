@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weir.model.stamp import stamp_at
+from weir.order.clock import stamp_at
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 

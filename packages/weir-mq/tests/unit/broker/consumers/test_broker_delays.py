@@ -20,10 +20,9 @@ from weir.broker.state.delays import STAMPS_AHEAD_MS, Delays, Row
 from weir.broker.state.ranges import Ranges
 from weir.errors import BadRequest, Overloaded
 from weir.model.batch import split
-from weir.model.clusters import Mode
 from weir.model.limits import DELAY_MS_MAX
-from weir.model.stamp import milliseconds_of, stamp_at
-from weir.model.topic import SettingsChange
+from weir.model.topic import Mode, SettingsChange
+from weir.order.clock import milliseconds_of, stamp_at
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 

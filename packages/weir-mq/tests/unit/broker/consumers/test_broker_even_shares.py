@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from weir.client.core.grants import Prefetch
-from weir.model.clusters import Mode
+from weir.model.topic import Mode
 from weir.protocol.client import messages as m
 
 LEASE_MS = 30_000

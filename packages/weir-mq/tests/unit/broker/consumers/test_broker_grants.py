@@ -10,9 +10,9 @@ from weir.broker.api.events import Closed
 from weir.broker.consumers import acks, leases
 from weir.errors import BadName, BadRequest, Overloaded, StaleGrant, UnknownCluster
 from weir.model.batch import split
-from weir.model.clusters import AckOutcome
 from weir.model.limits import GRANT_MS_MAX
-from weir.model.stamp import stamp_at
+from weir.model.topic import AckOutcome
+from weir.order.clock import stamp_at
 from weir.protocol.client import messages as m
 
 LEASE_MS = 1_000

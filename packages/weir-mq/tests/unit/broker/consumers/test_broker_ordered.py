@@ -8,7 +8,7 @@ import pytest
 
 from weir.broker.api.events import Closed
 from weir.errors import BadRequest, StaleGrant
-from weir.model.clusters import Mode
+from weir.model.topic import Mode
 from weir.protocol.client import messages as m
 
 LEASE_MS = 1_000

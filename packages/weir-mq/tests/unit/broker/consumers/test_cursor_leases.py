@@ -10,8 +10,8 @@ import weir_raft as raft
 from weir.broker.api.events import Closed
 from weir.broker.state.clusters import Cursors
 from weir.errors import BadRequest, Overloaded, StaleGrant, UnknownCluster
-from weir.model.clusters import Mode
-from weir.model.stamp import milliseconds_of, stamp_at
+from weir.model.topic import Mode
+from weir.order.clock import milliseconds_of, stamp_at
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 

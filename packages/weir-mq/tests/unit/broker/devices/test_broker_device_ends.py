@@ -24,12 +24,11 @@ from weir.errors import (
 )
 from weir.model.batch import Batch
 from weir.model.limits import DEVICE_BODY_BYTES_MAX, KIB, RETRY_AFTER_MS_MAX
+from weir.protocol import device as d
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.protocol.device import codec as d
-from weir.protocol.device.codec import DeviceOpcode as Op
-from weir.protocol.device.codec import DeviceReply
-from weir.protocol.device.deliveries import ALL_PARTITIONS, PULL_BYTES_MIN, Delivery
+from weir.protocol.device import ALL_PARTITIONS, PULL_BYTES_MIN, Delivery, DeviceReply
+from weir.protocol.device import DeviceOpcode as Op
 
 LEASE_MS = 5_000
 ONE = PULL_BYTES_MIN + 100

@@ -8,11 +8,10 @@ import pytest
 
 from weir.errors import BadRequest, StaleGrant
 from weir.model.limits import DEVICE_IN_HAND_MAX
+from weir.protocol import device as d
 from weir.protocol.client import admin as a
-from weir.protocol.device import codec as d
-from weir.protocol.device.codec import DeviceOpcode as Op
-from weir.protocol.device.codec import DeviceReply
-from weir.protocol.device.deliveries import PULL_BYTES_MIN, Delivery, DeviceExtend, DeviceNack
+from weir.protocol.device import PULL_BYTES_MIN, Delivery, DeviceExtend, DeviceNack, DeviceReply
+from weir.protocol.device import DeviceOpcode as Op
 
 #: As `Doors` subscribe.
 LEASE_MS = 5_000

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from weir.model.stamp import stamp_at
+from weir.order.clock import stamp_at
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.protocol.device.deliveries import PULL_BYTES_MIN
+from weir.protocol.device import PULL_BYTES_MIN
 
 
 class Post:

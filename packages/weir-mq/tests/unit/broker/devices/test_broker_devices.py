@@ -12,10 +12,10 @@ from weir.broker.produce import batcher
 from weir.broker.produce.batcher import DUPLICATE
 from weir.errors import BadRequest, ErasedBoot, NoHello, Overloaded, SequenceReused, UnknownTopic
 from weir.model.limits import DEDUPE_HORIZON_MS, DEVICE_WINDOW, MAX_AHEAD_MS, RETRY_AFTER_MS
-from weir.model.stamp import milliseconds_of
+from weir.order.clock import milliseconds_of
+from weir.protocol import device as d
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.protocol.device import codec as d
 
 HUB = 7
 DAY_MS = 24 * 3600 * 1000

@@ -19,20 +19,20 @@ from weir.errors import (
     Unavailable,
     UnknownTopic,
 )
-from weir.model.clusters import Mode
 from weir.model.limits import GRANT_MS_MAX, RETRY_AFTER_MS, WAIT_MS_MAX
+from weir.model.topic import Mode
+from weir.protocol import device as d
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.protocol.device import codec as d
-from weir.protocol.device.codec import DeviceOpcode as Op
-from weir.protocol.device.codec import DeviceReply
-from weir.protocol.device.deliveries import (
+from weir.protocol.device import (
     ALL_PARTITIONS,
     BY_HUB,
     PULL_BYTES_MIN,
     Delivery,
     DeviceAck,
+    DeviceReply,
 )
+from weir.protocol.device import DeviceOpcode as Op
 
 LEASE_MS = 5_000
 

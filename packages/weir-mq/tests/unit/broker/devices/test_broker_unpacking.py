@@ -7,10 +7,10 @@ import pytest
 from weir.broker.devices.receivers import Taken, take
 from weir.codec.fields import Buffer
 from weir.errors import BadBatch
-from weir.model.batch import encode
-from weir.model.chunks import References
-from weir.model.header import HEADER_SIZE, stamped
-from weir.protocol.device.deliveries import message_bytes
+from weir.model.batch import HEADER_SIZE, stamped
+from weir.model.batch_builder import encode
+from weir.model.columns import References
+from weir.protocol.device import message_bytes
 
 ROOM = 1 << 16
 

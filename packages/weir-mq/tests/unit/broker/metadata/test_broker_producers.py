@@ -12,7 +12,7 @@ from weir.broker.metadata.catalog import Catalog
 from weir.broker.records.entries import ProducerOpened, TopicCreated
 from weir.errors import Fenced, ProducerExpired, UnknownProducer
 from weir.model.limits import DEDUPE_HORIZON_MS
-from weir.model.stamp import stamp_at
+from weir.order.clock import stamp_at
 from weir.protocol.client import messages as m
 
 HORIZON = stamp_at(DEDUPE_HORIZON_MS)

@@ -11,7 +11,7 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.errors import Damaged, DamagedRange
 from weir.model.batch import split
-from weir.model.clusters import Mode
+from weir.model.topic import Mode
 from weir.protocol.client import messages as m
 from weir.storage.errors import LogDamaged
 from weir.storage.format.frame import Kind

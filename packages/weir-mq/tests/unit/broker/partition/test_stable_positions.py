@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weir.model.batch import split
-from weir.model.stamp import milliseconds_of, stamp_at
+from weir.order.clock import milliseconds_of, stamp_at
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from weir.broker.partition.partition import Partition
-from weir.model.stamp import stamp_at
+from weir.order.clock import stamp_at
 from weir.protocol.client import messages as m
 
 WAIT_MS = 500

@@ -19,7 +19,7 @@ from weir.errors import (
 )
 from weir.model.columns import Origins
 from weir.model.limits import DEDUPE_HORIZON_MS, MAX_AHEAD_MS, PIPELINE_WINDOW
-from weir.model.stamp import milliseconds_of, stamp_at
+from weir.order.clock import milliseconds_of, stamp_at
 from weir.protocol.client import messages as m
 
 

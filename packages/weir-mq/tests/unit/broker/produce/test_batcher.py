@@ -15,8 +15,8 @@ from weir.broker.replica.writer import CROWD, CROWD_FLUSH_MS
 from weir.errors import BadChecksum, Fenced, NoHello, Overloaded, SequenceGap, Unavailable
 from weir.model.batch import split
 from weir.model.columns import NO_SEQUENCE
+from weir.protocol import device as d
 from weir.protocol.client import messages as m
-from weir.protocol.device import codec as d
 
 HUB = 1234
 

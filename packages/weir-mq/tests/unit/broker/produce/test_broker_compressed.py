@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from weir.errors import BadRequest
-from weir.model.batch import Batch, split
-from weir.model.header import HEADER_SIZE, Compression, Packed, parse, seal
+from weir.model.batch import HEADER_SIZE, Batch, Compression, Packed, parse, seal, split
 from weir.protocol.client import messages as m
 
 

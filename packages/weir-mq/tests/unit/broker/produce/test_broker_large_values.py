@@ -9,7 +9,7 @@ import pytest
 from weir.client.core.delivered_batches import Assembly
 from weir.errors import BadRequest, Overloaded, SequenceReused, TooLarge, ValueLost
 from weir.model.batch import Batch, split
-from weir.model.chunks import Piece, References
+from weir.model.columns import Piece, References
 from weir.model.limits import OPEN_VALUE_MS, OPEN_VALUES_MAX
 from weir.protocol.client import messages as m
 

@@ -10,7 +10,8 @@ import pytest
 
 from weir.codec.fields import crc32c, xxh3
 from weir.errors import BadBatch, BadRequest
-from weir.model.batch import Batch, encode
+from weir.model.batch import Batch
+from weir.model.batch_builder import encode
 from weir.protocol.client import messages as m
 
 VALUES = [b"aa", b"bbb", b"c", b"dd"]

@@ -14,9 +14,9 @@ from weir.errors import PartitionEnded, SequenceGap, Unavailable
 from weir.model.columns import NO_SEQUENCE
 from weir.model.ids import group_of
 from weir.model.topic import Topic
+from weir.protocol import device as d
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.protocol.device import codec as d
 
 PARTITIONS = 3
 

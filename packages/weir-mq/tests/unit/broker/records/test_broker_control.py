@@ -9,8 +9,7 @@ import pytest
 
 from weir.broker.records import entries as c
 from weir.errors import Halted
-from weir.model.clusters import Mode
-from weir.model.topic import SettingsChange, TopicSettings
+from weir.model.topic import Mode, SettingsChange, TopicSettings
 
 SETTINGS = TopicSettings(5, 6)
 RECORDS: list[c.ControlRecord] = [

@@ -17,9 +17,9 @@ from weir.broker.replica.writer import CHECKPOINT_RETRY_MS, SPARE_RETRY_MS, Writ
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.errors import Overloaded
+from weir.protocol import device as d
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.protocol.device import codec as d
 from weir.storage.format.frame import Kind
 from weir.storage.format.record import Record
 from weir.storage.format.segment import segment_number

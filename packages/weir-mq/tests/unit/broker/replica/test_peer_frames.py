@@ -29,7 +29,7 @@ from weir.broker.replica.frames import (
     unpack_link,
 )
 from weir.codec.fields import Buffer
-from weir.model.batch import encode
+from weir.model.batch_builder import encode
 from weir.protocol.link import LinkFrame, LinkStream
 from weir.storage.format.frame import Kind
 from weir_raft import messages as m

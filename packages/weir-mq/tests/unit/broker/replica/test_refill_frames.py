@@ -13,8 +13,8 @@ from weir.broker.replica.frames import (
     unpack_ask,
     unpack_give,
 )
-from weir.model.batch import encode
-from weir.model.header import HEADER_SIZE, stamped
+from weir.model.batch import HEADER_SIZE, stamped
+from weir.model.batch_builder import encode
 from weir.protocol.link import LinkFrame, LinkStream
 from weir.storage.format.frame import Kind
 

@@ -10,8 +10,8 @@ import pytest
 from weir.broker.api import effects as ef
 from weir.broker.runtime.budget import Budget
 from weir.errors import Overloaded
+from weir.protocol import device as d
 from weir.protocol.client import messages as m
-from weir.protocol.device import codec as d
 
 
 def test_charge_refuses_and_take_does_not() -> None:

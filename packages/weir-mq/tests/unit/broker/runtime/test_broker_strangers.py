@@ -7,7 +7,7 @@ from typing import Any
 from weir.broker.api import effects as ef
 from weir.broker.runtime.session import NewSessions, Session
 from weir.model.limits import HELLO_WITHIN_MS
-from weir.protocol.device import codec as d
+from weir.protocol import device as d
 
 
 def test_those_who_say_nothing_are_overdue_once_and_in_order() -> None:

@@ -16,12 +16,13 @@ from weir.errors import (
     StampTooFar,
     UnknownOpcode,
 )
-from weir.model.batch import Batch, encode
-from weir.model.ids import Address
-from weir.model.scattering import Scattered, acks_part, batch_part
+from weir.model.batch import Batch
+from weir.model.batch_builder import encode
+from weir.model.columns import Scattered
+from weir.model.ids import Address, acks_part, batch_part
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.protocol.client.scattering import Part, Standing, Step
+from weir.protocol.client.order import Part, Standing, Step
 
 
 class Desk:

@@ -20,13 +20,12 @@ from weir.broker.scattering.participant import (
     Unfinished,
 )
 from weir.errors import Refused, Unavailable
-from weir.model.batch import encode
-from weir.model.ids import group_of
-from weir.model.scattering import Attempt, Scattered, batch_part
-from weir.model.stamp import stamp_at
-from weir.order.clock import HighestStamp
+from weir.model.batch_builder import encode
+from weir.model.columns import Scattered
+from weir.model.ids import Attempt, batch_part, group_of
+from weir.order.clock import HighestStamp, stamp_at
 from weir.protocol.client import messages as m
-from weir.protocol.client.scattering import Decide, PartState, Prepare, Standing, Step
+from weir.protocol.client.order import Decide, PartState, Prepare, Standing, Step
 
 GROUPS = group_of(1, 0), group_of(1, 1), group_of(1, 2)
 PARTS = tuple(batch_part(group) for group in GROUPS)

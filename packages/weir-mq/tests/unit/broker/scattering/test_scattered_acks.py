@@ -9,10 +9,10 @@ import pytest
 from rigs.part_questions import ask_part
 from weir.broker.api import events as ev
 from weir.errors import StaleGrant
-from weir.model.scattering import acks_part, batch_part
+from weir.model.ids import acks_part, batch_part
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.protocol.client.scattering import Standing, Step
+from weir.protocol.client.order import Standing, Step
 
 
 class Acker:

@@ -12,10 +12,11 @@ from weir.broker.api import events as ev
 from weir.broker.runtime.outbox import Caller
 from weir.broker.scattering.participant import Participant
 from weir.errors import Unavailable
-from weir.model.batch import encode
-from weir.model.scattering import Scattered, batch_part
+from weir.model.batch_builder import encode
+from weir.model.columns import Scattered
+from weir.model.ids import batch_part
 from weir.protocol.client import messages as m
-from weir.protocol.client.scattering import Part, Standing, Step
+from weir.protocol.client.order import Part, Standing, Step
 
 
 def blocked(rig: Any) -> m.Scatter:

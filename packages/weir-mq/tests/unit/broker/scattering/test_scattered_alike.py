@@ -13,10 +13,12 @@ from rigs.part_questions import ask_part, asker_of, listen
 from weir.broker.runtime.outbox import Caller
 from weir.broker.scattering.participant import Participant
 from weir.errors import Refused, SequenceGap, StampTooFar
-from weir.model.batch import encode, split
-from weir.model.scattering import Scattered, batch_part
+from weir.model.batch import split
+from weir.model.batch_builder import encode
+from weir.model.columns import Scattered
+from weir.model.ids import batch_part
 from weir.protocol.client import messages as m
-from weir.protocol.client.scattering import Decide, Part, PartState, Standing, Step
+from weir.protocol.client.order import Decide, Part, PartState, Standing, Step
 
 TOO_FAR = StampTooFar("its clock is behind", 0)
 GAP = SequenceGap("an earlier one is missing", 0)

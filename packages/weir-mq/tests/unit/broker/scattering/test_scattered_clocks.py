@@ -9,10 +9,12 @@ import pytest
 from rigs.part_questions import ask_part
 from weir.broker.scattering import participant
 from weir.errors import Overloaded
-from weir.model.batch import encode, split
-from weir.model.scattering import Scattered, batch_part
+from weir.model.batch import split
+from weir.model.batch_builder import encode
+from weir.model.columns import Scattered
+from weir.model.ids import batch_part
 from weir.protocol.client import messages as m
-from weir.protocol.client.scattering import Part, Standing, Step
+from weir.protocol.client.order import Part, Standing, Step
 
 HOURS_MS = 3 * 3600 * 1000
 

@@ -20,7 +20,7 @@ from weir.broker.records.entries import (
 from weir.broker.replica.group import Group
 from weir.broker.state.scatterings import Outcome
 from weir.broker.state.state import PartitionState
-from weir.model.scattering import Scattered
+from weir.model.columns import Scattered
 from weir.storage.format.frame import Kind
 
 #: What may lie in a log: nothing that can be read, a record, or a batch.

@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 
 from rigs.part_questions import ask_part
 from weir.broker.scattering.rounds import Answers
-from weir.model import scattering
-from weir.model.batch import encode, split
-from weir.model.ids import Address
-from weir.model.scattering import Scattered, batch_part
+from weir.model import ids
+from weir.model.batch import split
+from weir.model.batch_builder import encode
+from weir.model.columns import Scattered
+from weir.model.ids import Address, batch_part
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.protocol.client.scattering import Decide, PartState, Standing, Step
+from weir.protocol.client.order import Decide, PartState, Standing, Step
 
 
 class Part(NamedTuple):
@@ -145,7 +146,7 @@ def test_who_aborts_goes_with_who_committed_before(rig: Any) -> None:
     one.delete(gone)
     assert one.decide(first, Step.COMMIT).standing == Standing.COMMITTED
     told = Told()
-    attempt = scattering.Attempt(one.grant.producer, one.grant.epoch, 0, one.stamp)
+    attempt = ids.Attempt(one.grant.producer, one.grant.epoch, 0, one.stamp)
     both = [first.number, second.number]
     rounds = rig.shard._coordinator._rounds
     rounds.decide(told, attempt, one.numbers, both, Step.ABORT, rig.time.monotonic + 999)

@@ -6,7 +6,7 @@ from weir.broker.records.entries import MessagesGranted, MessagesReturned
 from weir.broker.records.snapshots import pack, unpack
 from weir.broker.state import clusters
 from weir.broker.state.clusters import AT_ONCE, ClusterState
-from weir.model.clusters import AckOutcome, Mode
+from weir.model.topic import AckOutcome, Mode
 
 ELSEWHERE, EXPIRED = AckOutcome.DONE_ELSEWHERE, AckOutcome.EXPIRED
 

@@ -7,7 +7,7 @@ from typing import Any
 from weir.broker.records.entries import MessagesGranted, MessagesReturned
 from weir.broker.records.snapshots import pack, unpack
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState
-from weir.model.clusters import Mode
+from weir.model.topic import Mode
 
 
 def granted(first: int, behind: int, consumer: int = 7, deadline: int = 100) -> MessagesGranted:

@@ -16,7 +16,8 @@ from weir.broker.records.entries import (
 from weir.broker.records.snapshots import pack, unpack
 from weir.broker.state.scatterings import give_again
 from weir.broker.state.state import PartitionState
-from weir.model.scattering import Attempt, Scattered
+from weir.model.columns import Scattered
+from weir.model.ids import Attempt
 
 PARTS = (131_072, 131_074)
 

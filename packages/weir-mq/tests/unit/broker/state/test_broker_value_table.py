@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from weir.broker.state.large_values import ValueTable
-from weir.model.chunks import Piece, References, runs_of
+from weir.model.columns import Piece, References, runs_of
 from weir.model.limits import OPEN_VALUE_MS
-from weir.model.stamp import stamp_at
+from weir.order.clock import stamp_at
 
 
 class TestTable:

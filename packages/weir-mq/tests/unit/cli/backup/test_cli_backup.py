@@ -18,8 +18,8 @@ from weir.cli.backup.manifest import BadBackup
 from weir.cli.main import main
 from weir.cli.survey import NotALog
 from weir.client.client import Client
-from weir.model.batch import encode
-from weir.model.header import HEADER_SIZE, stamped
+from weir.model.batch import HEADER_SIZE, stamped
+from weir.model.batch_builder import encode
 from weir.model.ids import group_of
 from weir.server.disk.node_folder import NodeFolder
 

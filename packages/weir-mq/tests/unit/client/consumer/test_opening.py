@@ -10,7 +10,7 @@ import pytest
 from rigs.consuming import take
 from weir.client.client import connect
 from weir.errors import BadRequest, UnknownOpcode
-from weir.model.clusters import Mode
+from weir.model.topic import Mode
 from weir.protocol.client import messages as m
 
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.client.core.delivered_batches import Delivered, Pick, tags_listed
-from weir.model.batch import Batch, encode
-from weir.model.header import HEADER_SIZE, stamped
+from weir.model.batch import HEADER_SIZE, Batch, stamped
+from weir.model.batch_builder import encode
 from weir.model.message import Message
 
 GROUP = 1 << 16

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from weir.client.core.delivered_batches import Delivered, Picked
 from weir.client.core.grants import Grant, Run, covers, joined, merged, sorted_out, within, without
-from weir.model.batch import Batch, encode
-from weir.model.header import HEADER_SIZE, stamped
+from weir.model.batch import HEADER_SIZE, Batch, stamped
+from weir.model.batch_builder import encode
 
 sets = st.sets(st.integers(0, 40))
 

@@ -15,7 +15,7 @@ from weir.client.connection.system import REAL
 from weir.client.producer.producer import BrokerClock
 from weir.client.reader.positions import At
 from weir.errors import BadRequest
-from weir.model.stamp import stamp_at
+from weir.order.clock import stamp_at
 from weir.protocol.client import messages as m
 
 

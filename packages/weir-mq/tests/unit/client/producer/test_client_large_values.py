@@ -16,8 +16,7 @@ from weir.client.client import connect
 from weir.client.core.retries import Backoff
 from weir.client.producer.chunker import first_of, pieces_of
 from weir.errors import BadBatch, Overloaded, TooLarge, ValueLost
-from weir.model.batch import Batch
-from weir.model.header import HEADER_SIZE
+from weir.model.batch import HEADER_SIZE, Batch
 from weir.model.limits import MIB, VALUE_CHUNK_BYTES
 from weir.model.message import LargeMessage, Message
 from weir.protocol.client import messages as m

@@ -8,7 +8,7 @@ import pytest
 
 from weir.client.client import connect
 from weir.errors import StampTooFar
-from weir.model.stamp import stamp_at
+from weir.order.clock import stamp_at
 from weir.protocol.client import messages as m
 
 

@@ -10,8 +10,8 @@ from weir.client.client import connect
 from weir.client.core.batcher import Packing
 from weir.client.core.delivered_batches import deliver
 from weir.errors import BadBatch, BadRequest
-from weir.model.batch import encode
-from weir.model.header import HEADER_SIZE, Compression, Packed, parse, seal
+from weir.model.batch import HEADER_SIZE, Compression, Packed, parse, seal
+from weir.model.batch_builder import encode
 
 
 @pytest.mark.parametrize(

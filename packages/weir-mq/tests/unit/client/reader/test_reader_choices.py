@@ -14,7 +14,7 @@ from weir import testing
 from weir.client.client import Client
 from weir.client.reader.positions import Barriers, Moment
 from weir.errors import BadRequest
-from weir.model.stamp import milliseconds_of
+from weir.order.clock import milliseconds_of
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ import pytest
 
 from weir.client.reader.positions import At, Begin, End, at, begin_of, end_of, last
 from weir.errors import BadRequest
-from weir.model.stamp import stamp_at
+from weir.order.clock import stamp_at
 from weir.protocol.client.messages import PositionsReply
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)

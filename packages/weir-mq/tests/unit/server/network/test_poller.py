@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from weir.protocol.device import codec as device
+from weir.protocol import device as device
 from weir.server.network import poller
 from weir.server.network.poller import DevicePoller, ListeningSocket
 from weir.server.network.socket_transport import PlainTransport

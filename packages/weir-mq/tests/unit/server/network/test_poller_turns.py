@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import socket
 
-from weir.protocol.device import codec as device
+from weir.protocol import device as device
 from weir.server.network.poller import DevicePoller, ListeningSocket
 
 PING = device.frame(device.DeviceOpcode.PING, 1, b"")

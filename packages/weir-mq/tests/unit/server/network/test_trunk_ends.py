@@ -19,7 +19,7 @@ from weir.model.ids import place_of
 from weir.protocol import trunk
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_request, encode_request
-from weir.protocol.device.codec import DeviceHello, DevicePing, DevicePublishes
+from weir.protocol.device import DeviceHello, DevicePing, DevicePublishes
 from weir.protocol.trunk import Arrival, Kind
 from weir.server.network.shard_connections import ShardProtocol
 

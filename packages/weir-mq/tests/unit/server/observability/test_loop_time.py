@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from weir.model.batch import encode
+from weir.model.batch_builder import encode
 from weir.server.observability.loop_time import Stages, stage_of
 
 

@@ -14,7 +14,8 @@ from functools import partial
 
 from weir.client.connection.connection import Connection, Senders
 from weir.errors import Disconnected, WeirError
-from weir.model.batch import Batch, encode
+from weir.model.batch import Batch
+from weir.model.batch_builder import encode
 from weir.model.ids import Address
 from weir.protocol.client import messages as m
 from weir_lab.bench.faults.chaos.ledger import Read, Sent

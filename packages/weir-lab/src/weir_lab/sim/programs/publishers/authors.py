@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weir.errors import Fenced, Refused, ValueLost
-from weir.model.chunks import References, chained, runs_of
-from weir.model.header import parse
+from weir.model.batch import parse
+from weir.model.columns import References, chained, runs_of
 from weir.protocol.client import messages as m
 from weir.testing.simulator.world import MS
 from weir_lab.sim.history import Fence

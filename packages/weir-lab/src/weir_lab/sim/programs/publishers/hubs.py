@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weir.errors import BY_CODE, BadChecksum, PartitionEnded, SequenceGap
 from weir.model.columns import NO_SEQUENCE
-from weir.protocol.device import codec as d
+from weir.protocol import device as d
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.world import MS
 from weir_lab.sim.history import UNKNOWN, Confirmed, Operation, Publish

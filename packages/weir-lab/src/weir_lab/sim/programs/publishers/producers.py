@@ -17,8 +17,8 @@ from weir.errors import (
     ValueLost,
     refusal,
 )
-from weir.model.batch import encode
-from weir.model.chunks import References
+from weir.model.batch_builder import encode
+from weir.model.columns import References
 from weir.model.limits import PIPELINE_WINDOW
 from weir.protocol.client import messages as m
 from weir.testing.simulator.world import EPOCH_MS, MS
@@ -211,7 +211,7 @@ class Producer(Client):
     def _batch(
         self, sequence: int, values: Sequence[bytes], honest: bool = True, **columns: Any
     ) -> Batch:
-        """Seal a batch; `columns` are those of `weir.model.batch.encode`."""
+        """Seal a batch; `columns` are those of `weir.model.batch_builder.encode`."""
         assert self._grant is not None
         producer, epoch = self._grant.producer, self._grant.epoch
         data = encode(

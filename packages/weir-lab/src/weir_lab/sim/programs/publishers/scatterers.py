@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from weir.broker.partition.partition import Partition
 from weir.errors import PartitionEnded, Refused, StaleGrant, StampTooFar, refusal
-from weir.model.batch import encode
-from weir.model.ids import Address
-from weir.model.scattering import Scattered, acks_part, batch_part
+from weir.model.batch_builder import encode
+from weir.model.columns import Scattered
+from weir.model.ids import Address, acks_part, batch_part
 from weir.model.topic import DEFAULT_NAMESPACE
 from weir.protocol.client import messages as m
-from weir.protocol.client.scattering import Part
+from weir.protocol.client.order import Part
 from weir.testing.simulator.witness import groups_of
 from weir.testing.simulator.world import MS
 from weir_lab.sim.history import Ack, Confirmed, Grant, Operation, Publish, Scattering

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from weir.errors import Refused, StampTooFar
-from weir.model.stamp import milliseconds_of
+from weir.order.clock import milliseconds_of
 from weir.protocol.client import messages as m
 from weir.testing.simulator.world import EPOCH_MS, MS
 from weir_lab.sim.programs.publishers.producers import Batch, Producer

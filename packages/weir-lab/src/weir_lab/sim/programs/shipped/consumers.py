@@ -14,7 +14,7 @@ from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.leased_messages import LeasedBatch
 from weir.client.core.retries import Backoff
 from weir.errors import Disconnected, UnknownCluster, WeirError
-from weir.model.clusters import AckOutcome, Mode
+from weir.model.topic import AckOutcome, Mode
 from weir_lab.sim.history import Ack, Handled, Return, Seen
 from weir_lab.sim.history import Grant as GrantSeen
 from weir_lab.sim.observations import UNREAD, Row

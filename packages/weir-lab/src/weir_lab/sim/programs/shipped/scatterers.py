@@ -7,7 +7,7 @@ import asyncio
 from weir.client.client import Client
 from weir.client.consumer.leased_messages import LeasedBatch
 from weir.errors import Disconnected, PartitionEnded, StaleGrant, WeirError
-from weir.model.clusters import Mode
+from weir.model.topic import Mode
 from weir_lab.sim.history import Ack, Confirmed, Publish, Scattering
 from weir_lab.sim.programs.program import TOPIC
 from weir_lab.sim.programs.scene import Scene

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from weir.model.clusters import Mode
+from weir.model.topic import Mode
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.world import MS
 from weir_lab.sim.history import Grant

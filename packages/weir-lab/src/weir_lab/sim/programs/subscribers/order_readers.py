@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from weir.errors import OffsetOutOfRange, RemoteProtocolError, refusal
 from weir.model.batch import Batch
 from weir.order.barrier import Barrier
-from weir.order.merge import Merge
-from weir.order.roster import NO_BOUND, Roster
+from weir.order.merge import NO_BOUND, Merge, Roster
 from weir.protocol.client import messages as m
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.world import MS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from weir.errors import OffsetOutOfRange, StaleGrant, UnknownCluster, refusal
-from weir.model.clusters import AckOutcome, Mode
+from weir.model.topic import AckOutcome, Mode
 from weir.protocol.client import messages as m
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.world import MS

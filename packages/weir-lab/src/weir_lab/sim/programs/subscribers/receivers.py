@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from weir.errors import BY_CODE, NotSubscribed, StaleGrant
-from weir.protocol.device import codec as d
-from weir.protocol.device.deliveries import Delivery, DeviceAck
+from weir.protocol import device as d
+from weir.protocol.device import Delivery, DeviceAck
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.world import MS
 from weir_lab.sim.history import Ack, Grant, Operation, Seen

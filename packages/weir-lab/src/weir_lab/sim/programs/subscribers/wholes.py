@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weir.errors import BadBatch, ValueLost, refusal
 from weir.model.batch import Batch, split
-from weir.model.chunks import References
+from weir.model.columns import References
 from weir.protocol.client import messages as m
 from weir_lab.sim.programs.program import Client
 

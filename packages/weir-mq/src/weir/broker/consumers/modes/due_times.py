@@ -16,7 +16,7 @@ from weir.broker.state.delays import Row
 from weir.broker.state.ranges import Ranges
 from weir.codec.fields import Buffer
 from weir.errors import BadBatch, Refused
-from weir.model.header import Columns
+from weir.model.batch import Columns
 from weir.model.limits import BATCH_MESSAGES_MAX, MIB, RETRY_AFTER_MS
 
 #: An alarm is one number, for there may be a million: due time, first offset, messages - 1.

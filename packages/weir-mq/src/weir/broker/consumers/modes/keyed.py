@@ -27,7 +27,6 @@ from weir.broker.state.ranges import Ranges
 from weir.codec.fields import Buffer
 from weir.errors import BadBatch, MissingLibrary, Refused, Unavailable
 from weir.model.batch import Batch
-from weir.model.clusters import Mode
 from weir.model.limits import (
     FETCH_BYTES_MAX,
     GRANT_RUNS_MAX,
@@ -36,6 +35,7 @@ from weir.model.limits import (
     RETRY_AFTER_MS,
     WATCHED_MAX,
 )
+from weir.model.topic import Mode
 from weir.protocol.client.messages import Pull
 
 #: So much of the log is looked into at a time, and not before there is room for so many messages:

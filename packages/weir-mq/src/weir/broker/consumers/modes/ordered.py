@@ -13,8 +13,8 @@ from weir.broker.consumers.modes.picker import ANYBODY, Pick, Picker, PickerCont
 from weir.broker.runtime.outbox import Wait
 from weir.broker.state.clusters import AT_ONCE, ClusterState, Grant
 from weir.broker.state.ranges import Ranges
-from weir.model.clusters import Mode
 from weir.model.limits import FETCH_BYTES_MAX, WATCHED_MAX
+from weir.model.topic import Mode
 from weir.protocol.client.messages import Pull
 
 _NOTHING = (0, 0)

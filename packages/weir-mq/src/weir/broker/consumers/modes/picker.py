@@ -17,10 +17,9 @@ from weir.broker.state.clusters import ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
 from weir.errors import Refused
-from weir.model.clusters import Mode
 from weir.model.limits import WATCHED_MAX
-from weir.model.stamp import stamp_at
-from weir.order.clock import HybridClock, Time
+from weir.model.topic import Mode
+from weir.order.clock import HybridClock, Time, stamp_at
 from weir.protocol.client.messages import Pull
 from weir.storage.log_reader import Reading
 

@@ -12,11 +12,10 @@ from weir.broker.consumers.modes.shared import SharedPicker
 from weir.broker.records.entries import MessagesAcked, due_span
 from weir.broker.state.delays import is_past
 from weir.errors import BadRequest, Overloaded, StaleGrant
-from weir.model.batch import Batch
-from weir.model.clusters import Mode
-from weir.model.header import Columns
+from weir.model.batch import Batch, Columns
 from weir.model.limits import DELAY_MS_MAX, DELAYED_BATCHES_MAX, RETRY_AFTER_MS
-from weir.model.stamp import milliseconds_of
+from weir.model.topic import Mode
+from weir.order.clock import milliseconds_of
 
 _DUE = int(Columns.DUE)
 _DAY_MS = 24 * 3600 * 1000

@@ -12,9 +12,9 @@ from weir.broker.consumers.modes.due_times import DueTimes
 from weir.broker.consumers.modes.picker import Pick, Picker, PickerContext, PullQueue, Run, share
 from weir.broker.state.clusters import ClusterState, Grant
 from weir.broker.state.ranges import Ranges
-from weir.model.clusters import Mode
 from weir.model.ids import LIMIT_MAX
 from weir.model.limits import FETCH_BYTES_MAX, GRANT_RUNS_MAX, WATCHED_MAX
+from weir.model.topic import Mode
 from weir.protocol.client.messages import Pull
 
 #: So many runs of holes of earlier leaders' are looked for at a time.

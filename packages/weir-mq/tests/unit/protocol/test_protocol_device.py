@@ -8,8 +8,8 @@ import pytest
 
 from weir.errors import BadChecksum, BadRequest, RemoteProtocolError, UnknownOpcode
 from weir.model.limits import DEVICE_BODY_BYTES_MAX
-from weir.protocol.device import codec as device
-from weir.protocol.device.codec import (
+from weir.protocol import device as device
+from weir.protocol.device import (
     NO_SEQUENCE,
     DeviceHello,
     DeviceOpcode,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from weir.errors import BadBatch
-from weir.model.batch import Batch, encode
-from weir.model.header import Columns
+from weir.model.batch import Batch, Columns
+from weir.model.batch_builder import encode
+from weir.model.columns import Scattered
+from weir.model.ids import acks_part, batch_part, is_acks, part_group
 from weir.model.limits import SCATTER_PARTS_MAX
-from weir.model.scattering import Scattered, acks_part, batch_part, is_acks, part_group
 
 GROUP = 65_536
 WHOLE = Scattered(7, (batch_part(GROUP), batch_part(GROUP + 1), acks_part(GROUP + 1)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.model.stamp import LOGIC_BITS, STAMP_MAX, milliseconds_of, stamp_at
+from weir.order.clock import LOGIC_BITS, STAMP_MAX, milliseconds_of, stamp_at
 
 
 def test_a_stamp_is_milliseconds_and_logic() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from weir.errors import BadBatch
-from weir.model.batch import Batch, encode
-from weir.model.header import (
+from weir.model.batch import (
     HEADER_SIZE,
+    Batch,
     Columns,
     Compression,
     check_batches,
@@ -20,6 +20,7 @@ from weir.model.header import (
     renumbered,
     stamped,
 )
+from weir.model.batch_builder import encode
 from weir.model.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 
 BATCH = bytes(encode([b"one", b"two"], group=5, producer=1, epoch=2, sequence=3, base_time=4))

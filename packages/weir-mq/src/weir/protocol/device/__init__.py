@@ -1,1 +1,0 @@
-"""The device protocol: frames that devices send and receive."""
