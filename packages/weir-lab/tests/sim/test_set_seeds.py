@@ -30,7 +30,7 @@ from weir_lab.sim.shape import (
 )
 
 if TYPE_CHECKING:
-    from conftest import ManySeeds
+    from rigs.many_seeds import ManySeeds
 
 SOURCE = Path(weir.__file__).parents[1]
 #: Of worlds that are played here, since something is special about them.

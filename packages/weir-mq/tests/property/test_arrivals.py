@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from rigs.shards_of_a_node import Node
 from weir.broker.api import events as ev
 from weir.broker.runtime.outbox import TOGETHER_MS
 from weir.errors import Unauthorized
@@ -18,13 +17,6 @@ from weir.protocol import device as device
 from weir.protocol.client import messages as m
 from weir.protocol.device import BY_HUB, DeviceOpcode, DeviceReplies, DeviceStream
 from weir.protocol.trunk import OWN_SESSION, Arrival
-
-_FAKES = Path(__file__).parents[1] / "unit" / "broker_shards" / "conftest.py"
-_spec = importlib.util.spec_from_file_location("fakes_of_shards", _FAKES)
-assert _spec is not None
-assert _spec.loader is not None
-_fakes = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_fakes)
 
 SHARDS = 3
 PING = device.frame(DeviceOpcode.PING, 9, b"")
@@ -89,7 +81,7 @@ class World:
 
     def __init__(self, at_once: bool) -> None:
         self.at_once = at_once
-        self.node = node = _fakes.Node(SHARDS)
+        self.node = node = Node(SHARDS)
         for one in node.all:
             one.shard._devices._access = _NoSecrets()
             one.shard._sessions._arrivals._access = _NoSecrets()

@@ -6,15 +6,14 @@ else nothing: no chunk, no abandoned value, no half of one.
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rigs.broker_rig import FakeTime, Rig
 from weir.broker.api.settings import ShardSettings
 from weir.client.core.delivered_batches import Assembly
 from weir.errors import ValueLost
@@ -22,14 +21,6 @@ from weir.model.batch import parse, split
 from weir.model.columns import References, chained, extend
 from weir.protocol.client import messages as m
 from weir.testing.simulator.disk import SimDisk
-
-_SPEC = importlib.util.spec_from_file_location(
-    "broker_rig", Path(__file__).parents[1] / "unit" / "broker" / "conftest.py"
-)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-rigs: Any = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(rigs)
 
 PRODUCERS = 2
 
@@ -64,7 +55,7 @@ class Play:
 
     def __init__(self, seed: int) -> None:
         disk = SimDisk(random.Random(seed))
-        self.rig = rigs.Rig(disk, rigs.FakeTime(), ShardSettings(), 1 << 16)
+        self.rig = Rig(disk, FakeTime(), ShardSettings(), 1 << 16)
         self.rig.connect()
         self.info = self.rig.topic(1)
         self.group = self.info.addresses[0].group

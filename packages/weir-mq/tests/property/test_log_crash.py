@@ -1,6 +1,6 @@
 """Whatever the power, the process and the disk do, the log keeps what it promised and no more.
 
-What drives it, and what it is held against, is in `conftest.py`.
+What drives it, and what it is held against, is in `rigs/log_driver.py`.
 """
 
 from __future__ import annotations

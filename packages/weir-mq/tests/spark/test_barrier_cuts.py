@@ -23,7 +23,7 @@ import weir
 from weir.server.processes.interpreter import environment
 
 if TYPE_CHECKING:
-    from conftest import Node, Stream
+    from rigs.spark_node import Node, Stream
 
 HERE = Path(__file__).parent
 PARTITIONS = 3

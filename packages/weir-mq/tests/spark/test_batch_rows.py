@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from weir.order.clock import milliseconds_of
 
 if TYPE_CHECKING:
-    from conftest import Node, Stream
+    from rigs.spark_node import Node, Stream
 
 TOPIC = "table"
 

@@ -18,7 +18,7 @@ from weir.server.processes.interpreter import environment
 from weir.spark.jobs import delays
 
 if TYPE_CHECKING:
-    from conftest import Node, Stream
+    from rigs.spark_node import Node, Stream
 
 
 def flight(carrier: str, sched: str, dep_delay: float | None) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from weir.server.processes.interpreter import environment
 
 if TYPE_CHECKING:
-    from conftest import Node
+    from rigs.spark_node import Node
 
 #: A session that somebody else made: it was never told of `format("weir")`, and finds it by name.
 PLAIN = """

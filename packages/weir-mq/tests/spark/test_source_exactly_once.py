@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from weir.server.processes.interpreter import environment
 
 if TYPE_CHECKING:
-    from conftest import Node, Stream
+    from rigs.spark_node import Node, Stream
 
 HERE = Path(__file__).parent
 ROWS = 100_000

@@ -16,7 +16,7 @@ from weir.model.arrow import SCHEMA
 from weir.spark.source import WeirDataSource
 
 if TYPE_CHECKING:
-    from conftest import Node, Stream
+    from rigs.spark_node import Node, Stream
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
 WHEN_US = 1_767_323_045_678_901

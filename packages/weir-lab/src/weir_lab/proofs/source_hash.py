@@ -125,9 +125,10 @@ def _inside(root: Path, path: Path) -> set[str]:
 
 
 def _source(root: Path, module: str) -> str | None:
-    """Return the file of a module of the repository."""
+    """Return the file of a module of the repository, or of a rig of its tests."""
     place = module.replace(".", "/")
-    for base in (*(f"packages/{name}/src/" for name in DISTRIBUTIONS), ""):
+    folder = "tests" if place.startswith("rigs/") else "src"
+    for base in (*(f"packages/{name}/{folder}/" for name in DISTRIBUTIONS), ""):
         for name in (f"{base}{place}/__init__.py", f"{base}{place}.py"):
             if (root / name).is_file():
                 return name

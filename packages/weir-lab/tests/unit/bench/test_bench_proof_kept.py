@@ -188,11 +188,13 @@ def test_a_module_is_told_of_when_its_import_begins(tmp_path: Path) -> None:
 
 
 def test_tests_count_with_their_conftest_and_scripts_whole(root: Path) -> None:
-    for name in ("tests/conftest.py", "tests/unit/test_a.py", "script.sh"):
+    rig = "packages/weir-mq/tests/rigs/a.py"
+    for name in ("tests/conftest.py", "tests/unit/test_a.py", "script.sh", rig):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("a")
-    code = source_hash.loaded_code(root, [""], ["tests/unit/test_a.py", "-q", "script.sh", "/x"])
-    assert code == ["script.sh", "tests/conftest.py", "tests/unit/test_a.py"]
+    words = ["tests/unit/test_a.py", "-q", "script.sh", "/x"]
+    code = source_hash.loaded_code(root, ["", "rigs.a"], words)
+    assert code == [rig, "script.sh", "tests/conftest.py", "tests/unit/test_a.py"]
     was = source_hash.code_hash(root, code, "a")
     assert was != source_hash.code_hash(root, code, "b")
     (root / "script.sh").write_text("a more")

@@ -19,7 +19,7 @@ from weir_raft import (
 )
 
 if TYPE_CHECKING:
-    from tests.unit.raft.conftest import Lone
+    from rigs.lone_voter import Lone
 
     Start = Callable[..., Lone]
 

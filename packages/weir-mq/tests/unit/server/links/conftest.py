@@ -1,164 +1,17 @@
-"""Drivers over real sockets, with shards that only note what they are told."""
+"""Drivers over real sockets."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, cast
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from weir.broker.api import effects as ef
-from weir.broker.api import events as ev
-from weir.broker.api.settings import Identity
-from weir.broker.runtime.budget import Budget
-from weir.broker.shard import Shard
+from rigs.linked_nodes import Node, bounded, dial, made_hello, made_own, nodes_running
 from weir.host.links import ShardInfo
 from weir.protocol import link
-from weir.protocol.link import Lane, LinkHello
-from weir.server.assembly import assemble
-
-MIB = 1 << 20
-SYSTEM = 7
-
-
-class Noting:
-    """A shard that notes what it is told."""
-
-    ready = True
-
-    def __init__(self, identity: Identity) -> None:
-        self.identity = identity
-        self.budget = Budget(64 * MIB)
-        self.heard: list[Any] = []
-        self.news = asyncio.Event()
-
-    def start(self) -> list[ef.Effect]:
-        return []
-
-    def step(self, *events: Any) -> list[ef.Effect]:
-        self.heard += [event for event in events if not isinstance(event, ev.Ticked)]
-        self.news.set()
-        return []
-
-    def run_deferred(self) -> list[ef.Effect]:
-        return []
-
-    def passed_on(self, shard: int, size: int) -> None:
-        self.budget.release(size)
-
-
-class Node:
-    """A shard of a node, its driver, and its port."""
-
-    def __init__(self, own: ShardInfo) -> None:
-        self.shard = Noting(own.identity)
-        self.driver = assemble(cast(Shard, self.shard), {}, None, own)
-        self.links = self.driver.links
-        self.port = 0
-
-    async def listen(self, port: int = 0) -> asyncio.Server:
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(self.driver.protocol, "127.0.0.1", port, reuse_port=True)
-        self.port = server.sockets[0].getsockname()[1]
-        return server
-
-    def heard(self, kind: type[Any]) -> list[Any]:
-        return [event for event in self.shard.heard if isinstance(event, kind)]
-
-    async def until(self, kind: type[Any], count: int = 1) -> list[Any]:
-        """Wait until so many events of a kind came; return them."""
-        async with asyncio.timeout(20):
-            while len(self.heard(kind)) < count:
-                self.shard.news.clear()
-                await self.shard.news.wait()
-        return self.heard(kind)
-
-    async def frames(self, count: int) -> list[tuple[int, int, int, bytes]]:
-        """Wait for so many frames; return place, kind, group and body of each."""
-        while True:
-            found = [
-                (event.place, frame.kind, frame.group, bytes(frame.body))
-                for event in self.heard(ev.PeerSent)
-                for frame in event.frames
-            ]
-            if len(found) >= count:
-                return found
-            await self.until(ev.PeerSent, len(self.heard(ev.PeerSent)) + 1)
-
-    def connect(self, other: Node, port: int = 0) -> None:
-        node = other.shard.identity.node
-        self.do(ef.Connect(node, "127.0.0.1", port or other.port))
-
-    def do(self, effect: ef.Effect) -> None:
-        self.driver._turns.do([effect])
-        self.driver._turns.run()
-
-    def tick(self) -> None:
-        self.links.check_silence()
-        self.driver._turns.run()
-
-    def send(self, place: int, quick: bool, *body: bytes, charged: int = 0) -> None:
-        self.shard.budget.take(charged)
-        self.do(ef.SendToPeer(place, quick, link.encode(1, 5, *body), charged))
-
-
-def made_own(
-    node: int, shard: int = 0, shards: int = 1, logs: int = 2, system: int = SYSTEM
-) -> ShardInfo:
-    return ShardInfo(Identity(system, 0, node, shard), logs, shards)
-
-
-@asynccontextmanager
-async def nodes_running(*owns: ShardInfo) -> AsyncIterator[list[Node]]:
-    nodes = [Node(one) for one in owns]
-    servers = [await node.listen() for node in nodes]
-    try:
-        yield nodes
-    finally:
-        for server in servers:
-            server.close()
-        for node in nodes:
-            node.links.close()
-            node.driver._connections.cut()
-            node.driver._pool.shutdown()
-        await asyncio.sleep(0)
-
-
-def bounded(body: Callable[[], Awaitable[None]]) -> None:
-    async def within() -> None:
-        async with asyncio.timeout(60):
-            await body()
-
-    asyncio.run(within())
-
-
-async def dial(port: int, hello: LinkHello | bytes) -> tuple[link.LinkAnswer, socket.socket]:
-    """Dial by hand; return the answer and the connection."""
-    loop, sock = asyncio.get_running_loop(), socket.socket()
-    sock.setblocking(False)
-    await loop.sock_connect(sock, ("127.0.0.1", port))
-    data = hello if isinstance(hello, bytes) else link.encode_greeting(hello)
-    await loop.sock_sendall(sock, data)
-    answer, stream = None, link.Greeting()
-    while answer is None:
-        try:
-            data = await loop.sock_recv(sock, 4096)
-        except ConnectionResetError:
-            data = b""
-        if not data:
-            sock.close()
-        assert data, "hung up without an answer"
-        answer = stream.receive(data)
-    return link.decode_answer(answer), sock
-
-
-def made_hello(node: int = 2, to: int = 1, lane: Lane = Lane.QUICK, **changes: Any) -> LinkHello:
-    said = LinkHello(1, SYSTEM, 0, node, 0, 1, 2, 1, 77, lane, to, 0)
-    fields = {name: getattr(said, name) for name in said.__struct_fields__} | changes
-    return LinkHello(**fields)
+from weir.protocol.link import LinkHello
 
 
 @pytest.fixture
