@@ -62,7 +62,7 @@ def test_what_was_confirmed_stays_and_nothing_new_is_taken(trio: Any, produce: A
     other = trio.told(produce(info, grant, 0, b"z", partition=1), group_of(info.id, 1))
     assert isinstance(other, m.Confirm)
     assert trio.same_everywhere(group) == [b"x"]
-    assert state_of(trio, group_of(info.id, 0)).ends == {2: (end[1], 1)}
+    assert state_of(trio, group_of(info.id, 0)).membership.ends == {2: (end[1], 1)}
 
 
 def test_to_end_it_again_is_answered_the_same(trio: Any) -> None:
@@ -139,13 +139,15 @@ def test_what_is_undecided_lies_before_the_end_and_is_decided_first(
     ask_part(node.shard, request, told.append)
     number = trio.leader(0).ask(a.EndPartition("t", 1))
     trio.run(1_000)
-    assert state_of(trio, group).sealed > stamp
-    assert state_of(trio, group_of(info.id, 0)).ends == {}
+    assert state_of(trio, group).membership.sealed > stamp
+    assert state_of(trio, group_of(info.id, 0)).membership.ends == {}
     abort = m.Decide(info.addresses[1], grant.producer, grant.epoch, 0, stamp, False, Step.ABORT)
     ask_part(node.shard, abort, told.append)
     trio.run(1_000)
     assert trio.leader(0).reply_to(number).ends
-    assert state_of(trio, group_of(info.id, 0)).ends == {1: (state_of(trio, group).sealed, 1)}
+    assert state_of(trio, group_of(info.id, 0)).membership.ends == {
+        1: (state_of(trio, group).membership.sealed, 1)
+    }
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -174,8 +176,10 @@ def test_whoever_leads_goes_on_with_it(trio: Any, produce: Any, seed: int) -> No
         trio.leader(0).ask(a.EndPartition("t", 1))
     told = ended(trio, 1)
     assert trio.same_everywhere(group) == confirmed
-    assert state_of(trio, group).sealed == dict(told.ends)[1]
-    assert state_of(trio, group_of(info.id, 0)).ends == {1: (dict(told.ends)[1], len(confirmed))}
+    assert state_of(trio, group).membership.sealed == dict(told.ends)[1]
+    assert state_of(trio, group_of(info.id, 0)).membership.ends == {
+        1: (dict(told.ends)[1], len(confirmed))
+    }
 
 
 def test_it_is_known_after_all_nodes_began_again(trio: Any, produce: Any) -> None:

@@ -118,7 +118,7 @@ def test_a_barrier_never_passes_a_floor_before_the_entry_is_committed(trio: Any)
     assert leading.barrier(floor + 100).stamp == floor - 1
     trio.run(100)
     assert leading.barrier(floor + 100).stamp == floor + 100
-    assert leader.group(group).machine.state.roster == [(1, floor)]
+    assert leader.group(group).machine.state.membership.joined == [(1, floor)]
     fetched = leader.reply_to(leader.ask(m.Fetch(info.addresses[0], 0, 100)))
     assert fetched.partitions == 2
 

@@ -207,7 +207,7 @@ def a_register_a_node(patch: Patch) -> None:
         highest = max((barrier.stamp for barrier in barriers.values()), default=0)
         self.take((one.partition, highest, barriers[one].through) for one in led)
         for one in led:
-            self.learn(one.state.roster)
+            self.learn(one.state.membership.joined)
         return 0 if highest >= stamp else len(led)
 
     patch.setattr(TopicOrder, "see", see)

@@ -147,8 +147,8 @@ def a_partition_ends_before_its_last_message(patch: Patch) -> None:
 
     def seal(self: Ends, found: Partition, topic: Topic, partition: int) -> None:
         state = found.state
-        if state.sealed:
-            stamp = state.undecided - 1 if state.undecided else state.sealed
+        if state.membership.sealed:
+            stamp = state.undecided - 1 if state.undecided else state.membership.sealed
             self._tell(ReportEnded(topic.id, partition, stamp, state.decided_offset))
         else:
             honest(self, found, topic, partition)

@@ -298,10 +298,11 @@ class TopicOrder:
             at = barrier.stamp
             if at > registers.get(partition, NO_BARRIER).stamp:
                 registers[partition] = barrier
-            if state.roster:  # at once: with a barrier above it, a floor must be known
-                self.learn(state.roster)
-            if state.ends:
-                for ended, end in state.ends.items():
+            membership = state.membership
+            if membership.joined:  # at once: with a barrier above it, a floor must be known
+                self.learn(membership.joined)
+            if membership.ends:
+                for ended, end in membership.ends.items():
                     self.learn_end(ended, *end)
             if at < stamp and partition not in ends:
                 break
@@ -405,7 +406,7 @@ class Growth(Steps):
         self._registry.administration.joined(request)
 
     def _grow(self, topic: Topic, first: Partition) -> None:
-        joined = dict(first.state.roster)
+        joined = dict(first.state.membership.joined)
         for partition in range(topic.partitions, topic.joining):
             if partition not in joined:
                 assert first.leading is not None  # it was asked for
@@ -454,15 +455,15 @@ class Ends(Steps):
 
     def _seal(self, found: Partition, topic: Topic, partition: int) -> None:
         state = found.state
-        if not state.sealed:
+        if not state.membership.sealed:
             assert found.leading is not None  # it was asked for
             with suppress(Refused):  # it is tried again with the next event
                 found.leading.seal(self._time.wall_ms())
         elif state.decided_offset == state.next_offset:
-            self._tell(ReportEnded(topic.id, partition, state.sealed, state.next_offset))
+            self._tell(ReportEnded(topic.id, partition, state.membership.sealed, state.next_offset))
 
     def _enter(self, first: Partition, topic: Topic, end: End) -> None:
-        if end.partition in first.state.ends:
+        if end.partition in first.state.membership.ends:
             self._tell(ReportEnded(topic.id, *end[:3], done=True))
             return
         assert first.leading is not None  # it was asked for

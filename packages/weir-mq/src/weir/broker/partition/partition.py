@@ -437,7 +437,7 @@ def _apply_end(record: PartitionSealed | PartitionEnded, state: PartitionState) 
         case PartitionSealed(stamp):
             state.seal(stamp)
         case PartitionEnded(partition, stamp, offset):
-            state.end(partition, stamp, offset)
+            state.membership.end(partition, stamp, offset)
 
 
 class EntryWriter(Protocol):
@@ -500,7 +500,7 @@ class Partition:
         stamp = leading.barrier(context.promises.fenced(group)).stamp if leading is not None else 0
         if partition_of(group):
             return stamp, 0
-        return stamp, context.topics.founded_with(group) + len(self.state.roster)
+        return stamp, context.topics.founded_with(group) + len(self.state.membership.joined)
 
     def led(self) -> PartitionLeader:
         """Return what this node has as its leader. Raises `NotLeader`, `Unavailable` while it

@@ -125,7 +125,7 @@ class Appender:
         #: Producers with a part of a scattering under way.
         self._preparing: dict[int, Pending] = {}
         #: Whether nothing new is taken: the partition is sealed, or about to be.
-        self.is_closed = bool(state.sealed)
+        self.is_closed = bool(state.membership.sealed)
 
     @property
     def group_id(self) -> int:
@@ -229,7 +229,7 @@ class Appender:
         if not self.is_closed:
             return
         partition = partition_of(self._group.id)
-        if not self._state.sealed:
+        if not self._state.membership.sealed:
             raise Unavailable(f"partition {partition} is about to end: try again shortly")
         raise PartitionEnded(
             f"partition {partition} has ended, and this is not in it: publish to another one",

@@ -62,19 +62,46 @@ _PARTS = (
     "clusters",
     "cursors",
     "delays",
-    "ends",
     "first_index",
     "last_stamp",
     "log_start",
+    "membership",
     "next_offset",
     "origins",
     "pauses",
     "producers",
-    "roster",
     "scatterings",
-    "sealed",
     "values",
 )
+
+
+class OrderMembership:
+    """Which partitions belong to a topic's order, and whether this one takes messages."""
+
+    __slots__ = ("ends", "joined", "sealed")
+
+    def __init__(self) -> None:
+        """Begin with the partitions that the topic was made with."""
+        #: Of partition 0: those that joined the topic's order, each with what it is stamped above.
+        self.joined: list[tuple[int, int]] = []
+        #: Of partition 0: those that have ended, and above which stamp and behind which offset
+        #: there is nothing of them.
+        self.ends: dict[int, tuple[int, int]] = {}
+        #: The stamp above which nothing is published here any more; 0 while something may be.
+        self.sealed = 0
+
+    def join(self, partition: int, floor: int) -> None:
+        """Let another partition belong to the order; one that does already stays as it is."""
+        if all(partition != joined for joined, _ in self.joined):
+            self.joined.append((partition, floor))
+
+    def seal(self, stamp: int) -> None:
+        """Let no message come any more; what was sealed before stays as it is."""
+        self.sealed = self.sealed or stamp
+
+    def end(self, partition: int, stamp: int, offset: int) -> None:
+        """Let the order wait for nothing more of another partition, which is sealed."""
+        self.ends.setdefault(partition, (stamp, offset))
 
 
 class PartitionState:
@@ -100,13 +127,7 @@ class PartitionState:
         self.pauses: dict[str, tuple[bool, int]] = {}
         self.delays = Delays()
         self.scatterings = Scatterings()
-        #: Of partition 0: those that joined the topic's order, each with what it is stamped above.
-        self.roster: list[tuple[int, int]] = []
-        #: Of partition 0: those that have ended, and above which stamp and behind which offset
-        #: there is nothing of them.
-        self.ends: dict[int, tuple[int, int]] = {}
-        #: The stamp above which nothing is published here any more; 0 while something may be.
-        self.sealed = 0
+        self.membership = OrderMembership()
         self._expired_at = 0
 
     @property
@@ -162,19 +183,14 @@ class PartitionState:
             self._expire(stamp)
 
     def join(self, partition: int, floor: int) -> None:
-        """Let another partition belong to the order; one that does already stays as it is."""
-        if all(partition != joined for joined, _ in self.roster):
-            self.roster.append((partition, floor))
+        """Let another partition belong to the topic's order, above stamp `floor`."""
+        self.membership.join(partition, floor)
         self.last_stamp = max(self.last_stamp, floor)
 
     def seal(self, stamp: int) -> None:
-        """Let no message come any more; what was sealed before stays as it is."""
-        self.sealed = self.sealed or stamp
+        """Let no message come any more."""
+        self.membership.seal(stamp)
         self.last_stamp = max(self.last_stamp, stamp)
-
-    def end(self, partition: int, stamp: int, offset: int) -> None:
-        """Let the order wait for nothing more of another partition, which is sealed."""
-        self.ends.setdefault(partition, (stamp, offset))
 
     def _expire(self, stamp: int) -> None:
         """Forget old producers, a few parts of the table in turn: by stamp and never by a clock, so
@@ -343,9 +359,10 @@ class PartitionState:
 
     def encode(self) -> object:
         """Return the state as MessagePack can hold it: ends and pauses only where any are."""
-        ends = [(partition, *end) for partition, end in self.ends.items()]
+        membership = self.membership
+        ends = [(partition, *end) for partition, end in membership.ends.items()]
         pauses = [(name, *pause) for name, pause in self.pauses.items()]
-        has_ends = bool(self.sealed or ends)
+        has_ends = bool(membership.sealed or ends)
         return (
             _VERSION if pauses else _WITHOUT_PAUSES if has_ends else _WITHOUT_ENDS,
             self.log_start,
@@ -359,9 +376,9 @@ class PartitionState:
             self.values.encode(),
             self.delays.encode(),
             self.scatterings.encode(),
-            list(self.roster),
+            list(membership.joined),
             self.cursors.encode(),
-            *((self.sealed, ends) if has_ends or pauses else ()),
+            *((membership.sealed, ends) if has_ends or pauses else ()),
             *((pauses,) if pauses else ()),
         )
 
@@ -383,7 +400,7 @@ class PartitionState:
             )
         start, first_index, *fields = fields
         next_offset, last_stamp, expired_at, producers, origins, clusters, *fields = fields
-        values, delays, scatterings, roster, cursors, *later = fields
+        values, delays, scatterings, joined, cursors, *later = fields
         state = cls()
         state.log_start, state.first_index = start, first_index
         state.next_offset, state.last_stamp, state._expired_at = next_offset, last_stamp, expired_at
@@ -392,11 +409,12 @@ class PartitionState:
         state.values = ValueTable.decode(*values)
         state.delays = Delays.decode(*delays)
         state.scatterings = Scatterings.decode(*scatterings)
-        state.roster = [(partition, floor) for partition, floor in roster]
         state.cursors = Cursors.decode(cursors)
-        state.sealed, ends = later[:2] or (0, ())
+        membership = state.membership
+        membership.joined = [(partition, floor) for partition, floor in joined]
+        membership.sealed, ends = later[:2] or (0, ())
         state.pauses = {name: (paused, by) for rows in later[2:] for name, paused, by in rows}
-        state.ends = {partition: (stamp, offset) for partition, stamp, offset in ends}
+        membership.ends = {partition: (stamp, offset) for partition, stamp, offset in ends}
         rows = map(opened, clusters)
         state.clusters = {name: ClusterState.decode(*row) for name, *row in rows}
         return state

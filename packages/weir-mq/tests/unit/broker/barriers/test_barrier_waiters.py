@@ -67,7 +67,8 @@ def test_no_more_wait_than_peers_may_be_connected(monkeypatch: pytest.MonkeyPatc
 
 def led(partition: int, stamp: int, roster: Any = (), ends: Any = ()) -> LedPartition:
     leading: Any = SimpleNamespace(barrier=lambda fenced: Barrier(max(stamp, fenced), 5))
-    state: Any = SimpleNamespace(roster=roster, ends=dict(ends))
+    membership = SimpleNamespace(joined=roster, ends=dict(ends))
+    state: Any = SimpleNamespace(membership=membership)
     return LedPartition(partition, partition, leading, state)
 
 

@@ -84,11 +84,11 @@ def test_nothing_is_refused_for_good_before_the_seal_is_durable(hub: Any) -> Non
     hub.device(50, d.publish(1, b"a", 0))
     partition.leading.seal(hub.time.wall_ms())
     hub.device(50, d.publish(2, b"b", 0))
-    assert not partition.state.sealed
+    assert not partition.state.membership.sealed
     assert codes(hub)[1:] == [Unavailable.code]
     partition.leading.seal(hub.time.wall_ms())
     hub.settle()
-    assert partition.state.sealed
+    assert partition.state.membership.sealed
     hub.device(50, d.publish(2, b"b", 0), d.publish(1, b"a", 0))
     assert codes(hub) == [PartitionEnded.code, 0]
 
@@ -97,14 +97,15 @@ def test_a_seal_that_is_there_stays(hub: Any) -> None:
     (partition,) = [p for p in hub.shard.topics.partitions() if p.group.id == group_of(1, 2)]
     state = partition.state
     assert state.encode()[0] == 7, "nothing has ended: as the release before has it"
-    assert PartitionState.decode(msgspec.msgpack.decode(pack(state.encode()))).sealed == 0
+    again = PartitionState.decode(msgspec.msgpack.decode(pack(state.encode())))
+    assert again.membership.sealed == 0
     state.seal(7)
     state.seal(9)
-    assert (state.sealed, state.last_stamp) == (7, 9)
-    state.end(5, 7, 1)
-    state.end(5, 9, 2)
+    assert (state.membership.sealed, state.last_stamp) == (7, 9)
+    state.membership.end(5, 7, 1)
+    state.membership.end(5, 9, 2)
     again = PartitionState.decode(msgspec.msgpack.decode(pack(state.encode())))
-    assert (again.sealed, again.ends) == (7, {5: (7, 1)})
+    assert (again.membership.sealed, again.membership.ends) == (7, {5: (7, 1)})
     assert state.encode()[0] == 8
     catalog = hub.shard.registry.catalog
     assert catalog.encode()[0] == 5
