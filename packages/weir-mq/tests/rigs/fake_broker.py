@@ -50,9 +50,9 @@ class FakeBroker:
         self.port = 0
         #: Whether it has met its set.
         self.met = True
-        self._writers: set[asyncio.StreamWriter] = set()
+        self.writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
-        self._news = asyncio.Condition()
+        self.news = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -74,7 +74,7 @@ class FakeBroker:
             await asyncio.wait(self._tasks)
 
     def cut(self) -> None:
-        for writer in self._writers:
+        for writer in self.writers:
             writer.transport.abort()
 
     @property
@@ -102,7 +102,7 @@ class FakeBroker:
         return [value for batch in self.logs[group] for value in batch.values()]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+        self.writers.add(writer)
         stream = ClientStream()
         try:
             while data := await reader.read(1 << 16):
@@ -113,7 +113,7 @@ class FakeBroker:
         except ConnectionError:
             return
         finally:
-            self._writers.discard(writer)
+            self.writers.discard(writer)
             writer.close()
 
     async def _take(self, frame: ClientFrame, writer: asyncio.StreamWriter) -> bool:
@@ -123,25 +123,25 @@ class FakeBroker:
         if order == "cut":
             return False
         if isinstance(order, m.Refusal):
-            self._reply(order, frame, writer)
+            self.reply(order, frame, writer)
         elif isinstance(request, m.OpenCluster):
-            self._reply(m.ClusterIsOpen(), frame, writer)
+            self.reply(m.ClusterIsOpen(), frame, writer)
         elif isinstance(request, m.Fetch | m.Pull):
             task = asyncio.ensure_future(self._wait_for_data(request, frame, writer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
-            reply = await self._answer(request)
+            reply = await self.answer(request)
             if order == "cut after":
                 return False
-            self._reply(reply, frame, writer)
+            self.reply(reply, frame, writer)
         return True
 
     @staticmethod
-    def _reply(reply: m.Reply, frame: ClientFrame, writer: asyncio.StreamWriter) -> None:
+    def reply(reply: m.Reply, frame: ClientFrame, writer: asyncio.StreamWriter) -> None:
         writer.writelines(encode_reply(reply, frame.opcode, frame.correlation))
 
-    async def _answer(self, request: m.Request) -> m.Reply:
+    async def answer(self, request: m.Request) -> m.Reply:
         if isinstance(request, m.Hello):
             return m.Welcome(77, 1, 1, 0, 1 << 20, 64, met=self.met)
         if isinstance(request, m.Ping):
@@ -171,7 +171,7 @@ class FakeBroker:
             found = self.chunks[request.index]  # one at a time, however many are asked for
             return m.FetchedChunks(request.address, request.index, (found.view,))
         assert isinstance(request, m.Produce)
-        reply = await self._produce(request)
+        reply = await self.produce(request)
         if request.level == m.Level.RECEIVED and isinstance(reply, m.Confirm):
             return m.Confirm(-1, reply.stamp, reply.duplicate)
         return reply
@@ -200,7 +200,7 @@ class FakeBroker:
         self.acked.setdefault(request.address.group, []).extend(request.ranges)
         return m.Acked(request.ranges[-1][2])
 
-    async def _produce(self, request: m.Produce) -> m.Reply:
+    async def produce(self, request: m.Produce) -> m.Reply:
         group = request.address.group
         header = Batch(request.batch).check(group).header
         sender = (group, header.producer, header.epoch)
@@ -225,8 +225,8 @@ class FakeBroker:
             return answers[header.sequence][1]
         self.logs[group].append(stored)
         answers[header.sequence] = (header.hash, m.Confirm(offset, self.stamp))
-        async with self._news:
-            self._news.notify_all()
+        async with self.news:
+            self.news.notify_all()
         return answers[header.sequence][1]
 
     async def _wait_for_data(
@@ -235,11 +235,11 @@ class FakeBroker:
         group = request.address.group
         offset = request.offset if isinstance(request, m.Fetch) else self.granted.get(group, 0)
         if offset < self.starts.get(group, 0):
-            self._reply(m.Refusal(18, "gone", self.starts[group]), frame, writer)
+            self.reply(m.Refusal(18, "gone", self.starts[group]), frame, writer)
             return
         try:
-            async with asyncio.timeout(request.wait_ms / 1_000), self._news:
-                await self._news.wait_for(lambda: self.end_of(group) > offset)
+            async with asyncio.timeout(request.wait_ms / 1_000), self.news:
+                await self.news.wait_for(lambda: self.end_of(group) > offset)
         except TimeoutError:
             batches: list[Batch] = []
         else:
@@ -253,7 +253,7 @@ class FakeBroker:
             fetched = m.Fetched(
                 request.address, offset, behind, self.end_of(group), views, barrier, count
             )
-            self._reply(fetched, frame, writer)
+            self.reply(fetched, frame, writer)
             return
         self.granted[group] = behind
         stamp, ahead_ms = self.granted_at
@@ -261,4 +261,4 @@ class FakeBroker:
             request.address, (offset + 1) * bool(views), 1 << 40, offset, behind, 1, stamp,
             batches=views, ahead_ms=ahead_ms,
         )  # fmt: skip
-        self._reply(granted, frame, writer)
+        self.reply(granted, frame, writer)

@@ -245,7 +245,7 @@ class Trio:
     def heal(self) -> None:
         self.apart.clear()
 
-    def _connect(self) -> None:
+    def connect(self) -> None:
         for node in self.live():
             for to in sorted(node.wants):
                 link = node.id, to
@@ -255,7 +255,7 @@ class Trio:
                     node.handle(ev.LinkOpened(place_of(to, 0), 1, self.runs))
                     self.trunks.join(node.id, to)
 
-    def _deliver(self) -> bool:
+    def deliver(self) -> bool:
         moved = self.trunks.carry()
         for (sender, to, quick), sent in sorted(self.wires.items()):
             if sent:
@@ -271,8 +271,8 @@ class Trio:
         """Do all jobs and carry all frames, and whatever comes of them."""
         moved = True
         while moved:
-            self._connect()
-            moved = self._deliver()
+            self.connect()
+            moved = self.deliver()
             for node in self.live():
                 while node.jobs:
                     moved = True
@@ -280,7 +280,7 @@ class Trio:
 
     def one(self, dice: random.Random) -> None:
         """Do one job of a node, or let what one lane holds arrive."""
-        self._connect()
+        self.connect()
         lanes = [(*lane, True) for lane, sent in sorted(self.wires.items()) if sent]
         jobs = [(node.id, 0, False, False) for node in self.live() if node.jobs]
         if not (lanes or jobs):

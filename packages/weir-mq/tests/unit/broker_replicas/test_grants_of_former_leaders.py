@@ -46,7 +46,7 @@ class Crew:
         jobs, old.jobs = old.jobs, []
         (_, partition) = old.shard.topics.partition(self.group)
         while partition.leads:
-            assert self.trio._deliver() or any(node.jobs for node in self.trio.live())
+            assert self.trio.deliver() or any(node.jobs for node in self.trio.live())
             for node in self.trio.live():
                 while node is not old and node.jobs:
                     node.step()

@@ -16,8 +16,8 @@ def hang(trio: Any, node: Any, ms: int) -> None:
     """Let time pass in which no flush of a node's ends."""
     for _ in range(ms // 50):
         trio.pass_ms(50)
-        trio._connect()
-        while trio._deliver() or any(n.jobs for n in trio.live() if n is not node):
+        trio.connect()
+        while trio.deliver() or any(n.jobs for n in trio.live() if n is not node):
             for other in trio.live():
                 while other is not node and other.jobs:
                     other.step()

@@ -47,8 +47,8 @@ def held(node: Any, kind: type) -> list[Any]:
 
 def all_but(trio: Any, kind: type) -> None:
     """Let happen at once what can, but reads of a kind."""
-    trio._connect()
-    trio._deliver()
+    trio.connect()
+    trio.deliver()
     for one in trio.live():
         while jobs := [job for job in one.jobs if job not in held(one, kind)]:
             one.jobs.remove(jobs[0])

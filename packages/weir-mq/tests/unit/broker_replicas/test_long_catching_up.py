@@ -33,8 +33,8 @@ def test_much_is_applied_a_piece_at_a_time(trio: Any, produce: Any, monkeypatch:
     monkeypatch.setattr(Partition, "apply", apply)
     pauses = 0
     while len(applied) < 61:
-        trio._connect()
-        trio._deliver()
+        trio.connect()
+        trio.deliver()
         for node in trio.live():
             while node.jobs:
                 job, before = node.jobs[0], len(applied)

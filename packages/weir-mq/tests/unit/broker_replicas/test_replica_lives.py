@@ -26,7 +26,7 @@ def test_a_flush_of_its_former_life_makes_nothing_durable(trio: Any, produce: An
     trio.settle()
     leader.ask(produce(info, grant, 1, b"b"))
     while not any(isinstance(job, ef.StartFlush) for job in other.jobs):
-        assert trio._deliver() or leader.jobs
+        assert trio.deliver() or leader.jobs
         while leader.jobs:
             leader.step()
     again = begun_anew(other, group)

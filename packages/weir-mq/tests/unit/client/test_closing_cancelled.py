@@ -65,7 +65,7 @@ def test_a_close_that_is_cancelled_leaves_no_connection_open(
             closing.cancel()
             await asyncio.wait([closing])
             async with asyncio.timeout(10):
-                while broker._writers:
+                while broker.writers:
                     await asyncio.sleep(0.01)
 
     asyncio.run(scenario())

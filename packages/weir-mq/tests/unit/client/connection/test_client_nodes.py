@@ -37,10 +37,10 @@ class Set:
         first = brokers[0]
         self.info = first.topic("t", partitions)
         for number, broker in enumerate(brokers, 1):
-            for name in ("topics", "logs", "answers", "next_sequence", "starts", "_news"):
+            for name in ("topics", "logs", "answers", "next_sequence", "starts", "news"):
                 setattr(broker, name, getattr(first, name))
             broker.producers = 1_000 * number
-            broker._answer = self._answers(number, broker, broker._answer)
+            broker.answer = self._answers(number, broker, broker.answer)
             broker.script = self._script(number)
 
     def node(self, number: int) -> Any:
@@ -254,19 +254,19 @@ def test_a_leader_that_says_nothing_is_given_up_for_another(
         nodes.leader = 2
         async with connect(nodes.url(1)) as client:
             await client.publish("t", b"0")
-            plain = nodes.node(2)._answer
+            plain = nodes.node(2).answer
 
             async def silent(request: m.Request) -> m.Reply:
                 await asyncio.Event().wait()
                 raise AssertionError
 
-            nodes.node(2)._answer = silent
+            nodes.node(2).answer = silent
             sent = asyncio.ensure_future(client.publish("t", b"1"))
             while nodes.produced(2) < 2:
                 await asyncio.sleep(0)
             nodes.leader = 3
             await sent
-            nodes.node(2)._answer = plain
+            nodes.node(2).answer = plain
         assert nodes.values == [b"0", b"1"]
 
     of_three(fake_broker, body)
@@ -274,14 +274,14 @@ def test_a_leader_that_says_nothing_is_given_up_for_another(
 
 def stand_still(nodes: Set, number: int) -> asyncio.Event:
     """Let a node take requests and answer none of them; return what lets it answer again."""
-    woken, plain = asyncio.Event(), nodes.node(number)._answer
+    woken, plain = asyncio.Event(), nodes.node(number).answer
 
     async def later(request: m.Request) -> m.Reply:
         await woken.wait()
         reply: m.Reply = await plain(request)
         return reply
 
-    nodes.node(number)._answer = later
+    nodes.node(number).answer = later
     return woken
 
 
@@ -299,7 +299,7 @@ def tell_leaders(nodes: Set, told: dict[int, tuple[int, int]]) -> list[int]:
         return say
 
     for number in told:
-        nodes.node(number)._answer = answer(number, nodes.node(number)._answer)
+        nodes.node(number).answer = answer(number, nodes.node(number).answer)
         plain = nodes.node(number).script
 
         def script(request: m.Request, plain: Any = plain) -> m.Refusal | None:
@@ -463,7 +463,7 @@ def test_a_node_that_never_learns_of_a_leader_is_left(fake_broker: Brokers, what
                 asks = hasattr(request, "address") or isinstance(request, m.CreateTopic)
                 return m.Refusal(NOT_LEADER, "nobody leads") if asks else None
 
-            plain = nodes.node(1)._answer
+            plain = nodes.node(1).answer
 
             async def stale(request: m.Request) -> m.Reply:
                 nodes.leader = 1 if isinstance(request, m.DescribeTopic) else 2
@@ -473,7 +473,7 @@ def test_a_node_that_never_learns_of_a_leader_is_left(fake_broker: Brokers, what
                     nodes.leader = 2
 
             nodes.leader = 2
-            nodes.node(1).script, nodes.node(1)._answer = cut_off, stale
+            nodes.node(1).script, nodes.node(1).answer = cut_off, stale
             if what == "a partition":
                 await client.publish("t", b"1")
                 assert nodes.values == [b"0", b"1"]

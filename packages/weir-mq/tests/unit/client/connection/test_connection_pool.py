@@ -27,8 +27,8 @@ def told(broker: Any, shard: int, *ports: int) -> None:
             return m.Welcome(77, 1, 1, shard, 1 << 20, 64, ports=ports)
         return await plain(request)
 
-    plain = broker._answer
-    broker._answer = answer
+    plain = broker.answer
+    broker.answer = answer
 
 
 def placed(broker: Any, *shards: int) -> None:
@@ -49,7 +49,7 @@ def produced(broker: Any) -> list[int]:
 def same_logs(brokers: list[Any]) -> None:
     """Let all store into one: whoever is not the owner passes on."""
     for broker in brokers[1:]:
-        for name in ("topics", "logs", "answers", "next_sequence", "chunks", "starts", "_news"):
+        for name in ("topics", "logs", "answers", "next_sequence", "chunks", "starts", "news"):
             setattr(broker, name, getattr(brokers[0], name))
 
 
@@ -209,13 +209,13 @@ def test_batches_under_way_are_not_overtaken_on_another_way(fake_broker: Brokers
                 await client.publish("t", b"x", partition=1)  # decided: there is no own way
                 address = landing.topics["t"].addresses[1]
                 gate, answers = asyncio.Event(), list[Any]()
-                slow = landing._produce
+                slow = landing.produce
 
                 async def held(request: m.Produce) -> m.Reply:
                     await gate.wait()
                     return await slow(request)
 
-                landing._produce = held
+                landing.produce = held
                 request = m.Produce(
                     address, 0, memoryview(bytes(landing.logs[address.group][0].view))
                 )
@@ -284,7 +284,7 @@ def test_a_shard_that_does_not_answer_is_left_for_another(
 
     async def run() -> None:
         async with fake_broker() as broker:
-            plain, hellos = broker._answer, []
+            plain, hellos = broker.answer, []
 
             async def answer(request: m.Request) -> m.Reply:
                 if isinstance(request, m.Hello):
@@ -293,7 +293,7 @@ def test_a_shard_that_does_not_answer_is_left_for_another(
                         await asyncio.Event().wait()
                 return await plain(request)
 
-            broker._answer = answer
+            broker.answer = answer
             async with connect(broker.url, request_timeout=20.0) as client:
                 await client.ping()
             assert len(hellos) == 2
@@ -318,7 +318,7 @@ def test_a_request_never_waits_for_ever_for_a_way_that_is_not_decided(
                 await asyncio.Event().wait()
                 raise AssertionError
 
-            other._answer = silent
+            other.answer = silent
             async with connect(landing.url) as client:
                 link = client._link
                 if end == "late":

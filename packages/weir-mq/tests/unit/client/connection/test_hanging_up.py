@@ -28,7 +28,7 @@ def test_a_closed_connection_is_over_for_the_broker(run: Run, fake_broker: Any) 
             kept = _copies_of_connections_to(broker.port)
             await client.close()
             async with asyncio.timeout(5.0):
-                while broker._writers:
+                while broker.writers:
                     await asyncio.sleep(0)
             for handle in kept:
                 os.close(handle)

@@ -18,7 +18,7 @@ def test_what_a_senseless_reply_should_have_answered_is_sent_again(fake_broker) 
             connect(broker.url, retry=Backoff(0.005, 0.02), request_timeout=2) as w,
         ):
             await w.create_topic("t")
-            told, reply = [], broker._reply
+            told, reply = [], broker.reply
 
             def senseless(
                 answer: m.Reply, frame: ClientFrame, writer: asyncio.StreamWriter
@@ -28,7 +28,7 @@ def test_what_a_senseless_reply_should_have_answered_is_sent_again(fake_broker) 
                     answer = m.Pong(5)
                 reply(answer, frame, writer)
 
-            broker._reply = senseless
+            broker.reply = senseless
             await w.publish("t", b"x")
             assert told
             assert broker.values("t") == [b"x"]

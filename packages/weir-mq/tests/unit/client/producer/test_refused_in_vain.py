@@ -62,7 +62,7 @@ def test_a_request_whose_last_try_has_no_answer_says_what_it_was_refused_with_be
 
         async with fake_broker() as broker, connect(broker.url, request_timeout=0.8) as w:
             await w.create_topic("t")
-            plain = broker._answer
+            plain = broker.answer
 
             async def silent(request: m.Request) -> m.Reply:
                 await over.wait()
@@ -72,7 +72,7 @@ def test_a_request_whose_last_try_has_no_answer_says_what_it_was_refused_with_be
             def full(request: m.Request) -> m.Refusal | None:
                 if not isinstance(request, m.OpenProducer):
                     return None
-                broker.script, broker._answer = lambda _: None, silent
+                broker.script, broker.answer = lambda _: None, silent
                 return m.Refusal(Overloaded.code, "the disk is full", 5)
 
             broker.script = full

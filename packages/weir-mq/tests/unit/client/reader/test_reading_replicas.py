@@ -31,10 +31,10 @@ class Set:
         self.info = first.topic("t", 2)
         self.info.addresses[:] = [one._replace(node=1) for one in self.info.addresses]
         for node, broker in self.brokers.items():
-            for name in ("topics", "logs", "answers", "next_sequence", "starts", "_news"):
+            for name in ("topics", "logs", "answers", "next_sequence", "starts", "news"):
                 setattr(broker, name, getattr(first, name))
             # Who answers for barriers, and for all else that is not a fetch, is the leader.
-            broker._answer = self._answers(node, first._answer)
+            broker.answer = self._answers(node, first.answer)
             broker._wait_for_data = self._fetches(node, broker, broker._wait_for_data)
 
     @property
@@ -63,19 +63,19 @@ class Set:
                 case "hangs":
                     await asyncio.Event().wait()
                 case "refuses":
-                    broker._reply(m.Refusal(UNAVAILABLE, "no leader"), frame, writer)
+                    broker.reply(m.Refusal(UNAVAILABLE, "no leader"), frame, writer)
                 case "lags":
-                    broker._reply(m.Fetched(request.address, at, at, 0), frame, writer)
+                    broker.reply(m.Fetched(request.address, at, at, 0), frame, writer)
                 case "leaves out" if len(found) > 2:
                     behind = found[2].header.next_offset
                     views = (found[0].view, found[2].view)
-                    broker._reply(m.Fetched(request.address, at, behind, 0, views), frame, writer)
+                    broker.reply(m.Fetched(request.address, at, behind, 0, views), frame, writer)
                 case "changes" if found:
                     view = bytearray(found[0].view)
                     view[-1] ^= 1
                     behind = found[0].header.next_offset
                     wrong = m.Fetched(request.address, at, behind, 0, (view,))
-                    broker._reply(wrong, frame, writer)
+                    broker.reply(wrong, frame, writer)
                 case _:
                     await plain(request, frame, writer)
 

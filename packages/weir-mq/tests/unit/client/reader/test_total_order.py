@@ -339,8 +339,8 @@ def test_an_end_counts_once_all_before_it_was_received(fake_broker) -> None:
                 await asyncio.sleep(6 * total_order.ASK_EVERY)
                 assert not waits.done(), "what comes before it was not received"
                 broker.logs[late] = held
-                async with broker._news:
-                    broker._news.notify_all()
+                async with broker.news:
+                    broker.news.notify_all()
                 assert [x.value for x in await waits] == [b"0", b"1", b"2", b"a"]
 
     asyncio.run(scenario())
