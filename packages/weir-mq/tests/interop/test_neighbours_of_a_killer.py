@@ -37,10 +37,10 @@ asyncio.run(main(*sys.argv[1:4], float(sys.argv[4])))
 _LATE = """
 import asyncio, os, sys
 import weir
-from weir.client.connection import connection
+from weir.client.core import session
 
 async def main(url, topic, how):
-    connection.PING_AFTER = 0.3 if how == "ping" else 30.0
+    session.PING_AFTER = 0.3 if how == "ping" else 30.0
     async with weir.connect(url) as w:
         consumer = w.consumer(
             topic, cluster="c", lease="1200ms" if how == "extend" else "30s", max_messages=20,

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
+from weir.client.connection.network_client import NetworkClient
 from weir.client.core.retries import seconds
 from weir.client.reader.positions import Start, begin_of
 from weir.errors import (
@@ -260,16 +260,16 @@ class Held:
 class Administration:
     """What operators ask of one system of brokers."""
 
-    def __init__(self, link: Link) -> None:
-        """Ask over `link`."""
-        self._link = link
+    def __init__(self, network: NetworkClient) -> None:
+        """Ask over the connections of a client."""
+        self._network = network
 
     async def topics(self, namespace: str) -> list[m.TopicInfo]:
         """Return the topics of a namespace, or of all ("")."""
         found: list[m.TopicInfo] = []
         after, more = "", True
         while more:
-            page = await self._link.request(m.ListTopics(namespace, after), m.TopicList)
+            page = await self._network.request(m.ListTopics(namespace, after), m.TopicList)
             found += page.topics
             more = page.more and bool(page.topics)
             if found:
@@ -282,7 +282,7 @@ class Administration:
         after, more = "", True
         while more:
             request = m.ListOffsets(namespace, after, _SILENT_MS)
-            page = await self._link.request(request, m.OffsetList, wait=_SILENT_MS / 1_000)
+            page = await self._network.request(request, m.OffsetList, wait=_SILENT_MS / 1_000)
             known = {group: (start, end) for group, start, end in page.offsets}
             for info in page.topics:
                 found.append(Held(info, [known.get(at.group) for at in info.addresses]))
@@ -297,24 +297,24 @@ class Administration:
         is told of clusters again that were paused partition by partition, as releases did before.
         """
         if partitions:
-            places = await Places.find(self._link, name)
+            places = await Places.find(self._network, name)
             for cluster in await self._clusters(places, ""):
                 if cluster.paused:
                     await self._set_paused(places, cluster.name, True)
-        return await self._link.request(a.AlterTopic(name, change, partitions), m.TopicInfo)
+        return await self._network.request(a.AlterTopic(name, change, partitions), m.TopicInfo)
 
     async def end(self, name: str, partition: int) -> m.TopicInfo:
         """End a partition; one that has ended is answered the same."""
-        return await self._link.request(a.EndPartition(name, partition), m.TopicInfo)
+        return await self._network.request(a.EndPartition(name, partition), m.TopicInfo)
 
     async def delete(self, name: str) -> None:
         """Delete a topic. By its id, so that a second try deletes no other of that name."""
-        info = await self._link.request(m.DescribeTopic(name), m.TopicInfo)
-        await self._link.request(a.DeleteTopic(name, info.id), a.Deleted)
+        info = await self._network.request(m.DescribeTopic(name), m.TopicInfo)
+        await self._network.request(a.DeleteTopic(name, info.id), a.Deleted)
 
     async def parts(self, topic: str) -> list[Part]:
         """Return what each partition holds."""
-        places = await Places.find(self._link, topic)
+        places = await Places.find(self._network, topic)
         infos = await ask_each(
             places, lambda _, address: a.DescribePartition(address), a.PartitionInfo
         )
@@ -334,7 +334,7 @@ class Administration:
 
     async def clusters(self, topic: str, name: str = "") -> list[Cluster]:
         """Return the clusters of a topic, or one of them, by name; none is no error."""
-        return await self._clusters(await Places.find(self._link, topic), name)
+        return await self._clusters(await Places.find(self._network, topic), name)
 
     async def seek(
         self, topic: str, name: str, to: Start, partitions: Sequence[int] | None, create: bool
@@ -343,7 +343,7 @@ class Administration:
         begin = begin_of(to)
         places = await self._known(topic, name, create)
         if begin.needs_clock:
-            begin = begin.settled(await self._link.wall_ms())
+            begin = begin.settled(await self._network.wall_ms())
         elif begin.stamp:
             await self._has_come(begin.stamp)
         chosen = [*(range(len(places)) if partitions is None else partitions)]
@@ -365,7 +365,7 @@ class Administration:
 
     async def _has_come(self, stamp: int) -> None:
         """Raise `BadRequest` for a time ahead, as far as no leader stamps anything."""
-        if milliseconds_of(stamp) > await self._link.wall_ms() + MAX_AHEAD_MS:
+        if milliseconds_of(stamp) > await self._network.wall_ms() + MAX_AHEAD_MS:
             raise BadRequest(
                 "this is a time ahead of the broker's clock, and nothing is stamped then: give a "
                 'time that has passed, or "latest" to go on behind all there is'
@@ -394,7 +394,7 @@ class Administration:
 
     async def _set_paused(self, places: Places, name: str, paused: bool) -> None:
         request = a.PauseCluster(places[0], name, paused)
-        await self._link.request(request, a.ClusterChanged)
+        await self._network.request(request, a.ClusterChanged)
 
     async def forget(self, topic: str, name: str) -> None:
         """Delete a cluster; nothing is deleted if it has consumers anywhere when this begins."""
@@ -420,7 +420,7 @@ class Administration:
         )
 
     async def _known(self, topic: str, name: str, create: bool) -> Places:
-        places = await Places.find(self._link, topic)
+        places = await Places.find(self._network, topic)
         if not create and not await self._clusters(places, name):
             raise UnknownCluster(
                 f"no cluster {name!r} reads {topic}: `weir cluster list {topic}` names those "

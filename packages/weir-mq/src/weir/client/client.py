@@ -29,8 +29,8 @@ from weir.client.arguments import (
     parse_url,
     whole_number,
 )
-from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
+from weir.client.connection.network_client import NetworkClient
 from weir.client.connection.system import SYSTEM
 from weir.client.consumer.acknowledgements import Stale
 from weir.client.consumer.consumer import Consumer
@@ -56,35 +56,35 @@ __all__ = ["Backoff", "Client", "connect"]
 
 
 class Client:
-    """One link to a system of brokers. Get one from `weir.client.client.connect`."""
+    """A client of a system of brokers. Get one from `weir.client.client.connect`."""
 
-    def __init__(self, link: Link) -> None:
-        """Take a link that is up; `close` ends it."""
-        self._link = link
-        self._producers = SharedProducers(link)
+    def __init__(self, network: NetworkClient) -> None:
+        """Take connections that are up; `close` ends them."""
+        self._network = network
+        self._producers = SharedProducers(network)
         self._consumers: list[Consumer] = []
-        self._administration = Administration(link)
-        self._scatterings = Scatterings(link)
+        self._administration = Administration(network)
+        self._scatterings = Scatterings(network)
 
     @property
     def welcome(self) -> m.Welcome:
         """Who answered last, and its limits."""
-        assert self._link.welcome is not None
-        return self._link.welcome
+        assert self._network.welcome is not None
+        return self._network.welcome
 
     @property
     def is_connected(self) -> bool:
         """Whether a node is reached just now."""
-        return self._link.is_up
+        return self._network.is_up
 
     @property
     def nodes(self) -> Nodes:
         """The nodes of the set that it is connected to, for operators."""
-        return Nodes(self._link)
+        return Nodes(self._network)
 
     def wait_without_end(self) -> None:
         """Let requests from now on wait for the broker for as long as it is away."""
-        self._link.request_timeout = _WITHOUT_END_SECONDS
+        self._network.request_timeout = _WITHOUT_END_SECONDS
 
     # Messages.
 
@@ -150,7 +150,7 @@ class Client:
             level=level,
             ack=ack,
         )
-        return Producer(self._link, topic, options)
+        return Producer(self._network, topic, options)
 
     def scatter(self) -> Scattering:
         """Return a scattering to enter with `async with`: what is published and acked in it comes
@@ -199,7 +199,7 @@ class Client:
             read_from=read_from,
         )
         _check_one_topic(topic, "reader")
-        return Reader(self._link, topic, options)
+        return Reader(self._network, topic, options)
 
     def consumer(
         self,
@@ -247,7 +247,7 @@ class Client:
             dead_letter=dead_letter,
         )
         _check_one_topic(topic, "consumer")
-        consumer = Consumer(self._link, topic, options, self)
+        consumer = Consumer(self._network, topic, options, self)
         self._consumers = [*(old for old in self._consumers if not old.closed), consumer]
         return consumer
 
@@ -282,7 +282,7 @@ class Client:
         whole_number("replicas", replicas, 0)
         request = m.CreateTopic(name, partitions, order, if_absent, change, replicas)
         # Without if_absent a second try could meet the topic that the first one made.
-        return await self._link.request(request, m.TopicInfo, again=if_absent)
+        return await self._network.request(request, m.TopicInfo, again=if_absent)
 
     async def alter_topic(
         self,
@@ -326,11 +326,11 @@ class Client:
 
     async def describe(self, name: str) -> m.TopicInfo:
         """Return a topic and where its partitions are served. Raises `UnknownTopic`."""
-        return await self._link.request(m.DescribeTopic(name), m.TopicInfo)
+        return await self._network.request(m.DescribeTopic(name), m.TopicInfo)
 
     async def positions(self, name: str) -> tuple[list[int], list[int]]:
         """Return, by partition, the first offsets and those behind the last committed."""
-        places = await Places.find(self._link, name)
+        places = await Places.find(self._network, name)
         found = (await places.positions()).values()
         return [reply.start for reply in found], [reply.end for reply in found]
 
@@ -342,7 +342,7 @@ class Client:
         """Return how much each partition of a topic holds, in order: messages, bytes, first and
         last offset, and when these were published. Raises `UnknownTopic`.
         """
-        places = await Places.find(self._link, name)
+        places = await Places.find(self._network, name)
         return await ask_each(places, lambda _, address: a.AskStats(address), a.PartitionStats)
 
     # Consumer clusters.
@@ -384,7 +384,7 @@ class Client:
 
     async def hubs(self, topic: str, hub: int | None = None) -> list[Device]:
         """Return where the devices of a hub stand that publish with sequences, or of all hubs."""
-        return await devices_of(await Places.find(self._link, topic), hub)
+        return await devices_of(await Places.find(self._network, topic), hub)
 
     async def forget_hub(self, topic: str, hub: int) -> int:
         """Forget where the devices of a hub stand: they begin anew, at sequence 0 of any boot.
@@ -392,25 +392,25 @@ class Client:
 
         Stop the hub before, and say hello anew after: what it repeats of before is there twice.
         """
-        return await forget_hub(await Places.find(self._link, topic), hub)
+        return await forget_hub(await Places.find(self._network, topic), hub)
 
     async def ping(self) -> None:
         """Return when the broker has answered."""
-        await self._link.request(m.Ping(), m.Pong)
+        await self._network.request(m.Ping(), m.Pong)
 
     # Ending.
 
     async def close(self) -> None:
-        """Flush the publishes under way, then end the link and all that runs over it."""
+        """Flush the publishes under way, then end the connections and all that runs over them."""
         try:
             for consumer in self._consumers:
                 await _leave(consumer)
             self._consumers.clear()
-        finally:  # who is cancelled ends the link all the same
+        finally:  # who is cancelled ends the connections all the same
             try:
                 await self._producers.close()
             finally:
-                await self._link.close()
+                await self._network.close()
 
     async def __aenter__(self) -> Client:
         return self
@@ -421,8 +421,8 @@ class Client:
         await self.close()
 
     def __del__(self) -> None:
-        # Only a link that was never told to end: one that ended by itself was told of already.
-        if self._link.error is None:
+        # Only of a client that was never told to end: one that ended by itself was told of already.
+        if self._network.error is None:
             warnings.warn(
                 "a connection to weir was not closed: use `async with`, or `await client.close()`",
                 ResourceWarning,
@@ -471,7 +471,7 @@ class Connecting:
 
     async def _connect(self) -> Client:
         system = SYSTEM.get()
-        link = Link(
+        network = NetworkClient(
             self._hosts,
             name=self._name,
             retry=self._retry,
@@ -479,8 +479,8 @@ class Connecting:
             random=system.dice(),
             system=system,
         )
-        await link.start()
-        return Client(link)
+        await network.start()
+        return Client(network)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(

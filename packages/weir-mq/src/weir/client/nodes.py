@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
+from weir.client.connection.network_client import NetworkClient
 from weir.errors import BadRequest, NodeInUse, NotLeader, Refused, Unavailable, WeirError
 from weir.model.ids import place_of
 from weir.protocol.client import nodes as n
@@ -66,15 +66,15 @@ class SetStatus:
 class Nodes:
     """The nodes of the set that a client is connected to."""
 
-    __slots__ = ("_link",)
+    __slots__ = ("_network",)
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, network: NetworkClient) -> None:
         """Ask over the connections of a client, whose `nodes` this is."""
-        self._link = link
+        self._network = network
 
     async def list(self) -> n.NodeList:
         """Return the nodes as the registry has them."""
-        return await self._link.request(n.ListNodes(), n.NodeList)
+        return await self._network.request(n.ListNodes(), n.NodeList)
 
     async def status(self) -> SetStatus:
         """Return how every node is; one that does not answer within 2 s is shown as down."""
@@ -130,7 +130,7 @@ class Nodes:
 
     async def raise_level(self, level: int = 0) -> n.NodeList:
         """Let all nodes write format level `level`, or the highest that all of them support."""
-        return await self._link.request(n.RaiseLevel(level), n.NodeList)
+        return await self._network.request(n.RaiseLevel(level), n.NodeList)
 
     async def transfer(self, topic: str, partition: int, node: int = 0) -> n.Transferred:
         """Let a node lead a partition; 0 is the one that it was meant for. Return once that node
@@ -138,7 +138,7 @@ class Nodes:
 
         Raises `Unavailable` with the reason if it does not within 5 s.
         """
-        places = await Places.find(self._link, topic)
+        places = await Places.find(self._network, topic)
         if not 0 <= partition < len(places):
             raise BadRequest(f"topic {topic} has the partitions 0 to {len(places) - 1}")
         loop = asyncio.get_running_loop()
@@ -189,12 +189,12 @@ class Nodes:
 
     async def _change(self, verb: str, node: int, host: str = "", port: int = 0) -> n.NodeList:
         request = n.ChangeNode(verb, node, host, port)
-        return await self._link.request(request, n.NodeList)
+        return await self._network.request(request, n.NodeList)
 
     async def _shard(self, place: int) -> n.ShardInfo | None:
         try:
             async with asyncio.timeout(_ANSWERS_WITHIN):
-                return await self._link.request(n.DescribeShard(place), n.ShardInfo, again=False)
+                return await self._network.request(n.DescribeShard(place), n.ShardInfo, again=False)
         except (TimeoutError, NotLeader, Unavailable):
             return None
         except Refused:

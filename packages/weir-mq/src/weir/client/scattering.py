@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any
 
 from weir.client.arguments import check_columns, key_bytes, value_bytes
-from weir.client.connection.link import Link
 from weir.client.connection.metadata import ASK_EVERY, Places
+from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer.cursor_lease import Turns
 from weir.client.consumer.delivery import Settled
 from weir.client.consumer.leased_messages import LeasedBatch, LeasedMessage
@@ -103,9 +103,9 @@ class _ProducerId:
 class Scatterings:
     """What all scatterings of a client share: producer ids, and where topics are served."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, network: NetworkClient) -> None:
         """Open nothing yet."""
-        self._link = link
+        self._network = network
         self._idle: list[_ProducerId] = []
         #: By topic, where it is served, and since when that is known.
         self._places: dict[str, tuple[Places, float]] = {}
@@ -127,7 +127,7 @@ class Scatterings:
             now = asyncio.get_running_loop().time()
             known, since = self._places.get(topic, (None, now))
             if known is None or now - since >= ASK_EVERY or partition >= len(known):
-                known = await Places.find(self._link, topic)
+                known = await Places.find(self._network, topic)
                 self._places[topic] = known, now
             return known
 
@@ -138,9 +138,9 @@ class Scatterings:
         come to be or not.
         """
         producer = self._unused() or await self._open()
-        request = _request(producer, rows, acks, self._link)
+        request = _request(producer, rows, acks, self._network)
         try:
-            confirm = await self._link.request(request, m.ScatterConfirm)
+            confirm = await self._network.request(request, m.ScatterConfirm)
         except (UnknownTopic, PartitionEnded):
             for some in rows.values():
                 self._places.pop(some[0].topic, None)
@@ -151,7 +151,7 @@ class Scatterings:
             group = address.group
             producer.sequences[group] = producer.sequences.get(group, 0) + len(some)
         self._idle.append(producer)
-        self._link.saw(confirm.stamp)
+        self._network.saw(confirm.stamp)
         return confirm
 
     def _unused(self) -> _ProducerId | None:
@@ -161,7 +161,7 @@ class Scatterings:
 
     async def _open(self) -> _ProducerId:
         since = asyncio.get_running_loop().time()
-        return _ProducerId(await self._link.request(m.OpenProducer(), m.ProducerGrant), since)
+        return _ProducerId(await self._network.request(m.OpenProducer(), m.ProducerGrant), since)
 
 
 class Scattering:
@@ -277,9 +277,12 @@ class Scattering:
 
 
 def _request(
-    producer: _ProducerId, rows: Mapping[Address, list[_Row]], acks: list[ScatteredAcks], link: Link
+    producer: _ProducerId,
+    rows: Mapping[Address, list[_Row]],
+    acks: list[ScatteredAcks],
+    network: NetworkClient,
 ) -> m.Scatter:
-    groups, now = [address.group for address in rows], link.system.now_us()
+    groups, now = [address.group for address in rows], network.system.now_us()
     done: dict[int, tuple[Address, dict[str, list[tuple[int, int, int]]]]] = {}
     for one in acks:
         _, clusters = done.setdefault(one.address.group, (one.address, {}))
@@ -298,7 +301,7 @@ def _request(
     ]
     found_parts += [Part(at, acks=[*clusters.items()]) for at, clusters in done.values()]
     grant = producer.grant
-    return m.Scatter(grant.producer, grant.epoch, producer.number, link.seen, found_parts)
+    return m.Scatter(grant.producer, grant.epoch, producer.number, network.seen, found_parts)
 
 
 def _batch(

@@ -283,8 +283,8 @@ async def test_a_restart_in_between(node: Node) -> None:
 
 async def abort(w: weir.Client, topic: str, partition: int = 0) -> None:
     """Leave a void in a partition: the next one refuses its part, for a sequence is missing."""
-    link, info = w._link, await w.describe(topic)
-    grant = await link.request(m.OpenProducer(), m.ProducerGrant)
+    network, info = w._network, await w.describe(topic)
+    grant = await network.request(m.OpenProducer(), m.ProducerGrant)
     first, second = info.addresses[partition : partition + 2]
     scattered = Scattered(0, (batch_part(first.group), batch_part(second.group)))
     parts = [
@@ -296,7 +296,7 @@ async def abort(w: weir.Client, topic: str, partition: int = 0) -> None:
     ]  # fmt: skip
     request = m.Scatter(grant.producer, grant.epoch, 0, 0, parts)
     with pytest.raises(SequenceGap):
-        await link.request(request, m.ScatterConfirm)
+        await network.request(request, m.ScatterConfirm)
 
 
 @pytest.mark.parametrize("order", ["partition", "total"])
@@ -365,14 +365,16 @@ async def test_a_producer_id_of_which_the_end_is_not_known_is_never_used_again(n
             name = f"orders{cut}"
             await w.create_topic(name, partitions=2)
             await scatter(w, name, b"before")
-            pause = w._link.pause
-            w._link.pause = lambda *_: 60.0  # longer than a request may take: it gives up at once
+            pause = w._network.pause
+            w._network.pause = lambda *_: (
+                60.0
+            )  # longer than a request may take: it gives up at once
             lost = asyncio.ensure_future(scatter(w, name, b"lost"))
             for _ in range(cut):
                 await asyncio.sleep(0)
             node.cut()
             told = await asyncio.gather(lost, return_exceptions=True)
-            w._link.pause = pause
+            w._network.pause = pause
             await scatter(w, name, b"behind")
             await scatter(w, name, b"last")
             found = await values(w, name)

@@ -33,7 +33,7 @@ def test_a_close_that_is_cancelled_at_a_consumer_ends_the_link(
             closing.cancel()
             await asyncio.wait([closing])
             assert closing.cancelled()
-            assert client._link.error is not None
+            assert client._network.error is not None
 
     asyncio.run(scenario())
 
@@ -42,11 +42,11 @@ def test_a_close_that_is_cancelled_at_once_ends_the_link(fake_broker: Broker) ->
     async def scenario() -> None:
         async with fake_broker() as broker:
             client = await connect(broker.url)
-            closing = asyncio.create_task(client._link.close())
+            closing = asyncio.create_task(client._network.close())
             await asyncio.sleep(0)
             closing.cancel()
             await asyncio.wait([closing])
-            assert client._link.error is not None
+            assert client._network.error is not None
             await client.close()
 
     asyncio.run(scenario())
@@ -59,7 +59,7 @@ def test_a_close_that_is_cancelled_leaves_no_connection_open(
     async def scenario() -> None:
         async with fake_broker() as broker:
             client = await connect(broker.url)
-            closing = asyncio.create_task(client._link.close())
+            closing = asyncio.create_task(client._network.close())
             for _ in range(turns):
                 await asyncio.sleep(0)
             closing.cancel()

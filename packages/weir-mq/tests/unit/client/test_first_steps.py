@@ -64,7 +64,7 @@ def test_programs_that_publish_once_spread_over_the_partitions() -> None:
         await w.create_topic("t", partitions=4)
         chosen = set()
         for seed in range(12):
-            w._link.random = random.Random(seed)
+            w._network.random = random.Random(seed)
             async with w.producer("t") as producer:
                 chosen.add((await producer.publish(b"x")).partition)
         assert chosen == {0, 1, 2, 3}

@@ -17,7 +17,7 @@ THREE = replace(SET, shipped=(True,), rots=(0,), retentions=(0,), takers=(0,), s
 
 _CONNECTION = "weir.client.connection.connection"
 _PARTITION = "weir.client.producer.partition_sender"
-_LINK = "weir.client.connection.link"
+_NETWORK = "weir.client.connection.network_client"
 _RECEIPTS = "weir.client.producer.receipts"
 _SCATTERING = "weir.client.scattering"
 _SEQUENCER = "weir.client.core.sequencer"
@@ -69,14 +69,14 @@ def a_batch_is_sealed_twice(patch: Patch) -> None:
 @bug(breaks={"Causal"})
 def what_a_producer_has_seen_is_not_told(patch: Patch) -> None:
     """A publish names the highest stamp that its client has seen."""
-    patch.source(_PARTITION, "held.seen = held.seen or link.seen", "held.seen = 0")
+    patch.source(_PARTITION, "held.seen = held.seen or network.seen", "held.seen = 0")
 
 
 @bug(breaks={"Causal"})
 def only_what_was_seen_last_counts(patch: Patch) -> None:
     """What was seen is the highest stamp of all, not the latest."""
     patch.source(
-        _LINK,
+        _NETWORK,
         "        if stamp > self.seen:\n            self.seen = stamp",
         "        self.seen = stamp",
     )
@@ -87,7 +87,7 @@ def what_was_read_is_not_seen(patch: Patch) -> None:
     """What is published behind what a client has read is stamped above it."""
     patch.source(
         "weir.client.reader.fetcher",
-        "        for part in delivered:\n            self._link.saw(part.batch.header.stamp)\n",
+        "        for part in delivered:\n            self._network.saw(part.batch.header.stamp)\n",
         "",
     )
 
@@ -118,7 +118,7 @@ def who_asked_first_is_not_told_of_a_connections_end(patch: Patch) -> None:
 def an_early_turn_is_never_given_back(patch: Patch) -> None:
     """A stream of batches is over with its last answer: the next may go by another connection."""
     patch.source(
-        _LINK,
+        _NETWORK,
         "            stream.count -= 1\n            is_left",
         "            stream.count -= 0\n            is_left",
     )

@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from typing import Protocol, cast
 from weakref import WeakSet
 
-from weir.client.core.session import Session
+from weir.client.core.session import SILENT_AFTER, Liveness, Session
 from weir.errors import Disconnected, RemoteProtocolError, WeirError, WrongSystem, refusal
 from weir.model.ids import Address
 from weir.model.limits import KIB, REQUESTS_PENDING_MAX
 from weir.protocol.client import messages as m
-
-PING_AFTER = 10.0
-DEAD_AFTER = 30.0
-#: Where others can take over, who owes an answer is asked and given up sooner.
-PROMPT_PING_AFTER = 0.3
-PROMPT_DEAD_AFTER = 2.0
-#: Who owes an answer for so long may have been followed by another leader: see `Silence`.
-SILENT_AFTER = 0.3
-#: How often that is noted from then on.
-SILENT_EVERY = 0.1
-#: The loop was busy for so long: what came meanwhile was not heard yet.
-_LATE = 0.5
 
 #: A request up to here is copied into one buffer.
 _SMALL_BYTES = 4 * KIB
@@ -113,10 +100,7 @@ class Work(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """Requests out, replies in. Pings after 10 s of silence; 30 s of silence end it.
-
-    If it is `prompt`, while answers are due, 0.3 s and 2 s.
-    """
+    """Requests out, replies in. Silence ends it: see `Liveness`."""
 
     def __init__(
         self,
@@ -136,13 +120,9 @@ class Connection(asyncio.Protocol):
         self._session: Session[OnAnswer] = Session(number % _CONNECTIONS * _REQUESTS + 1)
         self._transport: asyncio.Transport | None = None
         self._paused = False
-        self.prompt = False
         #: The node that answers, once it has said who it is.
         self.node = 0
-        #: Since when answers are due, if any are; and when `_listen` comes next.
-        self._owed = self._next = self._heard = self._loop.time()
-        #: When the last ping was sent.
-        self._ping_at = 0.0
+        self._liveness = Liveness(self._loop.time())
         self._beat: asyncio.TimerHandle | None = None
         self._why: Exception | None = None
         self.over = asyncio.Event()
@@ -159,33 +139,19 @@ class Connection(asyncio.Protocol):
     @property
     def is_silent(self) -> bool:
         """Whether nothing came for 0.3 s while answers were due."""
-        return self.prompt and any(True for _ in self._overdue())
+        alive, now = self._liveness, self._loop.time()
+        return alive.prompt and any(True for _ in alive.overdue(now, self._session.pending))
 
     @property
     def owed(self) -> list[m.Request]:
         """The requests whose answers are due for 0.3 s, unless `answer` has answered them."""
-        return [request for request in self._overdue() if request is not None]
-
-    def _overdue(self) -> Iterator[m.Request | None]:
-        """Yield the requests that await an answer too long. What the broker may keep for a while
-        is due once that is over, or once a ping that came behind it has no answer either.
-        """
-        late_ms = (self._silent_for() - SILENT_AFTER) * 1_000
-        if self._ping_at > self._heard and self._loop.time() - self._ping_at >= SILENT_AFTER:
-            late_ms = math.inf
-        if late_ms >= 0:
-            for _, _, request in self._session.pending.values():
-                if getattr(request, "wait_ms", 0) <= late_ms:
-                    yield request
+        overdue = self._liveness.overdue(self._loop.time(), self._session.pending)
+        return [request for request in overdue if request is not None]
 
     def answer(self, which: Callable[[m.Request], bool], answer: m.Reply | Disconnected) -> None:
         """Give an answer to some of the requests that await one: what comes later is ignored."""
         for on_answer, correlation in self._session.let_go(which, _ignore):
             on_answer(correlation, answer)
-
-    def _silent_for(self) -> float:
-        """Return for how many seconds answers are due and nothing has come."""
-        return self._loop.time() - max(self._heard, self._owed)
 
     def offer(self, request: m.Request, on_answer: OnAnswer) -> int | None:
         """Write a request as `send` does if that is possible now: see `writable`; else None."""
@@ -201,7 +167,7 @@ class Connection(asyncio.Protocol):
         if self._transport is None:
             raise Disconnected("the connection to the broker has ended")
         if not self._session.pending:
-            self._owed = self._loop.time()
+            self._liveness.owed = self._loop.time()
         correlation, buffers = self._session.ask(request, on_answer)
         if sum(map(len, buffers)) <= _SMALL_BYTES:  # several cost the transport more than a copy
             self._transport.write(b"".join(buffers))
@@ -242,7 +208,7 @@ class Connection(asyncio.Protocol):
 
     def greeted(self, welcome: m.Welcome) -> None:
         """Take who answers here; where there are other nodes beside it, answers are due soon."""
-        self.node, self.prompt = welcome.node, bool(welcome.nodes)
+        self.node, self._liveness.prompt = welcome.node, bool(welcome.nodes)
 
     def abort(self, why: Exception | None = None) -> None:
         """End the connection at once; every pending request gets `Disconnected`."""
@@ -273,7 +239,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand each reply to whoever asked."""
-        self._heard = self._loop.time()
+        self._liveness.heard = self._loop.time()
         was_full = len(self._session.pending) >= REQUESTS_PENDING_MAX
         try:
             answered = self._session.receive(data)
@@ -312,31 +278,19 @@ class Connection(asyncio.Protocol):
 
     def _listen(self) -> None:
         now = self._loop.time()
-        if now - self._next > _LATE:
-            self._owed = now
-        silence = now - self._heard
-        ping_after, dead_after = PING_AFTER, DEAD_AFTER
-        if self.prompt and len(self._session):
-            silence = self._silent_for()
-            ping_after, dead_after = PROMPT_PING_AFTER, PROMPT_DEAD_AFTER
-        if silence >= dead_after:
-            self.abort(Disconnected(f"nothing heard for {silence:.0f} s"))
+        look = self._liveness.look(now, self._session.pending)
+        if look.is_dead:
+            self.abort(Disconnected(f"nothing heard for {look.silence:.0f} s"))
             return
-        most = PING_AFTER
-        if self.prompt:
-            is_silent = self.is_silent
-            most = SILENT_EVERY if is_silent else SILENT_AFTER
-            if is_silent and self._silence is not None:
-                self._silence.add(self)
-        pinged = self.prompt and self._ping_at > self._heard
-        if silence >= ping_after and not pinged and not self._session.full:
-            self._ping_at = now
+        if look.is_silent and self._silence is not None:
+            self._silence.add(self)
+        if look.pings and not self._session.full:
+            self._liveness.pinged_at = now
             self.send(m.Ping(() if self._work is None else tuple(self._work.in_hand())), _ignore)
-        wait = ping_after - silence if silence < ping_after else dead_after - silence
-        self._listen_in(max(min(wait, most), 0.001))
+        self._listen_in(look.wait)
 
     def _listen_in(self, wait: float) -> None:
-        self._next = self._loop.time() + wait
+        self._liveness.looks_at = self._loop.time() + wait
         self._beat = self._loop.call_later(wait, self._listen)
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from weir.client.connection.link import Link
+from weir.client.connection.network_client import NetworkClient
 from weir.errors import (
     BadBatch,
     Disconnected,
@@ -39,17 +39,17 @@ ASK_EVERY = 10.0
 class Places:
     """The addresses of one topic, for requests that go to a partition's leader."""
 
-    def __init__(self, link: Link, topic: str, info: m.TopicInfo) -> None:
+    def __init__(self, network: NetworkClient, topic: str, info: m.TopicInfo) -> None:
         """Take what `find` was told."""
         self.topic = topic
-        self._link = link
+        self._network = network
         self._info = info
         self._sought = 0.0
 
     @classmethod
-    async def find(cls, link: Link, topic: str) -> Places:
+    async def find(cls, network: NetworkClient, topic: str) -> Places:
         """Ask where a topic is served. Raises `UnknownTopic`."""
-        return cls(link, topic, await link.request(m.DescribeTopic(topic), m.TopicInfo))
+        return cls(network, topic, await network.request(m.DescribeTopic(topic), m.TopicInfo))
 
     async def find_again(self) -> None:
         """Ask where the topic is served now, and how many partitions it has.
@@ -57,7 +57,7 @@ class Places:
         Raises `UnknownTopic` if it was deleted, also if it was made again: that is another one.
         """
         self._sought = asyncio.get_running_loop().time()
-        info = await self._link.request(m.DescribeTopic(self.topic), m.TopicInfo)
+        info = await self._network.request(m.DescribeTopic(self.topic), m.TopicInfo)
         if info.id != self._info.id:
             raise UnknownTopic(
                 f"{self.topic} was deleted and created again: open it again", info.id
@@ -65,7 +65,7 @@ class Places:
         # A node that lags behind may not have heard of all of them yet: none is ever taken away.
         known = self._info.addresses[len(info.addresses) :]
         self._info = msgspec.structs.replace(info, addresses=[*info.addresses, *known])
-        await self._link.learn(info.addresses)
+        await self._network.learn(info.addresses)
 
     async def find_all(self, count: int) -> None:
         """Return once it is known where so many partitions are served.
@@ -73,7 +73,7 @@ class Places:
         Raises `Unavailable` if that takes longer than a request may.
         """
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._link.request_timeout
+        until = loop.time() + self._network.request_timeout
         while len(self) < count:
             await self.find_again()
             if len(self) >= count:
@@ -97,7 +97,7 @@ class Places:
             # Refused only by a node whose registry is up to date.
             request = a.AskLeader(Address(0, 0, group_of(self.id, last)))
             try:
-                await self._link.request(request, a.LeaderInfo)
+                await self._network.request(request, a.LeaderInfo)
             except UnknownTopic:
                 await self.find_again()
             else:
@@ -151,22 +151,22 @@ class Places:
         while True:
             await self._look(partition)
             try:
-                reply = await self._link.request(request(self[partition]), kind, wait=wait)
+                reply = await self._network.request(request(self[partition]), kind, wait=wait)
                 if check is not None:
                     check(reply)
             except BadBatch as error:
                 bad += 1
                 if bad == TRIES:
                     raise
-                await asyncio.sleep(self._link.pause(bad, error))
+                await asyncio.sleep(self._network.pause(bad, error))
             except NotLeader as error:
                 moves += 1
-                until = until or loop.time() + self._link.request_timeout
-                pause = self._link.pause(moves, error)
+                until = until or loop.time() + self._network.request_timeout
+                pause = self._network.pause(moves, error)
                 if loop.time() + pause >= until:
                     raise
                 if not error.detail:
-                    self._link.doubt(moves)
+                    self._network.doubt(moves)
                 await asyncio.sleep(pause)
                 await self._follow(partition, error.detail)
             else:
@@ -199,11 +199,11 @@ class Places:
         if not node:
             await self.find_again()
         elif partition < len(self):
-            self._info.addresses[partition] = self._link.led_by(self[partition], node)
+            self._info.addresses[partition] = self._network.led_by(self[partition], node)
 
     async def _look(self, partition: int) -> None:
         """Ask again where a partition is, now and then, while its node is not reached itself."""
-        if not 0 <= partition < len(self) or not self._link.is_astray(self[partition]):
+        if not 0 <= partition < len(self) or not self._network.is_astray(self[partition]):
             return
         if asyncio.get_running_loop().time() - self._sought >= LOOK_EVERY:
             with contextlib.suppress(WeirError):  # whoever asks finds out by himself

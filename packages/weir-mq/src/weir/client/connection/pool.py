@@ -1,20 +1,21 @@
-"""Connections to shards of a BrokerSet, by ports where they answer, and which of the nodes lead.
+"""One client's connections: the one at home, to whichever host answers, and those to shards.
 
-They are dialled when they are first needed. Where one cannot be reached, be it behind a firewall or
-starting again, requests go by the connection that was dialled first: any shard passes them on.
+Those to shards of the BrokerSet are dialled when they are first needed, by ports where they answer.
+Where one cannot be reached, be it behind a firewall or starting again, requests go by the
+connection at home: any shard passes them on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
-from contextlib import suppress
-from typing import Any
+import socket
+from collections.abc import Iterable, Sequence
+from random import Random
 
-from weir.client.connection.connection import Connection, Dialler, Senders, Silence
-from weir.errors import Disconnected, NotLeader, WeirError
+from weir.client.connection.connection import Connection, Dialler, Senders
+from weir.client.core.retries import Backoff, seconds
+from weir.errors import Disconnected, Refused, WeirError
 from weir.model.ids import Address
-from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 
 DIAL_TIMEOUT = 2.0
@@ -25,12 +26,18 @@ _REST_MOST = 30.0
 #: Another node that went comes back; a port behind a firewall does not.
 _REST_MOST_NODE = 2.0
 
-#: Seconds that a node has to answer before it is asked again.
-ASK_WITHIN = 0.5
-#: So many nodes are asked while it is not known which of them hold a partition.
-_ASKED_MOST = 4
-#: Any node can answer these, and answering them twice changes nothing.
-_ANYWHERE = (m.AskBarriers, m.DescribeTopic, m.OpenProducer, m.Ping)
+#: Of the connection at home, in whose place there is no other.
+HOME_DIAL_TIMEOUT = 5.0
+#: The first try is a short one, and each next one twice as long: a node's shared port leads to any
+#: of its shards, so that another try may well meet one that answers.
+_FIRST_DIAL_TIMEOUT = 1.0
+#: Where several nodes can lead, one of them soon does: nobody waits longer for it to be asked.
+ELECTED_WITHIN = 0.25
+#: Where several nodes can answer, nobody waits longer before all of them are dialled again: once
+#: a majority of them is back, it would be the client that keeps its messages waiting.
+_REDIALLED_WITHIN = 1.0
+#: A node that has not met its set is used for so long, and only if no other one is reached.
+_UNMET_SECONDS = 1.0
 
 
 class Node:
@@ -291,125 +298,205 @@ def _still(known: Node | None, now: Node) -> Node:
     return known if now.port or known.ports == now.ports else now
 
 
-class Leaders:
-    """Asks other nodes who leads, while the node that owes an answer says nothing.
+class _Unmet(Exception):
+    """A node that was founded in a set and has not met it: others know more."""
 
-    A leader that stands still keeps its connections open, and its followers elect another one long
-    before such a connection can be given up. The other nodes are asked in which Raft term who
-    leads. Once one of them names another leader, the requests for that partition are refused here
-    as its old leader would refuse them, and so go to the new one. The silent connection stays open:
-    if the node was only slow, its other answers still count. What is sent twice is deduplicated by
-    the broker.
+
+class HomeConnection:
+    """The connection that comes back: to whichever host answers, dialled again with backoff for as
+    long as `retry` allows. It is its pool's `home` while it is open.
     """
 
-    def __init__(self, pool: ConnectionPool, silence: Silence) -> None:
-        """Ask by the connections of a pool about those that are noted as silent."""
+    def __init__(
+        self,
+        hosts: list[tuple[str, int]],
+        pool: ConnectionPool,
+        dialler: Dialler,
+        senders: Senders,
+        *,
+        retry: Backoff,
+        random: Random,
+    ) -> None:
+        """Take where to dial, in order of preference; `start` begins.
+
+        What the nodes there tell of others of their set is dialled behind these.
+        """
+        #: What the node that was reached last said.
+        self.welcome: m.Welcome | None = None
+        #: Why there will be no connection any more.
+        self.error: WeirError | None = None
+        self._hosts = hosts
         self._pool = pool
-        self._silence = silence
-        self._watching: asyncio.Task[None] | None = None
-        #: By group, the highest term that any node named, and the nodes that hold it.
-        self._terms: dict[int, int] = {}
-        self._holders: dict[int, tuple[int, ...]] = {}
-        #: The connection that answered last.
-        self._answering: Connection | None = None
-        #: What is asked, by group and node; group -1 asks only whether the node answers.
-        self._asking: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._dialler = dialler
+        self._senders = senders
+        self._retry = retry
+        self._random = random
+        self._up = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._last_failure = ""
+        #: The host that answered last.
+        self._host = ""
+        #: The first try of this round at which a node was passed over that has not met its set.
+        self._unmet_at: int | None = None
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """Where any node of the set may answer."""
+        told = self.welcome.nodes if self.welcome is not None else ()
+        return list(dict.fromkeys([*self._hosts, *((host, port) for _, host, port in told)]))
+
+    @property
+    def is_of_several(self) -> bool:
+        """Whether other nodes may answer as well."""
+        # A node that has just started may know of no others yet.
+        return len(self.places) > 1
 
     def start(self) -> None:
-        """Begin to look after silent connections."""
-        self._watching = asyncio.get_running_loop().create_task(self._watch(), name="weir silence")
+        """Begin to dial."""
+        self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="weir home")
 
-    async def _watch(self) -> None:
+    async def close(self, closed: Disconnected) -> None:
+        """Dial no more: from now on there is no connection, as `closed` says."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.wait([keeper])
+        self.end(closed)
+
+    def end(self, error: WeirError) -> None:
+        """There will be no connection any more, because of `error`."""
+        if self.error is None:
+            self.error = error
+            self._up.set()
+            self._senders.end(error)
+
+    def leave(self, why: Disconnected) -> None:
+        """End the connection, so that another node is dialled, if there may be one."""
+        if self._pool.home is not None and self.is_of_several:
+            self._pool.home.abort(why)
+
+    async def learn(self, welcome: m.Welcome) -> None:
+        """Take what the node that answers here says of its set by now."""
+        if self.welcome is not None and welcome.node == self.welcome.node:
+            self.welcome = welcome
+            await self._pool.welcomed(self._host, welcome)
+
+    async def connected(self, timeout: float) -> Connection:
+        """Return the connection, once there is one; `Disconnected` after `timeout` seconds."""
+        if self._pool.home is None and self.error is None:
+            try:
+                async with asyncio.timeout(timeout):
+                    # One that came may be gone again before this has its turn.
+                    while self._pool.home is None and self.error is None:
+                        await self._up.wait()
+            except TimeoutError:
+                raise _unreached(self.places, timeout, self._last_failure) from None
+        if self.error is not None:
+            raise self.error
+        assert self._pool.home is not None
+        return self._pool.home
+
+    async def _keep(self) -> None:
+        attempt = turn = 0
         while True:
-            for connection in await self._silence.take():
-                self._ask_others(connection)
-
-    def _ask_others(self, silent: Connection) -> None:
-        """Ask the other nodes about what a silent connection owes."""
-        owed = silent.owed
-        led = {at.group: at for at in map(_led, owed) if at is not None}
-        for address in led.values():
-            for node in self._others(address.group, silent.node):
-                self._begin(address.group, node, self._find(silent, address, node))
-        if any(type(request) in _ANYWHERE for request in owed):
-            for node in self._others(-1, silent.node):
-                self._begin(-1, node, self._look(silent, node))
-
-    def instead(self, request: m.Request, home: Connection) -> Connection:
-        """Return the connection by which to send a request that names no partition: `home`, or
-        another one that answers while `home` is silent.
-        """
-        other = self._answering
-        if type(request) not in _ANYWHERE or not home.is_silent:
-            return home
-        return other if other is not None and other.writable and not other.is_silent else home
-
-    async def close(self) -> None:
-        """Ask no more; return when nothing is asked."""
-        await asyncio.gather(*self.cancel(), return_exceptions=True)
-
-    def cancel(self) -> list[asyncio.Task[None]]:
-        """Ask no more; return what is ending."""
-        tasks = [*self._asking.values()]
-        if self._watching is not None:
-            tasks.append(self._watching)
-        for task in tasks:
-            task.cancel()
-        return tasks
-
-    def _others(self, group: int, silent: int) -> Iterable[int]:
-        nodes = self._holders.get(group) or self._pool.nodes
-        return [node for node in nodes if node != silent][:_ASKED_MOST]
-
-    def _begin(self, group: int, node: int, asking: Coroutine[Any, Any, None]) -> None:
-        if (group, node) in self._asking:
-            asking.close()
-            return
-        task = asyncio.get_running_loop().create_task(asking, name="weir leader")
-        self._asking[group, node] = task
-        task.add_done_callback(lambda _: self._asking.pop((group, node), None))
-
-    async def _find(self, silent: Connection, address: Address, node: int) -> None:
-        at = self._pool.led_by(address, node)
-        told = await self._ask(at, a.AskLeader(at))
-        if not isinstance(told, a.LeaderInfo):
-            return
-        group = address.group
-        self._holders[group] = told.nodes
-        if told.term < self._terms.get(group, 0):
-            return  # it has not heard of the newest election
-        self._terms[group] = told.term
-        if told.node not in (0, silent.node) and silent.is_silent:
-            refused = m.Refusal(
-                NotLeader.code,
-                f"node {silent.node} does not answer, and node {told.node} leads this partition",
-                told.node,
+            places = self.places
+            host, port = places[turn % len(places)]
+            turn += 1
+            if self._unmet_at is not None and turn - self._unmet_at >= len(places):
+                self._unmet_at = None
+                passes_over = False
+            else:
+                passes_over = len(places) > 1
+            try:
+                rounds = attempt // len(places)
+                timeout = min(_FIRST_DIAL_TIMEOUT * 2 ** min(rounds, 8), HOME_DIAL_TIMEOUT)
+                connection = await self._dial(host, port, timeout, passes_over)
+            except _Unmet as error:
+                self._last_failure = str(error)
+                self._unmet_at = turn if self._unmet_at is None else self._unmet_at
+            except Refused as error:
+                if not error.retryable:
+                    self.end(error)
+                    return
+                self._last_failure = str(error)
+            except (OSError, WeirError, TimeoutError) as error:
+                self._last_failure = why_unreachable(host, port, error)
+            else:
+                self._unmet_at = None
+                began = asyncio.get_running_loop().time()
+                await self._use(connection)
+                # One that ends at once counts as failed: else a broker that drops everybody
+                # would be dialled by everybody without a pause.
+                if asyncio.get_running_loop().time() - began >= seconds(self._retry.most):
+                    attempt = 0
+            attempt += 1
+            if self._retry.spent(attempt):
+                last = _unreached(self.places, 0, self._last_failure)
+                self.end(Disconnected(f"given up after {attempt - 1} attempts; {last}"))
+                return
+            await asyncio.sleep(
+                redial_pause(self._retry, attempt, len(self.places), self._random.random())
             )
-            silent.answer(lambda request: _group(request) == group, refused)
 
-    async def _look(self, silent: Connection, node: int) -> None:
-        told = await self._ask(self._pool.led_by(Address(0, 0, 0), node), m.Ping())
-        if told is not None and silent.is_silent:
-            why = Disconnected(f"node {silent.node} does not answer, and node {node} does")
-            silent.answer(lambda request: type(request) in _ANYWHERE, why)
+    async def _dial(self, host: str, port: int, timeout: float, passes_over: bool) -> Connection:
+        """Return a connection to a node. If this `passes_over` nodes that have not met their set,
+        raises `_Unmet` for one; else such a node is left after a second unless it is the only one.
+        """
+        system = self.welcome.system if self.welcome else 0
+        connection, welcome = await self._dialler.dial(host, port, timeout, system)
+        if not welcome.met:
+            unmet = _Unmet(
+                f"{host}:{port} is not connected to its set yet: see `weir node status` there"
+            )
+            if passes_over:
+                connection.abort(unmet)
+                raise unmet
+            if len(self.places) > 1:
+                asyncio.get_running_loop().call_later(_UNMET_SECONDS, connection.abort, unmet)
+        if welcome.met or self.welcome is None:  # what others told of the set stays true
+            self.welcome = welcome
+            self._host = host
+            try:
+                await self._pool.welcomed(host, welcome)
+            except BaseException:
+                connection.abort()
+                raise
+        return connection
 
-    async def _ask(self, at: Address, request: m.Request) -> m.Reply | None:
-        """Return what the shard at an address answers; None if it does not in time."""
-        connection = await self._pool.open_to(at) or self._pool.home
-        if connection is None or connection.node != at.node:
-            return None
-        with suppress(WeirError):  # an older release does not know the question
-            reply = await connection.request(request, ASK_WITHIN)
-            self._answering = connection
-            return reply
-        return None
+    async def _use(self, connection: Connection) -> None:
+        self._up.set()
+        await self._pool.use(connection)
+        self._up.clear()
+        if self.welcome is not None and self.is_of_several:
+            self._pool.lost(self.welcome.node)
 
 
-def _led(request: m.Request) -> Address | None:
-    """Return the address of the partition whose leader alone can answer a request."""
-    return None if getattr(request, "replica", False) else getattr(request, "address", None)
+def redial_pause(retry: Backoff, attempt: int, places: int, dice: float) -> float:
+    """Return the seconds to wait before a failed attempt is followed by the next one, which goes to
+    the next of so many places; `dice` is uniform in [0, 1). Waits grow from one round of all places
+    to the next.
+    """
+    if places < 2:
+        return retry.delay(attempt, dice)
+    delay = retry.delay((attempt - 1) // places + 1, dice)
+    return min(delay, ELECTED_WITHIN if attempt % places else _REDIALLED_WITHIN)
 
 
-def _group(request: m.Request) -> int:
-    address = _led(request)
-    return -1 if address is None else address.group
+def _unreached(places: Sequence[tuple[str, int]], timeout: float, why: object) -> Disconnected:
+    shown = ", ".join(f"{host}:{port}" for host, port in places)
+    return Disconnected(
+        f"no connection to {shown} within {timeout:.3g} s ({why or 'no answer'}): check that a "
+        "broker runs there (`weir serve`), its host and port, and the firewall"
+    )
+
+
+def why_unreachable(host: str, port: int, error: Exception) -> str:
+    """Return a sentence about a failed dial that names the host."""
+    if isinstance(error, socket.gaierror):
+        return (
+            f"{host} has no address: check how the name is spelt, and that this machine can "
+            f"resolve it ({error.strerror})"
+        )
+    if isinstance(error, ConnectionRefusedError):
+        return f"nobody listens at {host}:{port}"
+    return f"{host}:{port}: {str(error) or 'no answer in time'}"

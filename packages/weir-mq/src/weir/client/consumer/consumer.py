@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from types import TracebackType
 
-from weir.client.connection.link import Link
+from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer.dead_letters import Publisher
 from weir.client.consumer.delivery import ConsumerOptions
 from weir.client.consumer.in_hand import InHand
@@ -33,7 +33,7 @@ class Consumer:
     """
 
     def __init__(
-        self, home: Link, topic: str, options: ConsumerOptions, publisher: Publisher
+        self, home: NetworkClient, topic: str, options: ConsumerOptions, publisher: Publisher
     ) -> None:
         """Take the client's link; `open` dials another to the same system. `publisher` publishes
         dead letters.

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 
-from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
+from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer.acknowledgements import Acking, AckResult, expired_result, result_of
 from weir.client.consumer.delivery import ConsumerOptions, Holding
 from weir.client.consumer.pulls import PendingPulls
@@ -44,8 +44,8 @@ class Turns:
 
     def __init__(
         self,
-        home: Link,
-        link: Link,
+        home: NetworkClient,
+        link: NetworkClient,
         places: Places,
         options: ConsumerOptions,
         acking: Acking,
@@ -388,7 +388,7 @@ class TurnReading:
     """Pieces of one batch at a time, in the one order, from where a turn begins."""
 
     def __init__(
-        self, link: Link, places: Places, begins: Mapping[int, int], max_bytes: int
+        self, link: NetworkClient, places: Places, begins: Mapping[int, int], max_bytes: int
     ) -> None:
         """Read each partition from its offset in `begins` on."""
         options = ReaderOptions(

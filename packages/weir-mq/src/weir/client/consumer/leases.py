@@ -8,8 +8,8 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from itertools import chain
 
-from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
+from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer.acknowledgements import Acking, Nacks, Telling
 from weir.client.consumer.cursor_lease import Turns
 from weir.client.consumer.delivery import ConsumerOptions, Extending, Held, Holding
@@ -29,7 +29,7 @@ _LAST_ACKS = 2.0
 class ConsumerLeases:
     """The grants of one consumer, under a connection of its own, and what becomes of them."""
 
-    def __init__(self, home: Link, topic: str, options: ConsumerOptions) -> None:
+    def __init__(self, home: NetworkClient, topic: str, options: ConsumerOptions) -> None:
         """Take the client's link; `open` dials another to the same system."""
         self.topic = topic
         self.options = options
@@ -41,7 +41,7 @@ class ConsumerLeases:
         )
         self._telling = self._tells()
         self._home = home
-        self._link: Link | None = None
+        self._link: NetworkClient | None = None
         #: Where the topic is served; None before `open`.
         self.places: Places | None = None
         self._pulling: Pulling | Turns | None = None
@@ -105,7 +105,7 @@ class ConsumerLeases:
         soon = seconds(self.options.ack_within)
         return Telling(self.acking, self._returning, soon, self._note_news, self._failed)
 
-    def _take_turns(self, link: Link, places: Places) -> None:
+    def _take_turns(self, link: NetworkClient, places: Places) -> None:
         """Have one order of all partitions, and one cursor."""
         options, note = self.options, self._note_news
         turns = Turns(

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places, watch
+from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer.delivery import Extending, Held, Holding
 from weir.client.core.delivered_batches import Delivered, LargeDelivered, deliver
 from weir.client.core.grants import Grant, Run, sorted_out
@@ -42,7 +42,7 @@ class Pulling:
 
     def __init__(
         self,
-        home: Link,
+        home: NetworkClient,
         places: Places,
         wanted: Wanted,
         quiet: Callable[[int], Awaitable[int]],

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 
 from weir.client.arguments import Delay, delay_ms
-from weir.client.connection.link import Link
+from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer.acknowledgements import AckResult, expired_result
 from weir.client.consumer.dead_letters import Publisher, bury
 from weir.client.consumer.delivery import (
@@ -63,7 +63,7 @@ class Settlement:
 
     def __init__(
         self,
-        home: Link,
+        home: NetworkClient,
         topic: str,
         options: ConsumerOptions,
         publisher: Publisher,

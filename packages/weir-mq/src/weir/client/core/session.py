@@ -1,12 +1,14 @@
 """One connection's requests, without the connection: numbers, the table of what awaits an answer.
 
-A `handle` is whatever the shell wants back with the answer. Requests run at batch rate.
+A `handle` is whatever the shell wants back with the answer. Requests run at batch rate. Where no
+answer comes, `Liveness` says what follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, TypeVar
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,6 +20,18 @@ from weir.protocol.client.codec import ClientStream, decode_reply, encode_reques
 from weir.protocol.frame import Flags
 
 H = TypeVar("H")
+
+PING_AFTER = 10.0
+DEAD_AFTER = 30.0
+#: Where others can take over, who owes an answer is asked and given up sooner.
+PROMPT_PING_AFTER = 0.3
+PROMPT_DEAD_AFTER = 2.0
+#: Who owes an answer for so long may have been followed by another leader.
+SILENT_AFTER = 0.3
+#: How often that is noted from then on.
+SILENT_EVERY = 0.1
+#: The loop was busy for so long: what came meanwhile was not heard yet.
+_LATE = 0.5
 
 _RESPONSE = int(Flags.RESPONSE)  # a plain number: flag arithmetic costs more than all else here
 
@@ -108,3 +122,76 @@ class Session(Generic[H]):
         lost = [(handle, correlation) for correlation, (_, handle, _) in self.pending.items()]
         self.pending.clear()
         return lost
+
+
+Pending = Mapping[int, tuple[int, Any, m.Request | None]]
+
+
+class Look(NamedTuple):
+    """What the shell of a connection is to do now, and in how many seconds it is to look again."""
+
+    #: For how many seconds nothing was heard, as far as something was due.
+    silence: float
+    is_dead: bool
+    #: Whether answers are due for 0.3 s.
+    is_silent: bool
+    pings: bool
+    wait: float
+
+
+class Liveness:
+    """Whether the other side of one connection lives, by when it was heard and what it owes.
+
+    After 10 s of silence it is to be pinged, after 30 s it is dead; if it is `prompt`, while
+    answers are due, after 0.3 s and 2 s. Times are seconds of one clock.
+    """
+
+    __slots__ = ("heard", "looks_at", "owed", "pinged_at", "prompt")
+
+    def __init__(self, now: float) -> None:
+        """Begin when it is connected."""
+        #: Whether others can take over, so that answers are due soon.
+        self.prompt = False
+        #: When something was heard last; since when answers are due, if any are; and when `look`
+        #: comes next.
+        self.heard = self.owed = self.looks_at = now
+        self.pinged_at = 0.0
+
+    def overdue(self, now: float, pending: Pending) -> Iterator[m.Request | None]:
+        """Yield the requests that await an answer too long. What the broker may keep for a while
+        is due once that is over, or once a ping that came behind it has no answer either.
+        """
+        late_ms = (self.silent_for(now) - SILENT_AFTER) * 1_000
+        if self.pinged_at > self.heard and now - self.pinged_at >= SILENT_AFTER:
+            late_ms = math.inf
+        if late_ms >= 0:
+            for _, _, request in pending.values():
+                if getattr(request, "wait_ms", 0) <= late_ms:
+                    yield request
+
+    def silent_for(self, now: float) -> float:
+        """Return for how many seconds answers are due and nothing has come."""
+        return now - max(self.heard, self.owed)
+
+    def look(self, now: float, pending: Pending) -> Look:
+        """Return what is to be done, by what is `pending`; call it again when that says."""
+        if now - self.looks_at > _LATE:
+            self.owed = now
+        silence = now - self.heard
+        ping_after, dead_after = PING_AFTER, DEAD_AFTER
+        if self.prompt and pending:
+            silence = self.silent_for(now)
+            ping_after, dead_after = PROMPT_PING_AFTER, PROMPT_DEAD_AFTER
+        is_silent = self.prompt and any(True for _ in self.overdue(now, pending))
+        most = PING_AFTER
+        if self.prompt:
+            most = SILENT_EVERY if is_silent else SILENT_AFTER
+        pinged = self.prompt and self.pinged_at > self.heard
+        wait = ping_after - silence if silence < ping_after else dead_after - silence
+        return Look(
+            silence,
+            silence >= dead_after,
+            is_silent,
+            silence >= ping_after and not pinged,
+            max(min(wait, most), 0.001),
+        )

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from weir.client.connection.link import Link
+from weir.client.connection.network_client import NetworkClient
 from weir.client.core.batcher import PLAIN, Batcher, Packing, Whole
 from weir.client.core.sequencer import (
     Failed,
@@ -109,8 +109,8 @@ class PartitionSender:
         "_grant",
         "_level",
         "_linger",
-        "_link",
         "_loop",
+        "_network",
         "_packing",
         "_policy",
         "_routes",
@@ -126,7 +126,7 @@ class PartitionSender:
 
     def __init__(
         self,
-        link: Link,
+        network: NetworkClient,
         routes: Routes,
         unconfirmed: Unconfirmed,
         partition: int,
@@ -147,7 +147,7 @@ class PartitionSender:
         self.address = address
         #: Held while a large value is sent.
         self.large = asyncio.Lock()
-        self._link = link
+        self._network = network
         self._routes = routes
         self._unconfirmed = unconfirmed
         self._grant = grant
@@ -243,17 +243,17 @@ class PartitionSender:
         """Number what the window has room for, then send what is to be sent."""
         if self._waits:
             return
-        sequencer, batcher, link = self._sequencer, self._batcher, self._link
+        sequencer, batcher, network = self._sequencer, self._batcher, self._network
         while (batcher.ready or (self._due and batcher.gathering is not None)) and sequencer.room:
             if not batcher.ready:
                 batcher.cut()
             self._hold(batcher.ready.popleft())
         while sequencer.held and (held := sequencer.to_send()) is not None:
-            held.seen = held.seen or link.seen
+            held.seen = held.seen or network.seen
             request = m.Produce(self.address, held.seen, held.data, self._level)
-            correlation = link.send(request, self._answered)
+            correlation = network.send(request, self._answered)
             if correlation is None:
-                return  # the link calls when it can be written to
+                return  # the connection calls when it can be written to
             sequencer.sent(held, correlation)
 
     def fail(self, error: WeirError) -> None:
@@ -295,7 +295,7 @@ class PartitionSender:
     def _hold(self, gathered: Whole[PendingBatch]) -> None:
         grant, sequencer, count = self._grant, self._sequencer, len(gathered)
         self._policy.batch_sent(count, alone=not sequencer.held)
-        welcome = self._link.welcome
+        welcome = self._network.welcome
         try:
             batch = gathered.encode(
                 self.address.group,
@@ -319,12 +319,12 @@ class PartitionSender:
 
     def _answered(self, correlation: int, answer: m.Reply | Disconnected) -> None:
         if isinstance(answer, m.Confirm):  # as nearly all are
-            self._link.saw(answer.stamp)
+            self._network.saw(answer.stamp)
             if self._unconfirmed.refusals:
                 self._unconfirmed.refusals.pop(self.partition, None)
             self._apply(self._sequencer.answered(correlation, answer))
             # One at the node that answers, as an address without a node is, is never astray.
-            if self.address.node and self._link.is_astray(self.address):
+            if self.address.node and self._network.is_astray(self.address):
                 self._routes.find_now_and_then()
         elif isinstance(answer, Disconnected):
             self._sequencer.lost()
@@ -391,18 +391,18 @@ class PartitionSender:
     def _retry(self, retry: Retry) -> None:
         error, strikes = retry.error, retry.strikes
         self._unconfirmed.refusals[self.partition] = error
-        if self._link.retry.spent(strikes):
+        if self._network.retry.spent(strikes):
             self.fail(error)
             return
         if isinstance(error, NotLeader) and error.detail:
-            self.address = self._link.led_by(self.address, error.detail)
+            self.address = self._network.led_by(self.address, error.detail)
         elif isinstance(error, NotLeader | Unavailable):
-            self._link.doubt(strikes)
+            self._network.doubt(strikes)
             self._routes.find()
         if strikes == 1 and isinstance(error, BadChecksum | SequenceGap):
             self._sequencer.resume()  # the broker is well: only the bytes or their order were not
             return
-        self._wait = self._loop.call_later(self._link.pause(strikes, error), self._resume)
+        self._wait = self._loop.call_later(self._network.pause(strikes, error), self._resume)
 
     def _resume(self) -> None:
         self._sequencer.resume()

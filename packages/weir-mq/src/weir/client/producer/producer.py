@@ -22,7 +22,7 @@ from weir.client.arguments import (
     timing,
     value_bytes,
 )
-from weir.client.connection.link import Link
+from weir.client.connection.network_client import NetworkClient
 from weir.client.core.batcher import (
     MESSAGE_OVERHEAD,
     ArrowBatch,
@@ -60,9 +60,9 @@ _Kind = tuple[str, bool]
 class BrokerClock:
     """Microseconds since 1970, as the broker has them."""
 
-    def __init__(self, link: Link, now: Callable[[], int]) -> None:
+    def __init__(self, network: NetworkClient, now: Callable[[], int]) -> None:
         """Go by this machine's clock, `now`, until the broker was asked."""
-        self._link = link
+        self._network = network
         self._now = now
         #: What it said when it was asked last, and two clocks of this machine just before that.
         self._asked: tuple[int, int, int] | None = None
@@ -75,7 +75,7 @@ class BrokerClock:
         Of this machine's clocks one is set, also back; the other one stands still while the machine
         sleeps. The later one counts: what comes late is late, what comes early breaks a promise.
         """
-        seen = milliseconds_of(self._link.seen) * 1_000
+        seen = milliseconds_of(self._network.seen) * 1_000
         if self._asked is None:
             return max(self._now(), seen)
         said, steady, wall = self._asked
@@ -99,29 +99,29 @@ class BrokerClock:
 
     async def _ask(self) -> None:
         steady, wall = self._steady(), self._now()
-        said = await self._link.wall_ms() * 1_000
+        said = await self._network.wall_ms() * 1_000
         # Since before it was asked: its answer was on its way for some of the time.
         self._asked = said, steady, wall
 
     def _steady(self) -> int:
-        return round(self._link.system.monotonic() * 1_000_000)
+        return round(self._network.system.monotonic() * 1_000_000)
 
 
 class Producer:
     """Sends to one topic under a producer id of its own. `async with` opens, flushes and closes."""
 
-    def __init__(self, link: Link, topic: str, options: ProducerOptions) -> None:
-        """Take the link; `open` talks to the broker."""
+    def __init__(self, network: NetworkClient, topic: str, options: ProducerOptions) -> None:
+        """Take the connections; `open` talks to the broker."""
         options.check()
         self.topic = topic
-        self._link = link
+        self._network = network
         self._options = options
-        self._now = link.system.now_us
-        self._clock = BrokerClock(link, self._now)
+        self._now = network.system.now_us
+        self._clock = BrokerClock(network, self._now)
         self._unconfirmed = Unconfirmed(
-            topic, link.request_timeout, options.max_buffered, options.on_confirm
+            topic, network.request_timeout, options.max_buffered, options.on_confirm
         )
-        self._sender = TopicSender(link, topic, options, self._unconfirmed)
+        self._sender = TopicSender(network, topic, options, self._unconfirmed)
 
     async def open(self) -> Self:
         """Ask where the partitions are and for a producer id. Raises `UnknownTopic`."""
@@ -243,7 +243,7 @@ class Producer:
             await self.ready()
         data = value if type(value) is bytes else as_bytes(value)
         if len(data) > VALUE_CHUNK_BYTES // 2:
-            welcome = self._link.welcome
+            welcome = self._network.welcome
             batch_bytes_max = welcome.batch_bytes_max if welcome else BATCH_BYTES_MAX
             if is_large(size_of(data, key_bytes(key), tag, headers), batch_bytes_max):
                 moments = _moments(timing(delay, due, ttl), self._clock.guess())
@@ -283,7 +283,7 @@ class Producer:
         when = timing(delay, due, ttl)
         if partition is not None:
             await self._sender.look_for(partition)
-        system = self._link.system
+        system = self._network.system
         whole, pieces = await first_of(pieces_of(source, system.monotonic, system.chunk_bytes))
         if whole is None:
             moments = _moments(when, await self._clock.ask() if when else 0)
@@ -320,7 +320,7 @@ class Producer:
         while True:
             try:
                 return await self._send_large(
-                    pieces_of(data, self._link.system.monotonic), columns, partition
+                    pieces_of(data, self._network.system.monotonic), columns, partition
                 )
             except PartitionEnded as error:
                 if self._is_pinned(partition):
@@ -438,9 +438,9 @@ def _moments(when: Timing | None, now: int) -> tuple[int | None, int | None]:
 class SharedProducers:
     """The producers that all publishes of a client share."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, network: NetworkClient) -> None:
         """Have none yet."""
-        self._link = link
+        self._network = network
         self._producers: dict[_Kind, Producer] = {}
         self._retired: list[Producer] = []
         self._opening = asyncio.Lock()
@@ -470,12 +470,12 @@ class SharedProducers:
         return await send(await self._shared(kind))
 
     async def close(self) -> None:
-        """Flush what is under way, as far as the link is up, and give up the rest."""
+        """Flush what is under way, as far as the network is up, and give up the rest."""
         producers = [*self._producers.values(), *self._retired]
         self._producers.clear()
         try:
             for producer in producers:
-                if self._link.error is None and producer.buffered:
+                if self._network.error is None and producer.buffered:
                     await producer.flush()
         finally:
             for producer in producers:
@@ -487,6 +487,6 @@ class SharedProducers:
                 self._retired.remove(producer)
                 await producer.close()
             if kind not in self._producers:
-                producer = Producer(self._link, kind[0], ProducerOptions(linger=0))
+                producer = Producer(self._network, kind[0], ProducerOptions(linger=0))
                 self._producers[kind] = await producer.open()
             return self._producers[kind]

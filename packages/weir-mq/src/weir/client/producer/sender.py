@@ -14,8 +14,8 @@ from weir.client.arguments import (
     duration,
     whole_number,
 )
-from weir.client.connection.link import Link
 from weir.client.connection.metadata import LOOK_EVERY, Places, watch
+from weir.client.connection.network_client import NetworkClient
 from weir.client.core.batcher import BATCH_BYTES, Gathered, Packing, Whole, picked
 from weir.client.core.retries import seconds
 from weir.client.producer.partition_sender import PartitionSender
@@ -185,11 +185,11 @@ class TopicSender:
     """The senders of one topic's partitions, under a producer id of its own."""
 
     def __init__(
-        self, link: Link, topic: str, options: ProducerOptions, unconfirmed: Unconfirmed
+        self, network: NetworkClient, topic: str, options: ProducerOptions, unconfirmed: Unconfirmed
     ) -> None:
-        """Take the link; `open` talks to the broker."""
+        """Take the connections; `open` talks to the broker."""
         self.partitioner = Partitioner(topic)
-        self._link = link
+        self._network = network
         self._topic = topic
         self._options = options
         self._unconfirmed = unconfirmed
@@ -209,16 +209,16 @@ class TopicSender:
 
     async def open(self) -> None:
         """Ask where the partitions are and for a producer id. Raises `UnknownTopic`."""
-        places = await Places.find(self._link, self._topic)
+        places = await Places.find(self._network, self._topic)
         if isinstance(self._options.partition, int):
             await places.find_these([self._options.partition])
         grants = await self._granted(len(places))
         senders = [self._new_sender(p, places[p], grant) for p, grant in enumerate(grants)]
         # Programs that publish one message each must not all begin with the same partition.
-        turn = self._link.random.randrange(len(senders))
+        turn = self._network.random.randrange(len(senders))
         self.partitioner.begin(senders, places.closed, turn)
         self.partitioner.choose(None, self._options.partition)
-        self._link.senders.add(self)
+        self._network.senders.add(self)
         self._known = places, grants[0]
         loop = asyncio.get_running_loop()
         self._watching = loop.create_task(self._watch(places, grants[0]), name="weir growth")
@@ -227,15 +227,15 @@ class TopicSender:
         """Ask for a producer id for all partitions; or for each, which may have to begin anew."""
         asked = m.OpenProducer(), m.ProducerGrant
         if _LEVELS[self._options.ack] is not m.Level.RECEIVED:
-            return [await self._link.request(*asked)] * partitions
-        return await asyncio.gather(*(self._link.request(*asked) for _ in range(partitions)))
+            return [await self._network.request(*asked)] * partitions
+        return await asyncio.gather(*(self._network.request(*asked) for _ in range(partitions)))
 
     def _new_sender(
         self, partition: int, address: Address, grant: m.ProducerGrant, waits: bool = False
     ) -> PartitionSender:
-        options, welcome = self._options, self._link.welcome
+        options, welcome = self._options, self._network.welcome
         return PartitionSender(
-            self._link,
+            self._network,
             self,
             self._unconfirmed,
             partition,
@@ -275,7 +275,7 @@ class TopicSender:
 
     async def close(self) -> None:
         """Give up what is not confirmed; `flush` first to give up nothing."""
-        self._link.senders.remove(self)
+        self._network.senders.remove(self)
         seeking = [task for _, task in self._sought.values()]
         for task in (self._finding, self._watching, *self._renewing, *seeking):
             if task is not None:
@@ -372,9 +372,9 @@ class TopicSender:
         try:
             try:
                 asked = m.OpenProducer(0 if shared else sender.producer)
-                grant = await self._link.request(asked, m.ProducerGrant)
+                grant = await self._network.request(asked, m.ProducerGrant)
             except ProducerExpired:  # it is so old that it is forgotten
-                grant = await self._link.request(m.OpenProducer(), m.ProducerGrant)
+                grant = await self._network.request(m.OpenProducer(), m.ProducerGrant)
             sender.renew(grant)
         except WeirError as error:
             if sender.error is None:
@@ -383,8 +383,8 @@ class TopicSender:
     async def _find(self) -> None:
         self._asked = asyncio.get_running_loop().time()
         try:
-            info = await self._link.request(m.DescribeTopic(self._topic), m.TopicInfo)
-            await self._link.learn(info.addresses)
+            info = await self._network.request(m.DescribeTopic(self._topic), m.TopicInfo)
+            await self._network.learn(info.addresses)
         except WeirError as error:
             # It is tried on at the old place, and asked again with the next refusal.
             self._unconfirmed.found(error)
@@ -394,15 +394,15 @@ class TopicSender:
         for sender, address in zip(self.senders, info.addresses, strict=False):
             sender.address = address
 
-    # What the link asks for.
+    # What the connections ask for: see `Sender`.
 
     def writable(self) -> None:
-        """Send what waited for the link."""
+        """Send what waited for the network."""
         for sender in self.senders:
             sender.pump()
 
     def end(self, error: WeirError) -> None:
-        """Give up: there will be no link again."""
+        """Give up: there will be no connection again."""
         for sender in self._all():
             if sender.error is None:
                 sender.fail(error)
@@ -449,7 +449,7 @@ class TopicSender:
         """
         sender = self.choose(None, partition)
         if (found := self._sought.get(partition)) is not None:
-            await asyncio.wait(found[1:], timeout=self._link.request_timeout)
+            await asyncio.wait(found[1:], timeout=self._network.request_timeout)
             if sender.error is not None:
                 raise sender.error
             if not found[1].done():
@@ -464,8 +464,8 @@ class TopicSender:
             except (Refused, Disconnected) as error:
                 tries += 1
                 lasts = isinstance(error, Disconnected) or error.retryable
-                if lasts and not self._link.retry.spent(tries):
-                    await asyncio.sleep(self._link.pause(tries, error))
+                if lasts and not self._network.retry.spent(tries):
+                    await asyncio.sleep(self._network.pause(tries, error))
                     continue
                 del self._sought[sender.partition]
                 if isinstance(error, UnknownTopic):

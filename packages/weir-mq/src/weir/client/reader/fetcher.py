@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
+from weir.client.connection.network_client import NetworkClient
 from weir.client.core.delivered_batches import Assembly, Delivered, LargeDelivered, deliver
 from weir.client.core.grants import Run, without
 from weir.client.reader.positions import Span
@@ -48,9 +48,9 @@ class Replicas:
     has to be asked.
     """
 
-    def __init__(self, link: Link, places: Places) -> None:
+    def __init__(self, network: NetworkClient, places: Places) -> None:
         """Know of none yet: `find` asks."""
-        self._link = link
+        self._network = network
         self._places = places
         #: By partition, the nodes that hold it, the one that is asked first.
         self._nodes: dict[int, list[int]] = {}
@@ -67,7 +67,7 @@ class Replicas:
             info = await self._places.ask(partition, a.DescribePartition, a.PartitionInfo)
             nodes = [node for node in info.nodes if node]
             if len(nodes) > 1:
-                at = int(self._link.random.random() * len(nodes))
+                at = int(self._network.random.random() * len(nodes))
                 self._nodes[partition] = nodes[at:] + nodes[:at]
 
     def expect(self, partition: int, offset: int) -> None:
@@ -86,13 +86,13 @@ class Replicas:
     ) -> m.Fetched | None:
         """Return a replica's answer once `check` accepts it; None if the leader is to be asked."""
         for node in self._good(partition):
-            address = self._link.led_by(self._places[partition], node)
+            address = self._network.led_by(self._places[partition], node)
             try:
                 async with asyncio.timeout(wait + _LATE) as limit:
                     self._asked[partition] = position, limit
                     if self._expected.get(partition, 0) > position:
                         self._shorten(limit)
-                    fetched = await self._link.request(
+                    fetched = await self._network.request(
                         request(address), m.Fetched, wait=wait, again=False
                     )
                 check(fetched)
@@ -222,7 +222,7 @@ class Fetcher:
 
     def __init__(
         self,
-        link: Link,
+        network: NetworkClient,
         places: Places,
         span: Span,
         max_bytes: int,
@@ -230,7 +230,7 @@ class Fetcher:
     ) -> None:
         """Leave out what does not lie in `span` by its stamp; ask for `max_bytes` at a time."""
         self.places = places
-        self._link = link
+        self._network = network
         self._span = span
         self._max_bytes = max_bytes
         self._replicas = replicas
@@ -274,7 +274,7 @@ class Fetcher:
             raise self._out_of_range(partition, position, error.detail) from error
         self._span.committed[partition] = fetched.committed
         for part in delivered:
-            self._link.saw(part.batch.header.stamp)
+            self._network.saw(part.batch.header.stamp)
         wanted, ceiling = self._span.pick.passes(delivered)
         return Portion(
             partition,

@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import itemgetter
 
-from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
+from weir.client.connection.network_client import NetworkClient
 from weir.client.core.delivered_batches import Delivered, Pick, Picked, deliver
 from weir.client.core.retries import seconds
 from weir.errors import BadRequest, OffsetOutOfRange, Unavailable
@@ -265,9 +265,9 @@ class Moment:
 class Barriers:
     """What one reader asks of how far the one order of a topic's partitions is complete."""
 
-    def __init__(self, link: Link, places: Places) -> None:
+    def __init__(self, network: NetworkClient, places: Places) -> None:
         """Ask about the topic of `places`."""
-        self._link = link
+        self._network = network
         self._places = places
 
     async def ask(
@@ -278,7 +278,7 @@ class Barriers:
         """
         request = m.AskBarriers(self._places.id, stamp, wait_ms)
         near = None if partition is None else self._places[partition]
-        return await self._link.request(request, m.Barriers, wait=wait_ms / 1_000, near=near)
+        return await self._network.request(request, m.Barriers, wait=wait_ms / 1_000, near=near)
 
     async def reached(self, stamp: int) -> dict[int, Barrier]:
         """Return the barriers of all partitions, each at `stamp` or above; with 0, each such that
@@ -287,7 +287,7 @@ class Barriers:
         Raises `Unavailable` if that takes longer than a request may.
         """
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._link.request_timeout
+        until = loop.time() + self._network.request_timeout
         while True:
             began = loop.time()
             told = await self.ask(stamp)
@@ -298,7 +298,7 @@ class Barriers:
                 least = min(told.registers, key=itemgetter(1), default=(0, 0, 0))[0]
                 raise Unavailable(
                     f"partition {least} of {self._places.topic} has not said for "
-                    f"{self._link.request_timeout:g} s how far it is complete: has it a leader? "
+                    f"{self._network.request_timeout:g} s how far it is complete: has it a leader? "
                     "`weir doctor` tells; order='partition' reads the others"
                 )
             await asyncio.sleep(max(began + _LOOK_AGAIN - loop.time(), 0.0))
@@ -349,14 +349,18 @@ class Span:
         self._moment: Moment | None = None
 
     async def ask(
-        self, link: Link, places: Places, given: Sequence[int] | None, barriers: Barriers | None
+        self,
+        network: NetworkClient,
+        places: Places,
+        given: Sequence[int] | None,
+        barriers: Barriers | None,
     ) -> list[int]:
         """Fill `positions` and `ends` for the `given` partitions, or all; return these.
 
         With `barriers`, what lies between both is a piece of the one order of all partitions.
         Raises `UnknownTopic` for a partition that the topic does not have.
         """
-        await self._resolve_times(link)
+        await self._resolve_times(network)
         if barriers is not None and self._moment is None:
             self._moment = await self._cut(barriers)
         named = (self._end and self._end.offsets) or ()
@@ -372,10 +376,10 @@ class Span:
         if partition not in self.positions:
             self.positions[partition] = self.found[partition] = 0
 
-    async def _resolve_times(self, link: Link) -> None:
+    async def _resolve_times(self, network: NetworkClient) -> None:
         begin, end = self._begin, self._end
         if begin.needs_clock or (end is not None and end.needs_clock):
-            now_ms = await link.wall_ms()
+            now_ms = await network.wall_ms()
             self._begin = begin.settled(now_ms)
             self._end = None if end is None else end.settled(now_ms)
             ceiling = STAMP_MAX if self._end is None else self._end.stamp

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Literal, Protocol
 
 from weir.client.arguments import ReadFrom, check_choice, key_bytes, whole_number
-from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places, watch
+from weir.client.connection.network_client import NetworkClient
 from weir.client.core.delivered_batches import Delivered, Pick
 from weir.client.reader.fetcher import EMPTY_PAUSE, Feed, Fetcher, ReadyBatches, Replicas, loaded
 from weir.client.reader.positions import Barriers, Begin, End, Span, Start, Until, begin_of, end_of
@@ -92,8 +92,8 @@ class Reader:
     it continues there without gap or repeat. So does iterating again after an error.
     """
 
-    def __init__(self, link: Link, topic: str, options: ReaderOptions) -> None:
-        """Take the link; the first iteration talks to the broker."""
+    def __init__(self, network: NetworkClient, topic: str, options: ReaderOptions) -> None:
+        """Take the connections; the first iteration talks to the broker."""
         options.check()
         self.topic = topic
         begin = begin_of(options.start)
@@ -104,7 +104,7 @@ class Reader:
         self.committed = self._span.committed
         #: "partition" or "total", once it is open.
         self.order: Order | Literal[""] = options.order or ""
-        self._link = link
+        self._network = network
         self._options = options
         self._feed: _Feed | None = None
         self._ready: ReadyBatches | None = None
@@ -212,18 +212,18 @@ class Reader:
 
     async def _start(self) -> _Feed:
         options, span = self._options, self._span
-        places = await Places.find(self._link, self.topic)
+        places = await Places.find(self._network, self.topic)
         self.order = options.order or check_order(places.order)
-        barriers = Barriers(self._link, places) if self.order == "total" else None
-        mine = await span.ask(self._link, places, options.partitions, barriers)
+        barriers = Barriers(self._network, places) if self.order == "total" else None
+        mine = await span.ask(self._network, places, options.partitions, barriers)
         replicas = None
         if options.read_from == "any":
-            replicas = Replicas(self._link, places)
+            replicas = Replicas(self._network, places)
             await replicas.find(mine)
         max_bytes = options.max_bytes
         if barriers is not None:
             max_bytes = min(max_bytes, room_for(len(mine)))
-        fetcher = Fetcher(self._link, places, span, max_bytes, replicas)
+        fetcher = Fetcher(self._network, places, span, max_bytes, replicas)
         grows = options.partitions is None and span.ends is None
         if barriers is not None:
             begins = {partition: span.positions[partition] for partition in mine}

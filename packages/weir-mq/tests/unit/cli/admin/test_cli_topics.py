@@ -16,7 +16,7 @@ from weir.cli.main import main
 from weir.cli.retention import duration_of, shown_retention, size_of
 from weir.client.administration import Cluster, Held, Part, Share
 from weir.client.client import Client
-from weir.client.connection.link import Link
+from weir.client.connection.network_client import NetworkClient
 from weir.model.ids import Address
 from weir.model.topic import TopicSettings
 from weir.protocol.client.messages import TopicInfo
@@ -242,13 +242,13 @@ def test_a_list_is_one_request_whatever_it_lists(
         w.create_topic(name, 3)
     w.publish("t", b"x", partition=1)
     asked: list[str] = []
-    request = Link.request
+    request = NetworkClient.request
 
-    async def counted(self: Link, of: Any, *more: Any, **named: Any) -> Any:
+    async def counted(self: NetworkClient, of: Any, *more: Any, **named: Any) -> Any:
         asked.append(type(of).__name__)
         return await request(self, of, *more, **named)
 
-    monkeypatch.setattr(Link, "request", counted)
+    monkeypatch.setattr(NetworkClient, "request", counted)
     found: Any = json.loads(weir("topic", "list", "--json")[1])
     assert asked == ["ListOffsets"]
     rows = {one["name"]: one["partitions"] for one in found["topics"]}

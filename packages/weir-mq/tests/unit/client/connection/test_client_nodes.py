@@ -12,7 +12,8 @@ import pytest
 
 from rigs.consuming import take
 from weir.client.client import connect
-from weir.client.connection.link import Link, redial_pause
+from weir.client.connection.network_client import NetworkClient
+from weir.client.connection.pool import redial_pause
 from weir.client.core.retries import Backoff
 from weir.errors import Disconnected, Unavailable
 from weir.model.ids import Address
@@ -247,8 +248,8 @@ def test_a_leader_that_says_nothing_is_given_up_for_another(
     fake_broker: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stands still: its machine takes what is sent, and nobody there answers."""
-    monkeypatch.setattr("weir.client.connection.connection.PROMPT_PING_AFTER", 0.05)
-    monkeypatch.setattr("weir.client.connection.connection.PROMPT_DEAD_AFTER", 0.15)
+    monkeypatch.setattr("weir.client.core.session.PROMPT_PING_AFTER", 0.05)
+    monkeypatch.setattr("weir.client.core.session.PROMPT_DEAD_AFTER", 0.15)
 
     async def body(nodes: Set) -> None:
         nodes.leader = 2
@@ -331,8 +332,7 @@ def test_a_new_leader_is_found_while_the_old_one_stands_still_and_its_connection
             await sent
             assert asyncio.get_running_loop().time() - began < 1.0
             assert nodes.produced(1) == 0, "an older leader was believed"
-            link = client._link
-            way = link._pool._shards[2, 0]
+            way = client._network._pool._shards[2, 0]
             old = way.connection
             assert old is not None
             assert old.writable
@@ -515,20 +515,24 @@ def test_a_client_of_one_node_waits_as_long_as_it_is_told() -> None:
 def test_a_node_that_knows_of_no_others_yet_makes_nobody_wait_longer() -> None:
     async def body() -> None:
         places = [("127.0.0.1", 1), ("127.0.0.1", 2)]
-        link = Link(places, name="", retry=Backoff(jitter=0), request_timeout=1.0, random=Random(1))
-        link.welcome = m.Welcome(77, 1, 1, 0, 1 << 20, 64)
-        assert link.pause(20, Unavailable("no registry")) <= 0.25
+        network = NetworkClient(
+            places, name="", retry=Backoff(jitter=0), request_timeout=1.0, random=Random(1)
+        )
+        network.home.welcome = m.Welcome(77, 1, 1, 0, 1 << 20, 64)
+        assert network.pause(20, Unavailable("no registry")) <= 0.25
 
     asyncio.run(body())
 
 
 def test_who_waits_for_a_connection_that_is_gone_at_once_waits_for_the_next() -> None:
     async def scenario() -> None:
-        link = Link([], name="", retry=Backoff(), request_timeout=0.05, random=Random(1))
-        asked = asyncio.ensure_future(link.request(m.Ping(), m.Pong))
+        network = NetworkClient(
+            [], name="", retry=Backoff(), request_timeout=0.05, random=Random(1)
+        )
+        asked = asyncio.ensure_future(network.request(m.Ping(), m.Pong))
         await asyncio.sleep(0)
-        link._up.set()  # as a connection does that ends in the same turn of the loop
-        link._up.clear()
+        network.home._up.set()  # as a connection does that ends in the same turn of the loop
+        network.home._up.clear()
         with pytest.raises(Disconnected, match="no connection"):
             await asked
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from weir.client.client import connect
-from weir.client.connection import link
+from weir.client.connection import pool
 from weir.errors import Disconnected, NotLeader, Unavailable
 from weir.model.ids import Address
 from weir.protocol.client import messages as m
@@ -127,14 +127,14 @@ def test_what_a_shard_cannot_answer_is_asked_at_home(fake_broker: Brokers) -> No
             async with connect(landing.url, request_timeout=5) as client:
                 landing.barrier = other.barrier
                 await client.publish("t", b"0", partition=1)
-                home = client._link._pool.home
+                home = client._network._pool.home
                 other.script = refusing(m.AskBarriers)
                 assert await read_in_order(client, 3) == [b"0", b"1", b"2"]
                 assert (asked(landing), asked(other)) == (3, 3)
                 other.script = refusing(m.Fetch)
                 async with client.reader("t", partitions=[1]) as reader:
                     assert (await anext(reader)).value == b"0"
-                assert client._link._pool.home is home
+                assert client._network._pool.home is home
 
     asyncio.run(asyncio.wait_for(body(), 20))
 
@@ -205,7 +205,7 @@ def test_batches_under_way_are_not_overtaken_on_another_way(fake_broker: Brokers
             landing, other = await two(stack, fake_broker)
             await other.stop()
             async with connect(landing.url) as client:
-                link = client._link
+                network = client._network
                 await client.publish("t", b"x", partition=1)  # decided: there is no own way
                 address = landing.topics["t"].addresses[1]
                 gate, answers = asyncio.Event(), list[Any]()
@@ -223,17 +223,17 @@ def test_batches_under_way_are_not_overtaken_on_another_way(fake_broker: Brokers
                 def on_answer(number: int, answer: Any) -> None:
                     answers.append(answer)
 
-                assert link.send(request, on_answer) is not None
+                assert network.send(request, on_answer) is not None
                 await other.start()
-                way = link._pool.toward(request)
+                way = network._pool.toward(request)
                 assert way is not None
                 while way.connection is None:
                     await asyncio.sleep(0)
-                assert link.send(request, on_answer) is None
+                assert network.send(request, on_answer) is None
                 gate.set()
                 while not answers:
                     await asyncio.sleep(0)
-                assert link.send(request, on_answer) is not None
+                assert network.send(request, on_answer) is not None
                 while len(answers) < 2:
                     await asyncio.sleep(0)
                 assert produced(other) == [1]
@@ -250,7 +250,7 @@ def test_two_connections_never_number_requests_alike(fake_broker: Brokers) -> No
                 for partition in (0, 1):
                     await client.publish("t", b"x", partition=partition)
                     address = landing.topics["t"].addresses[partition]
-                    number = client._link.send(m.Positions(address), lambda *_: None)
+                    number = client._network.send(m.Positions(address), lambda *_: None)
                     assert number is not None
                     numbers.append(number >> 40)
                 assert numbers[0] != numbers[1]
@@ -280,7 +280,7 @@ def test_a_shard_that_does_not_answer_is_left_for_another(
     fake_broker: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The shared port leads to any shard: who says nothing to a hello is dialled once more."""
-    monkeypatch.setattr(link, "_FIRST_DIAL_TIMEOUT", 0.5)
+    monkeypatch.setattr(pool, "_FIRST_DIAL_TIMEOUT", 0.5)
 
     async def run() -> None:
         async with fake_broker() as broker:
@@ -320,18 +320,18 @@ def test_a_request_never_waits_for_ever_for_a_way_that_is_not_decided(
 
             other.answer = silent
             async with connect(landing.url) as client:
-                link = client._link
+                network = client._network
                 if end == "late":
-                    link.request_timeout = 0.3
+                    network.request_timeout = 0.3
                 request = m.Positions(landing.topics["t"].addresses[1])
-                asked = asyncio.ensure_future(link.request(request, m.PositionsReply))
+                asked = asyncio.ensure_future(network.request(request, m.PositionsReply))
                 await dialled.wait()
                 if end == "closed":
-                    await link.close()
+                    await network.close()
                 if end == "replaced":
-                    assert link.welcome is not None
-                    welcome = msgspec.structs.replace(link.welcome, ports=())
-                    await link._pool.welcomed("127.0.0.1", welcome)
+                    assert network.welcome is not None
+                    welcome = msgspec.structs.replace(network.welcome, ports=())
+                    await network._pool.welcomed("127.0.0.1", welcome)
                     await asked  # by the connection that there is
                 else:
                     with pytest.raises(Disconnected):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import weir
-from weir.client.connection import link
+from weir.client.connection import pool
 from weir.errors import Disconnected
 from weir.protocol.client import messages as m
 from weir.spark.blocking_client import BlockingClient
@@ -17,7 +17,7 @@ from weir.spark.blocking_client import BlockingClient
 def test_a_node_that_has_met_its_set_is_taken_at_once(
     fake_broker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "_UNMET_SECONDS", 3_600.0)  # whoever waits for it waits for ever
+    monkeypatch.setattr(pool, "_UNMET_SECONDS", 3_600.0)  # whoever waits for it waits for ever
 
     async def scenario() -> None:
         async with fake_broker() as lost, fake_broker() as found:

@@ -16,8 +16,8 @@ import pytest
 import weir
 from weir import testing
 from weir.broker.runtime.outbox import Outbox
-from weir.client.connection.link import Link
 from weir.client.connection.metadata import Places
+from weir.client.connection.network_client import NetworkClient
 from weir.client.connection.system import REAL
 from weir.client.consumer.acknowledgements import Acking
 from weir.client.consumer.cursor_lease import Turns
@@ -61,7 +61,8 @@ def turns_of(leader: Leader) -> Turns:
     )
     acking = Acking("t", "c", lambda stale: None)
     turns = Turns(
-        cast(Link, Home()), cast(Link, None), cast(Places, leader), options, acking,
+        cast(NetworkClient, Home()), cast(NetworkClient, None), cast(Places, leader),
+        options, acking,
         lambda: None, lambda: None, lambda holding: None,
     )  # fmt: skip
     turns._fence, turns._kept = FENCE, (0,)
@@ -285,7 +286,7 @@ def test_a_ping_tells_nothing_of_a_partition_that_is_not_known_yet() -> None:
     options = ConsumerOptions(
         cluster="c", max_messages=10, max_bytes=1_000, lease=30.0, ack_within=0.0, mode="ordered"
     )
-    holdings = ConsumerLeases(cast(Link, home), "t", options)
+    holdings = ConsumerLeases(cast(NetworkClient, home), "t", options)
     holdings.places = cast(Places, Two())
     grant = Grant("t", 2, FENCE, 0, 0, 1, 1, ())
     holdings.held.put(Holding(grant, time.monotonic() + 30, time.monotonic))

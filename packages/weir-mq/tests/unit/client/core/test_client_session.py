@@ -1,10 +1,10 @@
-"""One connection's requests: numbers, the pending table, what is lost."""
+"""One connection's requests: numbers, the pending table, what is lost, and who is silent."""
 
 from __future__ import annotations
 
 import pytest
 
-from weir.client.core.session import Session
+from weir.client.core.session import Liveness, Pending, Session
 from weir.errors import Overloaded, RemoteProtocolError
 from weir.model.ids import Address
 from weir.model.limits import REQUESTS_PENDING_MAX
@@ -83,3 +83,56 @@ def test_the_pending_table_is_bounded() -> None:
     with pytest.raises(Overloaded):
         session.ask(m.Ping(), -1)
     assert len(session) == REQUESTS_PENDING_MAX
+
+
+def pending(*requests: m.Request | None) -> Pending:
+    return {n: (0, None, request) for n, request in enumerate(requests, 1)}
+
+
+def test_silence_is_pinged_after_10_s_and_ends_after_30_s() -> None:
+    alive = Liveness(100.0)
+    found = []
+    now = 100.0
+    for _ in range(9):
+        look = alive.look(now, pending())
+        if look.is_dead:
+            break
+        if look.pings:
+            found.append(now)
+            alive.pinged_at = now
+        now += look.wait
+        alive.looks_at = now
+    assert (now, look.is_dead) == (130.0, True)
+    assert found[0] == 110.0
+
+
+def test_where_others_can_take_over_who_owes_an_answer_is_silent_soon() -> None:
+    alive, asked = Liveness(100.0), pending(m.Ping())
+    assert not alive.look(100.4, asked).is_silent
+    alive.prompt, alive.looks_at = True, 100.4
+    look = alive.look(100.4, asked)
+    assert (look.is_silent, look.pings, look.is_dead) == (True, True, False)
+    alive.pinged_at = alive.looks_at = 100.4
+    assert not alive.look(100.5, asked).pings  # one is under way
+    alive.looks_at = 102.0
+    assert alive.look(102.0, asked).is_dead
+    assert not alive.look(102.0, pending()).is_silent  # nothing is due
+    alive.heard = 102.0
+    assert not alive.look(102.0, asked).is_silent
+
+
+def test_what_the_broker_may_keep_is_due_after_that_or_after_a_ping_without_answer() -> None:
+    alive = Liveness(100.0)
+    alive.prompt = True
+    asked = pending(m.Fetch(Address(0, 0, 65_536), 0, 1, wait_ms=5_000), m.Ping())
+    assert [*alive.overdue(100.5, asked)] == [m.Ping()]
+    alive.pinged_at = 100.6
+    assert len([*alive.overdue(100.8, asked)]) == 1
+    assert len([*alive.overdue(100.9, asked)]) == 2
+
+
+def test_a_loop_that_was_busy_did_not_listen() -> None:
+    alive = Liveness(100.0)
+    alive.prompt, alive.looks_at = True, 100.3
+    look = alive.look(105.0, pending(m.Ping()))
+    assert (look.is_dead, look.is_silent) == (False, False)

@@ -10,7 +10,7 @@ import pytest
 
 from weir.client.arguments import check_columns, key_bytes, parse_url, value_bytes
 from weir.client.client import connect
-from weir.client.connection.link import why_unreachable
+from weir.client.connection.pool import why_unreachable
 from weir.client.core.grants import Acks
 from weir.client.core.retries import Backoff, seconds
 from weir.errors import BadRequest, TooLarge

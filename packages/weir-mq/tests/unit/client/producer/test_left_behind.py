@@ -61,6 +61,6 @@ def test_a_link_keeps_nothing_of_partitions_that_nothing_is_under_way_to() -> No
                     await w.create_topic(f"t{n}")
                     async with w.producer(f"t{n}", linger=0) as producer:
                         await producer.publish(b"x")
-                assert not w._link._streams
+                assert not w._network._streams
 
     asyncio.run(asyncio.wait_for(body(), 20))

@@ -115,7 +115,7 @@ def test_readers_spread_over_the_replicas_and_see_the_one_order(fake_broker: Bro
     async def test(nodes: Set, w: Any) -> None:
         await publish(w, 0, 40)
         for seed in range(12):
-            w._link.random = random.Random(seed)
+            w._network.random = random.Random(seed)
             async with w.reader("t", order="total", read_from="any") as reader:
                 assert await read(reader, 40) == numbers(0, 40)
         assert all(nodes.asked.values())

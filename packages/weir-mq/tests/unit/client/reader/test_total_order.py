@@ -235,7 +235,7 @@ def test_a_broken_promise_is_told_and_not_handed_out(fake_broker) -> None:
                 broker.stamp = 1_000
                 await w.publish("t", b"a", partition=0)
                 assert [x.value for x in await read(reader, 1)] == [b"a"]
-                broker.stamp, w._link.seen = 500, 0
+                broker.stamp, w._network.seen = 500, 0
                 await w.publish("t", b"late", partition=1)
                 with pytest.raises(RemoteProtocolError, match="all at or below 1001 was said"):
                     await read(reader, 1)

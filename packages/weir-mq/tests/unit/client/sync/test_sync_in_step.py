@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from weir.client import client
-from weir.client.connection.link import Link
+from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer import consumer, leased_messages
 from weir.client.core.retries import Backoff
 from weir.client.producer import producer, receipts
@@ -71,8 +71,8 @@ def test_the_twin_has_every_name_and_parameter(kind: type, twin: type) -> None:
 
 
 def test_the_twin_has_what_objects_are_given() -> None:
-    link = Link([], name="", retry=Backoff(), request_timeout=1.0, random=None)  # type: ignore[arg-type]
-    w = client.Client(link)
+    network = NetworkClient([], name="", retry=Backoff(), request_timeout=1.0, random=None)  # type: ignore[arg-type]
+    w = client.Client(network)
     made: list[tuple[Any, type]] = [
         (w, sync.Client),
         (w.producer("t"), sync.Producer),
