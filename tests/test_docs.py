@@ -147,7 +147,7 @@ def test_pages_are_generated_for_each_directive(reference: ModuleType) -> None:
 def test_the_reference_names_all_there_is(reference: ModuleType) -> None:
     import weir
     from weir import errors
-    from weir.server.config.sections import settings
+    from weir.server.config import settings
     from weir.spark.options import NAMES
 
     api = reference.PAGES["api"]()

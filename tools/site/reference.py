@@ -17,7 +17,7 @@ import weir
 from weir import errors, sync
 from weir.cli.main import whole_command
 from weir.model import limits
-from weir.server.config import sections
+from weir.server import config
 from weir.testing.nodes import free_ports, running_node
 
 _WIDTH = 88
@@ -264,10 +264,10 @@ def configuration() -> str:
         "`WEIR__NODE__PORT`. The later wins: default, file, environment, flag of `weir serve`.\n"
     ]
     section = ""
-    for one in sections.settings():
+    for one in config.settings():
         if one.section != section:
             section = one.section
-            about = inspect.getdoc(type(getattr(sections.Config(), section))) or ""
+            about = inspect.getdoc(type(getattr(config.Config(), section))) or ""
             parts.append(f"\n## {section}\n\n{about.splitlines()[0]}\n")
             parts.append("| key | default | bounds | meaning |\n| --- | --- | --- | --- |")
         bounds = one.bounds or " or ".join(f"`{choice}`" for choice in one.choices)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from weir.cli.main import main
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir.testing.nodes import running_set
 
 WRONG = "lost", "repeated", "reordered", "misplaced", "strange", "stale"

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 from pyarrow import parquet
 
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 
 FLIGHTS = 3_000
 SECONDS = 110.0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from weir import sync
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir.testing.nodes import Berth, NodeSet, Patient
 from weir_lab.bench.faults.stalling import STALLS
 
@@ -28,7 +28,7 @@ def slow(file):
     time.sleep(float(delay))
     fdatasync(file)
 os.fdatasync = slow
-from weir.server.config.sections import Config, LogConfig, MetricsConfig, NodeConfig
+from weir.server.config import Config, LogConfig, MetricsConfig, NodeConfig
 from weir.server.processes.node import run
 
 config = Config(

@@ -17,7 +17,7 @@ import pytest
 from weir.client.client import connect
 from weir.client.core.retries import Backoff
 from weir.errors import WeirError
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 
 EXIT_DISK = 74
 ENDS_WITHIN_SECONDS = 60.0  # a second on a quiet machine: docs/PROOF.md has the figure
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[4]
 
 NODE = """
 import sys
-from weir.server.config.sections import Config, LogConfig, MemoryConfig, NodeConfig
+from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig
 from weir.server.processes.node import run
 
 config = Config(

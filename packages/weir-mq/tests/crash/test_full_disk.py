@@ -26,7 +26,7 @@ from weir.model.batch import split
 from weir.model.batch_builder import encode
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 from weir.testing.nodes import free_ports
 
 MIB = 1 << 20
@@ -40,7 +40,7 @@ NODE = """
 import sys
 from pathlib import Path
 
-from weir.server.config.sections import Config, LogConfig, MemoryConfig, MetricsConfig, NodeConfig
+from weir.server.config import Config, LogConfig, MemoryConfig, MetricsConfig, NodeConfig
 from weir.server.disk.file_disk import FileDisk
 from weir.server.processes import assembly, node
 

@@ -36,7 +36,7 @@ PARTITIONS = 2
 NODE = """
 import sys
 from weir.server.processes.node import run
-from weir.server.config.sources import load
+from weir.server.config_sources import load
 
 run(load(sys.argv[1]), lambda host, port: print(port, flush=True))
 """

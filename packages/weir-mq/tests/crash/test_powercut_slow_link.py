@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 
 ROOT = Path(__file__).parents[4]
 SECONDS = 120

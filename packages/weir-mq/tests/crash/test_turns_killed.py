@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import weir
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 from weir.testing.nodes import NodeSet, Patient
 
 KILLS = int(os.environ.get("WEIR_TURN_KILLS", "2"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from weir import sync, testing
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 
 APP = """
 import asyncio, logging, sys

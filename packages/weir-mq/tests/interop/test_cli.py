@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from weir.model.ids import node_of
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir.testing.nodes import Node, running_node, start_node
 
 SECONDS = 60

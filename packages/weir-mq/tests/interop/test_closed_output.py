@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from weir import sync
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir.testing.nodes import running_node
 
 MESSAGES = 20_000  # far more than a pipe holds

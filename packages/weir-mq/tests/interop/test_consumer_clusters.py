@@ -17,7 +17,7 @@ import pytest
 
 import weir
 from rigs.consuming import take
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir.testing.nodes import Node, running_node, start_node
 
 COUNT = 300

@@ -15,7 +15,7 @@ import pytest
 from weir.cli.main import main
 from weir.cli.survey import survey
 from weir.client.client import connect
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir.storage.format.frame import HEADER_SIZE, Kind
 from weir.testing.nodes import Node, running_node, start_node
 

@@ -14,8 +14,8 @@ from weir.device import Client
 from weir.device.client import Received, Subscription
 from weir.errors import BadRequest, ErasedBoot, StaleGrant, TooLarge, UnknownTopic
 from weir.protocol.device import ALL_PARTITIONS, PULL_BYTES_MIN, PULL_VALUE_BYTES_MAX
-from weir.server.config.sections import Config, LogConfig, NodeConfig
-from weir.server.processes.assembly import serve
+from weir.server.assembly import serve
+from weir.server.config import Config, LogConfig, NodeConfig
 
 Publish = Callable[..., None]
 

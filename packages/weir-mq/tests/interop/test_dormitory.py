@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "dormitory" / "run.py"
 RESIDENTS = 60

@@ -39,9 +39,9 @@ from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION
 from weir.protocol.link import Greeting, Lane, LinkAnswer, LinkHello, Verdict
 from weir.protocol.trunk import OWN_SESSION
 from weir.protocol.trunk import Kind as TrunkKind
-from weir.server.config.sections import Config, LogConfig, MemoryConfig, NodeConfig
+from weir.server.assembly import serve
+from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig
 from weir.server.disk.node_folder import NodeFolder, Part
-from weir.server.processes.assembly import serve
 from weir.storage.format.frame import Kind
 from weir.testing.nodes import free_ports
 from weir_raft.messages import SnapshotMeta

@@ -28,15 +28,15 @@ from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
 from weir.protocol.client.declaration import opcode_of
 from weir.protocol.frame import CLIENT_HEADER
-from weir.server.config import sections
-from weir.server.config.sections import (
+from weir.server import config
+from weir.server.assembly import serve
+from weir.server.config import (
     Config,
     ConnectionsConfig,
     LogConfig,
     MemoryConfig,
     NodeConfig,
 )
-from weir.server.processes.assembly import serve
 
 BUDGET_MIB = 66
 #: A peer that speaks of a frame of 8 MiB and sends half of it.
@@ -466,7 +466,7 @@ def test_a_silent_device_is_let_go_and_one_that_pings_is_not(
 def test_those_who_come_too_fast_wait_and_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sections, "ConnectionLimits", partial(ConnectionLimits, accept_burst=4))
+    monkeypatch.setattr(config, "ConnectionLimits", partial(ConnectionLimits, accept_burst=4))
 
     async def body(port: int, client: Client) -> None:
         await client.create_topic("t")
@@ -491,7 +491,7 @@ def test_those_who_come_too_fast_wait_and_are_served(
 def test_those_who_lost_patience_in_the_lobby_keep_out_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sections, "ConnectionLimits", partial(ConnectionLimits, accept_burst=4))
+    monkeypatch.setattr(config, "ConnectionLimits", partial(ConnectionLimits, accept_burst=4))
 
     async def body(port: int, client: Client) -> None:
         await client.create_topic("t")

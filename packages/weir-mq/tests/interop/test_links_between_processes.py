@@ -23,8 +23,8 @@ from weir.model.ids import place_of
 from weir.protocol import link
 from weir.server.assembly import assemble
 from weir.server.driver import Driver
-from weir.server.processes.assembly import listening
-from weir.server.processes.event_loop import run_loop
+from weir.server.interpreter import run_loop
+from weir.server.network.poller import listening
 
 #: How long the other process stands still; longer than a link may be silent.
 STOPPED_SECONDS = float(os.environ.get("WEIR_STOPPED_SECONDS", "3"))

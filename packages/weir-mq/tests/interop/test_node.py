@@ -25,8 +25,8 @@ from weir.errors import (
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
 from weir.protocol.frame import ClientFrame
-from weir.server.config.sections import Config, LogConfig, MemoryConfig, NodeConfig
-from weir.server.processes.assembly import serve
+from weir.server.assembly import serve
+from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig
 from weir.spark.blocking_client import BlockingClient
 
 Body = Callable[[int], Coroutine[Any, Any, None]]

@@ -20,7 +20,7 @@ from weir.cli.process import Signals
 from weir.client.client import Client
 from weir.client.nodes import SetStatus
 from weir.errors import BadRequest
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir.testing.nodes import Node
 from weir.testing.nodes import NodeSet as DevSet
 

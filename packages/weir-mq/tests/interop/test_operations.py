@@ -21,7 +21,7 @@ import weir
 from weir.cli.main import main
 from weir.model.message import Message
 from weir.server.disk.node_folder import NodeFolder
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir.testing.nodes import Node, running_node, start_node
 
 SECONDS = 60

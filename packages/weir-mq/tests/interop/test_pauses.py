@@ -8,8 +8,8 @@ from pathlib import Path
 import weir
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.server.config.sections import Config, LogConfig, NodeConfig
-from weir.server.processes.assembly import serve
+from weir.server.assembly import serve
+from weir.server.config import Config, LogConfig, NodeConfig
 
 
 def test_a_client_that_dies_while_it_adds_partitions_leaves_them_paused(tmp_path: Path) -> None:

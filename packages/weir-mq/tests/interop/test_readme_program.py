@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from weir import sync
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 from weir.testing.nodes import Node, running_node
 
 ROOT = Path(__file__).parents[4]

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import weir
-from weir.server.config.sections import Config, LogConfig, NodeConfig
-from weir.server.processes.assembly import serve
+from weir.server.assembly import serve
+from weir.server.config import Config, LogConfig, NodeConfig
 
 LEASE_SECONDS = 2.0
 MESSAGES = 3_000

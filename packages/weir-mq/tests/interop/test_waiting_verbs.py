@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from weir.cli.main import main
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir.testing.nodes import running_node
 
 #: Longer than any of these verbs gave a broker that was away.

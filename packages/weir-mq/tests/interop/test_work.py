@@ -19,7 +19,7 @@ import pytest
 
 from weir import sync, testing
 from weir.client.administration import Cluster
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 
 MESSAGES = 4_000
 WITHIN_SECONDS = 100

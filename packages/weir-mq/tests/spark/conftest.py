@@ -16,7 +16,7 @@ from weir.spark.session import session
 
 NODE = """
 import sys
-from weir.server.config.sections import Config, NodeConfig
+from weir.server.config import Config, NodeConfig
 from weir.server.processes.node import run
 run(Config(node=NodeConfig(data=sys.argv[1], port=0)), lambda host, port: print(port, flush=True))
 """

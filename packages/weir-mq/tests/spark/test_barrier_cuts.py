@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import weir
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 
 if TYPE_CHECKING:
     from rigs.spark_node import Node, Stream

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 from weir.spark.jobs import delays
 
 if TYPE_CHECKING:

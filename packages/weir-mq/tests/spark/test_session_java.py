@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 
 if TYPE_CHECKING:
     from rigs.spark_node import Node

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 
 if TYPE_CHECKING:
     from rigs.spark_node import Node, Stream

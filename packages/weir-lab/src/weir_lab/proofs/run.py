@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from weir.errors import WeirError
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 from weir_lab.bench.harness.machine import this_machine
 from weir_lab.proofs.catalogue import FIGURES, PROOFS, WORLDS
 from weir_lab.proofs.claims import Figure, Proof

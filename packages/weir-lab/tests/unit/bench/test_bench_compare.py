@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir_lab.bench import burst
 from weir_lab.bench.comparison.compare import Comparison, Settings, compare
 from weir_lab.bench.comparison.plot import svg

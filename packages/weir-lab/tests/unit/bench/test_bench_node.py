@@ -13,7 +13,7 @@ import pytest
 import weir
 from weir.broker.api.settings import Member
 from weir.errors import WeirError
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir.testing.nodes import Node, NodeFailed, NodeSet, Patient, running_node, start_node
 from weir_lab.bench.harness.machine import cpu_seconds, filesystem_of, this_machine
 

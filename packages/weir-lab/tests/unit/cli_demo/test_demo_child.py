@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 from weir_lab.demo.processes.child import Child, PartFailed
 from weir_lab.demo.processes.worker import ORPHANED, Status
 

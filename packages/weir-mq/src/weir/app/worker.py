@@ -17,7 +17,7 @@ from importlib import import_module
 from weir.app.app import App, run_in_new_loop
 from weir.app.runner import stopped_by_signals
 from weir.errors import WeirError
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 
 
 def starting(words: Sequence[str], output: int | None = None) -> Callable[[], Awaitable[Process]]:

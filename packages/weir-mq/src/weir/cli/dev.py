@@ -52,7 +52,7 @@ def dev(
         raise typer.BadParameter("--shards, --restart and --json go with --nodes 2 and more")
     import threading
 
-    from weir.server.config.sections import (
+    from weir.server.config import (
         DEFAULT_PORT,
         Config,
         LogConfig,
@@ -62,8 +62,8 @@ def dev(
         StatusConfig,
     )
     from weir.server.network.addresses import in_words
-    from weir.server.observability.status import configure
     from weir.server.processes.node import run
+    from weir.server.status import configure
 
     quiet = StatusConfig(level="warning")
     configure(quiet)

@@ -45,7 +45,7 @@ def kept_seconds(text: str | None) -> str | float | None:
 
 def kept_bytes(text: str | None) -> int | str | None:
     """Return `--retention-bytes` as the client takes it."""
-    from weir.server.config.quantity import quantity
+    from weir.server.config import quantity
 
     if text is None or text in ("none", "forever"):
         return None if text is None else "forever"

@@ -15,7 +15,7 @@ import typer
 
 if TYPE_CHECKING:
     from weir.broker.api.settings import Member
-    from weir.server.config.sources import Resolved
+    from weir.server.config_sources import Resolved
     from weir.server.disk.node_folder import Founded
 
 FromFile = Annotated[Path | None, typer.Option("--config", help="A TOML file of settings.")]
@@ -109,7 +109,7 @@ def parsed_set(text: str) -> tuple[Member, ...]:
 def parsed_member(text: str) -> Member:
     """Read `1=host:port`. Raises `typer.BadParameter`."""
     from weir.broker.api.settings import Member
-    from weir.server.config.sections import split_address
+    from weir.server.config import split_address
 
     node, equals, address = text.partition("=")
     try:
@@ -156,8 +156,8 @@ def serve(
     A second Ctrl-C or SIGTERM ends it at once. Settings: `weir config show`.
     """
     from weir.server.network.addresses import in_words
-    from weir.server.observability.status import configure
     from weir.server.processes.node import run
+    from weir.server.status import configure
 
     settings = resolved(config, data, host, port, shards, metrics, log_format).config
     configure(settings.status)
@@ -192,7 +192,7 @@ def resolved(
     """Return the file's settings, those of the environment over them, and the given flags'."""
     import os
 
-    from weir.server.config.sources import resolve
+    from weir.server.config_sources import resolve
 
     flags: dict[str, tuple[str, Any]] = {
         "node.data": ("--data", data),
@@ -235,8 +235,8 @@ def check(
 ) -> None:
     """Check a file and the environment; print one line per problem. Exit code 1 if there is one."""
     from weir.cli.output import hint, print_json
-    from weir.server.config.sections import BadConfig
-    from weir.server.config.sources import resolve
+    from weir.server.config import BadConfig
+    from weir.server.config_sources import resolve
 
     problems: tuple[str, ...] = ()
     try:
@@ -268,7 +268,7 @@ def show(
 ) -> None:
     """Show every setting as `weir serve` would take it here, and where it comes from."""
     from weir.cli.output import hint, print_json, print_table
-    from weir.server.config.sections import settings
+    from weir.server.config import settings
 
     found = resolved(file, data, host, port, shards, metrics, log_format)
     rows = [(one, found.config.value(one), found.origins[one.key]) for one in settings()]
@@ -290,6 +290,6 @@ def show(
 @config_app.command()
 def sample() -> None:
     """Print a commented file of all settings with their defaults."""
-    from weir.server.config.sources import sample as text
+    from weir.server.config_sources import sample as text
 
     print(text(), end="")

@@ -21,8 +21,7 @@ from weir.broker.replica.restore import decode_checkpoint
 from weir.errors import Damaged, WeirError
 from weir.model.ids import REGISTRY_GROUP, partition_of, topic_of
 from weir.server.disk.file_disk import FolderInUse
-from weir.server.disk.log_identity import LIFE, generation_of
-from weir.server.disk.node_folder import NodeFolder
+from weir.server.disk.node_folder import LIFE, NodeFolder, generation_of
 from weir.storage.errors import ForeignSegment, UnknownKind
 from weir.storage.format import checkpoint, durable_position
 from weir.storage.format.durable_position import Owner

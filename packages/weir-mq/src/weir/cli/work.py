@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from weir.app.app import App
     from weir.app.supervisor import Event, Plan, Start, Supervisor
-    from weir.server.observability.http_pages import Answer
+    from weir.server.observability.endpoint import Answer
 
 
 def work(
@@ -115,8 +115,7 @@ async def _told_to_collectors(
 ) -> AsyncIterator[str]:
     """Serve /metrics and /healthz during the block; yields the URL. Raises `BadAddress`."""
     from weir.server.network.addresses import in_words
-    from weir.server.observability.exposition import CONTENT_TYPE
-    from weir.server.observability.http_pages import PLAIN, Pages
+    from weir.server.observability.endpoint import CONTENT_TYPE, PLAIN, Pages
 
     async def figures() -> Answer:
         return 200, CONTENT_TYPE, metrics_text(supervisor, plan)
@@ -137,7 +136,7 @@ def metrics_text(supervisor: Supervisor, plan: Plan) -> str:
 
     What waits is left out while it is not known: a 0 would have a collector end processes.
     """
-    from weir.server.observability.exposition import Family
+    from weir.server.observability.endpoint import Family
 
     found: list[tuple[str, str, int]] = [
         ("processes_wanted", "Processes that the cluster's work needs.", supervisor.wanted),
@@ -162,7 +161,7 @@ def metrics_text(supervisor: Supervisor, plan: Plan) -> str:
 def _starting(name: str, plan: Plan, as_json: bool) -> Start:
     """Return what starts a process with the handlers of MODULE:APP."""
     from weir.app.worker import starting
-    from weir.server.processes.interpreter import python
+    from weir.server.interpreter import python
 
     words = python("weir.app.worker", name, plan.cluster, plan.url, f"{plan.grace:g}")
     return starting(words, sys.stderr.fileno() if as_json else None)
@@ -170,7 +169,7 @@ def _starting(name: str, plan: Plan, as_json: bool) -> Start:
 
 def _place(metrics: str) -> tuple[str, int]:
     """Return the host and port to serve figures at. Raises `ValueError`."""
-    from weir.server.config.sections import split_address
+    from weir.server.config import split_address
 
     try:
         return split_address(metrics)

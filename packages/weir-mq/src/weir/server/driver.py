@@ -21,8 +21,7 @@ from weir.host.shard_loop import EventQueue, ShardLoop
 from weir.host.trunks import Trunks
 from weir.server.disk.flushes import Flushes
 from weir.server.disk.thread_pool import ThreadPool, checkpoint_saved, chore_done, read_done
-from weir.server.network.connections import Peer
-from weir.server.network.shard_connections import NodeLinks, ShardConnections
+from weir.server.network.connections import NodeLinks, Peer, ShardConnections
 from weir.storage.format import checkpoint
 
 log = logging.getLogger(__name__)

@@ -29,9 +29,9 @@ import msgspec
 
 from weir.broker.api.settings import Member
 from weir.errors import WeirError
-from weir.server.config.sections import Config
+from weir.server.config import Config
 from weir.server.disk.node_folder import BadFolder, Founded, NodeFolder, Part, new_system
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 
 START_SECONDS = 60.0
 _KILL_AFTER_SECONDS = 5.0

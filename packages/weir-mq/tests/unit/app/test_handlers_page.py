@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import weir
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 
 ROOT = Path(__file__).parents[5]
 URL = "weir://localhost:6800"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from weir.app.handlers import Threads
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 
 HANGING = """
 import asyncio, threading

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 from weir import testing
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 
 APP = """
 import weir

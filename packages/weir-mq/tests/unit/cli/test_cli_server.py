@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from weir.cli.main import main
-from weir.server.config.sources import sample
+from weir.server.config_sources import sample
 from weir.server.disk.node_folder import NodeFolder
 
 

@@ -29,7 +29,7 @@ from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.leased_messages import LeasedBatch
 from weir.errors import WeirError
 from weir.model.message import Message
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir.testing.nodes import NodeSet, Patient, running_set
 from weir_lab.bench.harness.machine import Machine, this_machine
 

@@ -24,7 +24,7 @@ import msgspec
 
 from weir.client.client import Client, connect
 from weir.errors import WeirError
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir.testing.nodes import NodeSet, running_set
 from weir_lab.bench.consumers import pool_app
 from weir_lab.bench.consumers.pool_app import CLUSTER, TOPIC

@@ -28,7 +28,7 @@ from weir.client.client import connect
 from weir.client.producer.producer import Producer
 from weir.errors import WeirError
 from weir.server.disk.node_folder import new_system
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir_lab.bench.harness.far import FarNetwork
 from weir_lab.bench.harness.machine import Machine, this_machine
 from weir_lab.bench.harness.member import FIGURES_PORT, PORT, UP

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from unittest import mock
 
 from weir.broker.api.settings import Member
-from weir.server.config.sections import (
+from weir.server.config import (
     Config,
     LogConfig,
     MemoryConfig,
@@ -20,8 +20,8 @@ from weir.server.config.sections import (
     StatusConfig,
 )
 from weir.server.disk.node_folder import NodeFolder, Part
-from weir.server.observability.status import configure
 from weir.server.processes.node import run
+from weir.server.status import configure
 
 #: What it says once clients may connect.
 UP = "the node is up"

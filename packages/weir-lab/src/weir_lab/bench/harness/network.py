@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from weir.errors import WeirError
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 
 HOST = "10.7.0.1"
 _PREFIX = 24

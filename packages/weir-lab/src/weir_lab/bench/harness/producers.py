@@ -11,7 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 import msgspec
 
 from weir.errors import WeirError
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir_lab.bench.harness.led import Failed, Ready
 from weir_lab.bench.harness.produce import Done, Plan
 

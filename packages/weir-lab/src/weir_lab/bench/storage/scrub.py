@@ -26,7 +26,7 @@ import msgspec
 
 from weir.broker.replica.scrubber import FIRST_MS
 from weir.errors import WeirError
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir.testing.nodes import HOST, Node, free_ports, running_node, start_node
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.machine import Machine, this_machine

@@ -14,7 +14,7 @@ from types import TracebackType
 import msgspec
 
 from weir.errors import WeirError
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir_lab.demo.processes.worker import Status
 
 _END_SECONDS = 10.0

@@ -91,7 +91,7 @@ def add(
     With --node of a node that runs, set the address where others reach it. Numbers are never used
     again, not even those of removed nodes.
     """
-    from weir.server.config.sections import split_address
+    from weir.server.config import split_address
 
     try:
         host, port = split_address(address)

@@ -16,8 +16,7 @@ from weir.cli.backup import manifest as m
 from weir.cli.backup.manifest import BadBackup
 from weir.cli.survey import NotALog
 from weir.server.disk.file_disk import FolderInUse
-from weir.server.disk.log_identity import LIFE, draw_life
-from weir.server.disk.node_folder import NodeFolder, life_name
+from weir.server.disk.node_folder import LIFE, NodeFolder, draw_life, life_name
 from weir.storage.format import durable_position
 
 _FILES = "files"

@@ -282,7 +282,7 @@ def watch(folder: Path, metrics: str, seconds: float, url: str) -> Watch:
     Raises `NotWatched`.
     """
     from weir.cli.connection import connected
-    from weir.server.config.sections import split_address
+    from weir.server.config import split_address
 
     async def ask(client: Client) -> int:
         return max(len(client.welcome.ports), 1)

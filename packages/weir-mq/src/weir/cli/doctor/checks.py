@@ -22,7 +22,7 @@ from weir.model.limits import CONNECTIONS_MAX, MIB
 
 if TYPE_CHECKING:
     from weir.client.client import Client
-    from weir.server.config.sections import Config
+    from weir.server.config import Config
 
 State = Literal["ok", "warn", "fail"]
 
@@ -246,7 +246,7 @@ def _asked_for_damage(patient: Patient, advice: str) -> Finding:
     """Sum up what the shards' figures say, as far as they are served where the settings say."""
     import urllib.request
 
-    from weir.server.config.sections import split_address
+    from weir.server.config import split_address
 
     listen = patient.config.metrics.listen
     if not listen or listen.endswith(":0"):

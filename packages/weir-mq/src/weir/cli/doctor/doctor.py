@@ -46,7 +46,7 @@ def doctor(
 
     from weir.cli.doctor.checks import CHECKS, Patient, examine
     from weir.cli.output import hint, print_json, print_table
-    from weir.server.config.sources import resolve
+    from weir.server.config_sources import resolve
 
     unknown = [name for name in only or () if name not in CHECKS]
     if unknown:

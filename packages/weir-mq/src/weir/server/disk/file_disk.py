@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from weir.codec.fields import Buffer, total
 from weir.errors import DiskFailed, WeirError
 from weir.storage.disk import Pacer, at_once
 
+log = logging.getLogger(__name__)
+
+#: The exit code of a process whose disk failed (sysexits.h EX_IOERR): its supervisor goes by it.
+EXIT_DISK = 74
 #: The system takes no more buffers in one call (IOV_MAX).
 _BUFFERS_MAX = 1024
 _ZEROS = bytes(1 << 20)
@@ -189,6 +195,17 @@ class FileDisk:
     def _sync_folder(self) -> None:
         with _or_die("sync folder", self._folder):
             os.fsync(self._directory)
+
+
+def die(number: int, error: BaseException) -> NoReturn:
+    """End the process at once, from whichever thread (DESIGN §4 Log).
+
+    What the page cache holds is unknown now: nothing may be retried, believed, or said to anybody.
+    A restart reads the disk and finds out.
+    """
+    log.critical("log %d: the disk failed: %s", number, error)
+    logging.shutdown()
+    os._exit(EXIT_DISK)
 
 
 def _write(handle: int, offset: int, buffers: Sequence[Buffer]) -> None:

@@ -1,7 +1,9 @@
-"""The flushes of a shard, as they are run: by a thread a log, or by the loop for lone ones.
+"""The flushes of a shard, as they are run, and the threads that save how far each log is durable.
 
-Syncs are the budget. What a thread has done is told in the loop by way of an event file, which
-wakes it sooner than `call_soon_threadsafe` does.
+A flush is run by a thread a log, or by the loop if it is a lone one. Syncs are the budget. What a
+thread has done is told in the loop by way of an event file, which wakes it sooner than
+`call_soon_threadsafe` does. How far a log is durable is saved beside its flushes, never before a
+confirm.
 """
 
 from __future__ import annotations
@@ -20,17 +22,25 @@ from typing import Protocol
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.counts import Histogram
+from weir.errors import DiskFailed
 from weir.host.logs import FlushSchedule
-from weir.server.config.quantity import in_mib
-from weir.server.disk.position_saver import PositionSaver
-from weir.server.disk.thread_pool import die
-from weir.server.reminder import Reminder
+from weir.server.config import in_mib
+from weir.server.disk.file_disk import die
+from weir.server.status import Reminder
 from weir.storage.disk import Disk
+from weir.storage.format.durable_position import DurablePosition
 from weir.storage.log import Flush
 
-Done = Callable[[Flush, BaseException | None], None]
-
 log = logging.getLogger(__name__)
+
+#: From the beginning of one save to that of the next at the least: 50 saves a second at most.
+SAVE_EVERY_SECONDS = 0.02
+#: How long a save waits for more flushes when none was under way: who waits for the confirm of the
+#: first one has it by then. What is left of 20 ms is for the save itself.
+GATHER_SECONDS = 0.012
+#: How long a disk that could not take one is left alone.
+SAVE_RETRY_SECONDS = 1.0
+Done = Callable[[Flush, BaseException | None], None]
 
 RETRY_SECONDS = 1.0
 #: Upper ends of the classes of how long a flush takes, in seconds.
@@ -50,6 +60,87 @@ FLUSH_SECONDS = (
     2.0,
     5.0,
 )
+
+
+class PositionSaver:
+    """Saves the newest position that it was told, within 20 ms, on a disk that takes no longer.
+
+    A save that fails ends nothing: a confirm never waits for one, and what the file says stays
+    true. It is told in the node's log, and the next position is saved like any other.
+    """
+
+    def __init__(self, number: int, file: DurablePosition) -> None:
+        """Save to the file of log `number`; start the thread."""
+        self._number = number
+        self._file = file
+        self._newest = file.position
+        self._guard = threading.Lock()
+        #: Whether the thread has been woken for what it has not saved yet.
+        self._is_awake = False
+        self._stops = False
+        self._wake = threading.Semaphore(0)
+        self._ended = threading.Event()
+        self._reminder = Reminder()
+        #: How many saves were tried.
+        self.saves = 0
+        self._thread = threading.Thread(
+            target=self._run, name=f"weir-position-{number}", daemon=True
+        )
+        self._thread.start()
+
+    def reached(self, position: int) -> None:
+        """All of the log below a position is durable: a flush up to there has returned."""
+        with self._guard:
+            self._newest = max(self._newest, position)
+            wakes, self._is_awake = not self._is_awake, True
+        if wakes:
+            self._wake.release()
+
+    def stop(self) -> None:
+        """Save what was told last, and end the thread."""
+        self._stops = True
+        self._ended.set()
+        self._wake.release()
+        self._thread.join()
+
+    def _run(self) -> None:
+        began = -SAVE_EVERY_SECONDS
+        while True:
+            self._wake.acquire()
+            pause = GATHER_SECONDS
+            while self._has_news():
+                left = began + SAVE_EVERY_SECONDS - time.monotonic()
+                self._ended.wait(max(pause, left))  # a stop cuts it short
+                began = time.monotonic()
+                is_saved = self._save()
+                pause = 0.0 if is_saved else SAVE_RETRY_SECONDS
+                if not is_saved and self._stops:
+                    return
+            if self._stops:
+                return
+
+    def _has_news(self) -> bool:
+        """Whether there is something to save; else the thread is to be woken again."""
+        with self._guard:
+            self._is_awake = self._newest > self._file.position
+            return self._is_awake
+
+    def _save(self) -> bool:
+        self.saves += 1
+        try:
+            self._file.save(self._newest)
+        except (OSError, DiskFailed) as error:
+            if self._reminder.is_due("save"):
+                log.error(
+                    "log %d: its durable position is not saved: %s. Messages are confirmed as "
+                    "before, but a tail of this log that vanishes would not be noticed: mend the "
+                    "disk, or set another log.position_folder",
+                    self._number,
+                    error,
+                    extra={"fields": {"log": self._number}},
+                )
+            return False
+        return True
 
 
 class LoopWakeup:

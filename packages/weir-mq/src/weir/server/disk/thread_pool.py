@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.errors import DiskFailed
-from weir.server.config.quantity import in_mib
-from weir.server.exit_codes import EXIT_DISK
-from weir.server.reminder import Reminder
+from weir.server.config import in_mib
+from weir.server.disk.file_disk import die
+from weir.server.status import Reminder
 from weir.storage.disk import Disk
 from weir.storage.errors import LogDamaged
 from weir.storage.scrub import Scrubbed
@@ -176,17 +175,6 @@ def chore_done(effect: ef.StartChore, future: Future[Scrubbed | None]) -> ev.Cho
     for bad in found.bad if found is not None else ():
         log.error("found by the scrub: %s", bad)
     return ev.ChoreDone(effect.log, effect.chore, found)
-
-
-def die(number: int, error: BaseException) -> NoReturn:
-    """End the process at once, from whichever thread (DESIGN §4 Log).
-
-    What the page cache holds is unknown now: nothing may be retried, believed, or said to anybody.
-    A restart reads the disk and finds out.
-    """
-    log.critical("log %d: the disk failed: %s", number, error)
-    logging.shutdown()
-    os._exit(EXIT_DISK)
 
 
 def _error(number: int, future: Future[Any]) -> BaseException | None:

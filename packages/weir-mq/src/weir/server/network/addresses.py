@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from weir.errors import WeirError
-from weir.server.config.sections import Config, split_address
+from weir.server.config import Config, split_address
 
 _ADVICE = {
     errno.EADDRINUSE: "is in use: stop what listens there, or give another {option}; port 0 takes "

@@ -12,10 +12,11 @@ import errno
 import logging
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
+from weir.model.limits import LISTEN_BACKLOG
 from weir.protocol.device import VERSION as DEVICE_VERSION
 from weir.server.network.socket_transport import READ_BYTES, READS, PlainTransport
 
@@ -58,6 +59,13 @@ class EventGatherer(Protocol):
 
     def release(self) -> None:
         """Hand on what was gathered."""
+
+
+class ConnectionHost(EventGatherer, Protocol):
+    """Who serves connections."""
+
+    def protocol(self) -> asyncio.Protocol:
+        """Return the protocol of a new connection."""
 
 
 class ListeningSocket(socket.socket):
@@ -300,3 +308,78 @@ class _Mover(asyncio.Protocol):
         if not self._moved:
             self._old.sock.close()
             self._old.protocol.connection_lost(error)
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    driver: ConnectionHost, host: str, port: int, shared: Sequence[ListeningSocket] | None = None
+) -> AsyncIterator[tuple[str, int]]:
+    """Accept connections while it lasts; yields where. A shard of several shares bound sockets with
+    the others, and the port is kept for it by the supervisor.
+
+    Raises `OSError` if it cannot listen there.
+    """
+    listeners = [*await _listeners(host, port, is_kept=shared is not None), *(shared or ())]
+    poller = DevicePoller(driver.protocol, driver)
+    try:
+        for listener in listeners:
+            _listen(listener)
+            poller.open(listener)
+        host, port = listeners[0].getsockname()[:2]
+        fields = {"host": host, "port": port}
+        log.info("listening on %s:%d", host, port, extra={"fields": fields})
+        yield host, port
+    finally:
+        poller.shut()
+        for listener in listeners:
+            listener.close()  # also one that could not listen
+
+
+async def _listeners(host: str, port: int, is_kept: bool) -> list[ListeningSocket]:
+    """Return a bound socket for each address of a host."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    listeners: list[ListeningSocket] = []
+    try:
+        for family, _, protocol, _, address in dict.fromkeys(found):
+            listeners.append(ListeningSocket(family, socket.SOCK_STREAM, protocol))
+            _bind(listeners[-1], address, is_kept)
+    except BaseException:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
+
+
+def _bind(listener: ListeningSocket, address: tuple[Any, ...], is_kept: bool) -> None:
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if is_kept:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if listener.family == socket.AF_INET6:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    with _in_words(address):
+        listener.bind(address)
+
+
+def _listen(listener: ListeningSocket) -> None:
+    # Connections inherit these: a call less for each that comes.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # Who connects speaks first: it is worth a look once it has, or a second later.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
+    listener.setblocking(False)
+    # All devices that lost this node come back within a second; the kernel takes somaxconn of them.
+    with _in_words(listener.getsockname()):
+        listener.listen(LISTEN_BACKLOG)
+
+
+@contextlib.contextmanager
+def _in_words(address: tuple[Any, ...]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            error.errno, f"cannot listen on {address[0]}:{address[1]}: {error.strerror}"
+        ) from None

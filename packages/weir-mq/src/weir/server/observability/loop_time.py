@@ -32,7 +32,7 @@ _ROOT = str(Path(__file__).parents[2]) + "/"
 _RAFT = str(Path(weir_raft.__file__).parent) + "/"
 #: What runs the loop: with nothing of weir's above it, the loop waits.
 _HOSTS = (
-    "server/processes/event_loop.py",
+    "server/interpreter.py",
     "server/processes/node.py",
     "server/processes/shard_process.py",
     "cli/",

@@ -19,7 +19,7 @@ from weir.broker.shard import Shard
 from weir.broker.state.clusters import ClusterState
 from weir.errors import BY_CODE
 from weir.model.ids import partition_of, topic_of
-from weir.server.observability.exposition import Family, Labels, Sample, one
+from weir.server.observability.endpoint import Family, Labels, Sample, one
 from weir.version import __version__
 
 #: How many partitions, and how many clusters of them, get series of their own.

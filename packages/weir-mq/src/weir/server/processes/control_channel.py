@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from weir.server.config.sections import Config
+from weir.server.config import Config
 from weir.server.disk.node_folder import Founded
 
 _READ_BYTES = 1 << 16
@@ -91,14 +91,14 @@ class ControlChannel:
     """One end: tells messages, and hands on those that come, each with the socket it carries."""
 
     def __init__(
-        self, end: socket.socket, kinds: Any, told: Callable[[Any, socket.socket | None], None],
+        self, end: socket.socket, kinds: Any, received: Callable[[Any, socket.socket | None], None],
         over: Callable[[], None],
     ) -> None:  # fmt: skip
         """Read messages of `kinds` on the running loop; `over` is called when the other is gone."""
         end.setblocking(False)
         self._end = end
         self._decode = msgspec.json.Decoder(kinds).decode
-        self._told = told
+        self._received = received
         self._over = over
         self._pending = b""
         self._ends: deque[int] = deque()
@@ -148,7 +148,7 @@ class ControlChannel:
                     self._over()
                     return
                 end = socket.socket(fileno=self._ends.popleft())
-            self._told(message, end)
+            self._received(message, end)
 
 
 def _carries(message: object) -> bool:

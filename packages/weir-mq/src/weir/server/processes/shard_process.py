@@ -20,12 +20,11 @@ from typing import Any
 
 from weir.errors import WeirError
 from weir.host.supervision import ALIVE_SECONDS
+from weir.server.assembly import ShardSlot, drain, hosting
 from weir.server.driver import Driver
-from weir.server.exit_codes import EXIT_FAILED, EXIT_ORPHANED
-from weir.server.network.poller import ListeningSocket
+from weir.server.interpreter import run_loop
+from weir.server.network.poller import ListeningSocket, listening
 from weir.server.observability.monitoring import observed
-from weir.server.observability.status import configure
-from weir.server.processes.assembly import ShardSlot, drain, hosting, listening
 from weir.server.processes.control_channel import (
     Alive,
     Assignment,
@@ -39,10 +38,13 @@ from weir.server.processes.control_channel import (
     ToShard,
     TrunkLost,
 )
-from weir.server.processes.event_loop import run_loop
+from weir.server.status import configure
 
 log = logging.getLogger(__name__)
 
+EXIT_FAILED = 1
+#: The supervisor is gone, and with it everybody who would start this process again.
+EXIT_ORPHANED = 2
 #: So long others let a connection wait that the system dealt to a shard: a short while beside what
 #: connecting takes, and a turn of a loop that has time for it.
 _DEALT_SECONDS = 0.002
@@ -56,12 +58,12 @@ class _ShardControl:
         self.stopping = Event()
         #: Whether it has been ready.
         self.served = False
-        self.channel = ControlChannel(end, ToShard, self._told, _end)
+        self.channel = ControlChannel(end, ToShard, self._received, _end)
         #: The shards of the node that do not serve now.
         self.away: tuple[int, ...] = ()
         self._trunks: Queue[tuple[NewTrunk, socket.socket] | Away] = Queue()
 
-    def _told(self, message: ToShard, end: socket.socket | None) -> None:
+    def _received(self, message: ToShard, end: socket.socket | None) -> None:
         match message:
             case Assignment():
                 self.assignment.set_result(message)

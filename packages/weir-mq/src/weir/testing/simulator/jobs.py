@@ -1,6 +1,6 @@
 """What a simulated process does on its disks: each job takes virtual time, and may fail.
 
-`Positions` saves how far a log is durable, a while after each flush, as `server.position_saver`
+`Positions` saves how far a log is durable, a while after each flush, as `server.disk.flushes`
 does. Its dice and its disk are its own, so that a world is the same with it and without it.
 """
 

@@ -12,7 +12,7 @@ import pytest
 from weir.cli.doctor import checks
 from weir.cli.doctor.checks import CHECKS, Finding, Patient, examine
 from weir.cli.main import main
-from weir.server.config.sections import Config, LogConfig, MemoryConfig, NodeConfig
+from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig
 
 
 def patient(folder: Path, **more: object) -> Patient:

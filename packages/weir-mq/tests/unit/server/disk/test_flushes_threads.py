@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from weir.errors import DiskFailed
-from weir.server import reminder
+from weir.server import status
 from weir.server.disk.flushes import Flusher
 from weir.storage.log import Flush, Log
 from weir.storage.recovery import recover
@@ -43,7 +43,7 @@ def test_a_roll_on_a_full_disk_waits_for_room_and_tells_once_a_minute(
     disk: SimDisk, log: Log, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = count(step=25)  # each try comes 25 s after the one before
-    monkeypatch.setattr(reminder, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr(status, "time", SimpleNamespace(monotonic=lambda: next(now)))
     told: Results = SimpleQueue()
     flusher = Flusher("f", disk, lambda *result: told.put(result), retry_seconds=0.001)
     for _ in range(7):

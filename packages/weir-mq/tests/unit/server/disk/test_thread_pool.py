@@ -15,7 +15,7 @@ import pytest
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.server import reminder
+from weir.server import status
 from weir.server.disk.file_disk import FileDisk
 from weir.server.disk.thread_pool import ThreadPool
 from weir.storage.disk import Disk
@@ -94,7 +94,7 @@ def test_a_disk_without_room_is_told_once_a_minute_and_anew_when_it_fills_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1_000.0
-    monkeypatch.setattr(reminder, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(status, "time", SimpleNamespace(monotonic=lambda: now))
     room = 0
 
     class Small(FileDisk):

@@ -21,7 +21,7 @@ from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_request, encode_request
 from weir.protocol.device import DeviceHello, DevicePing, DevicePublishes
 from weir.protocol.trunk import Arrival, Kind
-from weir.server.network.shard_connections import ShardProtocol
+from weir.server.network.connections import ShardProtocol
 
 MIB = 1 << 20
 

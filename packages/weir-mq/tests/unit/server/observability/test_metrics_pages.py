@@ -19,12 +19,11 @@ from weir.broker.api.counts import Histogram
 from weir.broker.replica.node_state import Full
 from weir.device.client import Client as Device
 from weir.errors import Disconnected, RemoteProtocolError, UnknownTopic
-from weir.server.config.sections import Config, LogConfig, MetricsConfig, NodeConfig
-from weir.server.observability import http_pages, monitoring
-from weir.server.observability.exposition import Family
-from weir.server.observability.http_pages import PLAIN, Answer, Pages
+from weir.server.assembly import serve
+from weir.server.config import Config, LogConfig, MetricsConfig, NodeConfig
+from weir.server.observability import endpoint, monitoring
+from weir.server.observability.endpoint import PLAIN, Answer, Family, Pages
 from weir.server.observability.monitoring import Recent, _pages
-from weir.server.processes.assembly import serve
 from weir.spark.blocking_client import BlockingClient
 
 BOARD = Path(__file__).parents[6] / "deploy/grafana-weir.json"
@@ -241,8 +240,8 @@ def test_requests(request_: str, status: int, says: str) -> None:
 
 
 def test_who_says_nothing_or_comes_in_crowds_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_pages, "REQUEST_SECONDS", 0.05)
-    monkeypatch.setattr(http_pages, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(endpoint, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(endpoint, "CONNECTIONS_MAX", 1)
 
     async def run() -> None:
         async with Pages({"/page": page}).listening("127.0.0.1", 0) as port:
@@ -259,13 +258,13 @@ def test_who_says_nothing_or_comes_in_crowds_is_let_go(monkeypatch: pytest.Monke
 def test_those_who_say_nothing_make_room_for_those_who_ask(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_pages, "REQUEST_SECONDS", 600)
+    monkeypatch.setattr(endpoint, "REQUEST_SECONDS", 600)
 
     async def run() -> None:
         async with Pages({"/page": page}).listening("127.0.0.1", 0) as port:
             silent = [
                 await asyncio.open_connection("127.0.0.1", port)
-                for _ in range(http_pages.CONNECTIONS_MAX)
+                for _ in range(endpoint.CONNECTIONS_MAX)
             ]
             assert await get(port, "/page") == (200, "here\n")
             oldest, _ = silent[0]
@@ -289,9 +288,7 @@ def test_where_all_ask_only_cheap_pages_are_served() -> None:
 
         pages = Pages({"/slow": slow, "/healthz": page}, cheap=("/healthz",))
         async with pages.listening("127.0.0.1", 0) as port, asyncio.TaskGroup() as group:
-            asked = [
-                group.create_task(get(port, "/slow")) for _ in range(http_pages.CONNECTIONS_MAX)
-            ]
+            asked = [group.create_task(get(port, "/slow")) for _ in range(endpoint.CONNECTIONS_MAX)]
             for _ in asked:
                 await waiting.acquire()
             assert (await get(port, "/slow"))[0] == 503

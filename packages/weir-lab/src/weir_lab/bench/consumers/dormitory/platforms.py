@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir_lab.bench.consumers.dormitory.breakfast import WARM_UP_MAX, AtWork, Platform, measure
 from weir_lab.bench.consumers.dormitory.ledger import AT_ONCE, CLUSTER, DATABASE, PROCESSES, TOPIC
 from weir_lab.bench.consumers.dormitory.serving import BackEnd, Kept

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from weir.errors import WeirError
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir.testing.nodes import Berth
 
 _MARK = "WEIR_CHAOS_NETWORK"

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from weir.errors import WeirError
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir_lab.bench.faults.killed.worker import Orders
 
 _END_SECONDS = 60.0

@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from weir.errors import WeirError
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 from weir_lab.bench.harness.network import Network
 
 KERNEL = "linux.uml"

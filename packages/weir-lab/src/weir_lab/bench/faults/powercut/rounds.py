@@ -15,7 +15,7 @@ import msgspec
 
 from weir.errors import Refused, UnknownTopic
 from weir.server.disk.node_folder import new_system
-from weir.server.processes.interpreter import python
+from weir.server.interpreter import python
 from weir_lab.bench.faults.powercut.ledger import Verdict, judge
 from weir_lab.bench.faults.powercut.load import CLUSTER, TOPIC, Load
 from weir_lab.bench.faults.powercut.machine import DISK, Machine, MachineFailed, cut

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from weir.errors import WeirError
-from weir.server.processes.interpreter import environment, python
+from weir.server.interpreter import environment, python
 from weir_lab.bench.harness.machine import family
 from weir_lab.bench.sides.peers.dialect import Consuming, Publishing, refused
 

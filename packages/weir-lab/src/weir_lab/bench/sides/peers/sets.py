@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from weir.server.processes.interpreter import environment
+from weir.server.interpreter import environment
 from weir_lab.bench.sides.peers.dialect import PeerRefused
 from weir_lab.bench.sides.peers.nats import Nats, asking, stream_requests
 from weir_lab.bench.sides.peers.rabbitmq import RabbitMq

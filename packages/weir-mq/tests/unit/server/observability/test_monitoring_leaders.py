@@ -10,8 +10,8 @@ import pytest
 
 from weir.broker.api.counts import Counts
 from weir.broker.shard import Shard
-from weir.server.observability import shard_watch
-from weir.server.observability.shard_watch import LeaderChanges
+from weir.server.observability import monitoring
+from weir.server.observability.monitoring import LeaderChanges
 
 
 def shard(members: tuple[int, ...]) -> Any:
@@ -22,7 +22,7 @@ def shard(members: tuple[int, ...]) -> Any:
 def test_what_changed_is_told_together_and_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(shard_watch, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(monitoring, "_EVERY_SECONDS", 0.0)
     caplog.set_level("INFO")
     of_set, alone = shard((1, 2, 3)), shard(())
 

@@ -7,20 +7,20 @@ from unittest.mock import patch
 
 import pytest
 
-from weir.server.config.quantity import quantity
-from weir.server.config.sections import (
+from weir.server.config import (
     BadConfig,
     Config,
     MemoryConfig,
     MetricsConfig,
     NodeConfig,
     metrics_ports,
+    quantity,
     settings,
 )
-from weir.server.config.sources import load, resolve, sample
+from weir.server.config_sources import load, resolve, sample
 from weir.server.processes.node import run
 
-ROOT = Path(__file__).parents[6]
+ROOT = Path(__file__).parents[5]
 
 
 def write(folder: Path, text: str) -> Path:

@@ -10,16 +10,16 @@ import pytest
 
 from weir.broker.replica.node_state import Full
 from weir.broker.shard import Shard
-from weir.server import reminder
-from weir.server.observability import shard_watch
-from weir.server.observability.shard_watch import OperatorWarnings
+from weir.server import status
+from weir.server.observability import monitoring
+from weir.server.observability.monitoring import OperatorWarnings
 
 
 def told_by(shard: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Any:
     """Return what lets so many seconds pass, and returns the warnings that came meanwhile."""
     now = 1_000.0
-    monkeypatch.setattr(reminder, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(shard_watch, "_LOOK_SECONDS", 3_600.0)
+    monkeypatch.setattr(status, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(monitoring, "_LOOK_SECONDS", 3_600.0)
     told = OperatorWarnings(cast(Shard, shard))
 
     def after(seconds: int) -> list[str]:

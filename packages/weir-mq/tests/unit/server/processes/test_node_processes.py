@@ -12,13 +12,13 @@ import pytest
 
 from weir.errors import WeirError
 from weir.host.supervision import DiskGone, NodeFailed
-from weir.server.config.sections import Config, NodeConfig, StopConfig
+from weir.server.config import Config, NodeConfig, StopConfig
 from weir.server.disk.node_folder import NodeFolder
 from weir.server.network.addresses import in_words
-from weir.server.processes import node, supervisor
+from weir.server.processes import node
 from weir.server.processes.control_channel import Failed
+from weir.server.processes.node import supervise
 from weir.server.processes.shard_process import _failed
-from weir.server.processes.supervisor import supervise
 
 #: A shard that reads its assignment, then does as `{play}` says with its end of the tether.
 PLAY = """
@@ -50,9 +50,9 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
     def play(script: str) -> None:
         code = PLAY.replace("{play}", script)
         monkeypatch.setattr(
-            supervisor, "python", lambda _, fd, *_doors: [sys.executable, "-S", "-c", code, fd]
+            node, "python", lambda _, fd, *_doors: [sys.executable, "-S", "-c", code, fd]
         )
-        monkeypatch.setattr(supervisor, "FIRST_PAUSE_SECONDS", 0.001)
+        monkeypatch.setattr(node, "FIRST_PAUSE_SECONDS", 0.001)
 
     return play
 
@@ -94,7 +94,7 @@ def test_a_node_drains_if_every_shard_does(
 def test_a_shard_that_does_not_stop_is_killed(
     tmp_path: Path, play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "_GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(node, "_GRACE_SECONDS", 0.1)
     play("tell(type='ready'); time.sleep(60)")
     assert run(tmp_path, seconds=0.1) is False
 
@@ -132,7 +132,7 @@ def test_a_shard_that_stands_still_is_killed_started_again_and_told_of(
 ) -> None:
     """Shard 1 serves and then stands still; shard 0 hears that it is away, and that it is back."""
     caplog.set_level("INFO")
-    monkeypatch.setattr(supervisor, "ALIVE_SECONDS", 0.01)
+    monkeypatch.setattr(node, "ALIVE_SECONDS", 0.01)
     starts = tmp_path / "starts"
     play(
         f"""
@@ -177,7 +177,7 @@ def test_a_shard_that_goes_on_gets_trunks_again(
     tmp_path: Path, play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shard 1 stands still until shard 0 has heard of it, and left it."""
-    monkeypatch.setattr(supervisor, "ALIVE_SECONDS", 0.01)
+    monkeypatch.setattr(node, "ALIVE_SECONDS", 0.01)
     left = tmp_path / "left"
     play(
         f"""
@@ -239,7 +239,7 @@ def test_a_shard_that_is_between_two_processes_has_drained(
 ) -> None:
     """What it had confirmed is in its log, which the next start reads."""
     play("os._exit(9) if shard == 1 else None" + SERVE.replace("{drained}", "True"))
-    monkeypatch.setattr(supervisor, "FIRST_PAUSE_SECONDS", 0.5)
+    monkeypatch.setattr(node, "FIRST_PAUSE_SECONDS", 0.5)
     stop = asyncio.Event()
 
     class Stopping(logging.Handler):
@@ -248,11 +248,11 @@ def test_a_shard_that_is_between_two_processes_has_drained(
                 stop.set()
 
     handler = Stopping()
-    supervisor.log.addHandler(handler)
+    node.log.addHandler(handler)
     try:
         assert run(tmp_path, stop=stop) is True
     finally:
-        supervisor.log.removeHandler(handler)
+        node.log.removeHandler(handler)
 
 
 @pytest.mark.parametrize("ends", [0, 1])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.server.observability.systemd import Notifier
+from weir.server.status import Notifier
 
 
 @pytest.fixture(params=["path", "abstract"])

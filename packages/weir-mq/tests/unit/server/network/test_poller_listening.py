@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from weir.server.driver import Driver
-from weir.server.processes.assembly import listening
-from weir.server.processes.event_loop import run_loop
+from weir.server.interpreter import run_loop
+from weir.server.network.poller import listening
 
 OPTIONS = (socket.IPPROTO_TCP, socket.TCP_NODELAY), (socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 

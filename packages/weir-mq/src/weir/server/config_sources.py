@@ -18,9 +18,7 @@ from typing import Any
 
 import msgspec
 
-from weir.server.config.quantity import quantity
-from weir.server.config.sections import BadConfig, Config, contradictions, settings
-from weir.server.config.setting import Setting
+from weir.server.config import BadConfig, Config, Setting, contradictions, quantity, settings
 
 #: What every environment variable of a setting begins with.
 PREFIX = "WEIR__"

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from weir.server.config.sections import StatusConfig
-from weir.server.observability.status import JsonLines, TextLines, configure
+from weir.server.config import StatusConfig
+from weir.server.status import JsonLines, TextLines, configure
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """The node's settings: what there is, what each means, its unit, bounds and default.
 
 A plain number is in the unit that the name ends in; text may carry its own, as in "64MiB" or "7d".
-`weir.server.config.sources` reads them from a file, the environment and flags, and writes the
+`weir.server.config_sources` reads them from a file, the environment and flags, and writes the
 commented file. A new setting is one line in a section here: both take it up by themselves.
 """
 
@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
@@ -33,8 +34,13 @@ from weir.model.limits import (
     MIB,
     SEGMENT_BYTES_DEFAULT,
 )
-from weir.server.config.setting import Setting
 
+_SIZES: dict[str, float] = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_MIB = 1 << 20
+#: Powers of a thousand, as disks are sold.
+_SIZES |= {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
+_TEXT = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 DEFAULT_PORT = 6800
 _PORT_MAX = 65_535
 #: Who listens on these has the port on every address.
@@ -44,6 +50,100 @@ _ALL = frozenset({"0.0.0.0", "::"})
 _LEAST_MIB = 4 * BATCH_BYTES_MAX // MIB
 #: Half of the budget holds at least four of the largest frames.
 _LEAST_BUDGET_MIB = -(-2 * 4 * CLIENT_FRAME_BYTES_MAX // MIB) + 1
+
+
+def quantity(text: str, unit: str) -> float:
+    """Return `text` as a number of `unit`s, exactly. A size or a count without a unit of its own is
+    one already; a duration needs one.
+
+    Raises `ValueError`, with the units that would do.
+    """
+    units: dict[str, float] = next((u for u in (_SIZES, _TIMES) if unit in u), {})
+    found = _TEXT.fullmatch(text.strip().replace("_", ""))
+    if found is None or (found[2] and found[2] not in units):
+        like = f"; units: {', '.join(units)}" if units else ""
+        raise ValueError(f"is {text!r}: write a number{like}")
+    if units is _TIMES and not found[2]:
+        raise ValueError(
+            f"is {text!r}, which has no unit: write {found[1]}s, {found[1]}m or {found[1]}h "
+            "(seconds, minutes, hours)"
+        )
+    number = float(found[1])
+    return number * units[found[2]] / units[unit] if found[2] else number
+
+
+def in_mib(size: int) -> str:
+    """Return the whole MiB that hold so many bytes, in words: "1,024 MiB"."""
+    return f"{-(-size // _MIB):,} MiB"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as the sections declare it. `unit` is "MiB", "s" and the like, or empty."""
+
+    section: str
+    name: str
+    type: Any
+    default: Any
+    about: str = ""
+    unit: str = ""
+    least: float | None = None
+    most: float | None = None
+    #: The texts that it may be, where it may not be any.
+    choices: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The name with its section, as in `node.port`."""
+        return f"{self.section}.{self.name}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"WEIR__{self.section}__{self.name}".upper()
+
+    @property
+    def bounds(self) -> str:
+        """The numbers between which a value must lie, as people read them; empty without."""
+        if self.least is None or self.most is None:
+            return ""
+        unit = f" {self.unit}" if self.unit else ""
+        return f"{self.least:g} to {_whole(self.most)}{unit}"
+
+    def problem(self, value: Any) -> str:
+        """Return what is wrong with a value, or nothing."""
+        if wanted := self._other_kind(value):
+            return f"{self.key} is {value!r}: write {wanted}"
+        if self.bounds and isinstance(value, int | float) and not isinstance(value, bool):
+            assert self.least is not None
+            assert self.most is not None
+            if not self.least <= value <= self.most:
+                return f"{self.key} is {value}: it must be {self.bounds}"
+        if value == "" and self.default != "":
+            return f"{self.key} must not be empty: leave it out for {self.default!r}"
+        try:
+            msgspec.convert(value, self.type)
+        except msgspec.ValidationError as error:
+            return f"{self.key} is {value!r}: {str(error)[:1].lower()}{str(error)[1:]}"
+        return ""
+
+    def _other_kind(self, value: Any) -> str:
+        """Return what to write where a value is not of the setting's kind, or no choice of it."""
+        if self.choices:
+            return "" if value in self.choices else " or ".join(self.choices)
+        kind = type(self.default)
+        if kind is str and not isinstance(value, str):
+            return "it as text, in quotes"
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if kind in (int, float) and not number:
+            return "a number"
+        if kind is int and not isinstance(value, int):
+            return f"a whole number of {self.unit}" if self.unit else "a whole number"
+        return ""
+
+
+def _whole(number: float) -> str:
+    return str(int(number)) if number == int(number) else str(number)
 
 
 class BadConfig(WeirError):

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from weir.codec.fields import Buffer
-from weir.server.disk import position_saver
-from weir.server.disk.position_saver import EVERY_SECONDS, PositionSaver
+from weir.server.disk import flushes
+from weir.server.disk.flushes import SAVE_EVERY_SECONDS, PositionSaver
 from weir.storage.format.durable_position import DurablePosition, Owner, look
 from weir.testing.simulator.disk import SimDisk
 
@@ -84,8 +84,8 @@ def test_saves_are_as_far_apart_as_is_said(disk: Watched, monkeypatch: pytest.Mo
     took = time.monotonic() - began
     saver.stop()
     assert saver.saves == 40
-    assert took >= 39 * EVERY_SECONDS * 0.95
-    assert max(waits) <= EVERY_SECONDS, "none begins later than 20 ms after its flush"
+    assert took >= 39 * SAVE_EVERY_SECONDS * 0.95
+    assert max(waits) <= SAVE_EVERY_SECONDS, "none begins later than 20 ms after its flush"
 
 
 def test_who_tells_of_a_flush_never_waits_for_the_disk(disk: Watched) -> None:
@@ -116,10 +116,10 @@ def test_a_stop_saves_what_was_told_last(disk: Watched) -> None:
 def test_a_disk_that_fails_is_told_of_once_and_tried_again(
     disk: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(position_saver, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(flushes, "SAVE_RETRY_SECONDS", 0.001)
     for operation in ("replace", "replace", "write"):
         disk.fail_next(operation, 28)
-    with caplog.at_level(logging.ERROR, position_saver.__name__):
+    with caplog.at_level(logging.ERROR, flushes.__name__):
         saver = PositionSaver(4, DurablePosition(disk, OWNER))
         saver.reached(9)
         disk.until(9)

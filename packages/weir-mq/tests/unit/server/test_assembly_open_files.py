@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from weir.host.accept_queue import ConnectionLimits
-from weir.server.processes.assembly import allow_connections
-from weir.server.processes.interpreter import environment
+from weir.server.assembly import allow_connections
+from weir.server.interpreter import environment
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_as_many_connections_as_the_system_gives_descriptors(
 def test_the_table_of_descriptors_has_room_for_all_before_they_come() -> None:
     """In a process of its own: a table never gets smaller."""
     script = (
-        "from weir.server.processes.assembly import *\n"
+        "from weir.server.assembly import *\n"
         "allow_connections(ConnectionLimits(connections_max=3_000))\n"
         "print(open('/proc/self/status').read())"
     )

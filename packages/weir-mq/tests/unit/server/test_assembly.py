@@ -8,28 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from weir.server.config.sections import Config, LogConfig, NodeConfig
+from weir.server import assembly
+from weir.server.config import Config, LogConfig, NodeConfig
+from weir.server.disk.flushes import PositionSaver
 from weir.server.disk.node_folder import NodeFolder
-from weir.server.disk.position_saver import PositionSaver
-from weir.server.processes import assembly
 
 
-class NeverStarted:
-    """In the place of the driver: nothing is flushed, and what was told is saved."""
-
-    def __init__(self, *given: object) -> None:
-        savers = given[-1]
-        assert isinstance(savers, Mapping)
-        for saver in savers.values():
-            assert isinstance(saver, PositionSaver)
-            saver.stop()
+def never_started(*given: object) -> None:
+    """Stand in for `assemble`: nothing is flushed, and what was told is saved."""
+    savers = given[4]
+    assert isinstance(savers, Mapping)
+    assert len(savers) == 2
+    for saver in savers.values():
+        assert isinstance(saver, PositionSaver)
+        saver.stop()
 
 
 def test_a_node_that_is_killed_before_its_first_flush_starts_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a log stages as it is opened is not durable: the position file must not name it."""
-    monkeypatch.setattr(assembly, "Driver", NeverStarted)
+    monkeypatch.setattr(assembly, "assemble", never_started)
     config = Config(node=NodeConfig(data=str(tmp_path), logs=2), log=LogConfig(segment_mib=32))
     founded = NodeFolder(tmp_path).found(2)
 

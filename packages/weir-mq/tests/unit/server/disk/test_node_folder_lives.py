@@ -11,8 +11,7 @@ import pytest
 
 from weir.broker.api.settings import Member
 from weir.server.disk.file_disk import FileDisk
-from weir.server.disk.log_identity import begin
-from weir.server.disk.node_folder import BadFolder, NodeFolder, Part
+from weir.server.disk.node_folder import BadFolder, NodeFolder, Part, begin
 from weir.storage.recovery import Recovered, recover
 from weir.storage.segment_files import Settings
 

@@ -1,1 +1,0 @@
-"""The settings of a node, and where each value comes from."""
