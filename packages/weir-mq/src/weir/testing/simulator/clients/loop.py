@@ -53,6 +53,42 @@ class Network(Protocol):
         """Open a connection. Raises `OSError`."""
 
 
+class _NextTurn:
+    """When a loop has its next turn: the earliest that was asked for, unless it stands still."""
+
+    def __init__(self) -> None:
+        """Have none."""
+        self.stands = False
+        #: In virtual µs; -1 if none is due.
+        self._due = -1
+        self._number = 0
+
+    def ask(self, due: int) -> int:
+        """Have one at a moment, or before; return its number, or 0 if none is needed for that."""
+        if self.stands or 0 <= self._due <= due:
+            return 0
+        self._due = due
+        self._number += 1
+        return self._number
+
+    def begin(self, number: int) -> bool:
+        """Return whether a turn happens: it does not if another one was asked for since."""
+        if number != self._number:
+            return False
+        self._due = -1
+        return True
+
+    def stand(self) -> None:
+        """Have none until `go_on`."""
+        self.stands = True
+        self._due = -1
+        self._number += 1
+
+    def go_on(self) -> None:
+        """Have turns again."""
+        self.stands = False
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """The loop of one process, from its start to its end."""
 
@@ -74,11 +110,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._ahead = 0.0
         #: Connections that became ready since the last turn.
         self._sources: dict[Source, None] = {}
-        #: When the next turn is due, in virtual µs; -1 if none is. One that is not the latest to
-        #: be asked for does not happen.
-        self._due = -1
-        self._turns = 0
-        self._standing = False
+        self._next_turn = _NextTurn()
         self._dead = False
         self._made = 0
         self._living: WeakValueDictionary[int, asyncio.Task[Any]] = WeakValueDictionary()
@@ -112,23 +144,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def wake(self, after: int = 0) -> None:
         """Have a turn no later than `after` µs from now."""
-        due = self._world.now + after
-        if self._dead or self._standing or 0 <= self._due <= due:
-            return
-        self._due = due
-        self._turns += 1
-        self._world.after(after, self._turn, self._turns)
+        if not self._dead and (number := self._next_turn.ask(self._world.now + after)):
+            self._world.after(after, self._turn, number)
 
     def stand(self) -> None:
         """Have no turn until `go_on`: what happens meanwhile waits."""
-        self._standing = True
-        self._due = -1
-        self._turns += 1
+        self._next_turn.stand()
 
     def go_on(self) -> None:
         """Have turns again."""
-        if self._standing:
-            self._standing = False
+        if self._next_turn.stands:
+            self._next_turn.go_on()
             self.wake()
 
     def drop(self) -> None:
@@ -159,9 +185,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # -- turns ---------------------------------------------------------------------------------
 
     def _turn(self, number: int) -> None:
-        if number != self._turns or self._dead:
+        if self._dead or not self._next_turn.begin(number):
             return
-        self._due = -1
         self._run()
         if self._ready or self._sources:
             self.wake(self._world.between(*_TURN))
