@@ -157,7 +157,7 @@ class _Caller:
         self._stream = ClientStream()
         self._arrived: list[bytes] = []
         self._correlation = 0
-        self.link = process.connect(self, Way(), Way())
+        self.link = process.sockets.connect(self, Way(), Way())
         self.ask(m.Hello("journey"))
 
     def received(self, link: Link, data: bytes) -> None:

@@ -235,7 +235,7 @@ class _Run:
             self._rot()
         world.run(self._shape.at_least)
         history.complaints += self.brokers.witness.complaints
-        history.skewed = any(host.time.pushed for host in self.brokers.all)
+        history.skewed = any(host.hardware.time.pushed for host in self.brokers.all)
 
     def _leave(self) -> None:
         """Let all programs go: the shards give back the memory that they were charged for."""
@@ -265,7 +265,7 @@ class _Run:
         last = highest_stamp(self._scene) if self._scatters or self._ordered else 0
         if self._ordered:
             last = max(last, max((seen.stamp for seen in self.history.seen), default=0))
-        ahead_ms = self.brokers.one.time.skew_ms
+        ahead_ms = self.brokers.one.hardware.time.skew_ms
         return (milliseconds_of(last) - EPOCH_MS - ahead_ms) * MS
 
     def _decide(self) -> None:
@@ -300,7 +300,7 @@ class _Run:
         else:
             world.run(world.now + _QUIET)  # all is below the durable mark by then
         host.die(power=False)
-        spoilt = [rot.spoil(world, host.disks) for _ in range(self._rots)]
+        spoilt = [rot.spoil(world, host.hardware.disks) for _ in range(self._rots)]
         survey = rot.Survey(self._scene)
         host.start()
         survey.start()

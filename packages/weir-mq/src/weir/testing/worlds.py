@@ -352,19 +352,19 @@ class Faults:
     def cut(self, node: int) -> None:
         """Break all connections to a node; clients may come again at once."""
         for process in self._host(node).running:
-            process.sever()
+            process.sockets.sever()
 
     def jump_clock(self, node: int, seconds: float) -> None:
         """Set the wall clock of a node so far ahead, or back, of the right time."""
-        self._host(node).time.skew_ms = int(seconds * 1_000)
+        self._host(node).hardware.time.skew_ms = int(seconds * 1_000)
 
     def fail_disk(self, node: int) -> None:
         """Let the next write of a node fail: it ends at once, and starts again."""
-        next(iter(self._host(node).disks.values())).fail_next("write", errno.EIO)
+        next(iter(self._host(node).hardware.disks.values())).fail_next("write", errno.EIO)
 
     def fill_disk(self, node: int) -> None:
         """Leave no room on a node's disks, until `stop`."""
-        self._host(node).fill(True)
+        self._host(node).hardware.fill(True)
 
     def _lose(self, node: int, down: float, power: bool) -> None:
         host = self._host(node, "")

@@ -36,7 +36,7 @@ class Scene:
         """How far stamps may be ahead of the time, and a lease that a new leader inherits may last
         too long.
         """
-        wrong = any(host.time.pushed for host in self.brokers.all)
+        wrong = any(host.hardware.time.pushed for host in self.brokers.all)
         return MAX_AHEAD_MS if wrong or self.history.readings else 0
 
     def a_site(self) -> int:

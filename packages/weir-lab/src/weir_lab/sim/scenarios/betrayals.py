@@ -33,12 +33,12 @@ class OrderPlot(Plot):
         super()._mend()
         self._set_clocks(self._brokers.all, 0)
         for host in self._brokers.all:
-            host.faults.slow = 1
+            host.hardware.faults.slow = 1
 
     def _set_clocks(self, hosts: Iterable[Host], ahead_ms: int) -> None:
         self.faults += 1
         for host in hosts:
-            host.time.skew_ms = ahead_ms
+            host.hardware.time.skew_ms = ahead_ms
 
 
 class Unsettled(OrderPlot):
@@ -64,11 +64,11 @@ class Unsettled(OrderPlot):
         c = self._leader(group, term, rest)
         assert c is not None  # it was waited for
         (b,) = (host for host in rest if host is not c)
-        b.faults.slow = _STUCK
+        b.hardware.faults.slow = _STUCK
         yield self._passed(_TOLD)
         c.die(power=False)
         b.die(power=True)
-        b.faults.slow = 1
+        b.hardware.faults.slow = 1
         a.start()
         b.start()
         yield lambda: self._leader(group, term + 1, [a, b]) is not None

@@ -37,7 +37,7 @@ class Healing:
         world.run(world.now + _QUIET)  # all is below the durable mark by then
         host, other = world.dice.sample(brokers.all, 2)
         host.die(power=False)
-        spoilt = rot.names([rot.spoil(world, host.disks) for _ in range(self._places)])
+        spoilt = rot.names([rot.spoil(world, host.hardware.disks) for _ in range(self._places)])
         host.others_have_all = True
         host.start()
         world.run(world.now + _WHOLE_WITHIN, lambda: self._is_whole(host))

@@ -95,7 +95,7 @@ class BrokerSet:
             return None
         process = self.world.dice.choice(serving)
         up, down = self.net.way(site, process.node), self.net.way(process.node, site)
-        return process.connect(client, up, down)
+        return process.sockets.connect(client, up, down)
 
     def peers(self) -> list[Link]:
         """Return the connections of clients that are open as far as the nodes know."""
@@ -117,7 +117,7 @@ class _Dialer:
         if not found:
             return [brokers.stranger], *ways
         listening: list[Listening] = [
-            one
+            one.sockets
             for one in brokers.hosts[found].running
             if port == PORT or one.number == port - SHARD_PORT
         ]

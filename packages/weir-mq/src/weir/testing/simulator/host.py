@@ -26,13 +26,12 @@ from weir.host.supervision import (
 from weir.model.limits import FORMAT_LEVEL
 from weir.storage.errors import LogDamaged
 from weir.storage.format.checkpoint import begin_lost
-from weir.testing.simulator.disk import PowerCut, SimDisk
-from weir.testing.simulator.jobs import Faults
+from weir.testing.simulator.disk import PowerCut
 from weir.testing.simulator.network import Link
-from weir.testing.simulator.process import Machine, Process, Seat, join
+from weir.testing.simulator.process import Hardware, Machine, Process, Seat, join
 from weir.testing.simulator.sockets import Dial
 from weir.testing.simulator.witness import Witness
-from weir.testing.simulator.world import MS, SECOND, SkewedTime, World
+from weir.testing.simulator.world import MS, SECOND, World
 
 BOOT = (5 * MS, 120 * MS)
 #: From the start of the first process to that of another; and from what the supervisor says to a
@@ -58,35 +57,18 @@ class Host:
         """Be down; `start` is what brings it up. `members` founded the set, `dial` finds them."""
         self.world = world
         self.node = node
-        self.time = SkewedTime(world)
-        self.disks = {number: SimDisk(world.dice) for number in range(machine.logs)}
-        #: Other disks, which say how far each log had been durable; they have dice of their own.
-        self.others = {n: SimDisk(random.Random(node << 8 | n)) for n in range(machine.logs)}
+        self.hardware = Hardware(world, node, machine.logs)
         self.boots = 0
-        #: What its release reads and writes; from when on, in µs, it starts in the next one.
-        self.level = FORMAT_LEVEL
+        #: From when on, in µs, it starts in the next release.
         self.next_release = -1
         #: Whether a log that cannot be opened may begin anew: nothing else is wrong in the set.
         self.others_have_all = False
         #: Why the node can never be started again; empty while it can.
         self.ruined = ""
-        self.faults = Faults()
         self.layout = Layout(machine.logs)
-        self._machine = machine
         birth = random.Random(node).getrandbits(62) if members else 0
         identity = Identity(machine.log.system, node=node, members=members, birth=birth)
-        self._seat = Seat(
-            world,
-            self.time,
-            self.disks,
-            self.others,
-            machine,
-            self.faults,
-            identity,
-            self,
-            dial,
-            witness,
-        )
+        self._seat = Seat(world, self.hardware, machine, identity, self, dial, witness)
         #: The shards' processes; None of one that has ended. Empty while the node is down.
         self._processes: list[Process | None] = []
         #: Decides about the processes, if there are several.
@@ -95,6 +77,11 @@ class Host:
         self._stopping = False
         #: Until when the whole machine stands still; and when all is heard that was told so far.
         self._stands_until = self._told_at = 0
+
+    @property
+    def level(self) -> int:
+        """What its release reads and writes."""
+        return self._seat.machine.shard.level
 
     @property
     def up(self) -> bool:
@@ -119,8 +106,9 @@ class Host:
             return
         if 0 <= self.next_release <= self.world.now:
             self._upgrade()
-        shards = self.world.dice.randint(1, min(self._machine.logs, self._machine.shards_max))
-        self.layout = Layout(self._machine.logs, shards)
+        machine = self._seat.machine
+        shards = self.world.dice.randint(1, min(machine.logs, machine.shards_max))
+        self.layout = Layout(machine.logs, shards)
         self._processes = [None] * shards
         self._stopping = False
         self._supervision = None if shards == 1 else self._supervised(shards)
@@ -162,47 +150,39 @@ class Host:
         self.world.note("pause", self.node, duration)
         self._stands_until = self.world.now + duration
         for process in self.running:
-            process.pause()
-            self.world.after(duration, process.go_on)
+            process.standstill.pause()
+            self.world.after(duration, process.standstill.go_on)
 
     def pause_shard(self, shard: int, duration: int) -> None:
         """Let one process stand still for a while."""
         process = self._processes[shard]
         if process is not None:
             self.world.note("pause shard", self.node, shard, duration)
-            process.pause()
-            self.world.after(duration, process.go_on)
+            process.standstill.pause()
+            self.world.after(duration, process.standstill.go_on)
 
     def go_on(self) -> None:
         """End every pause."""
         self._stands_until = 0
         for process in self.running:
-            process.go_on()
-
-    def fill(self, full: bool) -> None:
-        """Leave no room for new files, or leave some again."""
-        for disk in self.disks.values():
-            disk.full = full
+            process.standstill.go_on()
 
     def _upgrade(self) -> None:
-        self.next_release, self.level = -1, FORMAT_LEVEL + 1
-        shard = replace(self._machine.shard, level=self.level)
-        self._seat = replace(self._seat, machine=replace(self._machine, shard=shard))
+        self.next_release = -1
+        machine = self._seat.machine
+        shard = replace(machine.shard, level=FORMAT_LEVEL + 1)
+        self._seat = replace(self._seat, machine=replace(machine, shard=shard))
         self.world.note("upgraded", self.node)
 
     def _end(self, power: bool) -> None:
         for process in self.running:
             process.end(power)
         self._processes = []
-        for disk in (*self.disks.values(), *self.others.values()):
-            if power:
-                disk.crash()
-            else:
-                disk.kill()
+        self.hardware.stop(power)
 
     def _revive(self, shard: int) -> None:
         for log in self.layout.logs_of(shard):
-            self.disks[log].kill()
+            self.hardware.disks[log].kill()
 
     def _start_shard(self, boot: int, shard: int) -> None:
         """Start a process. The power may fail while it recovers its logs."""
@@ -210,9 +190,9 @@ class Host:
             return
         supervision = self._supervision
         actions = [] if supervision is None else supervision.started(shard)
-        process = Process(self._seat)
         try:
-            process.start(shard, self.layout)
+            process = Process(self._seat, shard, self.layout)
+            process.start()
         except PowerCut:
             self.world.note("cut in recovery", self.node, shard)
             if self.world.chance(0.5):
@@ -232,9 +212,8 @@ class Host:
                 self._ruin(error)
                 return
             self.world.note("begun anew", self.node, error.log)
-            disk = self.disks[error.log] = SimDisk(self.world.dice)
-            self.others[error.log] = SimDisk(random.Random(error.log))
-            begin_lost(disk, error.log, self._machine.log.system)
+            disk = self.hardware.replace(error.log)
+            begin_lost(disk, error.log, self._seat.machine.log.system)
             self._end(power=False)
             self.restart()
             return
@@ -307,7 +286,7 @@ class Host:
         if self.world.now < self._stands_until:
             return
         for process in self.running:
-            if not process.paused:
+            if not process.standstill.lasts:
                 self._do(supervision.heard(process.number))
         self._do(supervision.look())
 
@@ -336,7 +315,7 @@ class Host:
 
     def peers(self) -> list[Link]:
         """Return the connections of clients that are open as far as this side knows."""
-        return [link for process in self.running for link in process.peers()]
+        return [link for process in self.running for link in process.sockets.peers()]
 
     def trunks(self) -> list[tuple[int, int]]:
         """Return the trunks that can be broken, as the shard that asks and the one that serves."""

@@ -23,7 +23,7 @@ from weir.storage.log import Flush
 from weir.storage.log_reader import Reading
 from weir.storage.scrub import Scrubbed
 from weir.testing.simulator.disk import PowerCut, SimDisk
-from weir.testing.simulator.ports import RunningProcess
+from weir.testing.simulator.running import RunningProcess
 from weir.testing.simulator.world import MS, SECOND
 
 #: The latest that a save begins after the flush that it speaks of.
@@ -74,7 +74,8 @@ class Positions:
     def _save(self) -> None:
         if self._is_over:
             return
-        if self._process.stands:  # a loop that waits for its disk keeps no thread waiting
+        # A loop that waits for its disk keeps no thread waiting.
+        if self._process.standstill.is_paused:
             self._process.world.after(_WITHIN, self._save)
             return
         self._waits = False
@@ -96,6 +97,10 @@ class Faults:
     recoveries: float = 0.0
     #: How many times longer than usual everything takes.
     slow: int = 1
+
+    def end(self) -> None:
+        """Let nothing fail any more."""
+        self.reads = self.flushes = self.recoveries = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -164,7 +169,7 @@ class Jobs:
         """Run a flush while the process waits for it."""
         run, done = self._run_flush(effect.flush), self._flushed(effect, self._world.now)
         job = self._job("flush", effect.log, run, done)
-        self._process.flush_began()
+        self._process.standstill.flush_began()
         self._world.after(self._takes(self._flush_takes), self._finish_inline, job)
 
     def flush(self, effect: ef.StartFlush) -> None:
@@ -189,7 +194,7 @@ class Jobs:
         return done
 
     def _rested(self, log: int) -> None:
-        if not self._process.asleep(self._rested, log):
+        if not self._process.standstill.asleep(self._rested, log):
             self._process.handle(ev.Rested(log))
 
     def _run_flush(self, flush: Flush) -> Callable[[SimDisk], None]:
@@ -259,12 +264,12 @@ class Jobs:
 
     def _finish_inline(self, job: _Job) -> None:
         if job in self._jobs:
-            self._process.flush_ended(lambda: self._finish(job))
+            self._process.standstill.flush_ended(lambda: self._finish(job))
 
     def _finish(self, job: _Job) -> None:
         if job not in self._jobs:
             return  # the process ended first
-        if self._process.asleep(self._finish, job):
+        if self._process.standstill.asleep(self._finish, job):
             return
         self._jobs.remove(job)
         result, failed = None, None

@@ -86,8 +86,8 @@ class Storm:
         """Begin to break things."""
         dice = self._world.dice
         for host in self._brokers.all:
-            host.faults.reads = dice.choice((0.0, 0.05))
-            host.faults.recoveries = dice.choice((0.0, 0.2))
+            host.hardware.faults.reads = dice.choice((0.0, 0.05))
+            host.hardware.faults.recoveries = dice.choice((0.0, 0.2))
             host.next_release = dice.randint(*_RELEASE)
             if self._drift in self._kinds:
                 self._drift(host)
@@ -101,10 +101,10 @@ class Storm:
         # What was stamped hours ahead cannot be taken back: that time has come.
         ahead_ms = max(0, self.latest_ms - self._world.now // MS)
         for host in self._brokers.all:
-            host.faults.reads = host.faults.flushes = host.faults.recoveries = 0.0
-            host.faults.slow = 1
-            host.time.skew_ms = ahead_ms
-            host.fill(False)
+            host.hardware.faults.end()
+            host.hardware.faults.slow = 1
+            host.hardware.time.skew_ms = ahead_ms
+            host.hardware.fill(False)
             host.go_on()
             if not host.up:
                 host.restart()
@@ -183,14 +183,14 @@ class Storm:
 
     def _skew(self) -> None:
         host = self._any()
-        host.time.skew_ms = self._world.dice.randint(-_SKEW_MS, _SKEW_MS)
-        self._world.note("skew", host.node, host.time.skew_ms)
+        host.hardware.time.skew_ms = self._world.dice.randint(-_SKEW_MS, _SKEW_MS)
+        self._world.note("skew", host.node, host.hardware.time.skew_ms)
 
     def _drift(self, host: Host | None = None) -> None:
         """Set a clock a little wrong: not so much that it is not gone by."""
         host = host or self._any()
-        host.time.skew_ms = self._world.dice.randint(-_DRIFT_MS, _DRIFT_MS)
-        self._world.note("drift", host.node, host.time.skew_ms)
+        host.hardware.time.skew_ms = self._world.dice.randint(-_DRIFT_MS, _DRIFT_MS)
+        self._world.note("drift", host.node, host.hardware.time.skew_ms)
 
     def _jump(self) -> None:
         """Set some clocks hours ahead or back, or all of them; or let all be right again."""
@@ -198,15 +198,15 @@ class Storm:
         count = dice.choice((0, 1, 1, 2, len(hosts)))
         jump_ms = dice.choice((-1, 1)) * dice.randint(1, 5) * _HOUR_MS
         for host in dice.sample(hosts, min(count, len(hosts))) if count else hosts:
-            host.time.skew_ms = jump_ms + dice.randint(0, _DRIFT_MS) if count else 0
-            self.latest_ms = max(self.latest_ms, host.time.skew_ms + self._world.now // MS)
-        self._world.note("jump", [host.time.skew_ms for host in hosts])
+            host.hardware.time.skew_ms = jump_ms + dice.randint(0, _DRIFT_MS) if count else 0
+            self.latest_ms = max(self.latest_ms, host.hardware.time.skew_ms + self._world.now // MS)
+        self._world.note("jump", [host.hardware.time.skew_ms for host in hosts])
 
     def _astray(self) -> None:
         """Let one clock be wrong, or that one be right again: never two within moments."""
-        wrong = [host for host in self._brokers.all if host.time.skew_ms]
+        wrong = [host for host in self._brokers.all if host.hardware.time.skew_ms]
         for host in wrong:
-            host.time.skew_ms = 0
+            host.hardware.time.skew_ms = 0
         if not wrong:
             self._skew()
 
@@ -265,7 +265,7 @@ class Storm:
                 self._mislead(cut.node)
             for host in self._brokers.all if cut.node in self._brokers.misled else [cut]:
                 for process in host.running:
-                    process.sever()
+                    process.sockets.sever()
         elif links := self._brokers.peers():
             for link in dice.sample(links, dice.randint(1, len(links))):
                 link.cut()
@@ -284,23 +284,23 @@ class Storm:
 
     def _fail_disk(self) -> None:
         """Let a write or a sync fail: the node must end at once."""
-        disk = self._world.dice.choice(list(self._any().disks.values()))
+        disk = self._world.dice.choice(list(self._any().hardware.disks.values()))
         disk.fail_next(self._world.dice.choice(("write", "sync")), errno.EIO)
 
     def _fill_disk(self) -> None:
         host = self._any()
-        host.fill(True)
+        host.hardware.fill(True)
         self._world.note("full", host.node)
-        self._later(_FULL, host.fill, False)
+        self._later(_FULL, host.hardware.fill, False)
 
     def _slow_disk(self) -> None:
         host = self._any()
-        host.faults.slow = self._world.dice.choice((3, 10))
-        self._world.note("slow disk", host.node, host.faults.slow)
+        host.hardware.faults.slow = self._world.dice.choice((3, 10))
+        self._world.note("slow disk", host.node, host.hardware.faults.slow)
         self._later(_SLOW, self._quicken, host)
 
     def _quicken(self, host: Host) -> None:
-        host.faults.slow = 1
+        host.hardware.faults.slow = 1
 
 
 class Nemesis:
@@ -317,17 +317,17 @@ class Nemesis:
     def start(self) -> None:
         """Begin to break things."""
         dice, host = self._world.dice, self._host
-        host.faults.reads = dice.choice((0.0, 0.05))
-        host.faults.flushes = dice.choice((0.0, 0.0, 0.01))
-        host.faults.recoveries = dice.choice((0.0, 0.3))
+        host.hardware.faults.reads = dice.choice((0.0, 0.05))
+        host.hardware.faults.flushes = dice.choice((0.0, 0.0, 0.01))
+        host.hardware.faults.recoveries = dice.choice((0.0, 0.3))
         self._again()
 
     def stop(self) -> None:
         """Make no more faults: the clock runs true from here on, the node is up or on its way."""
         host = self._host
         self._stopped = True
-        host.faults.reads = host.faults.flushes = host.faults.recoveries = 0.0
-        host.time.skew_ms = 0
+        host.hardware.faults.end()
+        host.hardware.time.skew_ms = 0
         if not host.up:
             host.restart()
 
@@ -347,8 +347,8 @@ class Nemesis:
             host.die(power=False)
             host.restart()
         elif roll < 0.6:
-            host.time.skew_ms = dice.randint(-_SKEW_MS, _SKEW_MS)
-            self._world.note("skew", host.time.skew_ms)
+            host.hardware.time.skew_ms = dice.randint(-_SKEW_MS, _SKEW_MS)
+            self._world.note("skew", host.hardware.time.skew_ms)
         elif roll < 0.65:
             host.stop()
             self._world.after(dice.randint(0, 100 * MS), self._end_stopped, host.boots)

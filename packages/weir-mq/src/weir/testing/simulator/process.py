@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,14 +24,12 @@ from weir.storage.format.durable_position import DurablePosition, Owner
 from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 from weir.testing.simulator.jobs import BESIDES, Faults, Jobs, Positions
-from weir.testing.simulator.network import End, Link, Way
-from weir.testing.simulator.sockets import Begin, Dial, Dialer, Network, Socket, Wired, adopt
+from weir.testing.simulator.network import Link
+from weir.testing.simulator.running import Standstill
+from weir.testing.simulator.sockets import Dial, Dialer, Network, Socket, Sockets, Wired
 from weir.testing.simulator.witness import Witness
 from weir.testing.simulator.world import MS, SECOND, SkewedTime, World
 
-#: From a connection to the turn in which it is accepted, with all others that came meanwhile, and
-#: read, with all that is there to be read: who connects has mostly said something by then.
-_ACCEPTED = (0, 6 * MS)
 #: How often a process looks at who takes its replies, if it ticks more slowly.
 _LOOK = 2 * ev.TICK_MS * MS
 _STOPPING = "this node is stopping"
@@ -85,17 +83,46 @@ class Keeper(Protocol):
         """A process cannot ask another shard any more."""
 
 
+class Hardware:
+    """What a node's processes run on, and what outlives them: its clock and its disks."""
+
+    def __init__(self, world: World, node: int, logs: int) -> None:
+        """Have an empty disk for each log."""
+        self.time = SkewedTime(world)
+        self.disks = {number: SimDisk(world.dice) for number in range(logs)}
+        #: Other disks, which say how far each log had been durable; they have dice of their own.
+        self.others = {n: SimDisk(random.Random(node << 8 | n)) for n in range(logs)}
+        #: How likely what fails.
+        self.faults = Faults()
+        self._world = world
+
+    def stop(self, power: bool) -> None:
+        """Let what is under way get as far as it got; with the power lose what was not synced."""
+        for disk in (*self.disks.values(), *self.others.values()):
+            if power:
+                disk.crash()
+            else:
+                disk.kill()
+
+    def replace(self, log: int) -> SimDisk:
+        """Put an empty disk in the place of a log's; return it."""
+        disk = self.disks[log] = SimDisk(self._world.dice)
+        self.others[log] = SimDisk(random.Random(log))
+        return disk
+
+    def fill(self, full: bool) -> None:
+        """Leave no room for new files, or leave some again."""
+        for disk in self.disks.values():
+            disk.full = full
+
+
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What a process has of its node: its clock, disks and faults; and of its set, who is in it."""
+    """What a process has of its node: what it runs on; and of its set, who is in it."""
 
     world: World
-    time: SkewedTime
-    disks: Mapping[int, SimDisk]
-    #: Where it lies how far each log had been durable.
-    others: Mapping[int, SimDisk]
+    hardware: Hardware
     machine: Machine
-    faults: Faults
     identity: Identity
     keeper: Keeper
     #: Finds the processes of another node.
@@ -106,73 +133,23 @@ class Seat:
 class Process:
     """One shard of a node. It lives once: another one takes its place when it has ended."""
 
-    def __init__(self, seat: Seat) -> None:
-        """Have a seat in a node; `start` brings the shard up."""
+    def __init__(self, seat: Seat, number: int, layout: Layout) -> None:
+        """Recover the disks of shard `number`; `start` brings it up.
+
+        Raises what the recovery of a log raises, and `PowerCut` if it is cut short.
+        """
         world = seat.world
         self.world = world
-        self.disks = seat.disks
-        self.node = seat.identity.node
-        self.number = 0
-        self.logs: list[int] = []
-        self.shard: Shard | None = None
+        self.number = number
         #: Drawn at the start: what it has told others before, it has forgotten.
         self.run = world.dice.getrandbits(32)
         #: Whether everything is durable and saved, after it was told to stop.
         self.stopped = False
-        #: Those of other nodes that it links to, and the peers of other shards, by session.
-        self.nodes: dict[int, NodeAddress] = {}
-        self._remote_peers: dict[int, RemotePeer] = {}
+        self.standstill = Standstill(world)
         self._seat = seat
-        self._jobs = Jobs(self, seat.machine.flush, seat.faults)
-        self._sockets: dict[Link, Socket] = {}
-        #: Those to other nodes that this process has dialled.
-        self._dialled: dict[Link, Socket] = {}
-        self._queue: EventQueue | None = None
-        self._connections: Connections[Socket] | None = None
-        self._turns: ShardLoop | None = None
-        #: Those that are accepted in the next turn, if there are any, and what is read then.
-        self._accepting: list[Socket] = []
-        self._readable: list[Socket] = []
-        #: Those whose clients do not take their replies.
-        self.full: list[Socket] = []
-        self._looks = False
-        #: Whether it stands still: it is paused, or waits for a flush that it runs itself.
-        self.paused = False
-        self.stands = self._flushing = False
-        #: What happened while it was paused.
-        self._backlog: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-
-    @property
-    def name(self) -> str:
-        """Its node and its number, for the trace."""
-        return f"{self.node}/{self.number}"
-
-    # -- life and death ------------------------------------------------------------------------
-
-    @property
-    def ready(self) -> bool:
-        """Whether all that its shard has is led, and devices can be served, just now."""
-        return self.shard is not None and self.shard.ready
-
-    @property
-    def serves(self) -> bool:
-        """Whether clients can connect: as soon as they are let in, and until it ends."""
-        return self._turns is not None and self._turns.serves
-
-    @property
-    def charged(self) -> int:
-        """How many bytes of its budget are in use."""
-        return 0 if self.shard is None else self.shard.budget.used
-
-    def start(self, number: int, layout: Layout) -> None:
-        """Recover the disks and run shard `number` on them.
-
-        Raises what the recovery of a log raises, and `PowerCut` if it is cut short.
-        """
-        self.number = number
-        self.logs = layout.logs_of(number)
-        starts = [self._open(log) for log in self.logs]
-        seat = self._seat
+        self._jobs = Jobs(self, seat.machine.flush, seat.hardware.faults)
+        logs = layout.logs_of(number)
+        starts = [self._open(log) for log in logs]
         identity = replace(seat.identity, shard=number)
         settings = seat.machine.shard
         ports = tuple(SHARD_PORT + shard for shard in range(layout.shards))
@@ -180,25 +157,28 @@ class Process:
         if seat.machine.ports:
             settings = replace(settings, ports=ports)
         opened = [start.opened for start in starts]
-        self.shard = Shard(identity, opened, seat.time, settings, layout)
+        shard = Shard(identity, opened, seat.hardware.time, settings, layout)
+        #: None once the process has ended.
+        self.shard: Shard | None = shard
         tell_durable(starts, self._jobs.positions)
-        self.flushes = FlushSchedule(self.logs, self.nodes, self._seconds)
-        queue = self._queue = EventQueue(self.shard, self.flushes)
+        #: Those of other nodes that it links to, and the peers of other shards, by session.
+        nodes: dict[int, NodeAddress] = {}
+        remote_peers: dict[int, RemotePeer] = {}
+        self.flushes = FlushSchedule(logs, nodes, self._seconds)
+        queue = self._queue = EventQueue(shard, self.flushes)
         found: set[str] = set()
         connections = self._connections = Connections(
-            queue, self.shard.budget, seat.machine.limits, Network(found),
-            self._remote_peers.get, self._seconds, self.world.dice.getrandbits(31) << 31,
-            _Notes(self.world),
+            queue, shard.budget, seat.machine.limits, Network(found), remote_peers.get,
+            self._seconds, world.dice.getrandbits(31) << 31, _Notes(world),
         )  # fmt: skip
-        local = LocalShard(self.shard, queue, connections, self._soon, self._later, connections.log)
-        lost = partial(seat.keeper.trunk_lost, self)
-        self.trunks = Trunks(local, self._remote_peers, lost)
+        look_after = _LOOK if seat.machine.tick > _LOOK else 0
+        self.sockets = Sockets(self, queue, connections, look_after)
+        local = LocalShard(shard, queue, connections, self._soon, self._later, connections.log)
+        self.trunks = Trunks(local, remote_peers, partial(seat.keeper.trunk_lost, self))
         reached = (f"node{self.node}", PORT) if identity.members else ("", 0)
         own = ShardInfo(identity, len(self.disks), layout.shards, ports, *reached)
-        dialer = Dialer(self, seat.dial, found)
-        self.links = Links(
-            local, self.trunks, own, self.nodes, found, self.run, dialer, self.world.dice
-        )
+        dialer = Dialer(self.sockets, seat.dial, found)
+        self.links = Links(local, self.trunks, own, nodes, found, self.run, dialer, world.dice)
         actions: dict[type, Callable[[Any], None]] = {
             **connections.actions,
             ef.HoldReads: self._hold,
@@ -213,18 +193,52 @@ class Process:
             ef.ReplicaHalted: _halted,
             **dict.fromkeys(BESIDES, self._jobs.start),
         }
-        self._turns = ShardLoop(
-            self.shard, queue, connections, self.nodes, actions, self, self._soon
-        )
+        self._turns = ShardLoop(shard, queue, connections, nodes, actions, self, self._soon)
+
+    @property
+    def node(self) -> int:
+        """The id of its node."""
+        return self._seat.identity.node
+
+    @property
+    def name(self) -> str:
+        """Its node and its number, for the trace."""
+        return f"{self.node}/{self.number}"
+
+    @property
+    def disks(self) -> Mapping[int, SimDisk]:
+        """Those of its node, by log."""
+        return self._seat.hardware.disks
+
+    # -- life and death ------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether all that its shard has is led, and devices can be served, just now."""
+        return self.shard is not None and self.shard.ready
+
+    @property
+    def serves(self) -> bool:
+        """Whether clients can connect: as soon as they are let in, and until it ends."""
+        return self.shard is not None and self._turns.serves
+
+    @property
+    def charged(self) -> int:
+        """How many bytes of its budget are in use."""
+        return 0 if self.shard is None else self.shard.budget.used
+
+    def start(self) -> None:
+        """Run the shard."""
         self._turns.start()
         self.tick()
 
     def _open(self, log: int) -> LogStart:
-        disk = self.disks[log]
-        if self.world.chance(self._seat.faults.recoveries):
+        hardware = self._seat.hardware
+        disk = hardware.disks[log]
+        if self.world.chance(hardware.faults.recoveries):
             disk.cut_after(self.world.dice.randrange(_RECOVERY_STEPS))
         settings = replace(self._seat.machine.log, log=log)
-        other = self._seat.others[log]
+        other = hardware.others[log]
         file = DurablePosition(other, Owner(log, settings.system, 1))
         start = open_log(disk, settings, file)
         disk.kill()  # takes a cut back that has not come
@@ -238,14 +252,9 @@ class Process:
         """
         self._seat.witness.look(self)
         self._jobs.abandon()
-        self.shard = self._queue = self._connections = self._turns = None
-        self._backlog.clear()
-        self._readable.clear()
-        self._accepting.clear()
-        links, self._sockets = list(self._sockets), {}
-        for link in links:
-            link.orphaned = link.open
-            link.cut(silent=power)
+        self.shard = None
+        self.standstill.forget()
+        self.sockets.end(power)
 
     def disk_failed(self) -> None:
         """A write or a sync failed: nothing may be retried, believed, or said to anybody."""
@@ -253,168 +262,35 @@ class Process:
 
     def stop(self) -> None:
         """Drain, as a process does that is told to end."""
-        if not self.asleep(self.stop):
+        if not self.standstill.asleep(self.stop):
             self.handle(ev.Stopping())
-
-    def pause(self) -> None:
-        """Stand still: time goes on, and what happens is handled by `go_on`."""
-        self.paused = self.stands = True
-
-    def go_on(self) -> None:
-        """Stand still no longer."""
-        self.stands = False
-        self._wake()
-
-    def flush_began(self) -> None:
-        """Wait for the disk: nothing else is done until `flush_ended`."""
-        self.paused = self._flushing = True
-
-    def flush_ended(self, then: Callable[[], None]) -> None:
-        """The disk is done: `then` comes before what has happened meanwhile."""
-        self._flushing = False
-        if self.stands:
-            self._backlog.appendleft((then, ()))
-        else:
-            self.paused = False
-            then()
-            self.paused = True
-            self._wake()
-
-    def _wake(self) -> None:
-        """Handle all that has happened in the meantime.
-
-        What came on one connection keeps its order; which connection is read first is anybody's
-        guess, and so is whether timers are heard of before.
-        """
-        if not self.paused or self.stands or self._flushing:
-            return
-        self.paused = False
-        backlog, self._backlog = self._backlog, deque()
-        sources: dict[object, list[tuple[Callable[..., object], tuple[Any, ...]]]] = {}
-        for do, arguments in backlog:
-            source = arguments[0] if arguments and isinstance(arguments[0], Link) else do
-            sources.setdefault(source, []).append((do, arguments))
-        order = list(sources.values())
-        if self.world.chance(0.7):
-            self.world.dice.shuffle(order)
-        for happened in order:
-            for do, arguments in happened:
-                do(*arguments)
-
-    def asleep(self, do: Callable[..., object], *arguments: Any) -> bool:
-        """Return whether the process stands still; then `do(*arguments)` is called later."""
-        if self.paused:
-            self._backlog.append((do, arguments))
-        return self.paused
 
     # -- peers ---------------------------------------------------------------------------------
 
-    def connect(self, client: End, up: Way, down: Way, site: str = "") -> Link:
-        """Open a connection; `site` is where the client is, if it is another node."""
-        assert self._connections is not None  # who listens has some
-        link = Link(self.world, client, self, up, down)
-        site = site or type(client).__name__
-        socket = Socket(self, link, self._connections.connection(), site)
-        self._sockets[link] = socket
-        if not self._accepting:
-            self.world.after(self.world.between(*_ACCEPTED), self._turn)
-        self._accepting.append(socket)
-        return link
-
-    def take(self, link: Link, begin: Begin, asks: bool = False, far: bool = False) -> None:
-        """Take this end of a connection to another process, which is one of another node if it is
-        `far`.
-        """
-        socket = self._sockets[link] = Socket(self, link, Wired(begin), "", asks)
-        if far:
-            self._dialled[link] = socket
-        socket.accept()
-        self._run()
-
     def leave(self, shards: tuple[int, ...]) -> None:
         """Cut the trunks to and from shards of its node that stand still."""
-        if self._queue is not None and not self.asleep(self.leave, shards):
+        if self.shard is not None and not self.standstill.asleep(self.leave, shards):
             self.trunks.leave(shards)
-            self._run()
-
-    def sever(self) -> None:
-        """Break all connections to other nodes that this process has dialled."""
-        for link in list(self._dialled):
-            link.cut()
+            self.turn()
 
     def accept_link(self, socket: Socket, data: bytes) -> None:
         """Take a connection over that another node made, and that began with `data`."""
-        adopt(socket, lambda transport: self.links.accept(transport, data, socket.site))
-
-    def received(self, link: Link, data: bytes) -> None:
-        """Bytes of a peer are there to be read."""
-        if self.paused and self.asleep(self.received, link, data):
-            return
-        if (socket := self._sockets.get(link)) is not None:
-            socket.came(data)
-            self._read(socket)
-
-    def lost(self, link: Link) -> None:
-        """A peer is gone."""
-        if self.asleep(self.lost, link):
-            return
-        self._dialled.pop(link, None)
-        if (socket := self._sockets.pop(link, None)) is not None:
-            socket.lost()
-            self._read(socket)
-
-    def read_soon(self, socket: Socket) -> None:
-        """Read what is there, in a turn of its own."""
-        self.world.after(0, self._read_again, socket)
-
-    def _read_again(self, socket: Socket) -> None:
-        if self._queue is not None and not self.asleep(self._read_again, socket):
-            self._read(socket)
-
-    def _read(self, socket: Socket) -> None:
-        """Read a socket, with others if some are to be accepted."""
-        if self._accepting:
-            self._readable.append(socket)
-        else:
-            socket.read()
-            self._run()
-
-    def _turn(self) -> None:
-        """Accept who came, and read all that is there: it is one to the shard."""
-        if self._queue is None or self.asleep(self._turn):
-            return
-        accepting, self._accepting = self._accepting, []
-        readable, self._readable = self._readable, []
-        self._queue.gather()
-        for socket in accepting:
-            socket.accept()
-        for socket in readable:
-            socket.read()
-        self._queue.release()
-        self._run()
-
-    def peers(self) -> list[Link]:
-        """Return the connections of clients that are open as far as this side knows."""
-        return [link for link, socket in self._sockets.items() if socket.is_client]
+        socket.change(Wired(lambda transport: self.links.accept(transport, data, socket.site)))
 
     # -- effects -------------------------------------------------------------------------------
 
     def handle(self, event: ev.Event) -> None:
         """Feed one event, unless the process has ended, and do what comes of it."""
-        if (queue := self._queue) is not None:
-            queue.put(event)
-            if not queue.waits:
-                self._run()
+        if self.shard is not None:
+            self._queue.put(event)
+            if not self._queue.waits:
+                self.turn()
 
-    def _run(self) -> None:
-        turns, connections = self._turns, self._connections
-        if turns is None or connections is None:
-            return
-        turns.run()
-        if not self._looks and (connections.watched or self.full):
-            self._looks = True
-            if self._seat.machine.tick > _LOOK:  # else its own tick does as well
-                self.world.after(_LOOK, self._look)
+    def turn(self) -> None:
+        """Let the shard take what it was told, and do what comes of it, unless it has ended."""
+        if self.shard is not None:
+            self._turns.run()
+            self.sockets.watch()
 
     def serve(self) -> None:
         """Its shard can serve: who connects is served."""
@@ -434,28 +310,16 @@ class Process:
 
     def behind(self, act: Callable[[], None]) -> None:
         """Do something in a turn of its own, and let the shard take what comes of it."""
-        if self._queue is not None and not self.asleep(self.behind, act):
+        if self.shard is not None and not self.standstill.asleep(self.behind, act):
             act()
-            self._run()
-
-    def _look(self) -> None:
-        """Look at who takes its replies, though it is no time for a tick."""
-        if not self.asleep(self._look):
-            self._look_now()
-            self._run()
-
-    def _look_now(self) -> None:
-        self._looks = False
-        if self._connections is not None:
-            self.full = [socket for socket in self.full if not socket.drain()]
-            self._connections.check_connections()
+            self.turn()
 
     def _seconds(self) -> float:
         return self.world.now / SECOND
 
     def _flush(self, effect: ef.StartFlush) -> None:
         """Run a flush as a loop does that waits for it."""
-        if self.shard is not None and not self.asleep(self._flush, effect):
+        if self.shard is not None and not self.standstill.asleep(self._flush, effect):
             del self.flushes.inline[effect.log]
             self._jobs.flush_inline(effect)
 
@@ -474,26 +338,25 @@ class Process:
 
     def _let_go(self) -> None:
         """End all connections, as a server does that has drained."""
-        if self._connections is not None and not self.asleep(self._let_go):
+        if self.shard is not None and not self.standstill.asleep(self._let_go):
             self._connections.end_sessions(_STOPPING)
-            self._run()
+            self.turn()
             self._connections.hang_up(_STOPPING)
 
     def _hold(self, effect: ef.HoldReads) -> None:
-        assert self._connections is not None  # its shard has just asked for this
         self._connections.actions[ef.HoldReads](effect)
         self.trunks.update()
 
     def tick(self) -> None:
         if self.shard is None:
             return
-        if not (self.paused and self.asleep(self.tick)):
+        if not (self.standstill.lasts and self.standstill.asleep(self.tick)):
             self.world.after(self._seat.machine.tick, self.tick)
-            self._look_now()
+            self.sockets.check()
             self.trunks.flush()
             self.handle(ev.Ticked())
             self.links.check_silence()
-            self._run()
+            self.turn()
             self._seat.witness.look(self)
 
 
@@ -527,8 +390,11 @@ def join(asking: Process, serving: Process, trunks: dict[tuple[int, int], Link])
     """
     if asking.shard is None or serving.shard is None:
         return
-    if asking.asleep(join, asking, serving, trunks):
+    if asking.standstill.asleep(join, asking, serving, trunks):
         return
-    link = trunks[asking.number, serving.number] = Link(asking.world, asking, serving)
-    serving.take(link, lambda end: serving.trunks.join(end, asking.number, asks=False))
-    asking.take(link, lambda end: asking.trunks.join(end, serving.number, asks=True), asks=True)
+    link = Link(asking.world, asking.sockets, serving.sockets)
+    trunks[asking.number, serving.number] = link
+    serving.sockets.take(link, lambda end: serving.trunks.join(end, asking.number, asks=False))
+    asking.sockets.take(
+        link, lambda end: asking.trunks.join(end, serving.number, asks=True), asks=True
+    )

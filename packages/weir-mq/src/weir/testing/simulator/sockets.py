@@ -1,4 +1,4 @@
-"""A process's end of a connection, as a transport: what came waits until it is read."""
+"""The connections of a process: each end is a transport, and what came waits until it is read."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Callable, Container, Iterable
 from typing import Protocol
 
 from weir.codec.fields import Buffer
-from weir.host.connections import ClientConnection
+from weir.host.connections import ClientConnection, Connections
 from weir.host.greeting import DialedConnection
 from weir.host.ports import Transport
 from weir.host.shard_connections import ShardConnection
+from weir.host.shard_loop import EventQueue
 from weir.model.limits import KIB
 from weir.testing.simulator.network import End, Link, Way
-from weir.testing.simulator.ports import RunningProcess
+from weir.testing.simulator.running import RunningProcess
 from weir.testing.simulator.world import MS
 
 #: Above this much unsent a client is full, until a quarter of it is left.
@@ -22,6 +23,9 @@ _FULL_BYTES = 4 * KIB
 #: From a dial to its connection, and from one that got lost on its way to the next.
 _CONNECTING = (500, 8 * MS)
 _AGAIN = (100 * MS, 1_000 * MS)
+#: From a connection to the turn in which it is accepted, with all others that came meanwhile, and
+#: read, with all that is there to be read: who connects has mostly said something by then.
+_ACCEPTED = (0, 6 * MS)
 
 
 class Told(Protocol):
@@ -43,14 +47,11 @@ class Told(Protocol):
         """The connection is over."""
 
 
-class Reading(RunningProcess, Protocol):
-    """A process that reads sockets when it has time for them."""
+class Serving(RunningProcess, Protocol):
+    """A process that has sockets."""
 
-    #: Those whose peer does not take what it is sent.
-    full: list[Socket]
-
-    def read_soon(self, socket: Socket) -> None:
-        """Read a socket in one of the next turns."""
+    def turn(self) -> None:
+        """Let the shard take what it was told, and do what comes of it."""
 
     def accept_link(self, socket: Socket, data: bytes) -> None:
         """Take a connection over that another node made, and that began with `data`."""
@@ -60,7 +61,7 @@ class Socket:
     """One end of a connection: of one that a process serves, or of one that it has dialled."""
 
     def __init__(
-        self, process: Reading, link: Link, told: Told, site: str, asks: bool = False
+        self, sockets: Sockets, link: Link, told: Told, site: str, asks: bool = False
     ) -> None:
         """Read nothing before `accept`. `site` is where the peer is. Who `asks` has dialled."""
         self.site = site
@@ -69,13 +70,13 @@ class Socket:
         self.asks = asks
         #: Whether it may be a client's.
         self.is_client = isinstance(told, ClientConnection)
-        self._process = process
+        self._sockets = sockets
         self._told = told
         self._came: deque[bytes] = deque()
         self._is_accepted = self._closing = self._over = False
         self._reads = True
 
-    # -- its process calls --------------------------------------------------------------------
+    # -- its sockets call ---------------------------------------------------------------------
 
     def accept(self) -> None:
         """Begin, and read what is there: who connects has mostly said something by then."""
@@ -104,7 +105,7 @@ class Socket:
         while self._came and self._reads and not self._closing:
             data = self._came.popleft()
             if not self._told.receive(data):
-                self._process.accept_link(self, data)
+                self._sockets.process.accept_link(self, data)
         if self._over:
             self._is_accepted = False
             self._told.close()
@@ -127,11 +128,11 @@ class Socket:
             self.link.to_host(bytes(data))
             return
         if isinstance(self._told, ClientConnection):
-            self._process.world.note("send", self._told.session, zlib.crc32(data))
+            self._sockets.process.world.note("send", self._told.session, zlib.crc32(data))
         self.link.to_client(bytes(data))
         if not self.is_full and self.get_write_buffer_size() > _FULL_BYTES:
             self.is_full = True
-            self._process.full.append(self)
+            self._sockets.full.append(self)
             self._told.pause_writing()
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
@@ -154,7 +155,7 @@ class Socket:
         if not self._reads:
             self._reads = True
             if self._came:
-                self._process.read_soon(self)
+                self._sockets.read_soon(self)
 
     def can_write_eof(self) -> bool:
         """Links close both ways at once."""
@@ -179,7 +180,7 @@ class Socket:
     def abort(self) -> None:
         """Close at once."""
         self._closing = True
-        self.link.cut(None if self.is_client else self._process)
+        self.link.cut(None if self.is_client else self._sockets)
 
 
 class Network:
@@ -211,20 +212,11 @@ Dial = Callable[[str, int], tuple[list[Listening], Way, Way]]
 Begin = Callable[[Transport], ShardConnection]
 
 
-class LinkKeeper(RunningProcess, Protocol):
-    """A process that asks others for connections."""
-
-    def take(self, link: Link, begin: Begin, asks: bool = False, far: bool = False) -> None:
-        """Take this end of a connection to another process, which is one of another node if it is
-        `far`.
-        """
-
-
 class Wired:
-    """Whom the socket of a wire tells what it says."""
+    """Whom the socket of a connection between shards tells what it says."""
 
     def __init__(self, begin: Begin) -> None:
-        """Tell the wire that `begin` returns."""
+        """Tell the connection that `begin` returns."""
         self._begin = begin
         self._connection: ShardConnection | None = None
 
@@ -255,24 +247,170 @@ class Wired:
         self._connection.handler.lost("")
 
 
+class Sockets:
+    """All connections of a process: those that it serves, and those that it has dialled.
+
+    Who connects is accepted in a turn with all others that came meanwhile, and read then.
+    """
+
+    def __init__(
+        self,
+        process: Serving,
+        queue: EventQueue,
+        connections: Connections[Socket],
+        look_after: int,
+    ) -> None:
+        """Have none. It is looked at who takes replies `look_after` µs behind a turn, if that is
+        not 0: then the process's own tick does as well.
+        """
+        self.process = process
+        #: Those whose clients do not take their replies.
+        self.full: list[Socket] = []
+        self._world = process.world
+        self._standstill = process.standstill
+        self._queue = queue
+        self._connections = connections
+        self._look_after = look_after
+        self._sockets: dict[Link, Socket] = {}
+        #: Those to other nodes that the process has dialled.
+        self._dialled: dict[Link, Socket] = {}
+        #: Those that are accepted in the next turn, if there are any, and what is read then.
+        self._accepting: list[Socket] = []
+        self._readable: list[Socket] = []
+        self._looks = self._over = False
+
+    def peers(self) -> list[Link]:
+        """Return the connections of clients that are open as far as this side knows."""
+        return [link for link, socket in self._sockets.items() if socket.is_client]
+
+    def connect(self, client: End, up: Way, down: Way, site: str = "") -> Link:
+        """Open a connection; `site` is where the client is, if it is another node."""
+        link = Link(self._world, client, self, up, down)
+        site = site or type(client).__name__
+        socket = Socket(self, link, self._connections.connection(), site)
+        self._sockets[link] = socket
+        if not self._accepting:
+            self._world.after(self._world.between(*_ACCEPTED), self._accept)
+        self._accepting.append(socket)
+        return link
+
+    def take(self, link: Link, begin: Begin, asks: bool = False, far: bool = False) -> None:
+        """Take this end of a connection to another process, which is one of another node if it is
+        `far`.
+        """
+        socket = self._sockets[link] = Socket(self, link, Wired(begin), "", asks)
+        if far:
+            self._dialled[link] = socket
+        socket.accept()
+        self.process.turn()
+
+    def sever(self) -> None:
+        """Break all connections to other nodes that the process has dialled."""
+        for link in list(self._dialled):
+            link.cut()
+
+    def end(self, power: bool) -> None:
+        """The process has ended; where the power went with it nobody is told."""
+        self._over = True
+        self._readable.clear()
+        self._accepting.clear()
+        links, self._sockets = list(self._sockets), {}
+        for link in links:
+            link.orphaned = link.open
+            link.cut(silent=power)
+
+    # -- an end of links -----------------------------------------------------------------------
+
+    def received(self, link: Link, data: bytes) -> None:
+        """Bytes of a peer are there to be read."""
+        if self._standstill.lasts and self._standstill.asleep(self.received, link, data):
+            return
+        if (socket := self._sockets.get(link)) is not None:
+            socket.came(data)
+            self._read(socket)
+
+    def lost(self, link: Link) -> None:
+        """A peer is gone."""
+        if self._standstill.asleep(self.lost, link):
+            return
+        self._dialled.pop(link, None)
+        if (socket := self._sockets.pop(link, None)) is not None:
+            socket.lost()
+            self._read(socket)
+
+    # -- turns ---------------------------------------------------------------------------------
+
+    def read_soon(self, socket: Socket) -> None:
+        """Read what is there, in a turn of its own."""
+        self._world.after(0, self._read_again, socket)
+
+    def _read_again(self, socket: Socket) -> None:
+        if not self._over and not self._standstill.asleep(self._read_again, socket):
+            self._read(socket)
+
+    def _read(self, socket: Socket) -> None:
+        """Read a socket, with others if some are to be accepted."""
+        if self._accepting:
+            self._readable.append(socket)
+        else:
+            socket.read()
+            self.process.turn()
+
+    def _accept(self) -> None:
+        """Accept who came, and read all that is there: it is one to the shard."""
+        if self._over or self._standstill.asleep(self._accept):
+            return
+        accepting, self._accepting = self._accepting, []
+        readable, self._readable = self._readable, []
+        self._queue.gather()
+        for socket in accepting:
+            socket.accept()
+        for socket in readable:
+            socket.read()
+        self._queue.release()
+        self.process.turn()
+
+    def watch(self) -> None:
+        """Look in a while at those who do not take their replies, if there are any."""
+        if not self._looks and (self._connections.watched or self.full):
+            self._looks = True
+            if self._look_after:
+                self._world.after(self._look_after, self._look)
+
+    def _look(self) -> None:
+        """Look at who takes its replies, though it is no time for a tick."""
+        if not self._standstill.asleep(self._look):
+            self.check()
+            self.process.turn()
+
+    def check(self) -> None:
+        """Let those go on who took enough of their replies, and hang up on those who take none."""
+        self._looks = False
+        if not self._over:
+            self.full = [socket for socket in self.full if not socket.drain()]
+            self._connections.check_connections()
+
+
 class Dialer:
     """Makes connections from a process to those of other nodes."""
 
-    def __init__(self, process: LinkKeeper, dial: Dial, found: set[str]) -> None:
+    def __init__(self, sockets: Sockets, dial: Dial, found: set[str]) -> None:
         """Add the names of other nodes to `found`."""
-        self._process = process
+        self._sockets = sockets
         self._at = dial
         self._found = found
 
     def dial(self, host: str, port: int, tries: int, dialled: DialedConnection) -> None:
         """Connect, and tell `dialled` what comes of that."""
         self._found.add(host)
-        world = self._process.world
+        world = self._sockets.process.world
         world.after(world.between(*_CONNECTING), self._connect, host, port, dialled)
 
     def _connect(self, host: str, port: int, dialled: DialedConnection) -> None:
-        process = self._process
-        if process.shard is None or process.asleep(self._connect, host, port, dialled):
+        process, sockets = self._sockets.process, self._sockets
+        if process.shard is None:
+            return
+        if process.standstill.asleep(self._connect, host, port, dialled):
             return
         listening, up, down = self._at(host, port)
         world = process.world
@@ -281,12 +419,7 @@ class Dialer:
                 world.after(world.between(*_AGAIN), self._connect, host, port, dialled)
         elif listening:
             target = world.dice.choice(listening)
-            link = target.connect(process, up, down, f"node{process.node}")
-            process.take(link, dialled.connected, asks=True, far=True)
+            link = target.connect(sockets, up, down, f"node{process.node}")
+            sockets.take(link, dialled.connected, asks=True, far=True)
         else:
             process.behind(lambda: dialled.failed("Connection refused"))
-
-
-def adopt(socket: Socket, begin: Begin) -> None:
-    """Take a connection over that was thought to be a client's."""
-    socket.change(Wired(begin))

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import weir_raft as raft
 from weir.broker.records.snapshots import pack
 from weir.broker.replica.group import Group
-from weir.testing.simulator.ports import RunningProcess
+from weir.testing.simulator.running import RunningProcess
 
 AGREED = "Agreed"
 _LEADER = raft.Role.LEADER

@@ -30,6 +30,10 @@ class Host:
     def running(self) -> list[Host]:
         return [self] if self.up else []
 
+    @property
+    def sockets(self) -> Host:
+        return self
+
     def connect(self, client: End, up: Way, down: Way) -> Link:
         self.links.append(Link(self.world, client, self, up, down))
         return self.links[-1]

@@ -51,7 +51,7 @@ class Socket:
     def join(self, net: BrokerSet, process: Process, site: int) -> None:
         """Be connected to a process."""
         up, down = net.net.way(site, process.node), net.net.way(process.node, site)
-        self._link = process.connect(self, up, down)
+        self._link = process.sockets.connect(self, up, down)
         self._link.on_arrival(self._arrived)
 
     def serve(self, source: Source) -> None:
