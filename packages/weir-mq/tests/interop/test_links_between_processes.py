@@ -13,6 +13,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
+from rigs import drivers
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
@@ -72,21 +73,20 @@ async def running(node: int, echoes: bool, port: int) -> AsyncIterator[tuple[Tal
     own = ShardInfo(shard.identity, 2, 1, (), HOST, port)
     driver = assemble(cast(Shard, shard), {}, None, own)
     async with listening(driver, HOST, port) as (_, port):
-        driver.links._own = ShardInfo(shard.identity, 2, 1, (), HOST, port)
+        drivers.be_at(driver, ShardInfo(shard.identity, 2, 1, (), HOST, port))
         await driver.start()
         try:
             yield shard, driver
         finally:
             driver.links.close()
-            assert driver._ticker is not None
-            driver._ticker.cancel()
-            driver._pool.shutdown()
+            drivers.end(driver)
 
 
 async def other(port: int) -> Process:
     """Start the other process, and wait until it listens."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, __file__, str(port), stdin=PIPE, stdout=PIPE
+        sys.executable, __file__, str(port), stdin=PIPE, stdout=PIPE, env=environment
     )
     assert process.stdout is not None
     await process.stdout.readline()
@@ -99,7 +99,7 @@ async def echoed(shard: Talking, driver: Driver) -> None:
     while missing:
         for kind, body in missing.items():
             frame = link.encode(kind, 5, body)
-            driver._turns.do([ef.SendToPeer(THERE, kind == 1, frame)])
+            drivers.do(driver, ef.SendToPeer(THERE, kind == 1, frame))
         with contextlib.suppress(TimeoutError):
             event = await asyncio.wait_for(shard.heard.get(), 0.2)
             assert isinstance(event, ev.PeerSent), event
@@ -123,7 +123,7 @@ def test_a_process_that_stood_still_is_left_and_linked_again() -> None:
         loop = asyncio.get_running_loop()
         async with running(1, False, 0) as (shard, driver):
             try:
-                driver._turns.do([ef.Connect(2, HOST, port)])
+                drivers.do(driver, ef.Connect(2, HOST, port))
                 first = await until(shard, ev.LinkOpened)
                 await echoed(shard, driver)
                 process.send_signal(signal.SIGSTOP)
@@ -149,7 +149,7 @@ def test_a_process_that_stood_still_is_left_and_linked_again() -> None:
 
 async def _be_other(port: int) -> None:
     async with running(2, True, port) as (_, driver):
-        print(f"listening\n{driver.links._own.port}", flush=True)
+        print(f"listening\n{drivers.own_of(driver).port}", flush=True)
         reader = asyncio.StreamReader()
         await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), sys.stdin

@@ -6,8 +6,10 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, cast
 
+from rigs import drivers
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
@@ -92,12 +94,40 @@ class Node:
         self.do(ef.Connect(node, "127.0.0.1", port or other.port))
 
     def do(self, effect: ef.Effect) -> None:
-        self.driver._turns.do([effect])
-        self.driver._turns.run()
+        drivers.do(self.driver, effect)
+        drivers.run(self.driver)
 
     def tick(self) -> None:
         self.links.check_silence()
-        self.driver._turns.run()
+        drivers.run(self.driver)
+
+    def be_at(self, **changes: Any) -> None:
+        """Say this of itself to those who link with it."""
+        self.links._own = replace(self.links._own, **changes)
+
+    @property
+    def incoming(self) -> dict[int, Any]:
+        """The links from other shards, by place."""
+        return cast(dict[int, Any], self.links._in)
+
+    def lane_from(self, place: int, lane: Lane) -> Any:
+        return self.incoming[place]._lanes[lane]
+
+    def lane_to(self, node: int, lane: Lane) -> Any:
+        """Return a lane of the link to a node of one shard."""
+        return self.links._out[node][0]._lanes[lane]
+
+    def silence_to(self, node: int) -> int:
+        """Return for how many ticks a node has said nothing on the quick lane."""
+        return int(self.lane_to(node, Lane.QUICK)._silent)
+
+    def stop_reading(self, place: int, lane: Lane) -> None:
+        """Read nothing any more of what comes on a lane."""
+        self.lane_from(place, lane)._transport.pause_reading()
+
+    def be_linked_as(self, other: Node) -> None:
+        """Let what links now end up at the links of another."""
+        self.driver._node_links = other.driver._node_links
 
     def send(self, place: int, quick: bool, *body: bytes, charged: int = 0) -> None:
         self.shard.budget.take(charged)
@@ -122,7 +152,7 @@ async def nodes_running(*owns: ShardInfo) -> AsyncIterator[list[Node]]:
         for node in nodes:
             node.links.close()
             node.driver._connections.cut()
-            node.driver._pool.shutdown()
+            drivers.end(node.driver)
         await asyncio.sleep(0)
 
 

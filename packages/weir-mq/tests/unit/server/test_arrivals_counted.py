@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+from rigs import drivers
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
@@ -62,9 +63,9 @@ def asked(frames: list[Any]) -> int:
         driver = assemble(cast(Shard, Noting()), {})
         end = driver.trunks.join(cast(Any, Wire()), 1, asks=False).handler
         end.receive(b"".join(frames))
-        driver._turns.run()
-        driver._pool.shutdown()
-        return driver._flushes._schedule.asked
+        drivers.run(driver)
+        drivers.end(driver)
+        return drivers.requests_heard(driver)
 
     return asyncio.run(body())
 
@@ -82,8 +83,8 @@ def test_what_a_device_of_another_node_said_at_once_is_one_event() -> None:
         driver = assemble(cast(Shard, Noting()), {})
         end = driver.trunks.join(cast(Any, Wire()), place_of(2, 0), asks=False).handler
         end.receive(b"".join(one_by_one()))
-        driver._pool.shutdown()
-        arrived = [event for event in driver._queue.events if isinstance(event, ev.Arrived)]
+        drivers.end(driver)
+        arrived = [event for event in drivers.waiting(driver) if isinstance(event, ev.Arrived)]
         assert [len(event.arrivals) for event in arrived] == [10]
 
     asyncio.run(body())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+from rigs import drivers
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
@@ -18,19 +19,8 @@ from weir.host.trunks import RemotePeer
 from weir.protocol.device import DeviceHello, DevicePing, DevicePublishes, DeviceRequest
 from weir.protocol.trunk import Arrival
 from weir.server.assembly import assemble
-from weir.server.driver import Driver, TimedTurns
 from weir.storage.log import Flush, Run
 from weir.testing.simulator.disk import SimDisk
-
-
-def received(driver: Driver, session: int, frames: Sequence[Any]) -> None:
-    driver._queue.receive(session, frames)
-    driver._turns.run()
-
-
-def arrived(driver: Driver, event: ev.Arrived) -> None:
-    driver._queue.arrive(event)
-    driver._turns.run()
 
 
 class Noting:
@@ -78,7 +68,7 @@ def test_what_is_gathered_is_fed_in_order_and_settled_once() -> None:
         driver.release()
         driver.release()
         assert shard.heard[6:] == [1, ev.Closed(2)]
-        driver._pool.shutdown()
+        drivers.end(driver)
 
     asyncio.run(body())
 
@@ -108,9 +98,8 @@ def test_a_log_rests_behind_a_flush_of_a_crowd_and_behind_no_other() -> None:
     async def body() -> None:
         shard = Noting()
         driver = assemble(cast(Shard, shard), {3: SimDisk(random.Random(1))})
-        hasty = Hasty(driver._loop)
-        turns = cast(TimedTurns, driver._flushes._host)
-        turns._loop = cast(asyncio.AbstractEventLoop, hasty)
+        hasty = Hasty(asyncio.get_running_loop())
+        drivers.call_later_by(driver, hasty)
 
         async def heard(rest_ms: int, count: int) -> list[Any]:
             shard.heard.clear()
@@ -125,8 +114,8 @@ def test_a_log_rests_behind_a_flush_of_a_crowd_and_behind_no_other() -> None:
         assert await heard(600_000, 3) == [ev.Flushed(3, flush, rests=True), ev.Rested(3)]
         assert await heard(0, 2) == [ev.Flushed(3, flush, rests=False)]
         assert [590 < asked <= 600 for asked in hasty.asked] == [True]
-        driver._flushes.stop()
-        driver._pool.shutdown()
+        drivers.end_flushes(driver)
+        drivers.end(driver)
 
     asyncio.run(body())
 
@@ -152,17 +141,17 @@ def test_a_flush_is_settled_behind_its_turn_and_publishes_of_devices_not_at_all(
             DeviceHello(0, 5, 1, 0, "t"),
             DevicePublishes([1], [0], [b"value"], [0]),
         ]
-        received(driver, 1, publishes)
-        received(driver, 1, [DevicePing(1)])
+        drivers.receive(driver, 1, publishes)
+        drivers.receive(driver, 1, [DevicePing(1)])
         assert shard.heard == [
             ev.Received(1, publishes), ev.Received(1, [DevicePing(1)]), "settled",
         ]  # fmt: skip
         shard.heard.clear()
         shard.budget.take(90)  # this cannot wait: others would be read from meanwhile
-        received(driver, 1, publishes)
-        assert driver._queue.held
+        drivers.receive(driver, 1, publishes)
+        assert drivers.is_held(driver)
         assert shard.heard == [ev.Received(1, publishes), "settled"]
-        driver._pool.shutdown()
+        drivers.end(driver)
 
     asyncio.run(body())
 
@@ -174,16 +163,14 @@ def test_the_shard_settles_once_the_confirm_of_a_lone_flush_is_out() -> None:
         disk.create("a", 8192)
         driver = assemble(cast(Shard, shard), {3: disk})
         flush = Flush(0, 300, (Run("a", 0, [b"frames"]),), (1,))
-        for _ in range(200):
-            driver._flushes._schedule.flushed(3, flush, QUICK_SECONDS / 10)
-        for _ in range(LONE_IN_A_ROW):
-            driver._flushes._schedule.start(ef.StartFlush(3, flush))
+        drivers.flushed_alone(driver, 3, flush, 200, QUICK_SECONDS / 10)
+        drivers.begin_flushes(driver, ef.StartFlush(3, flush), LONE_IN_A_ROW)
         asked = ev.Received(1, [DevicePing(1)])
         flushed = ev.Flushed(3, flush, rests=False)
 
         shard.said = [ef.StartFlush(3, flush)]
-        received(driver, 1, asked.frames)
-        received(driver, 1, asked.frames)
+        drivers.receive(driver, 1, asked.frames)
+        drivers.receive(driver, 1, asked.frames)
         assert shard.heard == [asked, asked]
         for _ in range(3):
             await asyncio.sleep(0)
@@ -192,13 +179,13 @@ def test_the_shard_settles_once_the_confirm_of_a_lone_flush_is_out() -> None:
         shard.heard.clear()
         shard.budget.take(90)  # others would be read from meanwhile
         shard.said = [ef.StartFlush(3, flush)]
-        received(driver, 1, asked.frames)
+        drivers.receive(driver, 1, asked.frames)
         assert shard.heard == [asked, "settled"]
-        assert driver._queue.held
+        assert drivers.is_held(driver)
         await asyncio.sleep(0)
         assert shard.heard[:3] == [asked, "settled", flushed]
-        driver._flushes.stop()
-        driver._pool.shutdown()
+        drivers.end_flushes(driver)
+        drivers.end(driver)
 
     asyncio.run(body())
 
@@ -214,7 +201,7 @@ def test_devices_that_say_hello_and_publish_as_they_come_are_one_event() -> None
 
         def comes(session: int, principal: str = "", place: int = 0) -> None:
             driver.handle(ev.Opened(session, principal, place))
-            received(driver, session, said(session))
+            drivers.receive(driver, session, said(session))
 
         def one(session: int) -> Arrival:
             return Arrival(session, *said(session))
@@ -224,8 +211,8 @@ def test_devices_that_say_hello_and_publish_as_they_come_are_one_event() -> None
         comes(2)
         driver.handle(ev.Opened(3))
         driver.handle(ev.Opened(4))
-        received(driver, 3, said(3))  # who comes between is no part of it
-        arrived(driver, ev.Arrived([one(5)], "ada", 1))
+        drivers.receive(driver, 3, said(3))  # who comes between is no part of it
+        drivers.arrive(driver, ev.Arrived([one(5)], "ada", 1))
         comes(6)
         comes(7, "ada", 1)
         comes(8, "ada", 1)
@@ -239,7 +226,7 @@ def test_devices_that_say_hello_and_publish_as_they_come_are_one_event() -> None
             ev.Arrived([one(6)]),
             ev.Arrived([one(7), one(8)], "ada", 1),
         ], "and nothing is settled behind it"
-        driver._pool.shutdown()
+        drivers.end(driver)
 
     asyncio.run(body())
 
@@ -250,13 +237,13 @@ def test_answers_to_many_find_peers_and_guests() -> None:
         driver = assemble(cast(Shard, shard), {})
         heard: list[Any] = []
         end = SimpleNamespace(answer=lambda *given: heard.append(given))
-        driver._connections.open_now[7] = cast(
+        drivers.peers(driver)[7] = cast(
             Any, SimpleNamespace(send=lambda *given: heard.append(given))
         )
-        driver.trunks._remote_peers[8] = RemotePeer(cast(Any, end), 80)
+        drivers.remote_peers(driver.trunks)[8] = RemotePeer(cast(Any, end), 80)
         shard.said = [ef.Answers({7: b"one", 8: b"two", 9: b"gone"})]
         driver.handle(ev.Ticked())
         assert heard == [((b"one",), 0), (80, b"two")]
-        driver._pool.shutdown()
+        drivers.end(driver)
 
     asyncio.run(body())

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from weir.broker.api import effects as ef
+from rigs import drivers
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity, ShardSettings
 from weir.broker.replica.restore import Opened
@@ -80,14 +80,13 @@ def test_a_welcome_is_not_lost_to_who_ends_the_connection(end: str) -> None:
         driver.handle(ev.Opened(1))
         for number, request in enumerate((m.Hello("test"), m.CreateTopic("t", 1))):
             frames = ClientStream().receive(b"".join(encode_request(request, number)))
-            driver._queue.receive(1, frames)
-            driver._turns.run()
+            drivers.receive(driver, 1, frames)
         for _ in range(4_000):
             await asyncio.sleep(0.005)
             if len(list(shard.topics.partitions())) and shard.topics.named("t"):
                 break
         await asyncio.sleep(0.05)
-        driver._turns._actions[ef.StartFlush] = lambda effect: None  # the disk hangs
+        drivers.hang(driver)
         wire = Wire()
         peer = driver.protocol()
         peer.connection_made(cast(Any, wire))
@@ -99,8 +98,6 @@ def test_a_welcome_is_not_lost_to_who_ends_the_connection(end: str) -> None:
             await driver.stop(0.01)
         assert wire.closed
         assert wire.data == WELCOME
-        if driver._ticker is not None:
-            driver._ticker.cancel()
-        driver._pool.shutdown()
+        drivers.end(driver)
 
     asyncio.run(body())

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from rigs import drivers
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.model.ids import place_of
@@ -43,7 +44,7 @@ def test_what_came_of_a_frame_is_counted_until_the_shard_has_it(
             ((_, kind, _, whole),) = await one.frames(1)
             assert (kind, len(whole), one.driver.links.local.unfinished.used) == (9, size, 0)
             # A client waits when the budget is used up; a node that frees some must not.
-            one.driver._queue.held = True
+            drivers.hold(one.driver)
             await loop.sock_sendall(bulk, head)
             assert len(await one.frames(2)) == 2
             await loop.sock_sendall(bulk, head[:4] + b"\xff\xff\xff\xff" + head[8:])
@@ -93,7 +94,7 @@ def test_strangers_are_refused_and_told_why(
             assert why in answer.reason
             assert await asyncio.get_running_loop().sock_recv(sock, 1) == b""
             sock.close()
-            assert one.links._in == {}
+            assert one.incoming == {}
 
     run(body)
 
@@ -108,7 +109,7 @@ def test_a_node_founded_anew_is_cut_off_as_soon_as_the_set_knows_the_other_folde
             for node in (2, 3):
                 one.do(ef.Connect(node, "127.0.0.1", 1, 9))
             assert await asyncio.get_running_loop().sock_recv(wrong, 1) == b""
-            assert list(one.links._in) == [place_of(2, 0)]
+            assert list(one.incoming) == [place_of(2, 0)]
             right.close()
             wrong.close()
 
@@ -176,7 +177,7 @@ def test_a_node_nobody_told_of_is_linked_back_where_it_says_that_it_is(
 ) -> None:
     async def body() -> None:
         async with running(own(1), own(2)) as (one, two):
-            one.links._own = replace(one.links._own, host="127.0.0.1", port=one.port)
+            one.be_at(host="127.0.0.1", port=one.port)
             one.connect(two)
             assert (await two.until(ev.LinkOpened))[0].place == place_of(1, 0)
             assert list(two.links.nodes) == [1]
@@ -204,7 +205,7 @@ def test_links_come_in_while_clients_wait(running: Runner, own: Made, run: Run) 
     async def body() -> None:
         async with running(own(1), own(2)) as (one, two):
             one.links.found.add("127.0.0.1")
-            one.driver._queue.held = True  # its budget is used up: what frees it may come by a link
+            drivers.hold(one.driver)  # its budget is used up: what frees it may come by a link
             two.connect(one)
             await two.until(ev.LinkOpened)
             two.send(place_of(1, 0), False, b"committed")
@@ -212,10 +213,10 @@ def test_links_come_in_while_clients_wait(running: Runner, own: Made, run: Run) 
             _, client = await asyncio.open_connection("127.0.0.1", one.port)
             client.write(b"\2" + bytes(15))
             async with asyncio.timeout(30):
-                while not any(p.stream.stream for p in one.driver._connections.open_now.values()):
+                while not any(p.stream.stream for p in drivers.peers(one.driver).values()):
                     await asyncio.sleep(0)
-            (peer,) = one.driver._connections.open_now.values()
-            assert not peer._transport.is_reading()  # type: ignore[union-attr]
+            (peer,) = drivers.peers(one.driver).values()
+            assert not drivers.is_read(peer)
             client.close()
 
     run(body)
@@ -231,20 +232,19 @@ def test_a_shard_that_waits_for_others_is_linked_and_lets_clients_in_then(
             _, client = await asyncio.open_connection("127.0.0.1", one.port)
             client.write(b"\2\0\1\0\1\0\0\0" + bytes(9))
             async with asyncio.timeout(30):
-                while not any(p.stream.stream for p in one.driver._connections.open_now.values()):
+                while not any(p.stream.stream for p in drivers.peers(one.driver).values()):
                     await asyncio.sleep(0)
             assert not starting.done()
             assert one.shard.heard == []
             # It has never heard of the other node, without which it will not be ready.
-            two.links._own = replace(two.links._own, host="127.0.0.1", port=two.port)
+            two.be_at(host="127.0.0.1", port=two.port)
             two.connect(one)
             await one.until(ev.LinkOpened)
             await starting
             (received,) = await one.until(ev.Received)
             assert [frame.opcode for frame in received.frames] == [1]
             client.close()
-            assert one.driver._ticker is not None
-            one.driver._ticker.cancel()
+            drivers.end(one.driver)
 
     run(body)
 
@@ -333,7 +333,7 @@ def test_so_many_nodes_that_nobody_has_named_may_link_here(
 
     async def body() -> None:
         async with running(own(1)) as (one,):
-            most = 2 * one.links._own.logs
+            most = 2 * drivers.own_of(one.driver).logs
             socks = []
             for node in range(100, 100 + most):
                 answer, sock = await greet(one.port, hello(node=node))
@@ -341,7 +341,7 @@ def test_so_many_nodes_that_nobody_has_named_may_link_here(
                 socks.append(sock)
             for node in (200, 201):
                 answer, sock = await greet(one.port, hello(node=node))
-                assert (answer.verdict, len(one.links._in)) == (Verdict.UNCLEAR, most)
+                assert (answer.verdict, len(one.incoming)) == (Verdict.UNCLEAR, most)
                 assert "nobody has named" in answer.reason
                 sock.close()
             # One that the set has named comes in all the same, and who has gone makes room.
@@ -352,7 +352,7 @@ def test_so_many_nodes_that_nobody_has_named_may_link_here(
             for sock in socks:
                 sock.close()
             async with asyncio.timeout(30):
-                while not all(link.over for link in one.links._in.values()):
+                while not all(link.over for link in one.incoming.values()):
                     await asyncio.sleep(0)
             answer, sock = await greet(one.port, hello(node=200))
             assert answer.verdict == Verdict.ACCEPTED

@@ -6,11 +6,11 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from rigs import drivers
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.host.outbound_link import NodeAddress
@@ -61,7 +61,7 @@ def test_requests_are_passed_on_by_the_trunk_lane(running: Runner, own: Made, ru
             *lanes, session = await two.until(ev.Opened, 4)
             assert (session.principal, session.place) == ("alice", place_of(1, 0))
             assert [event.session for event in two.heard(ev.Closed)] == [e.session for e in lanes]
-            two.driver._turns.do([ef.Send(session.session, (b"\2reply",))])
+            drivers.do(two.driver, ef.Send(session.session, (b"\2reply",)))
             (back,) = await one.until(ev.PassedBack)
             assert back.shard == place_of(2, 0)
             assert bytes(back.frames[0].body) == b"\2reply"
@@ -81,7 +81,7 @@ def test_the_shards_that_share_a_port_are_found_by_their_own(
             servers = [await node.listen() for node in ones]
             ports = tuple(node.port for node in ones)
             for node in ones:
-                node.links._own = replace(node.links._own, ports=ports)
+                node.be_at(ports=ports)
             # Whoever answers the shared port, here always shard 1, says where the others are.
             one.connect(ones[1])
             opened = await one.until(ev.LinkOpened, 2)
@@ -118,7 +118,7 @@ def test_a_lost_link_is_told_and_dialled_again(running: Runner, own: Made, run: 
         async with running(own(1), own(2)) as (one, two):
             one.connect(two)
             await one.until(ev.LinkOpened)
-            two.links._in[place_of(1, 0)].cut()
+            two.incoming[place_of(1, 0)].cut()
             assert await one.until(ev.LinkClosed) == [ev.LinkClosed(place_of(2, 0))]
             one.send(place_of(2, 0), False, b"nobody", charged=100)
             assert one.shard.budget.used == 0
@@ -144,7 +144,7 @@ def test_a_node_that_comes_back_is_another_run_of_it(
             again = make_node(own(2))
             server = await again.listen(two.port)
             two.links.close()
-            two.driver._node_links = again.driver._node_links
+            two.be_linked_as(again)
             _, second = await one.until(ev.LinkOpened, 2)
             assert (first.run, second.run) == (two.links.run, again.links.run)
             server.close()
@@ -179,12 +179,11 @@ def test_pings_keep_a_link_that_has_nothing_to_say(running: Runner, own: Made, r
             one.connect(two)
             await one.until(ev.LinkOpened)
             for _ in range(5 * MANY_TICKS):
-                lane = cast(Any, one.links._out[2][0]._lanes[Lane.QUICK])
-                before = lane._silent
+                before = one.silence_to(2)
                 one.tick()
                 two.tick()
                 async with asyncio.timeout(30):
-                    while lane._silent > before and before % 10 == 9:  # it has asked just now
+                    while one.silence_to(2) > before and before % 10 == 9:  # it has asked just now
                         await asyncio.sleep(0)
             assert one.heard(ev.LinkClosed) == []
             assert two.heard(ev.PeerSent) == []
@@ -199,18 +198,16 @@ def test_who_takes_nothing_is_cut_and_who_lets_too_much_pile_up(
         async with running(own(1), own(2)) as (one, two):
             one.connect(two)
             await one.until(ev.LinkOpened)
-            deaf = two.links._in[place_of(1, 0)]._lanes[Lane.BULK]
-            cast(Any, deaf)._transport.pause_reading()
+            two.stop_reading(place_of(1, 0), Lane.BULK)
             one.send(place_of(2, 0), False, bytes(40 * MIB), charged=40 * MIB)
-            lane = cast(Any, one.links._out[2][0]._lanes[Lane.BULK])
+            lane = one.lane_to(2, Lane.BULK)
             for _ in range(LINK_STALLED_MS // ev.TICK_MS + 30):
                 lane.check_silence()
             await one.until(ev.LinkClosed)
             while one.shard.budget.used:
                 await asyncio.sleep(0)
             await one.until(ev.LinkOpened, 2)
-            deaf = two.links._in[place_of(1, 0)]._lanes[Lane.BULK]
-            cast(Any, deaf)._transport.pause_reading()
+            two.stop_reading(place_of(1, 0), Lane.BULK)
             for _ in range(LINK_UNSENT_BYTES_MAX // (8 * MIB) + 2):
                 one.send(place_of(2, 0), False, bytes(8 * MIB), charged=8 * MIB)
             await one.until(ev.LinkClosed, 2)
@@ -242,7 +239,7 @@ def test_a_shard_that_broke_links_no_more(
             monkeypatch.setattr(one.shard, "step", None)
             two.send(place_of(1, 0), True, b"vote")
             await two.until(ev.LinkClosed)
-            assert one.driver._lifecycle.broken.exception() is not None
+            assert drivers.is_broken(one.driver)
             _, client = await asyncio.open_connection("127.0.0.1", one.port)
             client.close()
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from rigs.drivers import ends_of, remote_peers, writes_of
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.host.trunks import RemotePeer, ServingEnd, Trunks
@@ -114,7 +115,7 @@ def run(body: Callable[[Noting, Noting], Coroutine[Any, Any, None]]) -> None:
         try:
             await asyncio.wait_for(body(asking, serving), 20)
         finally:
-            for end in (*asking.trunks._ends(), *serving.trunks._ends()):
+            for end in (*ends_of(asking.trunks), *ends_of(serving.trunks)):
                 end.cut()
             await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -137,26 +138,17 @@ def test_what_is_written_in_one_turn_of_the_loop_goes_out_together() -> None:
     """A write for each frame, and a read for each at the other end, cost more than the frames."""
 
     async def body(asking: Noting, serving: Noting) -> None:
-        (end,) = asking.trunks._ends()
-        written: list[bytes] = []
-        transport = cast(Any, end._transport)
-        end._transport = cast(
-            Any,
-            SimpleNamespace(
-                writelines=lambda buffers: written.append(b"".join(buffers)),
-                get_write_buffer_size=lambda: 0,
-            ),
-        )
-        asking.charged += 10
-        asking.trunks.send(passed(b"one", b"two", charged=7))
-        asking.trunks.send(passed(b"three", charged=3))
-        assert (written, asking.charged) == ([], 10), "nothing is given back before it is out"
-        await asyncio.sleep(0)
-        assert (written, asking.charged) == ([b"onetwothree"], 0)
-        asking.trunks.send(passed(b"four"))
-        end.flush()
-        assert written == [b"onetwothree", b"four"]
-        end._transport = transport
+        (end,) = ends_of(asking.trunks)
+        with writes_of(end) as written:
+            asking.charged += 10
+            asking.trunks.send(passed(b"one", b"two", charged=7))
+            asking.trunks.send(passed(b"three", charged=3))
+            assert (written, asking.charged) == ([], 10), "nothing is given back before it is out"
+            await asyncio.sleep(0)
+            assert (written, asking.charged) == ([b"onetwothree"], 0)
+            asking.trunks.send(passed(b"four"))
+            end.flush()
+            assert written == [b"onetwothree", b"four"]
 
     run(body)
 
@@ -334,7 +326,7 @@ def test_what_makes_no_sense_for_many_ends_the_trunk_before_anybody_hears_of_it(
         assert serving.kinds() == ["Opened", "Closed"]
 
     async def play_back(asking: Noting, serving: Noting) -> None:
-        (end,) = serving.trunks._ends()
+        (end,) = ends_of(serving.trunks)
         end.write(trunk.encode(Kind.ANSWERS, 0, body))
         await asking.until(lambda: asking.events[-1] == ev.TrunkClosed(1))
         assert asking.kinds() == ["TrunkOpened", "TrunkClosed"]
@@ -401,18 +393,18 @@ def test_another_node_has_so_many_peers_here_and_no_more() -> None:
             (Kind.HANGUP, session) for session in (6, 7, 8, 9)
         ]
         assert serving.kinds() == ["Opened"] * 5
-        assert len(serving.trunks._remote_peers) == 5
+        assert len(remote_peers(serving.trunks)) == 5
         # Whoever opens a session again has it once; one that leaves makes room.
         for kind, session in ((Kind.OPENED, 5), (Kind.CLOSED, 1), (Kind.OPENED, 6)):
             await loop.sock_sendall(
                 other, b"".join(trunk.encode(kind, session, *[b"a"][kind - 1 :]))
             )
         await serving.until(lambda: serving.kinds().count("Opened") == 7)
-        assert len(serving.trunks._remote_peers) == 5
+        assert len(remote_peers(serving.trunks)) == 5
         hello, publishes = DeviceHello(0, 1, 1, 0, "t"), DevicePublishes([1], [0], [b"x"], [0])
         crowd = trunk.encode_arrivals("a", [Arrival(50, hello, publishes)])
         await loop.sock_sendall(other, b"".join(crowd))
-        await serving.until(lambda: not serving.trunks._remote_peers)
+        await serving.until(lambda: not remote_peers(serving.trunks))
         assert "Arrived" not in serving.kinds()
         other.close()
 
