@@ -203,13 +203,13 @@ class Supervision:
         if (away, silent) == self._away:
             return []
         (_, was_silent), self._away = self._away, (away, silent)
-        told: list[Action] = [
+        actions: list[Action] = [
             AwayNotice(member.shard, away, silent) for member in self._members if member.there
         ]
         for shard in was_silent:
             if shard not in silent:
-                told += self._join(self._members[shard])
-        return told
+                actions += self._join(self._members[shard])
+        return actions
 
     # -- trunks -------------------------------------------------------------------------------
 
