@@ -12,7 +12,7 @@ from rigs.trunk_wires import TrunkWires
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity, Member, ShardSettings
-from weir.broker.replica.restore import Opened
+from weir.broker.replica.checkpoints import Opened
 from weir.broker.shard import Shard
 from weir.errors import NotLeader, Unavailable
 from weir.model.batch_builder import encode

@@ -22,11 +22,11 @@ from weir.broker.metadata.registry import Registry
 from weir.broker.partition.context import DeviceProducer, PartitionContext, PartitionEvents
 from weir.broker.partition.retention import RetentionSweep
 from weir.broker.partition.topics import Topics
-from weir.broker.replica.admission import Admission
 from weir.broker.replica.catch_up import CatchUpPermits
-from weir.broker.replica.node_state import Clocks, FullDisks, PeerLinks
+from weir.broker.replica.checkpoints import Opened
+from weir.broker.replica.disk_room import Admission, FullDisks
+from weir.broker.replica.node_state import Clocks, PeerLinks
 from weir.broker.replica.refill import Refill
-from weir.broker.replica.restore import Opened
 from weir.broker.replica.transport import Peers
 from weir.broker.replica.writer import Writer
 from weir.broker.router import Handler, Requests, Sessions
@@ -123,10 +123,7 @@ def assemble(
 
 def _replication(runtime: Runtime, logs: Sequence[Opened]) -> Replication:
     identity, layout, settings, time, _, outbox, reads, findings = runtime
-    writers = [
-        Writer(one.log.settings.log, one, outbox, time, findings, settings.checkpoint_bytes)
-        for one in logs
-    ]
+    writers = [Writer(one, outbox, time, findings, settings.checkpoint_bytes) for one in logs]
     links, permits, disks = PeerLinks(identity.node, layout), CatchUpPermits(time), FullDisks(time)
     replication = settings.replication
     multi = raft.Multi(links.place_of, replication.heartbeat_ms, replication.election_ms)
@@ -158,7 +155,7 @@ def _partitions(runtime: Runtime, replication: Replication) -> Partitions:
 def _saved_catalog(identity: Identity, layout: Layout, writers: Mapping[int, Writer]) -> Catalog:
     if identity.shard != layout.registry_shard:
         return Catalog()
-    snapshot = writers[layout.log_of(REGISTRY_GROUP)].snapshots.get(REGISTRY_GROUP)
+    snapshot = writers[layout.log_of(REGISTRY_GROUP)].restored.snapshots.get(REGISTRY_GROUP)
     return Catalog.decode(snapshot.data) if snapshot else Catalog()
 
 

@@ -210,7 +210,7 @@ class Groups:
     ) -> Group:
         """Restore a group of this shard's logs; it does nothing before it is told to `run`."""
         writer = self._writers[self._layout.log_of(id)]
-        recovered, snapshot = writer.recovered.get(id), writer.snapshots.get(id)
+        recovered, snapshot = writer.restored.groups.get(id), writer.restored.snapshots.get(id)
         if recovered is None and (lost := writer.log.lifecycle.lost_of(id)) is not None:
             recovered = RecoveredGroup(None, 0, lost, hard_state_lost=True)
         storage = RaftStorage(writer.log, id, recovered, snapshot)
@@ -218,7 +218,7 @@ class Groups:
         settings = self._settings
         node = node_for(voter, founders, storage, settings.replication, settings.random, context)
         shared = GroupContext(
-            self._context.reads, self._permits, self._peers, writer, self._findings
+            self._context.reads, self._permits, self._peers, writer.checkpoints, self._findings
         )
         group = Group(id, voter, node, writer.log, storage, shared, founders, is_placed_elsewhere)
         writer.groups[id] = group
@@ -230,13 +230,13 @@ class Groups:
         """A partition has all again that it lacked: one that was damaged takes part from now on."""
         writer = self._writers[self._layout.log_of(id)]
         group = writer.groups[id]
-        if group.storage.damage is None or not writer.recovered[id].rotten:
+        if group.storage.damage is None or not writer.restored.groups[id].rotten:
             group.storage.mended()
             return
         if (partition := self._topics.leave(id)) is not None:
             partition.end(NotLeader(f"group {id} is being opened: try again shortly"))
         self._mended(writer, id)
-        self._open_partition(id, writer.snapshots.get(id))
+        self._open_partition(id, writer.restored.snapshots.get(id))
 
     def reopen_registry(self) -> Group:
         """Open the registry's group as what it was before it was damaged."""
@@ -247,9 +247,9 @@ class Groups:
         """Let go of a damaged group of which all can be read again."""
         self._peers.remove(id)
         del writer.groups[id]
-        found = writer.recovered[id]
+        found = writer.restored.groups[id]
         left = found.unreadable - len(found.rotten)
-        writer.recovered[id] = replace(found, damage=None, unreadable=max(left, 0), rotten=())
+        writer.restored.groups[id] = replace(found, damage=None, unreadable=max(left, 0), rotten=())
 
     def run(self, group: Group, machine: Machine, preferred: bool) -> None:
         """Let a group take part. Whoever is to lead a new one, or is alone in it, need not wait for
@@ -268,7 +268,7 @@ class Groups:
         for topic in self._topics.catalog.topics():
             self._open_topic(topic)
         for writer in self._writers.values():
-            for id in {*writer.recovered, *writer.snapshots} - writer.groups.keys():
+            for id in writer.restored.numbers - writer.groups.keys():
                 writer.forget(id)
             writer.log.lifecycle.know_all()
 
@@ -287,7 +287,7 @@ class Groups:
                 continue
             writer.log.copies.set_class(id, class_of(topic.settings.retention_ms))
             if id not in writer.groups:
-                self._open_partition(id, writer.snapshots.get(id))
+                self._open_partition(id, writer.restored.snapshots.get(id))
             elif not self._lies_here(id) or self._comes_again(writer.groups[id]):
                 self._leave(id)
             floor, partition = topic.floor_of(partition_of(id)), self._topics.find(id)

@@ -25,9 +25,10 @@ from weir.broker.api.settings import Identity, Layout, ShardSettings
 from weir.broker.assembly import assemble
 from weir.broker.brokerset import BrokerSet
 from weir.broker.metadata.reassignment import give_away
+from weir.broker.replica.checkpoints import Opened
+from weir.broker.replica.disk_room import Full, FullDisks
 from weir.broker.replica.group import Group
-from weir.broker.replica.node_state import Clocks, Full, FullDisks
-from weir.broker.replica.restore import Opened
+from weir.broker.replica.node_state import Clocks
 from weir.broker.replica.writer import Writer
 from weir.model.ids import REGISTRY_GROUP
 from weir.order.clock import Time
@@ -337,8 +338,8 @@ class Shard:
             writer.start_work()
         if all(writer.idle for writer in self.writers):
             for writer in self.writers:
-                if not writer.clean and self._groups.all_open:
-                    writer.checkpoint()
+                if not writer.checkpoints.is_current and self._groups.all_open:
+                    writer.checkpoints.save()
         if self._trunks.forwarder.waiting:  # it is refused if the other shard does not answer
             return
         if all(writer.idle for writer in self.writers) and not self._stopped:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from weir.broker.api import events as ev
 from weir.broker.api.effects import StartFlush
-from weir.broker.replica.restore import Opened
+from weir.broker.replica.checkpoints import Opened
 from weir.model.limits import KIB
 from weir.storage.disk import Disk
 from weir.storage.format.durable_position import DurablePosition

@@ -20,7 +20,7 @@ from typing import Any
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
-from weir.broker.replica.restore import Opened
+from weir.broker.replica.checkpoints import Opened
 from weir.broker.shard import Shard
 from weir.client.connection.system import Background, BackgroundThread
 from weir.codec.fields import Buffer

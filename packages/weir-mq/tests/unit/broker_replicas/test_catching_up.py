@@ -23,7 +23,7 @@ def publish(trio: Any, produce: Any, info: Any, grant: Any, first: int, count: i
 def checkpoint(trio: Any) -> None:
     """Let every node save a checkpoint, and let go of what nobody needs."""
     for node in trio.live():
-        node.shard.writers[0].checkpoint()
+        node.shard.writers[0].checkpoints.save()
     trio.run(200)
 
 

@@ -190,7 +190,7 @@ def test_a_replica_that_stopped_stops_again_at_the_next_start(trio: Any) -> None
 
 def saves(node: Any) -> bool:
     """Ask for a checkpoint; return whether one is being saved then."""
-    node.shard.writers[0].checkpoint()
+    node.shard.writers[0].checkpoints.save()
     effects = node.shard.run_deferred()
     node.do(effects)
     return any(isinstance(one, ef.SaveCheckpoint) for one in effects)
@@ -301,7 +301,7 @@ def test_what_was_confirmed_survives_a_stop_while_old_entries_are_filled_in(
     fill(trio, produce, info, grant, 0, 60)
     trio.same_everywhere(group)
     for node in trio.live():
-        node.shard.writers[0].checkpoint()
+        node.shard.writers[0].checkpoints.save()
     trio.run(300)
     leader = trio.leader(group)
     node, third = (one for one in trio.live() if one is not leader)
@@ -360,7 +360,7 @@ def test_a_registrys_replica_that_stopped_is_not_opened_as_it_was_once_it_is_fil
 ) -> None:
     _, _, group = settled(trio)
     for node in trio.live():
-        node.shard.writers[0].checkpoint()
+        node.shard.writers[0].checkpoints.save()
     trio.run(300)
     node = next(one for one in trio.live() if one is not trio.leader(REGISTRY_GROUP))
     node.kill()

@@ -143,20 +143,20 @@ def test_what_rotted_below_a_checkpoint_is_filled_in_while_the_group_goes_on(
     group = info.addresses[0].group
     values = fill(trio, produce, info, grant, 0, 60)
     for node in trio.live():
-        node.shard.writers[0].checkpoint()
+        node.shard.writers[0].checkpoints.save()
     trio.run(300)
     victim = trio.leader(group)
     victim.kill()
     for index in (20, 21, 40):
         rot(victim, group, index)
     victim.boot()
-    assert victim.shard.writers[0].recovered[group].rotten == (20, 21, 40)
+    assert victim.shard.writers[0].restored.groups[group].rotten == (20, 21, 40)
     mended(trio, group)
     assert trio.same_everywhere(group) == values
     # What was filled in is found by offset as before, and by the next start, too.
     victim.kill()
     victim.boot()
-    assert victim.shard.writers[0].recovered[group].unreadable == 0
+    assert victim.shard.writers[0].restored.groups[group].unreadable == 0
     mended(trio, group)
     assert trio.same_everywhere(group) == values
 
@@ -233,7 +233,7 @@ def test_rot_in_payloads_here_and_there_costs_nothing(trio: Any, produce: Any, s
     if seed % 2:
         for node in trio.live():
             if dice.random() < 0.6:
-                node.shard.writers[0].checkpoint()
+                node.shard.writers[0].checkpoints.save()
     trio.run(300)  # what was written last is known to have been durable, or it is a torn tail
     for node in trio.live():
         node.kill()
@@ -256,11 +256,11 @@ def test_what_the_scrub_finds_is_filled_in_while_the_node_runs(trio: Any, produc
     group = info.addresses[0].group
     values = fill(trio, produce, info, grant, 0, 250)  # more than a segment
     for node in trio.live():
-        node.shard.writers[0].checkpoint()
+        node.shard.writers[0].checkpoints.save()
     trio.run(300)
     victim = trio.leader(group)
     rot(victim, group, 30)
-    scrubber = victim.shard.writers[0].scrubber
+    scrubber = victim.shard.writers[0].chores.scrubber
     scrubber._due_ms = 0  # not a minute after the start
     trio.until(lambda: scrubber.rounds, "it found no end")
     mended(trio, group)
@@ -275,7 +275,7 @@ def test_what_a_reader_finds_rotten_comes_from_the_others(trio: Any, produce: An
     address = info.addresses[0]
     values = fill(trio, produce, info, grant, 0, 250)  # more than a segment, and than the cache
     for node in trio.live():
-        node.shard.writers[0].checkpoint()
+        node.shard.writers[0].checkpoints.save()
     trio.run(300)
     victim = trio.leader(address.group)
     offset = 20
@@ -298,7 +298,7 @@ def test_what_has_no_header_to_be_put_behind_is_read_elsewhere(trio: Any, produc
     address = info.addresses[0]
     values = fill(trio, produce, info, grant, 0, 250)  # more than a segment, and than the cache
     for node in trio.live():
-        node.shard.writers[0].checkpoint()
+        node.shard.writers[0].checkpoints.save()
     trio.run(300)
     victim = trio.leader(address.group)
     index = victim.shard.writers[0].log.reader.read(address.group, 20, 1, 1 << 40).entries[0].index

@@ -78,7 +78,7 @@ def disturb(trio: Any, dice: random.Random) -> None:
         case 5 | 6 | 7:
             trio.heal()
         case 8 | 9 if node.alive:
-            node.shard.writers[0].checkpoint()
+            node.shard.writers[0].checkpoints.save()
         case 10:
             trio.cut(node.id)
         case _:

@@ -116,7 +116,7 @@ def test_what_may_have_been_superseded_is_not_believed_where_others_know(
     group = info.addresses[0].group
     values = fill(trio, produce, info, grant, 0, 10)
     victim = next(node for node in trio.live() if node is not trio.leader(group))
-    victim.shard.writers[0].checkpoint()
+    victim.shard.writers[0].checkpoints.save()
     trio.run(500)
     victim.kill()
     with monkeypatch.context() as patch:
@@ -149,7 +149,7 @@ def test_nothing_is_given_up_while_no_majority_of_others_goes_on(trio: Any, prod
 
 def test_a_damaged_node_alone_in_its_set_does_not_start(trio: Any, produce: Any) -> None:
     from weir.broker.api.settings import Identity
-    from weir.broker.replica.restore import Opened
+    from weir.broker.replica.checkpoints import Opened
     from weir.broker.shard import Shard
     from weir.storage.recovery import recover
     from weir.storage.segment_files import Settings
@@ -180,13 +180,13 @@ def test_whose_header_rots_below_a_checkpoint_is_mended_by_the_others(
     values = fill(trio, produce, info, grant, 0, 60)
     victim = trio.leader(group)
     for node in trio.live():
-        node.shard.writers[0].checkpoint()
+        node.shard.writers[0].checkpoints.save()
     trio.run(300)
     stored = victim.shard.writers[0].log.reader.stored(group, 30)
     victim.kill()
     victim.disk.flip(segments(victim)[0], stored.place + 30)  # its header
     victim.boot()
-    recovered = victim.shard.writers[0].recovered[group]
+    recovered = victim.shard.writers[0].restored.groups[group]
     assert (recovered.damage, recovered.unreadable) == (None, 1)
     trio.until(lambda: victim.group(group) is not None, "it is not opened")
     assert victim.group(group).is_incomplete
@@ -200,7 +200,7 @@ def test_who_lacks_old_messages_leads_no_longer_than_it_must(trio: Any, produce:
     fill(trio, produce, info, grant, 0, 60)
     first = trio.leader(group)
     for node in trio.live():
-        node.shard.writers[0].checkpoint()
+        node.shard.writers[0].checkpoints.save()
     trio.run(300)
     stored = first.shard.writers[0].log.reader.stored(group, 30)
     others = [node for node in trio.live() if node is not first]

@@ -64,7 +64,7 @@ class Life:
         """Stop a node, spoil one place of its log, and start it again."""
         tail = node.shard.writers[0].log.tail
         if self.dice.random() < 0.3:
-            node.shard.writers[0].checkpoint()
+            node.shard.writers[0].checkpoints.save()
             self.trio.run(300)
         node.kill()
         name = self.dice.choice(segments(node))

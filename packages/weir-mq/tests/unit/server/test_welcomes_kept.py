@@ -12,7 +12,7 @@ import pytest
 from rigs import drivers
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity, ShardSettings
-from weir.broker.replica.restore import Opened
+from weir.broker.replica.checkpoints import Opened
 from weir.broker.shard import Shard
 from weir.protocol import device as device
 from weir.protocol.client import messages as m

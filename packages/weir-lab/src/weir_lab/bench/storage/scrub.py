@@ -24,7 +24,7 @@ from urllib.request import urlopen
 
 import msgspec
 
-from weir.broker.replica.scrubber import FIRST_MS
+from weir.broker.replica.writer import FIRST_MS
 from weir.errors import WeirError
 from weir.server.interpreter import environment, python
 from weir.testing.nodes import HOST, Node, free_ports, running_node, start_node

@@ -82,7 +82,7 @@ def ack_before_fsync(patch: Patch) -> None:
 
     def flushed(self: Writer, flush: Flush, rests: bool = False) -> None:
         self.log.flushed(flush)
-        self._in_flight, self._rests = False, rests
+        self._began_ms, self._rests = None, rests
 
     patch.setattr(Writer, "start_flush", start_flush)
     patch.setattr(Writer, "flushed", flushed)
@@ -223,8 +223,8 @@ def a_flush_counts_before_it_has_returned(patch: Patch) -> None:
     """What waited for a flush is told when that is done, not when it begins."""
     patch.source(
         _WRITER,
-        "            self._outbox.effects.append(StartFlush(self.number, flush, rest_ms))\n",
-        "            self._outbox.effects.append(StartFlush(self.number, flush, rest_ms))\n"
+        "(self.log.settings.log, flush, rest_ms))\n",
+        "(self.log.settings.log, flush, rest_ms))\n"
         "            for token in flush.tokens:\n"
         "                assert isinstance(token, Token)\n"
         "                group = self.groups.get(token.group)\n"

@@ -46,7 +46,7 @@ class Lagging(Protocol):
 class Checkpoints(Protocol):
     """What saves checkpoints of one log."""
 
-    def checkpoint(self) -> None:
+    def save(self) -> None:
         """Save one now, unless that is under way."""
 
 
@@ -159,7 +159,7 @@ class CatchUp:
         reading = self._storage.reading(load)
         if reading is None:
             # Let go of while nobody else had the group: who comes needs a snapshot instead.
-            self._checkpoints.checkpoint()
+            self._checkpoints.save()
             self._permits.done(self._group.id)
             self._group.node.loaded(load.number, None)
         else:
@@ -180,7 +180,7 @@ class CatchUp:
             self.sent[load.member] = max(self.sent.get(load.member, 0), entries[-1].index)
         elif isinstance(failure, DamagedRange):
             # The state that came of it is whole: a snapshot of that may do instead.
-            self._checkpoints.checkpoint()
+            self._checkpoints.save()
         self._group.node.loaded(load.number, entries)
         self._group.process_ready()
 

@@ -16,6 +16,7 @@ from weir.broker.api.effects import EndLink, ReplicaHalted, SendToPeer
 from weir.broker.api.events import Findings, LinkClosed, LinkOpened, RegistryRejoins
 from weir.broker.records.entries import LevelRaised, stored_in
 from weir.broker.replica.catch_up import CatchUpPermits
+from weir.broker.replica.disk_room import FullDisks
 from weir.broker.replica.frames import (
     BadMessage,
     ClockTold,
@@ -29,7 +30,7 @@ from weir.broker.replica.frames import (
     unpack_link,
 )
 from weir.broker.replica.group import Group
-from weir.broker.replica.node_state import TELL_EVERY_MS, Clocks, FullDisks, PeerLinks
+from weir.broker.replica.node_state import TELL_EVERY_MS, Clocks, PeerLinks
 from weir.broker.replica.refill import Refill
 from weir.broker.runtime.outbox import Outbox
 from weir.errors import Damaged

@@ -251,7 +251,7 @@ class Metrics:
         yield Family("weir_flush_seconds", "histogram", about, seconds)
 
     def _of_scrubs(self) -> Iterator[Family]:
-        scrubs = [({"log": str(w.number)}, w.scrubber) for w in self._shard.writers]
+        scrubs = [({"log": str(w.number)}, w.chores.scrubber) for w in self._shard.writers]
         sizes: list[Sample] = [(labels, scrub.size) for labels, scrub in scrubs]
         rounds: list[Sample] = [(labels, scrub.rounds) for labels, scrub in scrubs]
         bad: list[Sample] = [(labels, len(scrub.damage)) for labels, scrub in scrubs]

@@ -48,7 +48,7 @@ def state(rig: Any, topic: str) -> Any:
 
 def restart(rig: Any, checkpoint: bool) -> None:
     if checkpoint:
-        rig.shard.writers[0].checkpoint()
+        rig.shard.writers[0].checkpoints.save()
     rig.tick()
     rig.settle()
     rig.disk.crash()

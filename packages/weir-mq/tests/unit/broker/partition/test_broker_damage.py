@@ -194,7 +194,7 @@ def test_a_damaged_partition_stays_so_through_checkpoints(make_rig: Callable[...
     node.flip(2)
     node.restart()
     for _ in range(2):
-        node.rig.shard.writers[0].checkpoint()
+        node.rig.shard.writers[0].checkpoints.save()
         node.rig.settle()
         node.rig.disk.crash()
         node.rig.boot()
@@ -214,7 +214,7 @@ def test_damage_below_the_checkpoint_costs_its_own_messages_alone(
     make_rig: Callable[..., Any],
 ) -> None:
     node = Restarted(make_rig(cache=0), 4)
-    node.rig.shard.writers[0].checkpoint()
+    node.rig.shard.writers[0].checkpoints.save()
     node.rig.settle()
     node.flip(1)
     node.restart()

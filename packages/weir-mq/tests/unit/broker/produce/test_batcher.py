@@ -193,7 +193,7 @@ def test_devices_are_known_after_a_restart(hub: Any) -> None:
         hub.device(50, d.publish(1, b"a", 0), d.publish(1, b"b", 1))
         hub.settle()
         assert answers(hub) == [(1, 0, 0, DUPLICATE), (1, 1, 0, DUPLICATE)]
-        hub.shard.writers[0].checkpoint()
+        hub.shard.writers[0].checkpoints.save()
         hub.tick()
         hub.settle()
     assert stored(hub) == [b"a", b"b"]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from weir.broker.api import effects as ef
-from weir.broker.replica.writer import CHECKPOINT_MS, COPY_EVERY_MS
+from weir.broker.replica.checkpoints import CHECKPOINT_MS
+from weir.broker.replica.writer import COPY_EVERY_MS
 from weir.model.batch import split
 from weir.model.topic import SettingsChange
 from weir.protocol.client import admin as a

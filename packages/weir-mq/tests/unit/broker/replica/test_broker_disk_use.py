@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from weir.broker.api import effects as ef
+from weir.broker.replica.checkpoints import FREE_TRIES
 from weir.broker.replica.group import Group
-from weir.broker.replica.writer import FREE_TRIES
 from weir.model.topic import SettingsChange
 from weir.protocol.client import messages as m
 from weir.storage.format.checkpoint import CHECKPOINT, COPY

@@ -11,9 +11,10 @@ import pytest
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.events import Findings
-from weir.broker.replica import writer as writer_module
-from weir.broker.replica.restore import Opened
-from weir.broker.replica.writer import CHECKPOINT_RETRY_MS, SPARE_RETRY_MS, Writer
+from weir.broker.replica import checkpoints
+from weir.broker.replica.checkpoints import CHECKPOINT_RETRY_MS, Opened
+from weir.broker.replica.disk_room import SPARE_RETRY_MS
+from weir.broker.replica.writer import Writer
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.errors import Overloaded
@@ -134,11 +135,11 @@ def test_what_was_admitted_already_counts(make_rig: Callable[..., Any]) -> None:
     disk.settle()
     disk.full = True
     writer = rig.shard.writers[0]
-    writer._full = True
+    writer.room.cannot_grow = True
     admitted = writer.log.room_bytes - rig.log_settings.segment_bytes
-    writer.admit(admitted)
+    writer.room.check(admitted)
     with pytest.raises(Overloaded):
-        writer.admit(admitted + 1)
+        writer.room.check(admitted + 1)
 
 
 def test_a_full_disk_is_asked_again_by_tick_only(founded: Any) -> None:
@@ -166,14 +167,14 @@ def test_a_stop_waits_for_what_waits_for_a_spare(time: Any) -> None:
     spare.run(disk)
     found = recover(disk, settings)
     outbox = Outbox(Budget())
-    writer = Writer(0, Opened(found.log, found.groups), outbox, time, Findings())
+    writer = Writer(Opened(found.log, found.groups), outbox, time, Findings())
     for index in range(1, 6):
         found.log.append(Record(9, 1, index, Kind.NOOP, (b"x" * 900,), 900))
     writer.start_work()
-    assert outbox.take() == [ef.MakeSpare(0, spare)]
+    assert outbox.take() == [ef.MakeSpare(1, spare)]
     assert not writer.idle
     assert found.log.filled == 1.0, "who zeroes it must not take its time"
-    writer.spare_made(ev.SpareMade(0, spare))
+    writer.handle(ev.SpareMade(1, spare))
     writer.start_work()
     assert [type(effect) for effect in outbox.take()] == [ef.StartFlush, ef.MakeSpare]
 
@@ -184,7 +185,7 @@ def writer(time: Any) -> tuple[Writer, Outbox]:
     found = recover(SimDisk(random.Random(1)), settings)
     outbox = Outbox(Budget())
     return Writer(
-        0, Opened(found.log, found.groups), outbox, time, Findings(), checkpoint_bytes=100
+        Opened(found.log, found.groups), outbox, time, Findings(), checkpoint_bytes=100
     ), outbox
 
 
@@ -197,13 +198,13 @@ def test_a_failed_checkpoint_is_tried_again_after_a_pause(writer: Any, time: Any
     writer.log.append(Record(9, 1, 1, Kind.NOOP, (b"x" * 900,), 900))
     writer.work_by_time()
     assert saves(outbox) == 1
-    writer.saved(False)
+    writer.checkpoints.saved(False)
     writer.work_by_time()
     assert saves(outbox) == 0, "not at once"
     time.pass_ms(CHECKPOINT_RETRY_MS)
     writer.work_by_time()
     assert saves(outbox) == 1, "nothing was saved, so all of the log is still to be covered"
-    writer.saved(True)
+    writer.checkpoints.saved(True)
     time.pass_ms(CHECKPOINT_RETRY_MS)
     writer.work_by_time()
     assert saves(outbox) == 0
@@ -213,17 +214,17 @@ def test_many_small_frames_are_worth_a_checkpoint(
     time: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A start reads them one by one, however few bytes they are."""
-    monkeypatch.setattr(writer_module, "CHECKPOINT_FRAMES", 20)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_FRAMES", 20)
     found = recover(SimDisk(random.Random(1)), Settings(1, 1))
     outbox = Outbox(Budget())
-    writer = Writer(0, Opened(found.log, found.groups), outbox, time, Findings())
+    writer = Writer(Opened(found.log, found.groups), outbox, time, Findings())
     for index in range(1, 22):
         writer.work_by_time()
         assert saves(outbox) == 0
         writer.log.append(Record(9, 1, index, Kind.NOOP, (b"x",), 1))
     writer.work_by_time()
     assert saves(outbox) == 1
-    writer.saved(True)
+    writer.checkpoints.saved(True)
     writer.work_by_time()
     assert saves(outbox) == 0
 
@@ -234,12 +235,12 @@ def test_a_stop_does_not_insist_on_a_checkpoint(writer: Any) -> None:
     writer.start_work()
     (started,) = outbox.take()
     writer.flushed(started.flush)
-    assert not writer.clean
-    writer.checkpoint()
+    assert not writer.checkpoints.is_current
+    writer.checkpoints.save()
     assert not writer.idle
-    writer.saved(False)
+    writer.checkpoints.saved(False)
     assert writer.idle
-    assert writer.clean
+    assert writer.checkpoints.is_current
 
 
 def test_what_is_deleted_gives_a_full_disk_room_soon(founded: Any) -> None:

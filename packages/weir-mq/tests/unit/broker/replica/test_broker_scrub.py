@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from weir.broker.api import effects as ef
-from weir.broker.replica.scrubber import FIRST_MS, PIECE_EVERY_MS, ROUND_EVERY_MS
+from weir.broker.replica.writer import FIRST_MS, PIECE_EVERY_MS, ROUND_EVERY_MS
 from weir.protocol.client import messages as m
 from weir.storage.scrub import ScrubPiece
 
@@ -47,7 +47,7 @@ def test_the_first_round_begins_after_a_while_and_ends_with_the_last_closed_segm
     closed = [segment.name for segment in row[:-1]]
     assert len(closed) >= 2
     assert list(dict.fromkeys(seen)) == closed
-    scrubber = full.shard.writers[0].scrubber
+    scrubber = full.shard.writers[0].chores.scrubber
     assert scrubber.rounds == 1
     assert scrubber.size > 100_000
     assert not scrubber.damage
@@ -72,7 +72,7 @@ def test_what_rots_is_found_and_does_not_stop_the_round(full: Any) -> None:
     for _ in range(20):
         full.settle()
         full.tick(PIECE_EVERY_MS)
-    scrubber = full.shard.writers[0].scrubber
+    scrubber = full.shard.writers[0].chores.scrubber
     assert list(scrubber.damage) == [place.position]
     assert scrubber.rounds == 1
 

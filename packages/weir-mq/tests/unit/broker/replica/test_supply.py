@@ -35,7 +35,7 @@ class Still:
     def process_ready(self) -> None:
         """It was given entries."""
 
-    def checkpoint(self) -> None:
+    def save(self) -> None:
         self.saved += 1
 
     def monotonic_ms(self) -> int:

@@ -16,7 +16,7 @@ import pytest
 
 import weir
 from weir.broker.api.counts import Histogram
-from weir.broker.replica.node_state import Full
+from weir.broker.replica.disk_room import Full
 from weir.device.client import Client as Device
 from weir.errors import Disconnected, RemoteProtocolError, UnknownTopic
 from weir.server.assembly import serve

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from weir.broker.replica.node_state import Full
+from weir.broker.replica.disk_room import Full
 from weir.broker.shard import Shard
 from weir.server import status
 from weir.server.observability import monitoring
