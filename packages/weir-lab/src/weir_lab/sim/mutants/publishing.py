@@ -61,7 +61,7 @@ def a_batch_is_sealed_twice(patch: Patch) -> None:
         "            if not batcher.ready:\n                batcher.cut()\n",
         "            if not batcher.ready and batcher.gathering is not None:\n"
         "                self._hold(batcher.gathering)\n"
-        "                self._due = False\n"
+        "                linger.is_over = False\n"
         "                continue\n",
     )
 

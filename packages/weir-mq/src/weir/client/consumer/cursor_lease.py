@@ -21,7 +21,7 @@ from weir.client.consumer.pulls import PendingPulls
 from weir.client.core.delivered_batches import Delivered
 from weir.client.core.grants import Ending, Grant, Run, Vector, sorted_out
 from weir.client.core.retries import seconds
-from weir.client.reader.fetcher import LONG_POLL, Feed
+from weir.client.reader.fetcher import LONG_POLL, FetchBuffer
 from weir.client.reader.reader import Reader, ReaderOptions
 from weir.errors import OffsetOutOfRange, StaleGrant
 from weir.model.batch import Columns
@@ -117,13 +117,13 @@ class Turns:
         """Take turns again."""
         self._runs.set()
 
-    def feed(self) -> Feed[Holding]:
+    def feed(self) -> FetchBuffer[Holding]:
         """Begin to take turns."""
-        feed = Feed([self._hand_out])
+        feed = FetchBuffer([self._hand_out])
         feed.add(self._keep)
         return feed
 
-    async def _hand_out(self, feed: Feed[Holding]) -> None:
+    async def _hand_out(self, feed: FetchBuffer[Holding]) -> None:
         slot = asyncio.Semaphore(1)
         try:
             while True:
@@ -296,7 +296,7 @@ class Turns:
             await self._move()
             return holding.fence == self._fence
 
-    async def _keep(self, feed: Feed[Holding]) -> None:
+    async def _keep(self, feed: FetchBuffer[Holding]) -> None:
         """Keep the turn while nothing is to be done, or as long as work takes if that is wanted."""
         while True:
             await asyncio.sleep(self._lease / _LOOKS)

@@ -16,7 +16,7 @@ from weir.client.consumer.delivery import ConsumerOptions, Extending, Held, Hold
 from weir.client.consumer.pulls import Pulling, Wanted
 from weir.client.core.grants import Run, joined, within, without
 from weir.client.core.retries import seconds
-from weir.client.reader.fetcher import Feed
+from weir.client.reader.fetcher import FetchBuffer
 from weir.errors import StaleGrant, WeirError
 from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX, PINGED_PARTITIONS_MAX
@@ -45,7 +45,7 @@ class ConsumerLeases:
         #: Where the topic is served; None before `open`.
         self.places: Places | None = None
         self._pulling: Pulling | Turns | None = None
-        self._feed: Feed[Holding] | None = None
+        self._feed: FetchBuffer[Holding] | None = None
         self._extending: Extending | None = None
         self.held = Held()
         self._work_seconds = options.max_work_seconds

@@ -13,7 +13,7 @@ from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer.delivery import Extending, Held, Holding
 from weir.client.core.delivered_batches import Delivered, LargeDelivered, deliver
 from weir.client.core.grants import Grant, Run, sorted_out
-from weir.client.reader.fetcher import EMPTY_PAUSE, LONG_POLL, Chunks, Feed, loaded
+from weir.client.reader.fetcher import EMPTY_PAUSE, LONG_POLL, Chunks, FetchBuffer, loaded
 from weir.errors import UnknownOpcode, ValueLost
 from weir.model.ids import Address
 from weir.model.topic import Mode
@@ -108,21 +108,21 @@ class Pulling:
 
         await self._places.ask(partition, request, m.Granted)
 
-    def feed(self) -> Feed[Holding]:
+    def feed(self) -> FetchBuffer[Holding]:
         """Begin to pull."""
         known = len(self._places)
-        feed = Feed(partial(self._pull, p) for p in range(known))
+        feed = FetchBuffer(partial(self._pull, p) for p in range(known))
         feed.add(partial(self._watch, known))
         return feed
 
-    async def _watch(self, known: int, feed: Feed[Holding]) -> None:
+    async def _watch(self, known: int, feed: FetchBuffer[Holding]) -> None:
         def grown(partitions: range) -> None:
             for partition in partitions:
                 feed.add(partial(self._pull, partition))
 
         await watch(self._places, known, grown)
 
-    async def _pull(self, partition: int, feed: Feed[Holding]) -> None:
+    async def _pull(self, partition: int, feed: FetchBuffer[Holding]) -> None:
         # One grant ahead of the user, no more: its lease runs while it waits.
         slot = asyncio.Semaphore(1)
         await self._open()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from weir.client.connection.network_client import NetworkClient
@@ -43,30 +43,53 @@ ALONE_IN_A_ROW = 8
 CLOCKS_DIFFER_MAX_MS = 5_000
 
 
-class LingerPolicy:
-    """Decides which messages of a partition are sent at once, where the linger is a turn at most.
+class Linger:
+    """How long the batch that gathers waits for more messages: `seconds`, or with 0 a turn at most.
 
     Who waits for each confirm before the next message has nothing else to send in a turn: waiting
     for its end would make every message later. Who sends several in a turn is found out by the
     first of them that comes behind one that was not kept back.
     """
 
-    __slots__ = ("_alone", "_loop", "_sent")
+    __slots__ = ("_alone", "_loop", "_sent", "_timer", "is_over", "seconds")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, seconds: float) -> None:
         """Know of no message yet."""
-        self._loop = loop
+        self.seconds = seconds
+        #: Whether the batch that gathers has waited for long enough.
+        self.is_over = False
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.Handle | None = None
         #: How many in a row were alone.
         self._alone = 0
         #: Whether one was sent at once in this turn.
         self._sent = False
+
+    def begin(self, over: Callable[[], None]) -> None:
+        """A batch gathers from now on; `over` is called once it has waited for long enough."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.is_over = False
+        # With linger 0 a batch still takes all that is sent in this turn of the loop, and, while
+        # the window is full, all that comes until it has room.
+        if self.seconds > 0:
+            self._timer = self._loop.call_later(self.seconds, over)
+        else:
+            self._timer = self._loop.call_soon(over)
+
+    def cancel(self) -> None:
+        """Nothing waits any more."""
+        if self._timer is not None:
+            self._timer.cancel()
 
     def batch_sent(self, count: int, alone: bool) -> None:
         """A batch of so many messages goes out, `alone` if nothing else is under way."""
         self._alone = self._alone + 1 if count == 1 and alone else 0
 
     def sends_at_once(self, alone: bool) -> bool:
-        """Whether to send at once the message that comes now, `alone` if nothing is under way."""
+        """Whether to send at once, without any linger, the message that comes now, `alone` if
+        nothing is under way.
+        """
         if self._sent:
             self._alone = 0
         elif alone and self._alone >= ALONE_IN_A_ROW:
@@ -105,17 +128,13 @@ class PartitionSender:
 
     __slots__ = (
         "_batcher",
-        "_due",
         "_grant",
         "_level",
         "_linger",
-        "_loop",
         "_network",
         "_packing",
-        "_policy",
         "_routes",
         "_sequencer",
-        "_timer",
         "_unconfirmed",
         "_wait",
         "_waits",
@@ -151,16 +170,12 @@ class PartitionSender:
         self._routes = routes
         self._unconfirmed = unconfirmed
         self._grant = grant
-        self._linger = linger
+        self._linger = Linger(linger)
         self._packing = packing
         self._batcher: Batcher[PendingBatch] = Batcher(batch_bytes)
         forgets = level is m.Level.RECEIVED
         self._sequencer: Sequencer[PendingBatch] = Sequencer(window, forgets=forgets)
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.Handle | None = None
         self._wait: asyncio.TimerHandle | None = None
-        self._due = False
-        self._policy = LingerPolicy(self._loop)
 
     @property
     def error(self) -> WeirError | None:
@@ -211,9 +226,10 @@ class PartitionSender:
         if gathering is None or gathering.owner.pinned is not pinned or not batcher.fits(size):
             alone = gathering is None and not (batcher.ready or sequencer.held)
             gathering = batcher.begin(unconfirmed.begin(self.partition, pinned), now)
-            at_once = self._linger <= 0 and self._policy.sends_at_once(alone)
+            linger = self._linger
+            at_once = linger.seconds <= 0 and linger.sends_at_once(alone)
             if not at_once:
-                self._linger_from_now()
+                linger.begin(self._linger_over)
         batch = gathering.owner
         batch.size += size
         batch.count += 1
@@ -244,7 +260,10 @@ class PartitionSender:
         if self._waits:
             return
         sequencer, batcher, network = self._sequencer, self._batcher, self._network
-        while (batcher.ready or (self._due and batcher.gathering is not None)) and sequencer.room:
+        linger = self._linger
+        while (
+            batcher.ready or (linger.is_over and batcher.gathering is not None)
+        ) and sequencer.room:
             if not batcher.ready:
                 batcher.cut()
             self._hold(batcher.ready.popleft())
@@ -258,25 +277,13 @@ class PartitionSender:
 
     def fail(self, error: WeirError) -> None:
         """End it: give up all that is not confirmed."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._linger.cancel()
         if self._wait is not None:
             self._wait.cancel()
         self._apply(self._sequencer.fail(error))
 
-    def _linger_from_now(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._due = False
-        # With linger 0 a batch still takes all that is sent in this turn of the loop, and, while
-        # the window is full, all that comes until it has room.
-        if self._linger > 0:
-            self._timer = self._loop.call_later(self._linger, self._linger_over)
-        else:
-            self._timer = self._loop.call_soon(self._linger_over)
-
     def _linger_over(self) -> None:
-        self._due = True
+        self._linger.is_over = True
         self.pump()
 
     def encoded(self, *wholes: Whole[PendingBatch]) -> list[tuple[PendingBatch, Buffer]]:
@@ -294,8 +301,8 @@ class PartitionSender:
 
     def _hold(self, gathered: Whole[PendingBatch]) -> None:
         grant, sequencer, count = self._grant, self._sequencer, len(gathered)
-        self._policy.batch_sent(count, alone=not sequencer.held)
-        welcome = self._network.welcome
+        self._linger.batch_sent(count, alone=not sequencer.held)
+        welcome = self._network.home.welcome
         try:
             batch = gathered.encode(
                 self.address.group,
@@ -379,8 +386,7 @@ class PartitionSender:
                 self._unconfirmed.resolve(gathered.owner, self._sequencer.error)
 
     def _strand(self, outcome: Stranded[PendingBatch]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._linger.cancel()
         batches: list[tuple[PendingBatch, Buffer]]
         batches = [(held.owner, held.data) for held in outcome.held]
         self._batcher.cut()
@@ -402,7 +408,9 @@ class PartitionSender:
         if strikes == 1 and isinstance(error, BadChecksum | SequenceGap):
             self._sequencer.resume()  # the broker is well: only the bytes or their order were not
             return
-        self._wait = self._loop.call_later(self._network.pause(strikes, error), self._resume)
+        self._wait = asyncio.get_running_loop().call_later(
+            self._network.pause(strikes, error), self._resume
+        )
 
     def _resume(self) -> None:
         self._sequencer.resume()

@@ -324,18 +324,20 @@ class _Over:
     error: Exception | None = None
 
 
-class Feed(Generic[T]):
+class FetchBuffer(Generic[T]):
     """What pullers put, in order of arrival. A puller bounds by itself how much it puts ahead."""
 
-    def __init__(self, pullers: Iterable[Callable[[Feed[T]], Coroutine[None, None, None]]]) -> None:
-        """Start every puller; it gets the feed, and ends the feed by raising."""
+    def __init__(
+        self, pullers: Iterable[Callable[[FetchBuffer[T]], Coroutine[None, None, None]]]
+    ) -> None:
+        """Start every puller; it gets this buffer, and ends it by raising."""
         self._queue: asyncio.Queue[T | _Over] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._live = 0
         for puller in pullers:
             self.add(puller)
 
-    def add(self, puller: Callable[[Feed[T]], Coroutine[None, None, None]]) -> None:
+    def add(self, puller: Callable[[FetchBuffer[T]], Coroutine[None, None, None]]) -> None:
         """Start one more puller."""
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._run(puller), name="weir puller"))
@@ -375,7 +377,7 @@ class Feed(Generic[T]):
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _run(self, puller: Callable[[Feed[T]], Coroutine[None, None, None]]) -> None:
+    async def _run(self, puller: Callable[[FetchBuffer[T]], Coroutine[None, None, None]]) -> None:
         try:
             await puller(self)
         except Exception as error:

@@ -14,7 +14,14 @@ from weir.client.arguments import ReadFrom, check_choice, key_bytes, whole_numbe
 from weir.client.connection.metadata import Places, watch
 from weir.client.connection.network_client import NetworkClient
 from weir.client.core.delivered_batches import Delivered, Pick
-from weir.client.reader.fetcher import EMPTY_PAUSE, Feed, Fetcher, ReadyBatches, Replicas, loaded
+from weir.client.reader.fetcher import (
+    EMPTY_PAUSE,
+    FetchBuffer,
+    Fetcher,
+    ReadyBatches,
+    Replicas,
+    loaded,
+)
 from weir.client.reader.positions import Barriers, Begin, End, Span, Start, Until, begin_of, end_of
 from weir.client.reader.total_order import TotalOrder, room_for
 from weir.errors import BadRequest
@@ -74,7 +81,7 @@ class ReaderOptions:
         )
 
 
-class _Feed(Protocol):
+class _BatchSource(Protocol):
     """Whatever gives batches in the order in which they are handed out."""
 
     async def take(self) -> ReadyBatches | None:
@@ -106,7 +113,7 @@ class Reader:
         self.order: Order | Literal[""] = options.order or ""
         self._network = network
         self._options = options
-        self._feed: _Feed | None = None
+        self._source: _BatchSource | None = None
         self._ready: ReadyBatches | None = None
         self._rest: deque[Delivered] = deque()
         self._delivered: Delivered | None = None
@@ -117,17 +124,17 @@ class Reader:
 
         Raises `UnknownTopic`, also for a partition that the topic does not have.
         """
-        if self._feed is None:
+        if self._source is None:
             await self._start()
         return self
 
     async def close(self) -> None:
         """Stop fetching. Iterating again would continue at `positions`."""
-        feed, self._feed = self._feed, None
+        source, self._source = self._source, None
         self._ready = self._delivered = self._messages = None
         self._rest.clear()
-        if feed is not None:
-            await feed.close()
+        if source is not None:
+            await source.close()
 
     async def __aenter__(self) -> Reader:
         return await self.open()
@@ -180,9 +187,9 @@ class Reader:
                 self.positions.update(ready.positions)
                 if ready.slot is not None:
                     ready.slot.release()
-            feed = self._feed or await self._start()
+            source = self._source or await self._start()
             try:
-                self._ready = await feed.take()
+                self._ready = await source.take()
             except BaseException:
                 await self.close()
                 raise
@@ -210,7 +217,7 @@ class Reader:
             await self.close()  # to go on at `positions`, with this very message
             raise
 
-    async def _start(self) -> _Feed:
+    async def _start(self) -> _BatchSource:
         options, span = self._options, self._span
         places = await Places.find(self._network, self.topic)
         self.order = options.order or check_order(places.order)
@@ -227,24 +234,28 @@ class Reader:
         grows = options.partitions is None and span.ends is None
         if barriers is not None:
             begins = {partition: span.positions[partition] for partition in mine}
-            self._feed = TotalOrder(fetcher, barriers, begins, span, grows)
-            return self._feed
-        feed = self._feed = Feed(partial(self._pull, fetcher, partition) for partition in mine)
+            self._source = TotalOrder(fetcher, barriers, begins, span, grows)
+            return self._source
+        buffer = self._source = FetchBuffer(
+            partial(self._pull, fetcher, partition) for partition in mine
+        )
         if grows:
-            feed.add(partial(self._watch, fetcher, len(mine)))
-        return feed
+            buffer.add(partial(self._watch, fetcher, len(mine)))
+        return buffer
 
-    async def _watch(self, fetcher: Fetcher, known: int, feed: Feed[ReadyBatches]) -> None:
+    async def _watch(self, fetcher: Fetcher, known: int, buffer: FetchBuffer[ReadyBatches]) -> None:
         """Read partitions that are added later, too: all that is in them is new."""
 
         def grown(partitions: range) -> None:
             for partition in partitions:
                 self._span.join(partition)
-                feed.add(partial(self._pull, fetcher, partition))
+                buffer.add(partial(self._pull, fetcher, partition))
 
         await watch(fetcher.places, known, grown)
 
-    async def _pull(self, fetcher: Fetcher, partition: int, feed: Feed[ReadyBatches]) -> None:
+    async def _pull(
+        self, fetcher: Fetcher, partition: int, buffer: FetchBuffer[ReadyBatches]
+    ) -> None:
         ends = self._span.ends
         position, end = self.positions[partition], None if ends is None else ends[partition]
         slots = asyncio.Semaphore(PREFETCH)
@@ -256,6 +267,6 @@ class Reader:
                 await asyncio.sleep(EMPTY_PAUSE)
                 continue
             position = portion.next_offset
-            feed.put(ReadyBatches(portion.delivered, {partition: position}, slots))
+            buffer.put(ReadyBatches(portion.delivered, {partition: position}, slots))
             if portion.over:
                 return

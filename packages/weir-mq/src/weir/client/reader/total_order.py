@@ -63,7 +63,6 @@ class TotalOrder:
         self._fetcher = fetcher
         self._barriers = barriers
         self._span = span
-        self._ends = ends = span.ends
         self._grows = grows
         self._merge: Merge[_Held] = Merge(Roster(begins), begins, room_for(len(begins)))
         #: By partition, up to where it was received, with nothing behind what was handed out.
@@ -82,7 +81,7 @@ class TotalOrder:
         self._over: dict[int, int] = {}
         for partition in begins:
             self._begin(partial(self._pull, partition))
-        if ends is None:
+        if span.ends is None:
             self._begin(self._ask)
         if grows:
             self._begin(partial(watch, fetcher.places, len(begins), self._grown))
@@ -123,7 +122,8 @@ class TotalOrder:
 
     async def _pull(self, partition: int) -> None:
         merge, room = self._merge, self._rooms[partition]
-        end = None if self._ends is None else self._ends[partition]
+        ends = self._span.ends
+        end = None if ends is None else ends[partition]
         position = merge.next(partition)
         while end is None or position < end:
             while not merge.wants(partition):
@@ -149,7 +149,7 @@ class TotalOrder:
         self._news.set()
 
     def _has_ended(self, partition: int, position: int) -> bool:
-        return self._ends is None and self._over.get(partition, NO_BOUND) <= position
+        return self._span.ends is None and self._over.get(partition, NO_BOUND) <= position
 
     def _take_in(self, portion: Portion) -> None:
         merge, partition, delivered = self._merge, portion.partition, portion.delivered

@@ -124,7 +124,7 @@ def test_a_stalled_partition_holds_back_what_comes_after_it_within_bounds(
                 for _ in range(100):  # 400 kB
                     await w.publish("t", bytes(4_000), partition=0)
                 more = asyncio.ensure_future(reader.more())
-                merge = reader._feed._merge
+                merge = reader._source._merge
                 async with asyncio.timeout(10):
                     while merge.wants(0):
                         await w.ping()
@@ -318,7 +318,7 @@ def test_who_has_ended_holds_nobody_back_and_need_not_be_there(fake_broker) -> N
                     assert [x.value for x in await read(reader, 1)] == [b"%d" % number]
                 await asyncio.sleep(1.1)  # longer than a request may take
                 assert questions(broker) == asked
-                assert reader._feed._error is None
+                assert reader._source._error is None
 
     asyncio.run(scenario())
 
