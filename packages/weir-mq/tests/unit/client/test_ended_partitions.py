@@ -250,9 +250,9 @@ def test_a_reader_in_order_asks_nothing_more_of_what_has_ended() -> None:
                 for number in range(20):
                     await w.publish("t", b"%d" % number, partition=number % 2)
                     assert (await anext(aiter(reader))).value == b"%d" % number
-                merge = reader._feed._merge
+                merge = reader._source._merge
                 assert 2 not in merge.roster.behind()
-                assert reader._feed._over == {2: 1}
+                assert reader._source._over == {2: 1}
 
     run(scenario)
 
