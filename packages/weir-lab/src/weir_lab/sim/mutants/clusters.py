@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from weir.broker.consumers import keyed
 from weir.broker.consumers.grants import Grants
-from weir.broker.consumers.modes import keyed
-from weir.broker.consumers.modes.keyed import KeyedPicker
-from weir.broker.consumers.modes.ordered import OrderedPicker
-from weir.broker.consumers.modes.picker import ANYBODY, PullQueue
-from weir.broker.consumers.modes.shared import SharedPicker
+from weir.broker.consumers.keyed import KeyedPicker
+from weir.broker.consumers.ordered import OrderedPicker
+from weir.broker.consumers.picker import ANYBODY, PullQueue
+from weir.broker.consumers.shared import SharedPicker
 from weir.broker.records.entries import MessagesGranted
 from weir.broker.state.clusters import ClusterState, Grant
-from weir.broker.state.delays import Delays
 from weir.broker.state.ranges import Ranges
+from weir.broker.state.state import Delays
 from weir_lab.sim.mutants.planting import Patch, mutant
 from weir_lab.sim.shape import NODE_HANDLERS
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weir.broker.consumers.modes.picker import PickerContext
+from weir.broker.consumers.picker import PickerContext
 from weir.order.clock import milliseconds_of
 from weir_lab.sim.mutants.planting import Patch, bug, mutant
 from weir_lab.sim.outcome import CRASH

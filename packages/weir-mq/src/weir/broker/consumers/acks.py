@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weir.broker.consumers.grants import Grants
-from weir.broker.produce.appender import Appender
 from weir.broker.records.entries import (
     ControlRecord,
     GrantsExtended,
@@ -32,7 +31,7 @@ from weir.model.limits import (
     RETRY_AFTER_MS,
 )
 from weir.model.topic import AckOutcome
-from weir.order.clock import Time, milliseconds_of, stamp_at
+from weir.order.clock import HybridClock, Time, milliseconds_of, stamp_at
 from weir.protocol.client.messages import Ack, Acked, Extend, Extended, Nack, Nacked
 
 #: Rows in an answer, so that it fits into a frame.
@@ -153,15 +152,15 @@ def _rows(
 class Returns:
     """Takes nacks and extensions of one partition while this node leads it."""
 
-    __slots__ = ("_appender", "_grants", "_outbox", "_state", "_time", "commands")
+    __slots__ = ("_clock", "_grants", "_outbox", "_state", "_time", "commands")
 
     def __init__(
-        self, group: Group, state: PartitionState, appender: Appender, grants: Grants,
+        self, group: Group, state: PartitionState, clock: HybridClock, grants: Grants,
         outbox: Outbox, time: Time,
     ) -> None:  # fmt: skip
         """Begin to lead; nobody waits for an answer yet."""
         self._state = state
-        self._appender = appender
+        self._clock = clock
         self._grants = grants
         self._outbox = outbox
         self._time = time
@@ -260,7 +259,7 @@ class Returns:
 
     def _deadline(self, duration_ms: int) -> tuple[int, int]:
         """Return the stamp of now, and the one of so many milliseconds later."""
-        stamp = self._appender.clock.stamp(self._time.wall_ms())
+        stamp = self._clock.stamp(self._time.wall_ms())
         return stamp, stamp_at(milliseconds_of(stamp) + duration_ms)
 
 

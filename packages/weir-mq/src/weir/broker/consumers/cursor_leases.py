@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from weir.broker.consumers.grants import Grants
 from weir.broker.consumers.leases import left_of
-from weir.broker.produce.appender import Appender
 from weir.broker.records.entries import (
     CursorMoved,
     CursorSought,
@@ -32,7 +31,7 @@ from weir.model.limits import (
     WAIT_MS_MAX,
 )
 from weir.model.topic import check_name
-from weir.order.clock import Time, milliseconds_of, stamp_at
+from weir.order.clock import HybridClock, Time, milliseconds_of, stamp_at
 from weir.protocol.client.consumers import MoveCursor, Moved, SeekCursor, TakeTurn, Turn
 
 
@@ -40,7 +39,7 @@ class CursorLeases:
     """Gives turns of one topic's clusters while this node leads its partition 0."""
 
     __slots__ = (
-        "_appender",
+        "_clock",
         "_draining",
         "_due",
         "_grants",
@@ -56,7 +55,7 @@ class CursorLeases:
     )  # fmt: skip
 
     def __init__(
-        self, group: Group, state: PartitionState, appender: Appender, outbox: Outbox, time: Time,
+        self, group: Group, state: PartitionState, clock: HybridClock, outbox: Outbox, time: Time,
         grants: Grants,
     ) -> None:  # fmt: skip
         """Begin to lead: turns that earlier leaders gave last as long as their log says.
@@ -66,7 +65,7 @@ class CursorLeases:
         self._grants = grants
         self._group = group
         self._state = state
-        self._appender = appender
+        self._clock = clock
         self._outbox = outbox
         self._time = time
         self._queues: dict[str, Waits[TakeTurn]] = {}
@@ -185,7 +184,7 @@ class CursorLeases:
         return min(record.deadline, now + record.deadline - record.stamp)
 
     def _deadline(self, duration_ms: int) -> tuple[int, int]:
-        stamp = self._appender.clock.stamp(self._time.wall_ms())
+        stamp = self._clock.stamp(self._time.wall_ms())
         return stamp, stamp_at(milliseconds_of(stamp) + duration_ms)
 
     # -- entries -----------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The leader's side of consumer clusters: pull, grant, ack (DESIGN §5 Consume).
 
-A pull picks messages, as the cluster's mode has it (`weir.broker.consumers.modes.picker`); the
+A pull picks messages, as the cluster's mode has it (`weir.broker.consumers.picker`); the
 grant is an entry, and messages leave only after it is committed: so no grant is made after an ack
 committed, whoever leads.
 """
@@ -11,9 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from weir.broker.consumers.leases import BegunMessages, GrantLimits, Leases
-from weir.broker.consumers.modes.picker import ANYBODY, Pick, PickerContext, PullQueue
-from weir.broker.consumers.modes.pickers import Pickers
-from weir.broker.produce.appender import Appender
+from weir.broker.consumers.picker import ANYBODY, Pick, PickerContext, PullQueue
+from weir.broker.consumers.pickers import Pickers
 from weir.broker.records.entries import (
     ClusterOpened,
     GrantsReleased,
@@ -32,7 +31,7 @@ from weir.codec.fields import Buffer
 from weir.errors import BadRequest, Refused, StaleGrant, Unavailable
 from weir.model.limits import GRANT_MS_MAX, WAIT_MS_MAX
 from weir.model.topic import Mode, check_name
-from weir.order.clock import Time, milliseconds_of, stamp_at
+from weir.order.clock import HybridClock, Time, milliseconds_of, stamp_at
 from weir.protocol.client.messages import Granted, Pull
 
 
@@ -49,7 +48,6 @@ class Grants:
     """Grants messages of one partition to consumers while this node leads it."""
 
     __slots__ = (
-        "_appender",
         "_changing",
         "_context",
         "_draining",
@@ -66,16 +64,15 @@ class Grants:
     )  # fmt: skip
 
     def __init__(
-        self, group: Group, state: PartitionState, appender: Appender, reads: Reads, outbox: Outbox,
+        self, group: Group, state: PartitionState, clock: HybridClock, reads: Reads, outbox: Outbox,
         time: Time,
     ) -> None:  # fmt: skip
         """Begin to lead; grants of earlier leaders are in the state."""
-        self._appender = appender
         self._outbox = outbox
         self.leases = Leases(state.clusters, state.last_stamp, time)
         self.begun = BegunMessages(state.clusters)
         self._context = PickerContext(
-            self, group, state, self.leases, reads, time, appender.clock, Ranges(), self.begun
+            self, group, state, self.leases, reads, time, clock, Ranges(), self.begun
         )
         #: What decides in each cluster that was pulled for.
         self.pickers = Pickers(self._context)
@@ -375,7 +372,7 @@ class Grants:
     def _propose(self, name: str, queue: PullQueue, waiter: Wait[Pull], pick: Pick) -> bool:
         picker, cluster = self.pickers[name], self._context.state.clusters.get(name)
         group, session = self._context.group, waiter.caller.session
-        stamp = self._appender.clock.stamp(self._context.time.wall_ms())
+        stamp = self._context.clock.stamp(self._context.time.wall_ms())
         deadline = stamp_at(milliseconds_of(stamp) + waiter.request.lease_ms)
         record = MessagesGranted(
             name, session, pick.first, pick.behind, deadline, stamp, list(pick.runs),

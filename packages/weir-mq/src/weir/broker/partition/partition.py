@@ -127,10 +127,10 @@ class PartitionLeader:
         """
         reads, outbox, time = context.reads, context.outbox, context.time
         self.appender = Appender(group, state, time, clock, outbox.counts)
-        self.grants = Grants(group, state, self.appender, reads, outbox, time)
+        self.grants = Grants(group, state, clock, reads, outbox, time)
         self.acks = Acks(group, state, outbox)
-        self.returns = Returns(group, state, self.appender, self.grants, outbox, time)
-        self.cursor_leases = CursorLeases(group, state, self.appender, outbox, time, self.grants)
+        self.returns = Returns(group, state, clock, self.grants, outbox, time)
+        self.cursor_leases = CursorLeases(group, state, clock, outbox, time, self.grants)
         self.cluster_operations = ClusterOperations(
             group, state, self.grants, self.cursor_leases, outbox, time
         )

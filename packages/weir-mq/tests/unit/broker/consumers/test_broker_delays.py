@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from weir.broker.api.events import Closed
-from weir.broker.consumers.modes import pickers
-from weir.broker.consumers.modes.due_times import DelayedMessages, DueTimes
-from weir.broker.consumers.modes.picker import PickerContext
+from weir.broker.consumers import pickers
+from weir.broker.consumers.picker import PickerContext
+from weir.broker.consumers.shared import DelayedMessages, DueTimes
 from weir.broker.records.entries import MessagesGranted
 from weir.broker.state.clusters import ClusterState
-from weir.broker.state.delays import STAMPS_AHEAD_MS, Delays, Row
 from weir.broker.state.ranges import Ranges
+from weir.broker.state.state import STAMPS_AHEAD_MS, DelayRow, Delays
 from weir.errors import BadRequest, Overloaded
 from weir.model.batch import split
 from weir.model.limits import DELAY_MS_MAX
@@ -300,18 +300,18 @@ def test_clusters_that_keep_order_take_no_delayed_messages(desk: Desk, mode: Mod
 def test_rows_of_what_is_due_go_by_and_by() -> None:
     delays = Delays()
     for n in range(5_000):
-        delays.add(Row(n, n + 1, n + 10, n + 10), STAMPS_AHEAD_MS + n, 1_000_000)
+        delays.add(DelayRow(n, n + 1, n + 10, n + 10), STAMPS_AHEAD_MS + n, 1_000_000)
     assert len(delays) <= 2_048
     copy = Delays.decode(*delays.encode())
     assert copy.encode() == delays.encode()
-    assert delays.live(0, 5_000, 4_999) == Row(4_990, 4_991, 5_000, 5_000)
-    assert delays.live(4_995, 4_996, 4_999) == Row(4_995, 4_996, 5_005, 5_005)
+    assert delays.live(0, 5_000, 4_999) == DelayRow(4_990, 4_991, 5_000, 5_000)
+    assert delays.live(4_995, 4_996, 4_999) == DelayRow(4_995, 4_996, 5_005, 5_005)
     delays.drop_below(4_998)
-    assert delays.live(0, 5_000, 0) == Row(4_998, 4_999, 5_008, 5_008)
-    delays.add(Row(6_000, 6_001, 1, 7_000), STAMPS_AHEAD_MS + 7_000, 1_000_000)
+    assert delays.live(0, 5_000, 0) == DelayRow(4_998, 4_999, 5_008, 5_008)
+    delays.add(DelayRow(6_000, 6_001, 1, 7_000), STAMPS_AHEAD_MS + 7_000, 1_000_000)
     assert delays.of(6_000) is None, "it was due by any clock when it came"
-    delays.add(Row(6_000, 6_001, 1, 7_001), STAMPS_AHEAD_MS + 7_000, 1_000_000)
-    assert delays.of(6_000) == Row(6_000, 6_001, 1, 7_001), "a leader may not be there yet"
+    delays.add(DelayRow(6_000, 6_001, 1, 7_001), STAMPS_AHEAD_MS + 7_000, 1_000_000)
+    assert delays.of(6_000) == DelayRow(6_000, 6_001, 1, 7_001), "a leader may not be there yet"
 
 
 def test_who_is_not_refused_finds_room_among_the_rows() -> None:
@@ -319,7 +319,7 @@ def test_who_is_not_refused_finds_room_among_the_rows() -> None:
     delays, most = Delays(), 4
     for n in range(20_000):
         if not delays.is_full(most, n):
-            delays.add(Row(n, n + 1, n + 10, n + 10), n, most)
+            delays.add(DelayRow(n, n + 1, n + 10, n + 10), n, most)
         assert len(delays) <= most
     assert delays.of(19_999) is None
     assert delays.is_full(most, 19_999)
@@ -386,7 +386,7 @@ def test_a_million_delayed_batches_take_bounded_memory(tell: Callable[..., None]
     led: Any = Led()
     context: PickerContext = led
     for n in range(count):
-        led.delays.add(Row(n, n + 1, 10**12 + n, 10**12 + n), 0, count + 1)
+        led.delays.add(DelayRow(n, n + 1, 10**12 + n, 10**12 + n), 0, count + 1)
     times, passed = DueTimes(context), DelayedMessages()
     times._delayed["crew"] = passed
     for n in range(count):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from weir.broker.api.events import Closed
-from weir.broker.consumers.modes.keyed import KeyWindow
+from weir.broker.consumers.keyed import KeyWindow
 from weir.model.topic import Mode
 from weir.protocol.client import messages as m
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from weir.broker.consumers.leases import Attempts
-from weir.broker.consumers.modes.picker import (
+from weir.broker.consumers.picker import (
     Pick,
     Picker,
     PickerContext,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weir.broker.consumers.modes.due_times import DueTimes
-from weir.broker.consumers.modes.keyed import KeyedPicker
-from weir.broker.consumers.modes.ordered import OrderedPicker
-from weir.broker.consumers.modes.picker import Picker, PickerContext
-from weir.broker.consumers.modes.shared import SharedPicker
+from weir.broker.consumers.keyed import KeyedPicker
+from weir.broker.consumers.ordered import OrderedPicker
+from weir.broker.consumers.picker import Picker, PickerContext
+from weir.broker.consumers.shared import DueTimes, SharedPicker
 from weir.broker.records.entries import MessagesAcked, due_span
-from weir.broker.state.delays import is_past
+from weir.broker.state.state import is_past
 from weir.errors import BadRequest, Overloaded, StaleGrant
 from weir.model.batch import Batch, Columns
 from weir.model.limits import DELAY_MS_MAX, DELAYED_BATCHES_MAX, RETRY_AFTER_MS

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from weir.broker.consumers.modes.picker import ANYBODY, Pick, Picker, PickerContext, PullQueue, Run
+from weir.broker.consumers.picker import ANYBODY, Pick, Picker, PickerContext, PullQueue, Run
 from weir.broker.runtime.outbox import Wait
 from weir.broker.state.clusters import AT_ONCE, ClusterState, Grant
 from weir.broker.state.ranges import Ranges

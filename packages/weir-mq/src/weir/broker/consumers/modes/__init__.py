@@ -1,1 +1,0 @@
-"""The modes of clusters: what is granted next, and to whom."""
