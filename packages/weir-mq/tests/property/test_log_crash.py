@@ -18,10 +18,9 @@ from weir.storage.format import record
 from weir.storage.format.checkpoint import Kept
 from weir.storage.format.durable_position import DurablePosition
 from weir.storage.format.frame import Frame
-from weir.storage.group_index import GroupIndex
+from weir.storage.group_index import GroupIndex, GroupTable
 from weir.storage.recovery import Recovered, recover
 from weir.storage.segment_files import Settings
-from weir.storage.segment_lifecycle import SegmentLifecycle
 from weir.testing.simulator.disk import SimDisk
 
 #: What the first and only part says of itself.
@@ -125,21 +124,19 @@ def test_a_segment_used_again_before_what_supersedes_it_is_durable_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     never = property(lambda self: -1, lambda self, at: None)
-    monkeypatch.setattr(SegmentLifecycle, "superseded", never, raising=False)
+    monkeypatch.setattr(GroupTable, "superseded", never, raising=False)
     assert drive.caught(600)
 
 
 def test_a_checkpoint_without_hard_states_is_found(
     drive: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = SegmentLifecycle._kept
+    honest = GroupTable._kept
 
-    def forgetful(
-        self: SegmentLifecycle, group: int, applied: Mapping[int, int], durable: int
-    ) -> Kept:
+    def forgetful(self: GroupTable, group: int, applied: Mapping[int, int], durable: int) -> Kept:
         return honest(self, group, applied, durable)._replace(term=0, vote=0, fence=0)
 
-    monkeypatch.setattr(SegmentLifecycle, "_kept", forgetful)
+    monkeypatch.setattr(GroupTable, "_kept", forgetful)
     assert drive.caught(100)
 
 
@@ -158,12 +155,10 @@ def test_a_part_of_a_snapshot_believed_is_found(
 def test_a_checkpoint_that_forgets_where_a_group_begins_is_found(
     drive: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = SegmentLifecycle._kept
+    honest = GroupTable._kept
 
-    def forgetful(
-        self: SegmentLifecycle, group: int, applied: Mapping[int, int], durable: int
-    ) -> Kept:
+    def forgetful(self: GroupTable, group: int, applied: Mapping[int, int], durable: int) -> Kept:
         return honest(self, group, applied, durable)._replace(floor=0)
 
-    monkeypatch.setattr(SegmentLifecycle, "_kept", forgetful)
+    monkeypatch.setattr(GroupTable, "_kept", forgetful)
     assert drive.caught(100)

@@ -96,11 +96,11 @@ class Written:
             if group != LASTING:
                 self.log.drop_below(group, last - 9)
         for _ in range(20):
-            if (piece := self.log.copies.next_piece()) is not None:
-                self.log.copies.copied(piece, piece.run(self.disk))
+            if (piece := self.log.lifecycle.copies.next_piece()) is not None:
+                self.log.lifecycle.copies.copied(piece, piece.run(self.disk))
 
     def starts(self) -> dict[int, int]:
-        return {group: self.log._groups[group].first for group in GROUPS}
+        return {group: self.log.groups.index[group].first for group in GROUPS}
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def mend(recovered: Recovered, disk: SimDisk) -> None:
     """What a peer's snapshots begin anew is whole, for good, and no other vote is trusted."""
     log = recovered.log
     damaged = [group for group, found in recovered.groups.items() if found.damage]
-    damaged += [group for group in GROUPS if group not in damaged and log.lifecycle.lost_of(group)]
+    damaged += [group for group in GROUPS if group not in damaged and log.groups.lost_of(group)]
     applied = {}
     for group in damaged[: len(damaged) // 2 + 1]:
         applied[group] = 1_000
@@ -207,7 +207,7 @@ def mend(recovered: Recovered, disk: SimDisk) -> None:
         for group in damaged:
             one = found.groups.get(group)
             assert bool(one and one.damage is None) == (group in applied)
-            assert one or found.log.lifecycle.lost_of(group)
+            assert one or found.log.groups.lost_of(group)
         for group in applied:
             assert (found.groups[group].last_index, found.groups[group].unreadable) == (1_002, 0)
             assert loaded(found.log, group, 991) == U64.pack(991) * 9
@@ -266,7 +266,7 @@ def test_a_lost_segment_costs_its_own_entries_and_no_more(written: Written) -> N
 @pytest.mark.parametrize("index", ["with", "without"])
 def test_a_lost_class_segment_costs_its_own_entries_for_good(written: Written, index: str) -> None:
     lost = written.log.segments.copies[0].name
-    places = written.log._groups[LASTING]._places
+    places = written.log.groups.index[LASTING]._places
     lying = sum(written.log.segments.find(place).name == lost for place in places)
     gone = {lost, *([index_name(lost)] if index == "without" else [])}
     disk = disk_with({n: d for n, d in written.files.items() if n not in gone})
@@ -285,7 +285,7 @@ def test_a_flip_in_each_frame_of_a_class_segment_costs_one_entry(
     written: Written, index: str
 ) -> None:
     """Wherever it is: in a payload, in a header, told of by an index file or read by a start."""
-    groups = written.log._groups
+    groups = written.log.groups.index
     places = {
         stored.place: written.log.segments.find(stored.place)
         for index in range(1, groups[LASTING].last + 1)

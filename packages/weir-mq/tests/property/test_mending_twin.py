@@ -74,7 +74,7 @@ class History:
 
     def supersede(self, group: int, stamp: int) -> None:
         """Another leader's entries take the place of the last ones."""
-        first = self.log._groups[group].first if group in self.log._groups else 1
+        first = self.log.groups.index[group].first if group in self.log.groups.index else 1
         keep = max(
             len(self.behind[group]) - self.dice.randint(1, 3), first, self.applied.get(group, 0) + 1
         )
@@ -115,7 +115,7 @@ class History:
 def rows(log: Log) -> dict[int, object]:
     """All that a log knows of its entries; nothing lies before the first message."""
     found: dict[int, object] = {}
-    for group, index in log._groups.items():
+    for group, index in log.groups.index.items():
         columns = [list(column) for column in index._columns if column is not index._behind]
         behind = [max(offset, index.base) for offset in index._behind]
         found[group] = (index.first, index.before, index.base, index._total, behind, columns)
@@ -129,7 +129,7 @@ def test_what_was_filled_in_is_as_if_it_had_never_rotted(seed: int) -> None:
     whole = recover(whole_disk, SETTINGS).log
     dice = history.dice
     share = dice.choice((0.05, 0.3, 1.0))
-    for group, index in whole._groups.items():
+    for group, index in whole.groups.index.items():
         for at in range(index.first, index.last + 1):
             if dice.random() < share:
                 stored = whole.reader.stored(group, at)

@@ -122,14 +122,14 @@ class Driver:
                 assert has is not None
                 state = what.state if what.state.index else None
                 assert (has.base_index, has.snapshot) == (what.base, state)
-                assert recovered.log._groups[group].floor == at
+                assert recovered.log.groups.index[group].floor == at
                 self.needed[group], self.applied[group] = what.base + 1, what.state.index
             elif one is None or one.start in (0, GONE):
                 self.needed[group] = 1
                 self.applied[group] = one.applied if one else 0
             else:
                 # What was dropped after this checkpoint may be gone from index files.
-                start = recovered.log._groups[group].first
+                start = recovered.log.groups.index[group].first
                 assert start in range(one.start, max(one.start, one.applied + 1) + 1)
                 assert has is not None
                 assert has.snapshot is None
@@ -191,7 +191,7 @@ class Driver:
         record = Record(group, self.serial, index, kind, pieces, len(payload), first, behind)
         position = self.log.append(record)
         if group in self.gone:
-            began = self.log._groups.get(group)
+            began = self.log.groups.index.get(group)
             if began is not None and (at := began.floor):
                 self.begin(group, at, Installed(0, 0, b""), 0, at + 1)
             self.gone.discard(group)  # one of which nothing is left at all begins as any new one
@@ -260,7 +260,7 @@ class Driver:
         self.saved += 1
         self.note(data.groups)
         before = len(list(self.log.segments))
-        copies = len(self.log.copies._naming)
+        copies = len(self.log.lifecycle.copies._naming)
         self.log.checkpoint_saved()
         self.copied += copies
         self.reused += before - len(list(self.log.segments))
@@ -286,9 +286,9 @@ class Driver:
 
     def copy(self) -> None:
         """Copy some of what outlived its segments, or begin to."""
-        self.log.copies.set_class(SLOW, self.dice.randint(1, 5))
+        self.log.lifecycle.copies.set_class(SLOW, self.dice.randint(1, 5))
         for _ in range(self.dice.randrange(24)):
-            piece = self.log.copies.next_piece()
+            piece = self.log.lifecycle.copies.next_piece()
             if piece is None:
                 continue
             if self.dice.random() < 0.1:
@@ -300,7 +300,7 @@ class Driver:
             except OSError:
                 found = None
             self.disk.kill()
-            self.log.copies.copied(piece, found)
+            self.log.lifecycle.copies.copied(piece, found)
         if self.dice.random() < 0.7:
             self.checkpoint()
         self.look()

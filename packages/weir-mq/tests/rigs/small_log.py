@@ -64,9 +64,9 @@ class Node:
         """Copy all that is worth it; return how many pieces there were."""
         before = len(self.pieces)
         for _ in range(len(self.log.segments) + 20):
-            if (piece := self.log.copies.next_piece()) is not None:
+            if (piece := self.log.lifecycle.copies.next_piece()) is not None:
                 self.pieces.append(piece)
-                self.log.copies.copied(piece, piece.run(self.disk))
+                self.log.lifecycle.copies.copied(piece, piece.run(self.disk))
         return len(self.pieces) - before
 
     def round(self, segments: int, *slow: int) -> None:

@@ -211,7 +211,7 @@ class Groups:
         """Restore a group of this shard's logs; it does nothing before it is told to `run`."""
         writer = self._writers[self._layout.log_of(id)]
         recovered, snapshot = writer.restored.groups.get(id), writer.restored.snapshots.get(id)
-        if recovered is None and (lost := writer.log.lifecycle.lost_of(id)) is not None:
+        if recovered is None and (lost := writer.log.groups.lost_of(id)) is not None:
             recovered = RecoveredGroup(None, 0, lost, hard_state_lost=True)
         storage = RaftStorage(writer.log, id, recovered, snapshot)
         context = self._multi.context(id)
@@ -270,7 +270,7 @@ class Groups:
         for writer in self._writers.values():
             for id in writer.restored.numbers - writer.groups.keys():
                 writer.forget(id)
-            writer.log.lifecycle.know_all()
+            writer.log.groups.know_all()
 
     def open_topic(self, topic: Topic) -> None:
         """Take a topic that the registry made or changed."""
@@ -285,7 +285,7 @@ class Groups:
             writer = self._writers.get(self._layout.log_of(id))
             if writer is None:
                 continue
-            writer.log.copies.set_class(id, class_of(topic.settings.retention_ms))
+            writer.log.lifecycle.copies.set_class(id, class_of(topic.settings.retention_ms))
             if id not in writer.groups:
                 self._open_partition(id, writer.restored.snapshots.get(id))
             elif not self._lies_here(id) or self._comes_again(writer.groups[id]):

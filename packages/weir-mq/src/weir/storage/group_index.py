@@ -1,7 +1,8 @@
-"""Where each group's entries lie: Raft index, offset and stamp to a place, in packed arrays.
+"""What a log knows of its groups, and where the entries of each lie.
 
-`ROW_BYTES` an entry and no object, so that millions of entries stay outside the garbage collector's
-view. It lives in memory; a start joins it from index files and scans.
+Raft index, offset and stamp lead to a place, in packed arrays: `ROW_BYTES` an entry and no object,
+so that millions of entries stay outside the garbage collector's view. The index lives in memory; a
+start joins it from index files and scans.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from weir.storage.errors import BadRecord
+from weir.storage.errors import BadRecord, LogDamaged
+from weir.storage.format.checkpoint import Kept
 from weir.storage.format.frame import KINDS, Kind, frame_size
-from weir.storage.format.index_file import Rows, empty
+from weir.storage.format.index_file import GONE, Rows, empty
+from weir.storage.format.record import Base, HardState
 
 _BATCHES = int(Kind.BATCHES)
 #: The stamp of a lost entry until the next messages tell: what is not known to be old must not go
@@ -441,3 +444,146 @@ class GroupIndex:
             if self._positions[a:b] != positions[dropped:]:
                 raise ValueError(f"entries {first} and up are not what was copied")
             self._places[a:b] = places[dropped:]
+
+
+class GroupTable:
+    """All that a log knows of its groups: where their entries lie, their hard states, since when
+    their frames count, and which of them are gone or may have been lost.
+    """
+
+    __slots__ = (
+        "_installed",
+        "_lost",
+        "_returning",
+        "floors",
+        "hard_states",
+        "index",
+        "lost_at",
+        "superseded",
+    )
+
+    def __init__(
+        self,
+        index: dict[int, GroupIndex],
+        hard_states: Mapping[int, HardState],
+        floors: Mapping[int, int],
+        installed: Mapping[int, tuple[int, int]],
+        lost: LogDamaged | None,
+        lost_at: int,
+    ) -> None:
+        """Go on with what a start learnt. `floors` says from which log position on the frames of
+        groups count that are gone or of which a snapshot was installed, `installed` the position
+        and the index of each snapshot that no checkpoint holds yet. Frames of any group may have
+        been `lost`, up to position `lost_at`, 0 if none were.
+        """
+        self.index = index
+        self.hard_states = dict(hard_states)
+        self.floors = dict(floors)
+        self._installed = dict(installed)
+        self._lost = lost
+        self.lost_at = lost_at
+        #: Position of the last entry that superseded others: they are needed until it is durable.
+        self.superseded = -1
+        #: The lowest position of those others: a power cut may bring them back until then.
+        self._returning: int | None = None
+
+    def is_gone(self, group: int) -> bool:
+        """Whether a group was dropped, or may have been lost, and nothing of it came since."""
+        return not self._knows(group) and (group in self.floors or self.lost_at > 0)
+
+    def lost_of(self, group: int) -> LogDamaged | None:
+        """Return why a group that the log does not know may have been lost; None if it was not."""
+        return None if self._knows(group) or group in self.floors else self._lost
+
+    def know_all(self) -> None:
+        """Groups that come now are new ones."""
+        self._lost = None
+
+    def _knows(self, group: int) -> bool:
+        return group in self.index or group in self.hard_states
+
+    def begin(self, group: int, first: int) -> GroupIndex:
+        """Return the index of a group of which entry `first` is the first to come."""
+        entries = self.index[group] = GroupIndex(first, self.floors.get(group, 0))
+        return entries
+
+    def drop(self, group: int, tail: int) -> None:
+        """Nothing of a group below log position `tail` is needed any more."""
+        self.index.pop(group, None)
+        self.hard_states.pop(group, None)
+        self._installed.pop(group, None)
+        self.floors[group] = tail
+
+    def install(self, group: int, position: int, index: int, base: Base) -> None:
+        """A snapshot as of `index` at a position begins a group's log anew, behind `base`."""
+        if (old := self.index.get(group)) is not None:
+            self.supersede(position, old.position_of(old.first))
+        self.index[group] = GroupIndex(base.index + 1, position, base.term)
+        self.floors[group] = position
+        self._installed[group] = (position, index)
+
+    def supersede(self, position: int, old: int | None) -> None:
+        """Note that an entry at a position superseded others, from position `old` on."""
+        self.superseded = position
+        if old is not None:
+            self._returning = old if self._returning is None else min(self._returning, old)
+
+    # -- for a checkpoint --------------------------------------------------------------------
+
+    def replay(self, applied: Mapping[int, int], durable: int) -> int:
+        """Return the position from which a start has to scan, behind a checkpoint that holds the
+        state of each group through the index in `applied`, of a log that is durable below a
+        position.
+        """
+        replay = durable
+        for group, index in applied.items():
+            entries = self.index.get(group)
+            position = entries.position_of(index + 1) if entries is not None else None
+            replay = min(replay, durable if position is None else position)
+        for group, (position, index) in list(self._installed.items()):
+            if applied.get(group, 0) >= index:
+                del self._installed[group]
+            else:
+                replay = min(replay, position)
+        if self.superseded < durable:
+            self._returning = None
+        elif self._returning is not None:
+            # So that whatever lies below it, above what is applied, is known to be superseded.
+            replay = min(replay, self._returning)
+        return replay
+
+    def gone_before(self, first: int) -> list[int]:
+        """Return the groups that are gone, of which no frame lies at log position `first` or
+        behind it.
+        """
+        return [g for g, floor in self.floors.items() if floor <= first and not self._knows(g)]
+
+    def forget(self, group: int) -> None:
+        """No frame is left of a group that is gone."""
+        del self.floors[group]
+
+    def kept(self, applied: Mapping[int, int], durable: int) -> dict[int, Kept]:
+        """Return what a checkpoint says of each group."""
+        known = self.index.keys() | self.hard_states.keys()
+        kept = {group: self._kept(group, applied, durable) for group in sorted(known)}
+        for group, floor in self.floors.items():
+            if group not in known:
+                kept[group] = Kept(0, 0, 0, GONE, 0, -1, -1, floor)
+        return kept
+
+    def _kept(self, group: int, applied: Mapping[int, int], durable: int) -> Kept:
+        state = self.hard_states.get(group, HardState(0, 0, 0))
+        through = applied.get(group, 0)
+        entries = self.index.get(group)
+        if entries is None:
+            return Kept(*state, 0, through, -1, -1, self.floors.get(group, 0))
+        return Kept(
+            *state,
+            entries.first,
+            through,
+            entries.base,
+            entries.behind(through),
+            entries.floor,
+            entries.last_below(durable),
+            entries.before,
+        )

@@ -14,7 +14,7 @@ A log is opened by `weir.storage.recovery.recover`, never by hand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -25,10 +25,10 @@ from weir.storage.errors import BadRecord
 from weir.storage.format.checkpoint import Body, Checkpoint
 from weir.storage.format.frame import HEADER_SIZE as FRAME_HEADER_SIZE
 from weir.storage.format.frame import Kind, mark_frame, pack
-from weir.storage.format.index_file import IndexFile, Rows, gone
+from weir.storage.format.index_file import IndexFile, gone
 from weir.storage.format.record import HARD_STATE_SIZE, Base, HardState, Record, snapshot_records
 from weir.storage.format.segment import SMALL_FRAME, Segment, pack_header
-from weir.storage.group_index import GroupIndex
+from weir.storage.group_index import GroupTable
 from weir.storage.log_reader import Cache, LogReader
 from weir.storage.segment_files import Segments, Settings, Spare, SpareFiles
 from weir.storage.segment_lifecycle import Chore, SegmentLifecycle
@@ -102,6 +102,33 @@ class Staged:
         self.runs.append(Run(name, offset, self.buffers, missing))
 
 
+class ActiveSegment:
+    """The segment that is written to: how far records may reach in it, and whose entries it has."""
+
+    __slots__ = ("generation", "groups", "limit", "segment")
+
+    def __init__(self, segment: Segment | None, groups: Iterable[int] = ()) -> None:
+        """Take the last segment, None if there is none yet, and the groups with entries in it."""
+        self.segment = segment
+        self.limit = segment.limit if segment is not None else 0
+        self.generation = segment.generation if segment is not None else 0
+        self.groups = set(groups)
+
+    def index_file(self, table: GroupTable) -> IndexFile:
+        """Return where the entries lie, now that no more come."""
+        segment = self.segment
+        assert segment is not None
+        found = ((group, table.index.get(group)) for group in sorted(self.groups))
+        floors, base, end = table.floors, segment.base, segment.end
+        return IndexFile(
+            segment,
+            [
+                (group, gone(floors.get(group, 0)) if index is None else index.rows(base, end))
+                for group, index in found
+            ],
+        )
+
+
 class Log:
     """One numbered log: the frames of all its groups, in one row of segments."""
 
@@ -111,7 +138,7 @@ class Log:
         settings: Settings,
         segments: Segments,
         spares: SpareFiles,
-        groups: dict[int, GroupIndex],
+        groups: GroupTable,
         lifecycle: SegmentLifecycle,
         tail: int,
         bound: int,
@@ -121,19 +148,21 @@ class Log:
         self.segments = segments
         #: The files kept ready for the segments to come.
         self.spares = spares
+        #: What is known of the groups.
+        self.groups = groups
         #: What becomes of segments that are full, and the copies of what outlives them.
         self.lifecycle = lifecycle
-        self.copies = lifecycle.copies
-        self._groups = groups
-        self._cache = Cache(settings.cache_bytes_max)
         #: What lies in the log.
-        self.reader = LogReader(settings.log, disk, segments, groups, self._cache, tail)
+        self.reader = LogReader(
+            settings.log, disk, segments, groups.index, Cache(settings.cache_bytes_max), tail
+        )
         #: The position of the next frame.
         self.tail = tail
-        #: The segment that is written to, and how far records may reach in it.
-        self._last = segments.last if segments else None
-        self._limit = segments.last.limit if segments else tail
-        self._generation = segments.last.generation if segments else 0
+        self._active = ActiveSegment(None)
+        if segments:
+            last = segments.last
+            used = (g for g, index in groups.index.items() if index.uses(last.base, last.end))
+            self._active = ActiveSegment(last, used)
         #: What no flush has taken yet.
         self.staged: Staged | None = None
         self._flight: Flush | None = None
@@ -142,26 +171,19 @@ class Log:
         self.bound = self._next_bound = self.found_bound = bound
         #: How many frames were staged since the log was opened, marks aside.
         self.frames = 0
-        #: How many times groups were told to drop entries.
-        self.drops = 0
-        #: The groups of which an entry was put into the last segment.
-        self._touched: set[int] = set()
-        if segments:
-            base, end = segments.last.base, segments.last.end
-            self._touched = {group for group, index in groups.items() if index.uses(base, end)}
 
     @property
     def filled(self) -> float:
         """Which part of the last segment is used, from 0 to 1; 1 if a flush waits for the next."""
-        if not self.segments or self.spares.awaited:
+        last = self._active.segment
+        if last is None or self.spares.awaited:
             return 1.0
-        last = self.segments.last
         return (self.tail - last.base) / last.size
 
     @property
     def room_bytes(self) -> int:
         """What can still be written without a new file: the last segment's rest and the spares."""
-        return self._limit - self.tail + self.spares.ready_bytes
+        return self._active.limit - self.tail + self.spares.ready_bytes
 
     # -- writing -----------------------------------------------------------------------------
 
@@ -172,30 +194,30 @@ class Log:
         durable carries `token`. Raises `TooLarge` or `BadRecord` before anything is staged.
         """
         size, kind = record.size, record.kind
-        index = self._groups.get(record.group)
+        groups = self.groups
+        index = groups.index.get(record.group)
         _check(record, self.settings.entry_bytes_max)
         supersedes = index is not None and index.check(record.index)
-        if index is None and self.lifecycle.is_gone(record.group):
+        if index is None and groups.is_gone(record.group):
             # So that a start knows it too, whatever the checkpoint that it finds says of the group.
             self.install(record.group, 0, 0, 0, 0, (b"",))
-            index = self._groups[record.group]
+            index = groups.index[record.group]
         position = self._put(record, token)
         if kind is _HARD_STATE:
-            state = HardState.unpack(b"".join(record.payload))
-            self.lifecycle.hard_states[record.group] = state
+            groups.hard_states[record.group] = HardState.unpack(b"".join(record.payload))
         else:
             if index is None:
-                index = self.lifecycle.begin(record.group, record.index)
+                index = groups.begin(record.group, record.index)
             elif supersedes:
-                self.lifecycle.supersede(position, index.position_of(record.index))
+                groups.supersede(position, index.position_of(record.index))
             index.add(
                 record.index, record.term, kind, position, size,
                 record.first_offset, record.next_offset, record.stamp,
             )  # fmt: skip
-            self._touched.add(record.group)
+            self._active.groups.add(record.group)
             # A chunk is read once and late, if ever: it must not drive out what is new.
             if kind is not _BATCHES or record.first_offset < record.next_offset:
-                self._cache.put(position, record.payload, size)
+                self.reader.cache.put(position, record.payload, size)
         return position
 
     def install(
@@ -217,7 +239,7 @@ class Log:
         if not 0 <= base_index <= index:
             raise BadRecord(f"a snapshot of entry {index} cannot stand on entry {base_index}")
         base = Base(base_index, base_term)
-        state = self.lifecycle.hard_states.get(group, HardState(0, 0, 0))
+        state = self.groups.hard_states.get(group, HardState(0, 0, 0))
         room = self.settings.entry_bytes_max
         # No flush is taken in between: it holds all parts, or none.
         parts = list(snapshot_records(group, (index, term), base, state, data, room))
@@ -253,7 +275,9 @@ class Log:
         else:
             staged.bound = bound
             position = self._place(staged, SMALL_FRAME)
-            staged.buffers.extend(mark_frame(self._generation, position, staged.start, bound))
+            staged.buffers.extend(
+                mark_frame(self._active.generation, position, staged.start, bound)
+            )
 
     def mark_idle(self) -> None:
         """Stage a lone MARK unless the last flush was one or something is staged anyway.
@@ -271,12 +295,10 @@ class Log:
         """Entries of a group below Raft index `index`, all in a durable checkpoint, are not needed:
         `read` finds none of them, and the next checkpoint frees the segments that hold no others.
         """
-        self.drops += 1
         self.lifecycle.drop_below(group, index)
 
     def drop_group(self, group: int) -> None:
         """Nothing of a group is needed any more. What is appended to it again begins it anew."""
-        self.drops += 1
         self.lifecycle.drop_group(group, self.tail)
 
     def checkpoint(self, applied: Mapping[int, int], body: bytes | Body) -> Checkpoint:
@@ -310,7 +332,7 @@ class Log:
         position = self._place(staged, FRAME_HEADER_SIZE + size + len(pad))
         staged.buffers.append(
             pack(
-                self._generation, position, record.kind, record.payload, size,
+                self._active.generation, position, record.kind, record.payload, size,
                 group=record.group, term=record.term, index=record.index,
             )
         )  # fmt: skip
@@ -328,24 +350,25 @@ class Log:
         only when everything before it is durable.
         """
         start = self.tail
-        fits = start + SMALL_FRAME <= self._limit
-        staged = self.staged = Staged(start, self._next_bound, self._last if fits else None)
+        active = self._active
+        fits = start + SMALL_FRAME <= active.limit
+        staged = self.staged = Staged(start, self._next_bound, active.segment if fits else None)
         position = self._place(staged, SMALL_FRAME)
-        staged.buffers.extend(mark_frame(self._generation, position, start, staged.bound))
+        staged.buffers.extend(mark_frame(self._active.generation, position, start, staged.bound))
         return staged
 
     def _place(self, staged: Staged, room: int) -> int:
         """Take `room` bytes at the tail, in a new segment if they do not fit in this one."""
-        if self.tail + room > self._limit:
+        if self.tail + room > self._active.limit:
             self._roll(staged)
         position = self.tail
         self.tail = position + room
         return position
 
     def _roll(self, staged: Staged) -> None:
-        if self.segments:
-            closing = self.segments.last
-            self.lifecycle.closed(IndexFile(closing, self._rows(closing)))
+        closing = self._active.segment
+        if closing is not None:
+            self.lifecycle.closed(self._active.index_file(self.groups))
             if self.tail == staged.start:
                 staged.open(closing.name, self.tail - closing.base)
             staged.buffers.extend(closing.end_frame(self.tail))
@@ -353,19 +376,8 @@ class Log:
         segment = self.segments.extend(name)
         staged.open(segment.name, 0, missing)
         staged.buffers.append(pack_header(segment, self.settings.log, self.settings.system))
-        self._last = segment
-        self.tail, self._limit = segment.first, segment.limit
-        self._generation = segment.generation
-
-    def _rows(self, segment: Segment) -> list[tuple[int, Rows]]:
-        """Return the entries in the segment that is being closed, by group."""
-        touched, self._touched = sorted(self._touched), set()
-        found = ((group, self._groups.get(group)) for group in touched)
-        floors, base, end = self.lifecycle.floors, segment.base, segment.end
-        return [
-            (group, gone(floors.get(group, 0)) if index is None else index.rows(base, end))
-            for group, index in found
-        ]
+        self._active = ActiveSegment(segment)
+        self.tail = segment.first
 
 
 def _check(record: Record, largest: int) -> None:

@@ -174,7 +174,7 @@ def _payload(
 class LogReader:
     """Finds and reads what lies in a log; scrubs and mends it, too."""
 
-    __slots__ = ("_cache", "_disk", "_groups", "_log", "_segments", "durable")
+    __slots__ = ("_disk", "_groups", "_log", "_segments", "cache", "durable")
 
     def __init__(
         self,
@@ -190,7 +190,8 @@ class LogReader:
         self._disk = disk
         self._segments = segments
         self._groups = groups
-        self._cache = cache
+        #: The latest payloads, to be read from memory.
+        self.cache = cache
         #: All frames below this position are durable, as the log says after each flush.
         self.durable = durable
 
@@ -215,7 +216,7 @@ class LogReader:
         cached: list[Buffer] = []
         size, next_offset = 0, -1
         for stored, behind in index.holding(offset, last_index, self.durable):
-            payload = self._cache.get(stored.position)
+            payload = self.cache.get(stored.position)
             if behind_offset is not None and next_offset >= behind_offset:
                 break
             # All from the cache or all from the disk: the next call takes what is left.
@@ -262,7 +263,7 @@ class LogReader:
         size = 0
         for at in range(lo, hi):
             stored = self.stored(group, at)
-            payload = self._cache.get(stored.position) if stored is not None else None
+            payload = self.cache.get(stored.position) if stored is not None else None
             if stored is None or payload is None or (found and size + stored.length > max_bytes):
                 break
             size += stored.length

@@ -38,7 +38,7 @@ from weir.storage.format.frame import HEADER_SIZE, BadFrame, place
 from weir.storage.format.index_file import IndexFile, closed_use, index_name, is_index, read_index
 from weir.storage.format.record import HardState, Installed
 from weir.storage.format.segment import BLOCK, Segment, segment_number, unpack_header
-from weir.storage.group_index import GroupIndex
+from weir.storage.group_index import GroupIndex, GroupTable
 from weir.storage.group_scan import FoundCopies, GroupScan
 from weir.storage.log import Log
 from weir.storage.segment_files import Segments, Settings, SpareFiles
@@ -142,13 +142,18 @@ def recover(disk: Disk, settings: Settings, durable: int = 0) -> Recovered:
         # Else a later tail could lie below the place where frames were lost.
         found = _again(disk, replace(found, durable=scan.tail))
     short = {one.name for one in used if one.name in there and disk.size(one.name) < one.size}
-    lifecycle = SegmentLifecycle(
-        settings, segments, spares, groups.index, found, copies.segments, short
+    table = GroupTable(
+        groups.index,
+        groups.hard_states,
+        groups.floors(scan.tail),
+        groups.installed(),
+        groups.lost,
+        groups.lost_at,
     )
-    lifecycle.begin_with(groups, scan.tail)
+    lifecycle = SegmentLifecycle(settings, segments, spares, table, found, copies.segments, short)
     for file in unwritten:
         lifecycle.closed(file)
-    log = Log(disk, settings, segments, spares, groups.index, lifecycle, scan.tail, scan.bound)
+    log = Log(disk, settings, segments, spares, table, lifecycle, scan.tail, scan.bound)
     log.mark_idle()
     body = found.body if found else b""
     assert isinstance(body, bytes)  # it was read from a file

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 
 from weir.storage.compaction import ClassSegment, Copies, CopyPiece
 from weir.storage.disk import Disk
-from weir.storage.errors import LogDamaged
-from weir.storage.format.checkpoint import Body, Checkpoint, Kept
-from weir.storage.format.index_file import GONE, IndexFile, index_name
-from weir.storage.format.record import Base, HardState
+from weir.storage.format.checkpoint import Body, Checkpoint
+from weir.storage.format.index_file import IndexFile, index_name
+from weir.storage.format.record import Base
 from weir.storage.format.segment import Segment
-from weir.storage.group_index import GroupIndex
-from weir.storage.group_scan import GroupScan
+from weir.storage.group_index import GroupTable
 from weir.storage.scrub import MendPiece, ScrubPiece
 from weir.storage.segment_files import Segments, Settings, SpareFiles
 
@@ -51,7 +49,7 @@ class SegmentLifecycle:
         settings: Settings,
         segments: Segments,
         spares: SpareFiles,
-        groups: dict[int, GroupIndex],
+        groups: GroupTable,
         found: Checkpoint | None = None,
         kept: Iterable[ClassSegment] = (),
         short: Iterable[str] = (),
@@ -65,19 +63,9 @@ class SegmentLifecycle:
         self._spares = spares
         self._groups = groups
         self._serial = found.serial if found else 0
-        self.copies = Copies(settings, segments, spares, groups, kept, self._serial)
-        #: By group: frames below this log position do not count. Those of groups that are gone, or
-        #: of which a snapshot was installed there.
-        self.floors: dict[int, int] = {}
-        #: By group, the position and the index of a snapshot that no checkpoint holds yet.
-        self._installed: dict[int, tuple[int, int]] = {}
-        self._lost_at = 0
-        self._lost: LogDamaged | None = None
-        self.hard_states: dict[int, HardState] = {}
-        #: Position of the last entry that superseded others: they are needed until it is durable.
-        self.superseded = -1
-        #: The lowest position of those others: a power cut may bring them back until then.
-        self._returning: int | None = None
+        self.copies = Copies(settings, segments, spares, groups.index, kept, self._serial)
+        #: How many times groups were told to drop entries.
+        self.drops = 0
         #: How many times something was let go of: a checkpoint may free segments then.
         self.gone = 0
         self._unwritten: list[IndexFile] = []
@@ -87,66 +75,28 @@ class SegmentLifecycle:
         self._surplus: list[str] = []
         self._short = frozenset(short)
 
-    def begin_with(self, found: GroupScan, tail: int) -> None:
-        """Go on with what a scan learnt of the groups, in a log that ends at `tail`."""
-        self.hard_states.update(found.hard_states)
-        self.floors = found.floors(tail)
-        self._installed = found.installed()
-        self._lost, self._lost_at = found.lost, found.lost_at
-
     # -- what is needed ----------------------------------------------------------------------
 
     def drop_below(self, group: int, index: int) -> None:
         """Entries of a group below Raft index `index` are not needed; they must be applied."""
-        entries = self._groups.get(group)
+        self.drops += 1
+        entries = self._groups.index.get(group)
         if entries is not None:  # what is filled in below an installed state may not be there yet
             self.gone += index > entries.first
             entries.drop(min(index, entries.last + 1))
 
     def drop_group(self, group: int, tail: int) -> None:
         """Nothing of a group is needed any more; what comes of it again begins it anew."""
+        self.drops += 1
         self.gone += 1
-        self._groups.pop(group, None)
-        self.hard_states.pop(group, None)
-        self._installed.pop(group, None)
-        self.floors[group] = tail
+        self._groups.drop(group, tail)
         self.copies.restart(group)
         self.copies.forget(group)
 
-    def is_gone(self, group: int) -> bool:
-        """Whether a group was dropped, or may have been lost, and nothing of it came since."""
-        return not self._knows(group) and (group in self.floors or self._lost_at > 0)
-
-    def lost_of(self, group: int) -> LogDamaged | None:
-        """Return why a group that the log does not know may have been lost; None if it was not."""
-        return None if self._knows(group) or group in self.floors else self._lost
-
-    def know_all(self) -> None:
-        """Groups that come now are new ones."""
-        self._lost = None
-
-    def _knows(self, group: int) -> bool:
-        return group in self._groups or group in self.hard_states
-
-    def begin(self, group: int, first: int) -> GroupIndex:
-        """Return the index of a group of which entry `first` is the first to come."""
-        entries = self._groups[group] = GroupIndex(first, self.floors.get(group, 0))
-        return entries
-
     def install(self, group: int, position: int, index: int, base: Base) -> None:
         """A snapshot as of `index` at a position begins a group's log anew, behind `base`."""
-        if (old := self._groups.get(group)) is not None:
-            self.supersede(position, old.position_of(old.first))
-        self._groups[group] = GroupIndex(base.index + 1, position, base.term)
-        self.floors[group] = position
-        self._installed[group] = (position, index)
+        self._groups.install(group, position, index, base)
         self.copies.restart(group)
-
-    def supersede(self, position: int, old: int | None) -> None:
-        """Note that an entry at a position superseded others, from position `old` on."""
-        self.superseded = position
-        if old is not None:
-            self._returning = old if self._returning is None else min(self._returning, old)
 
     # -- checkpoints -------------------------------------------------------------------------
 
@@ -157,22 +107,9 @@ class SegmentLifecycle:
 
         `applied` says through which index of each group `body` holds its state.
         """
-        replay = durable
-        for group, index in applied.items():
-            entries = self._groups.get(group)
-            position = entries.position_of(index + 1) if entries is not None else None
-            replay = min(replay, durable if position is None else position)
-        for group, (position, index) in list(self._installed.items()):
-            if applied.get(group, 0) >= index:
-                del self._installed[group]
-            else:
-                replay = min(replay, position)
-        free = self.superseded < durable
-        if free:
-            self._returning = None
-        elif self._returning is not None:
-            # So that whatever lies below it, above what is applied, is known to be superseded.
-            replay = min(replay, self._returning)
+        groups = self._groups
+        replay = groups.replay(applied, durable)
+        free = groups.superseded < durable
         copies, sources = self.copies.name(replay, applied, self._serial + 1, free)
         planned = self._dead(replay) if free else []
         self._planned = planned = [*planned, *(one for one in sources if one not in planned)]
@@ -180,16 +117,9 @@ class SegmentLifecycle:
         dead = {segment.base for segment in planned}
         needed = tuple(s for s in self._segments if s.base not in dead and s.base < durable)
         first = needed[0].base if needed else durable
-        known = self._groups.keys() | self.hard_states.keys()
-        self.floors = {
-            group: floor
-            for group, floor in self.floors.items()
-            if group in known or first < floor or self.copies.holds(group)
-        }
-        kept = {group: self._kept(group, applied, durable) for group in sorted(known)}
-        for group, floor in self.floors.items():
-            if group not in known:
-                kept[group] = Kept(0, 0, 0, GONE, 0, -1, -1, floor)
+        for group in groups.gone_before(first):
+            if not self.copies.holds(group):
+                groups.forget(group)
         self._serial += 1
         settings = self._settings
         return Checkpoint(
@@ -198,11 +128,11 @@ class SegmentLifecycle:
             self._serial,
             replay,
             durable,
-            kept,
+            groups.kept(applied, durable),
             needed,
             body,
             copies,
-            self._lost_at,
+            groups.lost_at,
             bound,
         )
 
@@ -211,7 +141,7 @@ class SegmentLifecycle:
         Raft index in `needed` go.
         """
         dead = [one for one in self._segments if one.end <= durable]
-        for group, entries in self._groups.items():
+        for group, entries in self._groups.index.items():
             if not dead:
                 break
             position = entries.position_of(needed.get(group, entries.first))
@@ -242,30 +172,13 @@ class SegmentLifecycle:
     def _dead(self, replay: int) -> list[Segment]:
         """Return the closed segments below `replay` in which no needed entry lies."""
         dead = [one for one in self._segments if one.end <= replay]
-        for entries in self._groups.values():
+        for entries in self._groups.index.values():
             if not dead:
                 break
             if not entries.reaches(dead[0].base, dead[-1].end):
                 continue
             dead = [one for one in dead if not entries.uses(one.base, one.end)]
         return dead
-
-    def _kept(self, group: int, applied: Mapping[int, int], durable: int) -> Kept:
-        state = self.hard_states.get(group, HardState(0, 0, 0))
-        through = applied.get(group, 0)
-        entries = self._groups.get(group)
-        if entries is None:
-            return Kept(*state, 0, through, -1, -1, self.floors.get(group, 0))
-        return Kept(
-            *state,
-            entries.first,
-            through,
-            entries.base,
-            entries.behind(through),
-            entries.floor,
-            entries.last_below(durable),
-            entries.before,
-        )
 
     # -- files -------------------------------------------------------------------------------
 
@@ -285,7 +198,7 @@ class SegmentLifecycle:
         for at, file in enumerate(self._unwritten):
             if file.segment.end <= durable:
                 return self._unwritten.pop(at)
-        return self.copies.next_index(self.floors)
+        return self.copies.next_index(self._groups.floors)
 
     def _retire(self) -> None:
         pins = self._segments.pins

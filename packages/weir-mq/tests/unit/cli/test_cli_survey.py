@@ -308,8 +308,8 @@ def copied(folder: Path) -> Segment:
             save(disk, log.checkpoint({GROUP: 24, other: 6}, b""))
             log.checkpoint_saved()
             for _ in range(20):
-                if (piece := log.copies.next_piece()) is not None:
-                    log.copies.copied(piece, piece.run(disk))
+                if (piece := log.lifecycle.copies.next_piece()) is not None:
+                    log.lifecycle.copies.copied(piece, piece.run(disk))
         (segment,) = log.segments.copies
     return segment
 

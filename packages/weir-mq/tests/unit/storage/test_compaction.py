@@ -37,7 +37,7 @@ def test_classes_follow_from_retention() -> None:
 
 
 def test_survivors_move_and_their_segments_are_used_again(node: Any) -> None:
-    node.log.copies.set_class(SLOW, class_of(30 * 24 * HOUR))
+    node.log.lifecycle.copies.set_class(SLOW, class_of(30 * 24 * HOUR))
     node.round(8, SLOW)
     assert len(node.log.segments) <= 3
     assert node.classes() == [4]
@@ -88,8 +88,8 @@ def test_the_file_says_class_and_original_positions(node: Any) -> None:
 
 
 def test_each_class_has_segments_of_its_own(node: Any) -> None:
-    node.log.copies.set_class(SLOW, 2)
-    node.log.copies.set_class(OTHER, 3)
+    node.log.lifecycle.copies.set_class(SLOW, 2)
+    node.log.lifecycle.copies.set_class(OTHER, 3)
     node.round(8, SLOW, OTHER)
     assert sorted(node.classes()) == [2, 3]
     for group, class_ in ((SLOW, 2), (OTHER, 3)):
@@ -217,7 +217,7 @@ def test_nothing_is_added_to_a_file_that_was_cut_short(node: Any, cut: int) -> N
     node.round(8, SLOW)
     node.upkeep()
     (segment,) = node.log.segments.copies
-    (held,) = node.log.copies._held
+    (held,) = node.log.lifecycle.copies._held
     assert held.indexed == held.saved < segment.size - abs(cut)
     node.disk.truncate(segment.name, held.saved + cut)
     node.restart()
@@ -233,7 +233,7 @@ def test_a_file_that_was_cut_short_is_not_used_again(node: Any, copies: bool) ->
     node.round(8, SLOW)
     node.upkeep()
     segment = node.log.segments.copies[0] if copies else next(iter(node.log.segments))
-    end = node.log.copies._held[0].saved if copies else segment.size - 500
+    end = node.log.lifecycle.copies._held[0].saved if copies else segment.size - 500
     node.disk.truncate(segment.name, end + 100)
     node.restart()
     for _ in range(3):
@@ -281,15 +281,15 @@ def test_without_room_a_copy_is_tried_again_later(node: Any) -> None:
     node.checkpoint()
     piece = None
     while piece is None:
-        piece = node.log.copies.next_piece()
-    assert node.log.copies.next_piece() is None, "one at a time"
+        piece = node.log.lifecycle.copies.next_piece()
+    assert node.log.lifecycle.copies.next_piece() is None, "one at a time"
     assert piece.missing is not None, "nothing of the reserve is taken"
     node.disk.fail_next("create", 28)
     with pytest.raises(OSError, match="No space"):
         piece.run(node.disk)
-    node.log.copies.copied(piece, None)
+    node.log.lifecycle.copies.copied(piece, None)
     with pytest.raises(ValueError, match="under way"):
-        node.log.copies.copied(piece, None)
+        node.log.lifecycle.copies.copied(piece, None)
     node.checkpoint()
     node.copy()
     node.checkpoint()
@@ -337,8 +337,8 @@ def test_what_is_let_go_of_while_it_is_copied_is_no_harm(node: Any) -> None:
     node.let_go()
     node.checkpoint()
     for step in range(200):
-        if (piece := node.log.copies.next_piece()) is not None:
-            node.log.copies.copied(piece, piece.run(node.disk))
+        if (piece := node.log.lifecycle.copies.next_piece()) is not None:
+            node.log.lifecycle.copies.copied(piece, piece.run(node.disk))
         if step == 6:
             node.let_go(SLOW, keep=2)
             node.log.drop_group(OTHER)
@@ -371,7 +371,7 @@ def test_what_is_kept_a_month_costs_one_copy_beside_what_is_kept_an_hour(
         node.round(4, SLOW)
         written += node.log.reader.group_bytes(SLOW) - before
         assert len(node.log.segments) <= 8
-    copies = node.log.copies
+    copies = node.log.lifecycle.copies
     assert 0.9 < copies.copied_bytes / written <= 1, "each byte was copied, and none twice"
     kept = len(node.log.segments.copies) * settings.segment_bytes
     assert kept < 2 * written + 2 * settings.segment_bytes

@@ -112,11 +112,11 @@ def test_a_flipped_bit_anywhere_below_the_mark_is_damage(
         assert isinstance(damaged, Damaged)
         assert "restore it from a backup" in str(damaged)
         assert found.groups == {}
-        assert found.log.lifecycle.lost_of(65536) is damaged
+        assert found.log.groups.lost_of(65536) is damaged
         disk.flip(name, at, bit=at % 8)
     found = recover(disk, small)
     assert indexes(found) == [1]
-    assert found.log.lifecycle.lost_of(131072) is None
+    assert found.log.groups.lost_of(131072) is None
 
 
 def test_a_hole_of_unknown_groups_is_remembered(
@@ -141,7 +141,7 @@ def test_a_hole_of_unknown_groups_is_remembered(
         assert {g for g, one in found.groups.items() if one.hard_state_lost} == {old, back}
         assert all(one.damage is not None for one in found.groups.values())
         assert found.groups[old].last_index == 2
-        assert found.log.lifecycle.lost_of(new) is not None
+        assert found.log.groups.lost_of(new) is not None
     found.log.install(back, 1, 1, 1, 1, (b"state",))
     found.log.append(control(1, group=new))
     for _ in range(4):
@@ -154,10 +154,10 @@ def test_a_hole_of_unknown_groups_is_remembered(
         found = recover(disk, small)
         lost = {g for g, one in found.groups.items() if one.damage and one.hard_state_lost}
         assert lost == {old}
-        assert found.log.lifecycle.lost_of(new) is None
-        assert found.log.lifecycle.lost_of(4 << 16) is not None
-        found.log.lifecycle.know_all()
-        assert found.log.lifecycle.lost_of(4 << 16) is None
+        assert found.log.groups.lost_of(new) is None
+        assert found.log.groups.lost_of(4 << 16) is not None
+        found.log.groups.know_all()
+        assert found.log.groups.lost_of(4 << 16) is None
 
 
 def test_damage_changes_nothing_on_the_disk(

@@ -140,7 +140,7 @@ class Life:
             return
         group = found.groups.get(_GROUP)
         last = group.last_index if group else 0
-        damage = group.damage if group else found.log.lifecycle.lost_of(_GROUP)
+        damage = group.damage if group else found.log.groups.lost_of(_GROUP)
         if damage is not None:
             if not vanished:
                 self.found.append(("Live", f"nothing vanished: {damage}"))

@@ -175,7 +175,7 @@ class FreeableSegments:
             return False
         self._after_ms = now_ms + FREE_EVERY_MS
         segment = self._log.tail // self._log.settings.segment_bytes
-        as_of = (self._log.drops, segment)
+        as_of = (self._log.lifecycle.drops, segment)
         if as_of == self._as_of:
             return False  # nothing went, and no segment was filled
         self._as_of = as_of
@@ -238,7 +238,7 @@ class Checkpoints:
         """
         now, log = self._time.monotonic_ms(), self._log
         grown = log.tail - self._saved.tail
-        if now >= self._due_ms and (grown or log.copies.wait):
+        if now >= self._due_ms and (grown or log.lifecycle.copies.wait):
             return True
         if is_full and log.lifecycle.gone != self._saved.gone and now >= self._frees_after_ms:
             return True

@@ -147,7 +147,7 @@ class Chores:
             for rotten in event.found.rotten if event.found is not None else ():
                 self._findings.append(RottenEntry(*rotten))
         elif isinstance(event.chore, CopyPiece):
-            self._log.copies.copied(event.chore, event.found)
+            self._log.lifecycle.copies.copied(event.chore, event.found)
         elif isinstance(event.chore, MendPiece):
             piece = self._mends.popleft()
             is_sound = event.found is not None and not event.found.bad
@@ -163,7 +163,7 @@ class Chores:
         self._start(lambda: self.scrubber.next_piece(is_idle))
         if now >= self._copies_after_ms:
             self._copies_after_ms = now + COPY_EVERY_MS
-            self._start(self._log.copies.next_piece)
+            self._start(self._log.lifecycle.copies.next_piece)
         if is_idle and now - self.quiet_since_ms >= IDLE_MS:
             self._log.mark_idle()
         if has_room and now >= self._trim_after_ms:

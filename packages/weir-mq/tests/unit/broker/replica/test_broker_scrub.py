@@ -63,7 +63,7 @@ def test_what_rots_is_found_and_does_not_stop_the_round(full: Any) -> None:
     first = next(iter(log.segments))
     place = next(
         stored
-        for group in log._groups
+        for group in log.groups.index
         for index in range(1, 30)
         if (stored := log.reader.stored(group, index)) and stored.length > 9_000
     )

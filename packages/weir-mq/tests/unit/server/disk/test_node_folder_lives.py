@@ -48,7 +48,7 @@ def opened(folder: NodeFolder) -> Recovered:
 
 
 def test_a_log_that_is_there_goes_on(folder: NodeFolder) -> None:
-    assert opened(folder).log.lifecycle.lost_of(5) is None
+    assert opened(folder).log.groups.lost_of(5) is None
 
 
 def test_a_folder_that_was_emptied_is_a_log_that_was_lost_at_every_start(
@@ -56,7 +56,7 @@ def test_a_folder_that_was_emptied_is_a_log_that_was_lost_at_every_start(
 ) -> None:
     shutil.rmtree(folder.log(0))
     for _ in range(3):
-        assert opened(folder).log.lifecycle.lost_of(5) is not None
+        assert opened(folder).log.groups.lost_of(5) is not None
 
 
 def test_a_lone_node_does_not_begin_its_log_anew(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_crash_while_a_log_begins_anew_leaves_it_lost(
             patch.setattr(FileDisk, "replace", replace)
             with pytest.raises(OSError, match="power"), disk_of(folder):
                 pass
-    assert opened(folder).log.lifecycle.lost_of(5) is not None
+    assert opened(folder).log.groups.lost_of(5) is not None
 
 
 def test_a_log_from_a_backup_may_be_put_into_a_new_folder(
@@ -108,4 +108,4 @@ def test_a_log_from_a_backup_may_be_put_into_a_new_folder(
     restored = NodeFolder(tmp_path / "restored")
     shutil.copytree(folder.log(0), restored.log(0))
     shutil.copy(folder.path / "node.json", restored.path)
-    assert opened(restored).log.lifecycle.lost_of(5) is None
+    assert opened(restored).log.groups.lost_of(5) is None
