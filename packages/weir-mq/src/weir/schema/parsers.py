@@ -1,0 +1,52 @@
+"""Parses a schema of any format into the one form that brokers compare.
+
+Each format needs its library, which `weir-mq[schema]` installs; a library is imported when its
+format is first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import get_args
+
+from weir.errors import BadRequest, MissingLibrary
+from weir.schema.fields import SCHEMA_BYTES_MAX, BadSchema, Field, Format, check_size
+
+
+def parse(format: Format, data: bytes, message: str = "") -> Field:
+    """Return the fields of a schema of at most `SCHEMA_BYTES_MAX` bytes.
+
+    `data` is the JSON text of a JSON Schema or an Avro schema, a Protobuf FileDescriptorSet
+    (`protoc --include_imports --descriptor_set_out`), or an Arrow schema as an IPC message.
+    `message` is the full name of the Protobuf message; it may be left out if the last file has
+    only one.
+
+    Raises `BadSchema`, which names the field, for what is not a schema or not supported, and
+    `MissingLibrary`.
+    """
+    if format not in get_args(Format):
+        raise BadRequest(f"format={format!r}: give json, avro, protobuf or arrow")
+    if message and format != "protobuf":
+        raise BadRequest(f"message={message!r}: only a Protobuf schema has several messages")
+    if len(data) > SCHEMA_BYTES_MAX:
+        raise BadSchema(f"the schema has {len(data):,} bytes, at most {SCHEMA_BYTES_MAX:,}")
+    try:
+        root = _parser(format)(data, message)
+    except RecursionError:
+        raise BadSchema("the schema is nested too deeply to read: flatten it") from None
+    check_size(root)
+    return root
+
+
+def _parser(format: Format) -> Callable[[bytes, str], Field]:
+    module = "json_schema" if format == "json" else format
+    try:
+        found: Callable[[bytes, str], Field] = import_module(f"weir.schema.{module}").parse
+    except ImportError as error:
+        if error.name is not None and error.name.partition(".")[0] == "weir":
+            raise
+        raise MissingLibrary(
+            f"{error.name or format} is not installed: pip install 'weir-mq[schema]'"
+        ) from None
+    return found
