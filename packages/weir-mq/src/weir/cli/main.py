@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.cli import dev, inspect, messages, server, work
+from weir.cli import dev, inspect, messages, schema, server, work
 from weir.cli.admin import clusters, devices, nodes, topics
 from weir.cli.backup import verbs as backup
 from weir.cli.doctor import doctor
@@ -56,6 +56,7 @@ app.add_typer(topics.app)
 app.add_typer(clusters.app)
 app.add_typer(devices.app)
 app.add_typer(nodes.app)
+app.add_typer(schema.app)
 app.command()(messages.pub)
 app.command()(messages.tail)
 app.command()(messages.sub)

