@@ -88,6 +88,12 @@ def test_a_type_that_contains_itself_is_refused_by_name() -> None:
         avro(node)
 
 
+def test_a_named_type_may_be_used_twice() -> None:
+    inner = record({"name": "n", "type": "int"}, name="Inner")
+    made = avro(record({"name": "a", "type": inner}, {"name": "b", "type": "Inner"}))
+    assert made.fields[0].fields == made.fields[1].fields
+
+
 def test_named_types_that_grow_exponentially_end_at_the_limit() -> None:
     schema: Any = "int"
     for n in range(20):

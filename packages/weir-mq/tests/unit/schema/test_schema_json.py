@@ -80,6 +80,8 @@ def object_of(**properties: object) -> dict[str, Any]:
         (object_of(a={"$ref": "#/type"}), "a: .ref '#/type' leads to what is no schema"),
         (object_of(a={"$ref": "#"}), "a.a: # contains itself"),
         (object_of(a={"properties": {}}), 'a: add "type": "object"'),
+        (object_of(a={"additionalProperties": False}), 'a: add "type": "object"'),
+        (object_of(a={"items": {}}), 'a: add "type": "array"'),
         (object_of(a=False), "a: false admits no value"),
         (object_of(a={"$ref": "#", "minimum": 1}), "a: minimum beside .ref"),
         (object_of(a={"anyOf": [{}], "type": "string"}), "a: type beside anyOf"),
@@ -97,6 +99,12 @@ def test_text_that_is_no_json_is_refused() -> None:
         parse("json", b"{")
     with pytest.raises(BadSchema, match=r"not JSON|nested too deeply"):
         parse("json", b'{"a":' * 10_000)
+
+
+def test_a_reference_is_followed_by_its_pointer() -> None:
+    made = schema({**object_of(a={"$ref": "#/$defs/x~1y~0"}, b={"$ref": "#/$defs/x~1y~0"}),
+                   "$defs": {"x/y~": {"type": "null"}}})  # fmt: skip
+    assert [field.kind for field in made.fields] == ["null", "null"]
 
 
 def test_definitions_that_grow_exponentially_end_at_the_limit() -> None:

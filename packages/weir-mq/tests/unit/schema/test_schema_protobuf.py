@@ -149,6 +149,12 @@ def test_fields_join_a_oneof_only_if_they_were_apart() -> None:
     assert reads(of(None, None), of(0, 0)) == []
 
 
+def test_an_optional_field_of_proto3_is_in_no_oneof() -> None:
+    made = files({"name": "a", "type": TYPES["int32"], "proto3_optional": True, "oneof_index": 0})
+    made.file[0].message_type[0].oneof_decl.add(name="_a")
+    assert parse("protobuf", made.SerializeToString()).fields[0].detail == ""
+
+
 def test_a_closed_enum_needs_every_number() -> None:
     def state(*names: str) -> Field:
         made = files({"name": "s", **ENUM}, syntax="proto2")
