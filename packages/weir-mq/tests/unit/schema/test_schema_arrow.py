@@ -131,3 +131,12 @@ def test_no_type_is_admitted_whose_cast_loses_values(
     numbers = pa.types.is_integer(reader) and pa.types.is_integer(writer)
     if numbers and keeps(reader, writer):
         assert not reads(pa.field("a", reader), pa.field("a", writer))
+
+
+def test_a_map_is_two_types_deep() -> None:
+    kind: pa.DataType = pa.int8()
+    for _ in range(15):
+        kind = pa.map_(pa.string(), kind)
+    arrow(pa.field("m", kind))
+    with pytest.raises(BadSchema, match="nested deeper than 32 types"):
+        arrow(pa.field("m", pa.map_(pa.string(), pa.map_(pa.string(), kind))))
