@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.cli import dev, inspect, messages, schema, server, work
-from weir.cli.admin import clusters, devices, nodes, topics
+from weir.cli import dev, inspect, messages, server, work
+from weir.cli.admin import clusters, devices, nodes, schemas, topics
 from weir.cli.backup import verbs as backup
 from weir.cli.doctor import doctor
 from weir.cli.process import CLOSED, EXIT_UNREAD, finish, needs_stdout, replace_closed
@@ -56,7 +56,7 @@ app.add_typer(topics.app)
 app.add_typer(clusters.app)
 app.add_typer(devices.app)
 app.add_typer(nodes.app)
-app.add_typer(schema.app)
+app.add_typer(schemas.app)
 app.command()(messages.pub)
 app.command()(messages.tail)
 app.command()(messages.sub)
