@@ -75,7 +75,7 @@ def forgotten_promise(actor: type[OrderedActor]) -> None:
     group.of(1).crash(group.dice)
     group.of(2).start()
     group.keep_apart((2, 3))
-    group._link_all()
+    group.link_all()
     group.elect(3)
     group.publish(3)
 
@@ -92,7 +92,7 @@ def promise_of_the_leader_itself(actor: type[OrderedActor]) -> None:
     group.of(1).crash(group.dice)
     group.of(1).start()
     group.keep_apart((1, 3))
-    group._link_all()
+    group.link_all()
     group.elect(3)
     group.publish(3)
 
@@ -121,7 +121,7 @@ def membership(actor: type[OrderedActor]) -> None:
     group.keep_apart((1, 2), (3, 4))
     group.promise(1)
     group.keep_apart((1, 3, 4))
-    group._link_all()
+    group.link_all()
     group.of(1).change(raft.Change(add_voters=(4,), remove=(2,)))
     group.pass_ms(300)
     group.of(1).crash(group.dice)

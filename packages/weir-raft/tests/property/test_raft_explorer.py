@@ -20,6 +20,7 @@ import weir_raft as raft
 from weir_raft import election
 from weir_raft.core import Core
 from weir_raft.follower import Follower
+from weir_raft.leader import Leader
 from weir_raft.log_view import LogView
 from weir_raft.membership import Configuration, committed_index, vote_result
 from weir_raft.node_state import NodeState
@@ -229,7 +230,14 @@ def commits_count_the_new_half_alone(patch: Patch) -> None:
 
 
 def reads_before_the_first_commit_of_the_term(patch: Patch) -> None:
-    patch.setattr(Core, "read", lambda core, context: core._leading().read(context))
+    def read(core: Core, context: int) -> None:
+        if isinstance(core.state, Leader):
+            core.state.read(context)
+        else:
+            honest(core, context)
+
+    honest = Core.read
+    patch.setattr(Core, "read", read)
 
 
 FAULTS: tuple[tuple[Callable[[Patch], None], int], ...] = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -203,15 +203,22 @@ class Play:
             self._mark("spark_reads")
         self._bars.show(
             [
-                Step(part.name, part.status.state, part.status.done, self._of(part))
+                Step(
+                    part.name,
+                    part.status.state,
+                    part.status.done,
+                    messages_of(part, self._airports, self._readers),
+                )
                 for part in self._parts
             ]
         )
 
-    def _of(self, part: Child) -> int | None:
-        """Return how many messages a part handles in all; None while that is not known."""
-        if part.status.of is not None:
-            return part.status.of
-        if any(airport.status.of is None for airport in self._airports):
-            return None
-        return self._total * (READINGS if part is self._readers else 1)
+
+def messages_of(part: Child, airports: Sequence[Child], readers: Child) -> int | None:
+    """Return how many messages a part handles in all; None while that is not known."""
+    if part.status.of is not None:
+        return part.status.of
+    numbers = [airport.status.of for airport in airports if airport.status.of is not None]
+    if len(numbers) < len(airports):
+        return None
+    return sum(numbers) * (READINGS if part is readers else 1)

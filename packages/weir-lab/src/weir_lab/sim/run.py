@@ -143,7 +143,7 @@ class _Drain(Client):
             self._left.discard(partition)
 
 
-class _Run:
+class Run:
     """One seed, from its first fault to its judgement."""
 
     def __init__(self, seed: int, shape: Shape) -> None:
@@ -175,7 +175,7 @@ class _Run:
         grows = bool(ordered) and not self._rots and shape.grows[seed % len(shape.grows)]
         takers = shape.takers[seed % len(shape.takers)]
         order: Order = "total" if shipped and takers else "partition"
-        self._scene = Scene(
+        self.scene = Scene(
             world,
             brokers,
             history,
@@ -192,13 +192,13 @@ class _Run:
         beside = (shape.queries, shape.tails, shape.subs, shape.errands)
         drawn = [of[seed // 4 % len(of)] for of in beside]
         domain = Domain(ordered, grows, takers, scatterers, ends, shipped, apps, parcels, *drawn)
-        self._workload = Workload(self._scene, shape, operated, domain)
+        self.workload = Workload(self.scene, shape, operated, domain)
         self._scatters = bool(scatterers)
         self._ordered = bool(ordered or takers or shipped)
 
     def play(self) -> None:
         """Faults, then peace, then a last power cut, after which the log is drained."""
-        world, workload, history = self.world, self._workload, self.history
+        world, workload, history = self.world, self.workload, self.history
         self.brokers.start()
         workload.start()
         self.nemesis.start()
@@ -230,7 +230,7 @@ class _Run:
         self._decide()
         self._drain()
         if self._rots and not history.complaints and self.brokers.far:
-            Healing(self._scene, self._rots).play()
+            Healing(self.scene, self._rots).play()
         elif self._rots and not history.complaints:
             self._rot()
         world.run(self._shape.at_least)
@@ -239,7 +239,7 @@ class _Run:
 
     def _leave(self) -> None:
         """Let all programs go: the shards give back the memory that they were charged for."""
-        self._workload.retire()
+        self.workload.retire()
         if self.history.complaints or self.brokers.ruined:
             return
         shards = self.brokers.running
@@ -262,7 +262,7 @@ class _Run:
         so do scatterings.
         """
         # Readers in one order may wait for what a clock that was ahead has promised, too.
-        last = highest_stamp(self._scene) if self._scatters or self._ordered else 0
+        last = highest_stamp(self.scene) if self._scatters or self._ordered else 0
         if self._ordered:
             last = max(last, max((seen.stamp for seen in self.history.seen), default=0))
         ahead_ms = self.brokers.one.hardware.time.skew_ms
@@ -273,13 +273,13 @@ class _Run:
         if not self._scatters:
             return
         world, until = self.world, self.world.now + _DECIDE_WITHIN
-        while world.now < until and not all_decided(self._scene):
+        while world.now < until and not all_decided(self.scene):
             world.run(world.now + _LOOK)
-        if not all_decided(self._scene) and not self.brokers.ruined:
+        if not all_decided(self.scene) and not self.brokers.ruined:
             self.history.complaints.append(("Live", "a scattering is never decided"))
 
     def _drain(self) -> None:
-        drain = _Drain(self._scene)
+        drain = _Drain(self.scene)
         drain.start()
         self.world.run(self.world.now + _DRAIN_WITHIN, lambda: drain.finished)
         drain.retired = True
@@ -301,7 +301,7 @@ class _Run:
             world.run(world.now + _QUIET)  # all is below the durable mark by then
         host.die(power=False)
         spoilt = [rot.spoil(world, host.hardware.disks) for _ in range(self._rots)]
-        survey = rot.Survey(self._scene)
+        survey = rot.Survey(self.scene)
         host.start()
         survey.start()
         world.run(world.now + _DRAIN_WITHIN, lambda: survey.finished or bool(host.ruined))
@@ -328,7 +328,7 @@ def run_seed(seed: int, shape: Shape | None = None) -> Outcome:
 
 def _judged(seed: int, shape: Shape) -> Outcome:
     started = time.perf_counter()
-    run = _Run(seed, shape)
+    run = Run(seed, shape)
     try:
         run.play()
     except Exception as error:  # whatever the broker raised, the seed must be in the report

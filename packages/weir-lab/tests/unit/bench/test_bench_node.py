@@ -14,7 +14,7 @@ import weir
 from weir.broker.api.settings import Member
 from weir.errors import WeirError
 from weir.server.interpreter import environment, python
-from weir.testing.nodes import Node, NodeFailed, NodeSet, Patient, running_node, start_node
+from weir.testing.nodes import Node, NodeFailed, Patient, running_node, start_node, wait_until_up
 from weir_lab.bench.harness.machine import cpu_seconds, filesystem_of, this_machine
 
 
@@ -133,6 +133,5 @@ def test_a_node_that_comes_up_behind_its_time_is_late(tmp_path: Path) -> None:
             return self.asked > 1
 
     (tmp_path / "said.log").write_text("I am slow", encoding="utf-8")
-    nodes, late = object.__new__(NodeSet), Late()
     with pytest.raises(NodeFailed, match="node 7 is not up after -1 s: I am slow"):
-        nodes._wait([late], Patient(), -1.0)  # type: ignore[list-item]
+        wait_until_up([Late()], Patient(), -1.0)  # type: ignore[list-item]

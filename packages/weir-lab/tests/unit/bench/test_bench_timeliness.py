@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,7 +94,7 @@ def test_a_producer_process_that_dies_is_noticed() -> None:
 
         async def start() -> list[Ready]:
             async with Producers([plan]) as producers:
-                producers._processes[0].kill()
+                os.kill(producers.pids[0], signal.SIGKILL)
                 return await producers.ready()
 
         with pytest.raises(ProducersFailed, match="ended with code"):

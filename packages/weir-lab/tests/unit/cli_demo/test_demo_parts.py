@@ -19,7 +19,7 @@ from weir.cli.process import Interrupted, Signals
 from weir_lab.demo import run as demo
 from weir_lab.demo.bars import Bars, Step
 from weir_lab.demo.folders import check, keep, scratch_folder
-from weir_lab.demo.play import Play
+from weir_lab.demo.play import messages_of
 from weir_lab.demo.processes.crew import numbers_of
 from weir_lab.demo.processes.worker import Status
 from weir_lab.demo.tasks import PACED_FLIGHTS, paced_count
@@ -112,8 +112,7 @@ def test_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_readers_are_to_read_each_flight_of_both_topics_each() -> None:
     readers, crew, airport = (SimpleNamespace(status=Status()) for _ in range(3))
-    play: Any = object.__new__(Play)
-    play._readers, play._airports = readers, [airport]
-    assert [play._of(part) for part in (readers, crew, airport)] == [None] * 3
+    parts: Any = (readers, crew, airport)
+    assert [messages_of(part, parts[2:], parts[0]) for part in parts] == [None] * 3
     airport.status = Status("flies", 5, 10)
-    assert [play._of(part) for part in (readers, crew, airport)] == [60, 10, 10]
+    assert [messages_of(part, parts[2:], parts[0]) for part in parts] == [60, 10, 10]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from weir.errors import NotLeader
@@ -11,35 +13,49 @@ from weir.testing.simulator.network import Link
 from weir.testing.simulator.world import SECOND
 from weir_lab.sim.programs.program import Client
 from weir_lab.sim.programs.subscribers.cutters import Cutter
-from weir_lab.sim.run import _Run
+from weir_lab.sim.run import Run
 from weir_lab.sim.shape import NODE
+
+Asked = list[tuple[m.Request, Callable[[m.Reply], None]]]
+
+
+def asked_by(program: Client, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Connect a program, and return what it will ask, and who hears the answer."""
+    asked: Asked = []
+    monkeypatch.setattr(program, "ask", lambda request, then: asked.append((request, then)))
+    program.link = Link(program.world, program, program)
+    return asked
+
+
+def answer(asked: Asked, *replies: m.Reply) -> None:
+    """Answer what was asked last, and what is asked upon that."""
+    for reply in replies:
+        asked[-1][1](reply)
 
 
 def test_a_cut_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    cutter = Cutter(_Run(0, NODE)._scene, "c")
-    asked = list[m.Request]()
-    monkeypatch.setattr(cutter, "ask", lambda request, then: asked.append(request))
+    cutter = Cutter(Run(0, NODE).scene, "c")
+    asked = asked_by(cutter, monkeypatch)
     cutter.addresses = [Address(0, 0, group_of(1, 0))]
-    cutter.link = Link(cutter.world, cutter, cutter)
-    cutter._begin(cutter.link)
-    cut = cutter._cut
-    cutter._read(cut, 5, m.Barriers(True, ((0, 5, 9),)))
-    cutter._fetched(cut, 0, 0, m.Refusal(NotLeader.code, "its leader is on its way"))
+    cutter.ready()
+    cutter.world.run(SECOND)
+    told = m.Barriers(1, [(0, 5, 9)], reached=True)
+    answer(asked, told, told, m.Refusal(NotLeader.code, "its leader is on its way"))
     cutter.link = None
     cutter.closed()
     cutter.link = Link(cutter.world, cutter, cutter)
-    cutter.world.run(SECOND)
-    assert [type(request) for request in asked] == [m.AskBarriers, m.Fetch]
+    cutter.world.run(2 * SECOND)
+    assert [type(request) for request, _ in asked] == [m.AskBarriers, m.AskBarriers, m.Fetch]
 
 
 def test_a_topic_is_asked_for_once_on_each_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = Client(_Run(0, NODE)._scene, "c")
-    asked = list[m.Request]()
-    monkeypatch.setattr(client, "ask", lambda request, then: asked.append(request))
+    client = Client(Run(0, NODE).scene, "c")
+    asked = asked_by(client, monkeypatch)
+    late = m.Refusal(NotLeader.code, "its leader is on its way")
+    client.opened()
+    answer(asked, late, late)
     client.link = Link(client.world, client, client)
-    client._greeted(m.Refusal(NotLeader.code, "its leader is on its way"))
-    client._created(m.Refusal(NotLeader.code, "its leader is on its way"))
-    client.link = Link(client.world, client, client)
-    client._greeted(m.Refusal(NotLeader.code, "its leader is on its way"))
+    client.opened()
+    answer(asked, late)
     client.world.run(SECOND)
-    assert [type(request) for request in asked] == [m.CreateTopic] * 2
+    assert [type(request) for request, _ in asked] == [m.Hello, m.CreateTopic] * 2

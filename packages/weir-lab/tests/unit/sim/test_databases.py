@@ -17,6 +17,9 @@ from weir_lab.sim.checkers.applications import EffectOnce
 from weir_lab.sim.history import History, Record
 from weir_lab.sim.observations import Ledger
 
+#: What SQLAlchemy's adapter looks at: None once a connection is closed.
+OPEN = "_connection"
+
 
 class NoNetwork:
     async def connect(self, *_: Any) -> Any:
@@ -161,11 +164,11 @@ def test_nobody_believes_that_a_connection_that_broke_has_committed(database: Da
         await _add(connection, 1)
         connection.die()
         # SQLAlchemy's adapter passes over the commit of one that was closed on this side.
-        assert connection._connection is not None
+        assert getattr(connection, OPEN) is not None
         with pytest.raises(sqlite3.OperationalError):
             await connection.commit()
         await connection.close()
-        assert connection._connection is None
+        assert getattr(connection, OPEN) is None
 
     play(database.world, work())
     assert _things(database) == []

@@ -37,8 +37,8 @@ def catalogs(host: Host) -> list[Catalog]:
 
 
 def test_nothing_rots_while_two_vote_of_which_none_can_be_missed() -> None:
-    assert healing(met())._can_miss_one()
-    assert not healing(met(nodes=2))._can_miss_one()
+    assert healing(met()).can_miss_one()
+    assert not healing(met(nodes=2)).can_miss_one()
 
 
 def test_a_node_that_only_learns_of_the_registry_is_not_whole_without_it() -> None:
@@ -47,22 +47,22 @@ def test_a_node_that_only_learns_of_the_registry_is_not_whole_without_it() -> No
     voting = set(map(node_of, catalogs(brokers.one)[0].voters(REGISTRY_GROUP)))
     (learner,) = set(_NODES) - voting
     host = brokers.hosts[learner]
-    assert judge._is_whole(host)
+    assert judge.is_whole(host)
     for process in host.running:
         assert process.shard is not None
         for writer in process.shard.writers:
             writer.groups.pop(REGISTRY_GROUP, None)
-    assert not judge._is_whole(host)
+    assert not judge.is_whole(host)
 
 
 def test_a_node_is_whole_only_with_the_groups_of_each_topic_that_lie_on_it() -> None:
     brokers = met(nodes=3)
     judge = healing(brokers)
-    assert judge._is_whole(brokers.one)  # whatever ids topics may have that others make
+    assert judge.is_whole(brokers.one)  # whatever ids topics may have that others make
     for host in brokers.all:
         for catalog in catalogs(host):
             catalog.nodes.place_new([group_of(2, 0)], 3)
-    assert not judge._is_whole(brokers.one)  # it is not open there
+    assert not judge.is_whole(brokers.one)  # it is not open there
 
 
 def test_what_a_node_believes_that_is_sent_the_registry_anew_makes_it_not_whole() -> None:
@@ -73,11 +73,11 @@ def test_what_a_node_believes_that_is_sent_the_registry_anew_makes_it_not_whole(
             catalog.nodes.place_new([_GROUP], 3)
     holders = list(map(node_of, catalogs(brokers.one)[0].voters(_GROUP)))
     (other,) = set(_NODES) - set(holders)
-    assert judge._is_whole(brokers.hosts[other])
+    assert judge.is_whole(brokers.hosts[other])
     # The group is not open there; and there alone it is known to lie on the three others, as once.
     host = brokers.hosts[holders[0]]
     others = tuple(voter_of(node) for node in _NODES if node != host.node)
     for catalog in catalogs(host):
         catalog.nodes.apply(GroupsPlaced([(_GROUP, others)]))
         catalog.nodes.apply(GroupsSettled([(_GROUP, others)]))
-    assert not judge._is_whole(host)
+    assert not judge.is_whole(host)

@@ -13,7 +13,7 @@ from weir.order.merge import Merge
 from weir.testing.simulator.world import SECOND
 from weir_lab.sim.checkers.judge import violations
 from weir_lab.sim.history import History
-from weir_lab.sim.run import _Run, run_seed
+from weir_lab.sim.run import Run, run_seed
 from weir_lab.sim.shape import NODE
 
 ORDERED = replace(
@@ -23,7 +23,7 @@ ORDERED = replace(
 
 @pytest.fixture(scope="module")
 def played() -> History:
-    run = _Run(3, ORDERED)
+    run = Run(3, ORDERED)
     run.play()
     return run.history
 

@@ -18,7 +18,7 @@ from weir_lab.sim.history import Ack, History, Scattering
 from weir_lab.sim.programs.program import Client
 from weir_lab.sim.programs.publishers.scatterers import all_decided
 from weir_lab.sim.programs.scene import Scene
-from weir_lab.sim.run import _Run, run_seed
+from weir_lab.sim.run import Run, run_seed
 from weir_lab.sim.shape import CROWDED, NODE, UNORDERED, machine
 
 SEEDS = int(os.environ.get("WEIR_SCATTER_WORLDS", "2"))
@@ -29,7 +29,7 @@ SCATTERED = replace(
 
 @pytest.fixture(scope="module")
 def played() -> History:
-    run = _Run(3, SCATTERED)
+    run = Run(3, SCATTERED)
     run.play()
     return run.history
 

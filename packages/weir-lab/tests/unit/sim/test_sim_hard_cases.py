@@ -74,13 +74,13 @@ def test_who_lost_what_one_disk_had_goes_on_in_its_next_epoch(
 ) -> None:
     """Counterexample 19: the log ends before the next sequence."""
     begun: list[object] = []
-    honest = Hasty._begun
+    honest = Hasty.begun
 
     def note(self: Hasty, producer: int, reply: Any) -> None:
         begun.append(reply)
         honest(self, producer, reply)
 
-    monkeypatch.setattr(Hasty, "_begun", note)
+    monkeypatch.setattr(Hasty, "begun", note)
     busy = replace(BARE, hasty=4, batches=40, kinds=("part", "depose"), pace=(4, 40))
     kept(replace(busy, faults_until=12 * SECOND), range(4, 9))
     assert begun

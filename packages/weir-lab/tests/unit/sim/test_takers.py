@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
+from weir.model.ids import Address, group_of
 from weir.protocol.client.consumers import Turn
+from weir.protocol.client.messages import Reply
 from weir.testing.simulator.network import Link
 from weir_lab.sim.checkers.judge import violations
 from weir_lab.sim.history import History
 from weir_lab.sim.programs.subscribers.takers import Taker
-from weir_lab.sim.run import _Run
+from weir_lab.sim.run import Run
 from weir_lab.sim.shape import CROWDED, NODE
 
 TURNS = replace(CROWDED, takers=(3,), retentions=(0,), rots=(0,))
@@ -22,7 +25,7 @@ SEEDS = (1, 4)
 
 @pytest.fixture(scope="module")
 def played() -> list[History]:
-    runs = [_Run(seed, TURNS) for seed in SEEDS]
+    runs = [Run(seed, TURNS) for seed in SEEDS]
     for run in runs:
         run.play()
     return [run.history for run in runs]
@@ -61,11 +64,15 @@ def test_somebody_seeks_meanwhile(played: list[History]) -> None:
 def test_a_turn_goes_with_the_connection_that_it_came_over(
     ends_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = _Run(0, replace(NODE, ordered=(1,), takers=(1,)))
-    taker = next(one for one in run._workload.readers if isinstance(one, Taker))
+    run = Run(0, replace(NODE, ordered=(1,), takers=(1,)))
+    taker = next(one for one in run.workload.readers if isinstance(one, Taker))
     monkeypatch.setattr(taker.world, "chance", lambda _: False)  # it remembers its turn
     taker.link, other = (Link(taker.world, taker, taker) for _ in range(2))
-    taker._begin_turn(0, 100, Turn(7))
+    asked: list[Callable[[Reply], None]] = []
+    monkeypatch.setattr(taker, "ask", lambda request, then: asked.append(then))
+    taker.addresses = [Address(0, 0, group_of(1, 0))]
+    taker.ready()
+    asked.pop()(Turn(7))
     (turn,) = run.history.turns
     taker.link.orphaned = not ends_first  # else its broker ends, and the turn goes on
     taker.link.broke = 10

@@ -318,6 +318,21 @@ class _Running:
         }
 
 
+def wait_until_up(nodes: Sequence[_Running], stopping: Stopping, seconds: float) -> None:
+    """Return once all these nodes serve. Raises `NodeFailed`."""
+    deadline = time.monotonic() + seconds
+    # All are asked: one raises if its process has ended, though another is not up yet.
+    while late := [one for one in nodes if not one.up]:
+        stopping.check()
+        if time.monotonic() > deadline:
+            node = late[0].node
+            assert node is not None
+            raise NodeFailed(
+                f"node {late[0].member.node} is not up after {seconds:g} s: {node.last_words()}"
+            )
+        time.sleep(_LOOK_SECONDS)
+
+
 class NodeSet:
     """The nodes of a set, from their start to their end."""
 
@@ -389,20 +404,7 @@ class NodeSet:
         """Start all nodes and return once clients may connect to each. Raises `NodeFailed`."""
         for one in self._nodes:
             one.start()
-        self._wait(self._nodes, stopping, seconds)
-
-    def _wait(self, nodes: Sequence[_Running], stopping: Stopping, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        # All are asked: one raises if its process has ended, though another is not up yet.
-        while late := [one for one in nodes if not one.up]:
-            stopping.check()
-            if time.monotonic() > deadline:
-                node = late[0].node
-                assert node is not None
-                raise NodeFailed(
-                    f"node {late[0].member.node} is not up after {seconds:g} s: {node.last_words()}"
-                )
-            time.sleep(_LOOK_SECONDS)
+        wait_until_up(self._nodes, stopping, seconds)
 
     def events(self, restart: float | None) -> list[dict[str, Any]]:
         """Return what has happened since the last call; with `restart` a node that ended is started
@@ -448,7 +450,7 @@ class NodeSet:
         self, numbers: Sequence[int], stopping: Stopping, seconds: float = START_SECONDS
     ) -> None:  # fmt: skip
         """Return once these nodes serve. Raises `NodeFailed`."""
-        self._wait([self._nodes[number - 1] for number in numbers], stopping, seconds)
+        wait_until_up([self._nodes[number - 1] for number in numbers], stopping, seconds)
 
     def kill(self, numbers: Sequence[int]) -> None:
         """End nodes at once, all before the first is waited for."""

@@ -76,7 +76,7 @@ class Rehearsal:
         self.counts: dict[str, int] = {}
         for actor in self.actors.values():
             actor.start()
-        self._link_all()
+        self.link_all()
 
     def _check(self, name: str) -> Checks:
         return Checks(name)
@@ -146,9 +146,9 @@ class Rehearsal:
     def _start(self) -> None:
         if actor := self._any(up=False):
             actor.start()
-            self._link_all(actor.id)
+            self.link_all(actor.id)
 
-    def _link_all(self, id: int = 0) -> None:
+    def link_all(self, id: int = 0) -> None:
         for actor in self.actors.values():
             for peer in self.actors:
                 if actor.up and peer != actor.id and id in (0, peer, actor.id):
@@ -164,7 +164,7 @@ class Rehearsal:
 
     def _heal(self) -> None:
         self.severed.clear()
-        self._link_all()
+        self.link_all()
 
     def _compact(self) -> None:
         if actor := self._any():
@@ -267,7 +267,7 @@ class Rehearsal:
         for actor in self.actors.values():
             if not actor.up:
                 actor.start()
-        self._link_all()
+        self.link_all()
         for _ in range(rounds):
             for actor in self.actors.values():
                 actor.tick(50)

@@ -33,15 +33,15 @@ class Healing:
         """Spoil, start, and see what the node has, and what clients are given."""
         scene, world, brokers = self._scene, self._scene.world, self._scene.brokers
         complaints = scene.history.complaints
-        world.run(world.now + _WHOLE_WITHIN, self._can_miss_one)
+        world.run(world.now + _WHOLE_WITHIN, self.can_miss_one)
         world.run(world.now + _QUIET)  # all is below the durable mark by then
         host, other = world.dice.sample(brokers.all, 2)
         host.die(power=False)
         spoilt = rot.names([rot.spoil(world, host.hardware.disks) for _ in range(self._places)])
         host.others_have_all = True
         host.start()
-        world.run(world.now + _WHOLE_WITHIN, lambda: self._is_whole(host))
-        if not self._is_whole(host):
+        world.run(world.now + _WHOLE_WITHIN, lambda: self.is_whole(host))
+        if not self.is_whole(host):
             complaints.append(("Live", f"{spoilt} rotted on node {host.node}, and is not mended"))
             return
         other.die(power=True)
@@ -53,16 +53,16 @@ class Healing:
         survey.judge([])
         survey.retire()
         other.start()
-        world.run(world.now + _WHOLE_WITHIN, lambda: self._is_whole(other))
+        world.run(world.now + _WHOLE_WITHIN, lambda: self.is_whole(other))
         brokers.witness.compare(brokers.running)
 
-    def _can_miss_one(self) -> bool:
+    def can_miss_one(self) -> bool:
         """Return whether no group is on its way from two voters, when others were out of use."""
         running = self._scene.brokers.running
         there = [one.node.configuration for process in running for one in groups_of(process)]
         return all(len(half) > 2 for one in there for half in (one.voters, one.outgoing) if half)
 
-    def _is_whole(self, host: Host) -> bool:
+    def is_whole(self, host: Host) -> bool:
         """Return whether a node has a part in each group that lies on it, and lacks nothing that
         anybody reads.
         """

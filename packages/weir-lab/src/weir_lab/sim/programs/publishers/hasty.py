@@ -77,9 +77,9 @@ class Hasty(Producer):
         if self._grant is None and self.link is not None and self.link is not self._asked_on:
             assert isinstance(producer, int)
             self._asked_on, self._asks = self.link, self._asks + 1
-            self.ask(m.OpenProducer(producer), lambda reply: self._begun(producer, reply))
+            self.ask(m.OpenProducer(producer), lambda reply: self.begun(producer, reply))
 
-    def _begun(self, producer: int, reply: m.Reply) -> None:
+    def begun(self, producer: int, reply: m.Reply) -> None:
         self._asked_on = None
         if not isinstance(reply, m.ProducerGrant):
             self.soon(self._begin_anew, producer)
