@@ -1,16 +1,28 @@
-"""What type checkers say of the public API: right calls pass, wrong choices are refused.
+"""What two type checkers say of the public API: right calls pass, wrong choices are refused.
 
-mypy alone: pyright downloads a program when it first runs, so that it cannot run offline.
+basedpyright stands for pyright, which downloads a program at its first run and so needs a network.
 """
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import weir
+from weir import device, sync, testing
 
 ROOT = Path(__file__).parents[1]
+SOURCES = os.pathsep.join(
+    str(ROOT / "packages" / name / "src") for name in ("weir-mq", "weir-raft")
+)
 
 RIGHT = """
 import weir
@@ -64,7 +76,18 @@ async def handle(message: weir.Message) -> None:
 """
 
 
-def checked(folder: Path, text: str) -> list[str]:
+#: What a user of basedpyright gets who asks for no more; and what finds a name without a type.
+STANDARD = {"typeCheckingMode": "standard"}
+KNOWN = {
+    "typeCheckingMode": "off",
+    "reportAttributeAccessIssue": "error",
+    "reportMissingImports": "error",
+    "reportUnknownMemberType": "error",
+    "reportUnknownVariableType": "error",
+}
+
+
+def mypy(folder: Path, text: str) -> set[int]:
     """Return the lines of a program that mypy complains about."""
     program = folder / "program.py"
     program.write_text(text)
@@ -72,19 +95,69 @@ def checked(folder: Path, text: str) -> list[str]:
     command = [sys.executable, "-m", "mypy", "--follow-imports=silent", str(program)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stderr
-    return [line for line in done.stdout.splitlines() if ": error:" in line]
+    return {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line}
 
 
-def test_right_calls_pass(tmp_path: Path) -> None:
-    assert checked(tmp_path, RIGHT) == []
+def basedpyright(folder: Path, text: str, rules: dict[str, str] = STANDARD) -> set[int]:
+    """Return the lines of a program that basedpyright complains about."""
+    program = folder / "program.py"
+    program.write_text(text)
+    (folder / "pyrightconfig.json").write_text(json.dumps(rules))
+    command = [
+        sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable,
+        "--project", str(folder),
+    ]  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": SOURCES}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert told["summary"]["filesAnalyzed"] == 1
+    found = [one for one in told["generalDiagnostics"] if one["severity"] == "error"]
+    return {one["range"]["start"]["line"] + 1 for one in found}
 
 
-def test_each_wrong_choice_is_refused(tmp_path: Path) -> None:
-    found = {int(line.split(":")[1]) for line in checked(tmp_path, WRONG)}
+CHECKERS = pytest.mark.parametrize("checked", [mypy, basedpyright])
+Checker = Callable[[Path, str], set[int]]
+
+
+@CHECKERS
+def test_right_calls_pass(tmp_path: Path, checked: Checker) -> None:
+    assert checked(tmp_path, RIGHT) == set()
+
+
+@CHECKERS
+def test_each_wrong_choice_is_refused(tmp_path: Path, checked: Checker) -> None:
     words = ('"global"', '"gzip"', '"all"', '"nearest"', '"fifo"')
     wrong = {
         number
         for number, line in enumerate(WRONG.splitlines(), 1)
         if any(word in line for word in words)
     }
-    assert found == wrong
+    assert checked(tmp_path, WRONG) == wrong
+
+
+def public(module: ModuleType, spelt: str) -> Iterator[str]:
+    """Yield what `help` shows of a module: its names, and the methods of its classes."""
+    for name in module.__all__:
+        yield f"{spelt}.{name}"
+        one = getattr(module, name)
+        if inspect.isclass(one) and not issubclass(one, BaseException):
+            for method, _ in inspect.getmembers(one):
+                if method[0] != "_":
+                    yield f"{spelt}.{name}.{method}"
+
+
+def test_each_public_name_has_a_type(tmp_path: Path) -> None:
+    names = [
+        *public(weir, "weir"),
+        *public(testing, "weir.testing"),
+        *public(device, "weir.device"),
+        *public(sync, "weir.sync"),
+    ]
+    assert len(names) > 200
+    head = ["import weir", "import weir.device", "import nothing_of_that_name", ""]
+    lines = [f"one{at} = {name}" for at, name in enumerate(names)]
+    planted = ["wrong = weir.Client.misspelt", "unknown = nothing_of_that_name.value"]
+    found = basedpyright(tmp_path, "\n".join([*head, *lines, *planted]), KNOWN)
+    last = len(head) + len(lines)
+    assert found == {3, last + 1, last + 2}
