@@ -14,8 +14,7 @@ from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
 
-from weir.app.app import App, run_in_new_loop
-from weir.app.runner import stopped_by_signals
+from weir.app.app import App, run_in_new_loop, stopped_by_signals
 from weir.errors import WeirError
 from weir.server.interpreter import environment
 

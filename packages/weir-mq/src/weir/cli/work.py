@@ -98,7 +98,7 @@ async def _run(
     stop: asyncio.Event,
 ) -> None:
     """Work until `stop`, or a signal; serve figures at `place` meanwhile."""
-    from weir.app.runner import stopped_by_signals
+    from weir.app.app import stopped_by_signals
     from weir.app.supervisor import Figures
 
     async with contextlib.AsyncExitStack() as stack:

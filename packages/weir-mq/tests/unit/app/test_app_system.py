@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import replace
 
-from weir.app.runner import stopped_by_signals
+from weir.app.app import stopped_by_signals
 from weir.client.connection.system import REAL, SYSTEM
 
 

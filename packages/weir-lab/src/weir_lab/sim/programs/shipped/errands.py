@@ -11,9 +11,8 @@ import logging
 from contextlib import suppress
 from zlib import crc32
 
-from weir.app.app import App
+from weir.app.app import App, stopped_by_signals
 from weir.app.dead_letters import redrive
-from weir.app.runner import stopped_by_signals
 from weir.app.supervisor import Child, Event, Plan, Supervisor
 from weir.client.client import Client, connect
 from weir.client.core.retries import Backoff
