@@ -32,8 +32,7 @@ from weir.client.producer import producer as producers
 from weir.client.producer import receipts
 from weir.client.producer.receipts import Receipt
 from weir.client.reader import reader as readers
-from weir.client.sync.consumer import Consumer, LeasedBatch, LeasedMessage
-from weir.client.sync.twins import (
+from weir.client.sync import (
     Twin,
     delivered_without_async,
     gives,
@@ -41,6 +40,7 @@ from weir.client.sync.twins import (
     waits,
     without_async,
 )
+from weir.client.sync.consumer import Consumer, LeasedBatch, LeasedMessage
 from weir.errors import WeirError
 from weir.model.message import Message
 from weir.protocol.client import messages as m

@@ -16,7 +16,7 @@ from weir.client.consumer.delivery import Delivery, Settled
 from weir.client.consumer.in_hand import THREAD
 from weir.client.consumer.settlement import BatchLease, Leased, Settlement
 from weir.client.core.grants import Grant
-from weir.client.sync.twins import (
+from weir.client.sync import (
     BlockingLargeMessage,
     Twin,
     delivered_without_async,

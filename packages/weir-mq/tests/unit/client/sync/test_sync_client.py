@@ -117,7 +117,7 @@ def test_errors_come_without_the_other_threads_frames(node: testing.Node) -> Non
         files = {frame.filename for frame in traceback.extract_tb(caught.tb)}
         assert {os.path.basename(name) for name in files} == {
             "test_sync_client.py",
-            "twins.py",
+            "__init__.py",
             "system.py",
         }
         with pytest.raises(UnknownTopic), w.reader("nowhere"):
