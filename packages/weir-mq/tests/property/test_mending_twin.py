@@ -116,9 +116,9 @@ def rows(log: Log) -> dict[int, object]:
     """All that a log knows of its entries; nothing lies before the first message."""
     found: dict[int, object] = {}
     for group, index in log.groups.index.items():
-        columns = [list(column) for column in index._columns if column is not index._behind]
+        columns = [list(column) for column in index.columns if column is not index._behind]
         behind = [max(offset, index.base) for offset in index._behind]
-        found[group] = (index.first, index.before, index.base, index._total, behind, columns)
+        found[group] = (index.first, index.before, index.base, index.total, behind, columns)
     return found
 
 

@@ -54,19 +54,19 @@ class GroupIndex:
 
     __slots__ = (
         "_behind",
-        "_columns",
         "_kinds",
         "_lengths",
         "_places",
         "_positions",
         "_stamps",
         "_terms",
-        "_total",
         "_totals",
         "base",
         "before",
+        "columns",
         "first",
         "floor",
+        "total",
     )
 
     def __init__(self, first: int, floor: int = 0, before: int = 0) -> None:
@@ -79,13 +79,13 @@ class GroupIndex:
         self.before = before
         #: The offset behind everything before `first`; -1 until the first messages tell.
         self.base = -1
-        self._total = 0
-        self._columns = empty()
+        #: The bytes of all entries with messages before `first`.
+        self.total = 0
+        #: What is said of each entry, a row for each.
+        self.columns = empty()
         # An entry without messages repeats its predecessor's offset behind, stamp and sum of bytes,
         # so these columns never fall, and a place in them is one binary search away.
-        self._positions, self._places, self._terms, self._behind, self._stamps, *rest = (
-            self._columns
-        )
+        self._positions, self._places, self._terms, self._behind, self._stamps, *rest = self.columns
         self._totals, self._lengths, self._kinds = rest
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class GroupIndex:
     @property
     def batch_bytes(self) -> int:
         """The bytes of all entries with messages; chunks, which have no offset, do not count."""
-        return self._totals[-1] - self._total if self._totals else 0
+        return self._totals[-1] - self.total if self._totals else 0
 
     # -- entries that come, and that go ---------------------------------------------------------
 
@@ -130,7 +130,7 @@ class GroupIndex:
         if self._behind:
             behind, last, total = self._behind[-1], self._stamps[-1], self._totals[-1]
         else:
-            behind, last, total = self.base, -1, self._total
+            behind, last, total = self.base, -1, self.total
         if next_offset >= 0:
             if self.base < 0:
                 self.base = first_offset
@@ -150,77 +150,6 @@ class GroupIndex:
         self._lengths.append(length)
         self._kinds.append(kind)
 
-    def lose(self, last: int, position: int, place: int) -> None:
-        """Stand in for entries up to `last` that lay in a damaged place: reading them
-        fails there, as reading any damaged entry does. Their term is 0: nobody knows it.
-        """
-        for index in range(self.last + 1, last + 1):
-            self.add(index, 0, Kind.BATCHES, position, 1, place=place)
-
-    def lose_outdated(self) -> None:
-        """Know the first entries as lost if they are of an earlier term than the one before them:
-        terms never fall, so others superseded them, and those lay in a damaged place.
-        """
-        for at, term in enumerate(self._terms):
-            if term >= self.before:
-                return
-            self._lose(at)
-
-    def disbelieve(self, indexes: Iterable[int]) -> None:
-        """Know entries as lost though something lies there: others may have superseded them."""
-        for index in indexes:
-            if 0 <= (at := index - self.first) < len(self._terms):
-                self._lose(at)
-
-    def _lose(self, at: int) -> None:
-        self._terms[at], self._kinds[at], self._lengths[at] = 0, _BATCHES, 1
-
-    def count_lost(self) -> int:
-        """Return for how many entries others stand in that are lost."""
-        return self._terms.count(0)
-
-    def mend(self, lost: int, first_offset: int) -> None:
-        """Let entry `lost`, and none of those behind it, be the one that held the offsets below
-        `first_offset`, which is that of the next messages.
-        """
-        if lost < self.first:  # and dropped meanwhile: what it held lies before all that is left
-            self.base = max(self.base, first_offset)
-        elif self.base < 0:  # it held the first messages that are known of
-            self.base = 0
-        for at in range(max(lost - self.first, 0), len(self._behind)):
-            self._behind[at] = max(self._behind[at], first_offset)
-            self._stamps[at] = UNKNOWN
-
-    def fill(self, filled: Mapping[int, Filled]) -> None:
-        """Let entries that were lost, and those behind them, tell what they would have told had
-        none of these been lost.
-        """
-        had = self._behind[:]
-        carries = False
-        for at in range(max(min(filled) - self.first, 0), len(self)):
-            found = filled.get(self.first + at)
-            before = self._behind[at - 1] if at else self.base
-            stamp = self._stamps[at - 1] if at else -1
-            if found is not None:
-                self._fill(at, found, before, stamp)
-                carries = True
-            elif carries and self._terms[at] and had[at] == (had[at - 1] if at else self.base):
-                self._behind[at], self._stamps[at] = before, stamp  # it has no messages
-            else:
-                carries = False
-
-    def _fill(self, at: int, found: Filled, before: int, stamp: int) -> None:
-        if found.next_offset <= found.first_offset:
-            self._behind[at], self._stamps[at] = before, stamp
-            return
-        if before <= self.base < found.first_offset:
-            self.base = found.first_offset
-        self._behind[at] = max(before, found.next_offset)
-        self._stamps[at] = max(stamp, found.stamp)
-        if self._totals[at] == (self._totals[at - 1] if at else self._total):
-            for later in range(at, len(self)):
-                self._totals[later] += self._lengths[at]
-
     def _stamp_lost(self, stamp: int) -> None:
         """Let the lost entries at the end have been stamped up to `stamp`."""
         at = bisect_left(self._stamps, UNKNOWN)
@@ -237,16 +166,16 @@ class GroupIndex:
         self.check(index)
         count = index - self.first
         if count < 0:
-            self.base, self._total = -1, 0
+            self.base, self.total = -1, 0
         if count < 0 or not self._positions:
             self.before = self.before if index == self.first else 0
             self.first, count = index, 0
-        for column in self._columns:
+        for column in self.columns:
             del column[count:]
 
     def cut(self, index: int) -> None:
         """Forget the entry at `index` and all above: one that is not kept superseded them."""
-        for column in self._columns:
+        for column in self.columns:
             del column[max(index - self.first, 0) :]
 
     def drop(self, index: int) -> None:
@@ -257,8 +186,8 @@ class GroupIndex:
         self.before = self._terms[count - 1] if count <= len(self._positions) else 0
         if gone := min(count, len(self._positions)):
             self.base = max(self.base, self._behind[gone - 1])
-            self._total = self._totals[gone - 1]
-            for column in self._columns:
+            self.total = self._totals[gone - 1]
+            for column in self.columns:
                 del column[:gone]
         self.first = index
 
@@ -367,7 +296,7 @@ class GroupIndex:
 
         def without(row: int) -> int:
             """Return minus the bytes that are left from a row on, so that they rise."""
-            before = self._totals[row - 1] if row else self._total
+            before = self._totals[row - 1] if row else self.total
             first = max(self._behind[row - 1], self.base) if row else self.base
             return before - whole - beside(first)
 
@@ -412,8 +341,8 @@ class GroupIndex:
             self.before,
             self.first + a,
             max(self._behind[before], self.base) if a else self.base,
-            self._totals[before] if a else self._total,
-            *(column[a:b] for column in self._columns),
+            self._totals[before] if a else self.total,
+            *(column[a:b] for column in self.columns),
         )
 
     def join(self, rows: Rows) -> None:
@@ -421,13 +350,13 @@ class GroupIndex:
         if rows.first != self.last + 1 or not self._positions:
             self._truncate(rows.first)
         if not self._positions:
-            self._total = rows.total
+            self.total = rows.total
         if self.base < 0:
             self.base = rows.base
         if self._stamps and self._stamps[-1] == UNKNOWN and rows.stamps:
             self._stamp_lost(rows.stamps[0])
-        total = self._totals[-1] if self._totals else self._total
-        for mine, more in zip(self._columns, rows.columns, strict=True):
+        total = self._totals[-1] if self._totals else self.total
+        for mine, more in zip(self.columns, rows.columns, strict=True):
             mine.extend(more)
         if rows.total != total:
             for at in range(len(self._totals) - len(rows.totals), len(self._totals)):
@@ -444,6 +373,94 @@ class GroupIndex:
             if self._positions[a:b] != positions[dropped:]:
                 raise ValueError(f"entries {first} and up are not what was copied")
             self._places[a:b] = places[dropped:]
+
+
+class LostEntries:
+    """Entries of one group that lay in a damaged place: what stands in for them, and what they held
+    once that is known. Their term is 0: nobody knows it, and reading them fails.
+    """
+
+    __slots__ = ("_index",)
+
+    def __init__(self, index: GroupIndex) -> None:
+        """Look after those of a group."""
+        self._index = index
+
+    def add(self, last: int, position: int, place: int) -> None:
+        """Stand in for entries up to `last` that lay in a damaged place."""
+        index = self._index
+        for at in range(index.last + 1, last + 1):
+            index.add(at, 0, Kind.BATCHES, position, 1, place=place)
+
+    def add_outdated(self) -> None:
+        """Know the first entries as lost if they are of an earlier term than the one before them:
+        terms never fall, so others superseded them, and those lay in a damaged place.
+        """
+        index, columns = self._index, self._index.columns
+        for at, term in enumerate(columns.terms):
+            if term >= index.before:
+                return
+            self._lose(at)
+
+    def add_doubtful(self, indexes: Iterable[int]) -> None:
+        """Know entries as lost though something lies there: others may have superseded them."""
+        index, columns = self._index, self._index.columns
+        for one in indexes:
+            if 0 <= (at := one - index.first) < len(columns.terms):
+                self._lose(at)
+
+    def _lose(self, at: int) -> None:
+        columns = self._index.columns
+        columns.terms[at], columns.kinds[at], columns.lengths[at] = 0, _BATCHES, 1
+
+    def count(self) -> int:
+        """Return for how many entries others stand in that are lost."""
+        return self._index.columns.terms.count(0)
+
+    def hold(self, lost: int, first_offset: int) -> None:
+        """Let entry `lost`, and none of those behind it, be the one that held the offsets below
+        `first_offset`, which is that of the next messages.
+        """
+        index, columns = self._index, self._index.columns
+        if lost < index.first:  # and dropped meanwhile: what it held lies before all that is left
+            index.base = max(index.base, first_offset)
+        elif index.base < 0:  # it held the first messages that are known of
+            index.base = 0
+        for at in range(max(lost - index.first, 0), len(columns.behind)):
+            columns.behind[at] = max(columns.behind[at], first_offset)
+            columns.stamps[at] = UNKNOWN
+
+    def fill(self, filled: Mapping[int, Filled]) -> None:
+        """Let entries that were lost, and those behind them, tell what they would have told had
+        none of these been lost.
+        """
+        index, columns = self._index, self._index.columns
+        had = columns.behind[:]
+        carries = False
+        for at in range(max(min(filled) - index.first, 0), len(index)):
+            found = filled.get(index.first + at)
+            before = columns.behind[at - 1] if at else index.base
+            stamp = columns.stamps[at - 1] if at else -1
+            if found is not None:
+                self._fill(at, found, before, stamp)
+                carries = True
+            elif carries and columns.terms[at] and had[at] == (had[at - 1] if at else index.base):
+                columns.behind[at], columns.stamps[at] = before, stamp  # it has no messages
+            else:
+                carries = False
+
+    def _fill(self, at: int, found: Filled, before: int, stamp: int) -> None:
+        index, columns = self._index, self._index.columns
+        if found.next_offset <= found.first_offset:
+            columns.behind[at], columns.stamps[at] = before, stamp
+            return
+        if before <= index.base < found.first_offset:
+            index.base = found.first_offset
+        columns.behind[at] = max(before, found.next_offset)
+        columns.stamps[at] = max(stamp, found.stamp)
+        if columns.totals[at] == (columns.totals[at - 1] if at else index.total):
+            for later in range(at, len(index)):
+                columns.totals[later] += columns.lengths[at]
 
 
 class GroupTable:

@@ -32,7 +32,7 @@ from weir.storage.format.frame import (
 from weir.storage.format.index_file import GONE, IndexFile, Rows, read_index
 from weir.storage.format.record import Gathering, HardState, Whole
 from weir.storage.format.segment import BLOCK, Segment
-from weir.storage.group_index import GroupIndex
+from weir.storage.group_index import GroupIndex, LostEntries
 
 #: The least that one lost entry took.
 _FRAME_BYTES = frame_size(1)
@@ -316,7 +316,7 @@ class Joining:
     def unreadable(self, group: int) -> int:
         """Return how many entries of a group are known to be lost, and needed."""
         index = self.index.get(group)
-        return len(self.rotten(group)) + (index.count_lost() if index is not None else 0)
+        return len(self.rotten(group)) + (LostEntries(index).count() if index is not None else 0)
 
     def rotten(self, group: int) -> tuple[int, ...]:
         """Return those of a group's entries, in order, of which only the payload is lost."""
@@ -361,7 +361,7 @@ class Joining:
             if (known := self.index.get(group)) is not None and known.first == start:
                 known.before = known.before or before
         for index in self.index.values():
-            index.lose_outdated()
+            LostEntries(index).add_outdated()
         for _, error in self._gaps.values():
             raise error
 
@@ -415,12 +415,12 @@ class Joining:
             self._gaps.setdefault(group, gap)
             place = least
         self._lost.setdefault(group, index.last + 1)
-        index.lose(upto - 1, holes[-1] if holes else least, place)
+        LostEntries(index).add(upto - 1, holes[-1] if holes else least, place)
 
     def _mend(self, group: int, index: GroupIndex, first_offset: int) -> None:
         """Where an entry was lost, let it be what held the offsets up to `first_offset`."""
         if first_offset >= 0 and (lost := self._lost.pop(group, None)) is not None:
-            index.mend(lost, first_offset)
+            LostEntries(index).hold(lost, first_offset)
 
 
 class GroupScan:

@@ -17,7 +17,7 @@ from weir.storage.errors import LogDamaged
 from weir.storage.format.frame import HEADER_SIZE, BadFrame, Kind, frame_size, verify
 from weir.storage.format.record import Raw
 from weir.storage.format.segment import Segment
-from weir.storage.group_index import Filled, GroupIndex, Stored
+from weir.storage.group_index import Filled, GroupIndex, LostEntries, Stored
 from weir.storage.scrub import MendPiece, ScrubPiece
 from weir.storage.segment_files import Segments
 
@@ -413,10 +413,10 @@ class LogReader:
         """Count entries as lost that recovery found to be in doubt: reading them fails."""
         index = self._groups.get(group)
         if index is not None:
-            index.disbelieve(indexes)
+            LostEntries(index).add_doubtful(indexes)
 
     def fill(self, group: int, filled: Mapping[int, Filled]) -> None:
         """All that a group lacked is mended: let these entries tell what they hold."""
         index = self._groups.get(group)
         if index is not None and filled:
-            index.fill(filled)
+            LostEntries(index).fill(filled)

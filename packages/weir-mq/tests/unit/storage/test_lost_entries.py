@@ -14,7 +14,7 @@ from weir.storage.format.frame import Frame, Kind
 from weir.storage.format.index_file import is_index
 from weir.storage.format.record import HardState, Record
 from weir.storage.format.segment import BLOCK
-from weir.storage.group_index import GroupIndex
+from weir.storage.group_index import GroupIndex, LostEntries
 from weir.storage.group_scan import FoundCopies, Joining
 from weir.storage.log import Log
 from weir.storage.recovery import recover
@@ -28,7 +28,7 @@ def one_lost(first: int = 1) -> GroupIndex:
     """Entry 1 held offsets 0 to 4 and is lost; 2 and 3 are control entries."""
     index = GroupIndex(first)
     index.base = 0
-    index.lose(1, HOLE, HOLE)
+    LostEntries(index).add(1, HOLE, HOLE)
     index.add(2, 1, Kind.CONTROL, 5_000, 40)
     index.add(3, 1, Kind.CONTROL, 5_100, 40)
     return index
@@ -36,7 +36,7 @@ def one_lost(first: int = 1) -> GroupIndex:
 
 def test_a_lost_entry_held_the_messages_and_not_a_control_entry_behind_it() -> None:
     index = one_lost()
-    index.mend(1, 5)
+    LostEntries(index).hold(1, 5)
     index.add(4, 1, Kind.BATCHES, 6_000, 200, 5, 8, 70)
     for offset in range(5):
         stored, behind = next(index.holding(offset, 4, 1 << 30))
@@ -48,7 +48,7 @@ def test_a_lost_entry_held_the_messages_and_not_a_control_entry_behind_it() -> N
 def test_a_lost_entry_that_was_dropped_leaves_no_offset_to_others() -> None:
     index = one_lost()
     index.drop(2)
-    index.mend(1, 5)
+    LostEntries(index).hold(1, 5)
     index.add(4, 1, Kind.BATCHES, 6_000, 200, 5, 8, 70)
     assert list(index.holding(4, 4, 1 << 30)) == []
     stored, _ = next(index.holding(5, 4, 1 << 30))
@@ -57,7 +57,7 @@ def test_a_lost_entry_that_was_dropped_leaves_no_offset_to_others() -> None:
 
 def test_what_is_not_known_to_be_old_does_not_go_by_age() -> None:
     index = one_lost()
-    index.mend(1, 5)
+    LostEntries(index).hold(1, 5)
     assert index.at_stamp(0, 1 << 30) == (1, 0)
     assert index.at_stamp(1 << 60, 1 << 30) == (1, 0)
     assert index.stamp_of(2) is None
@@ -65,7 +65,7 @@ def test_what_is_not_known_to_be_old_does_not_go_by_age() -> None:
 
 def test_lost_entries_are_as_old_as_the_messages_behind_them_allow() -> None:
     index = one_lost()
-    index.mend(1, 5)
+    LostEntries(index).hold(1, 5)
     index.add(4, 1, Kind.BATCHES, 6_000, 200, 5, 8, 70)
     assert index.at_stamp(70, 1 << 30) == (1, 0)
     assert index.at_stamp(71, 1 << 30) is None
@@ -79,8 +79,8 @@ def test_rows_of_an_index_file_tell_how_old_a_lost_entry_was() -> None:
     whole.add(3, 1, Kind.BATCHES, 6_000, 200, 5, 8, 70)
     index = GroupIndex(1)
     index.base = 0
-    index.lose(1, HOLE, HOLE)
-    index.mend(1, 5)
+    LostEntries(index).add(1, HOLE, HOLE)
+    LostEntries(index).hold(1, 5)
     index.join(whole.rows(5_000, 7_000))
     assert index.stamp_of(2) == 60
     assert index.at_stamp(61, 1 << 30) == (3, 5)

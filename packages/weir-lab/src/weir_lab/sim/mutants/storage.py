@@ -18,7 +18,7 @@ from weir.storage.disk import Disk
 from weir.storage.format import durable_position, index_file
 from weir.storage.format.frame import HEADER_SIZE, BadFrame, BadPayload, Frame, Kind, place, verify
 from weir.storage.format.segment import Segment
-from weir.storage.group_index import GroupIndex
+from weir.storage.group_index import LostEntries
 from weir.storage.log import Flush
 from weir.storage.log_reader import LogReader
 from weir_lab.sim.mutants.planting import Patch, bug, mutant
@@ -182,10 +182,11 @@ def index_files_are_believed(patch: Patch) -> None:
 def a_hole_is_mended_behind(patch: Patch) -> None:
     """A sound entry stands in for what a lost one before it held (Honest; seed 49 found it)."""
 
-    def mend(self: GroupIndex, lost: int, first_offset: int) -> None:
-        self._behind[-1] = max(self._behind[-1], first_offset)
+    def hold(self: LostEntries, lost: int, first_offset: int) -> None:
+        behind = self._index.columns.behind
+        behind[-1] = max(behind[-1], first_offset)
 
-    patch.setattr(GroupIndex, "mend", mend)
+    patch.setattr(LostEntries, "hold", hold)
 
 
 @mutant(seed=1, breaks={"Durable", "Live", "Honest", CRASH}, shape=ROTTEN)

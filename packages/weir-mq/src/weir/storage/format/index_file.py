@@ -21,6 +21,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 from weir.codec.fields import U32, Buffer, crc32c, padding
 from weir.storage.disk import Disk, Readable
@@ -38,6 +39,19 @@ MAGIC = b"WIDX"
 VERSION = 3
 _HEAD = struct.Struct("<4sHHIIQQQ")
 _PREFIX = "index-"
+
+
+class Columns(NamedTuple):
+    """What is said of entries, a row for each: a column for each field, in the order of a file."""
+
+    positions: array[int]
+    places: array[int]
+    terms: array[int]
+    behind: array[int]
+    stamps: array[int]
+    totals: array[int]
+    lengths: array[int]
+    kinds: array[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +174,9 @@ def gone(floor: int) -> Rows:
     return Rows(floor, GONE, 0, GONE, -1, 0, *empty())
 
 
-def empty() -> tuple[array[int], ...]:
+def empty() -> Columns:
     """Return columns without a row."""
-    return tuple(array(code) for code in _CODES)
+    return Columns(*(array(code) for code in _CODES))
 
 
 def index_name(segment: str) -> str:
