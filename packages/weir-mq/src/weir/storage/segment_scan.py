@@ -45,6 +45,28 @@ class _Bad(NamedTuple):
     gap: int | None = None
 
 
+class DurableMark:
+    """How far the log is known to have been durable, and what tells so."""
+
+    __slots__ = ("file", "is_missing", "position")
+
+    def __init__(self, position: int) -> None:
+        """Begin with what the checkpoint says."""
+        self.position = position
+        #: The file in which more had been than is there, and whether that itself is missing.
+        self.file = ""
+        self.is_missing = False
+
+    def rise(self, position: int) -> None:
+        """Know that all below a position had been durable, in files that are there."""
+        self.position = max(self.position, position)
+
+    def tell(self, position: int, file: str, is_missing: bool) -> None:
+        """Know from a file that all below a position had been durable, if that is news."""
+        if position > self.position:
+            self.position, self.file, self.is_missing = position, file, is_missing
+
+
 class Scan:
     """Takes segments in the order of their bases, then judges.
 
@@ -59,24 +81,19 @@ class Scan:
         """Begin the log with this number, at position 0 or from its checkpoint on, and take the
         copies that it names among the segments.
         """
-        self.mark = found.durable if found else 0
+        self._found = found
+        self._mark = DurableMark(found.durable if found else 0)
         self.bound = found.bound if found else 0
         self.tail = 0
         self.live: list[Segment] = []
         self.holes: list[LogDamaged] = []
         self.log = log
-        self._saved = found is not None
         self._copies = copies or FoundCopies(log, found.groups if found else {})
         self.groups = GroupScan(log, found, self._copies, self.holes)
-        self._joining = self.groups.joining
-        self._replay = self.groups.replay
         #: Segments that may reach above the mark, with their bytes up to the END.
         self._young: list[tuple[Segment, memoryview]] = []
         #: The base of the next segment; those that the checkpoint names may leave holes.
-        self._listed = found.segments[-1].end if found and found.segments else 0
         self._expected = self._listed
-        self._marked_in = ""
-        self._missing = False
         #: Files without a sound header that were segments, with the bases that their frames tell;
         #: None for one of which nothing is left.
         self._unnamed: dict[str, int | None] = {}
@@ -85,13 +102,23 @@ class Scan:
         self._bad: _Bad | None = None
         self._behind_bad: list[Segment] = []
 
+    @property
+    def mark(self) -> int:
+        """The highest position known to have been durable."""
+        return self._mark.position
+
+    @property
+    def _listed(self) -> int:
+        """The end of the last segment that the checkpoint names."""
+        return self._found.segments[-1].end if self._found and self._found.segments else 0
+
     # -- taking ------------------------------------------------------------------------------
 
     def known(self, segment: Segment, sections: Iterable[tuple[int, Rows]]) -> None:
         """Take a closed segment by what its index file says."""
-        self._joining.catch_up(segment.base)
+        self.groups.joining.catch_up(segment.base)
         for group, rows in sections:
-            self._joining.join(segment, segment.end, group, rows)
+            self.groups.joining.join(segment, segment.end, group, rows)
         self.live.append(segment)
         self.tail = segment.end
 
@@ -100,11 +127,11 @@ class Scan:
         that was written to: nobody knows how far.
         """
         error = self._damaged(segment.name, segment.base, "this segment is missing or unreadable")
-        if segment.end >= max(self._listed, self._replay):
+        if segment.end >= max(self._listed, self.groups.replay):
             raise error
         self.holes.append(error)
-        self._joining.doubts.darken(segment.base, segment.end)
-        if segment.end > self._replay:
+        self.groups.joining.doubts.darken(segment.base, segment.end)
+        if segment.end > self.groups.replay:
             self.groups.lose_all(error, segment.end)
 
     def take(self, segment: Segment, data: bytes, there: int | None = None) -> None:
@@ -113,7 +140,7 @@ class Scan:
         """
         if there is not None and there < segment.size:
             self._cuts[segment.base] = there
-        self._joining.catch_up(segment.base)
+        self.groups.joining.catch_up(segment.base)
         listed = segment.base < self._listed
         if segment.base < self._expected and not listed:
             reason = "another file holds these positions too"
@@ -133,17 +160,18 @@ class Scan:
         """Note that there is an index file of the segment that comes next: it was written when all
         of that, and what began the next one, had been durable.
         """
-        if self.mark < segment.end:
-            self.mark, self._marked_in, self._missing = segment.end, segment.name, True
+        self._mark.tell(segment.end, segment.name, True)
 
     def reach(self, durable: int) -> None:
         """Note, behind the last segment, that all below position `durable` had been synced, as the
         durable position file says. A log that reaches so far is judged by its own marks alone.
         """
-        if self.tail < durable:
-            if self.mark <= self.tail:  # else a mark tells in which file more had been
-                self._marked_in, self._missing = (self.live[-1].name if self.live else NAME), True
-            self.mark = max(self.mark, durable)
+        if durable <= self.tail:
+            return
+        if self.mark <= self.tail:
+            self._mark.tell(durable, self.live[-1].name if self.live else NAME, True)
+        else:  # a mark tells in which file more had been
+            self._mark.rise(durable)
 
     @property
     def stopped(self) -> bool:
@@ -166,7 +194,7 @@ class Scan:
         Raises `LogDamaged` where nobody can say whose frames are gone and they are needed for a
         start. Call it after the last segment.
         """
-        self._joining.catch_up(self._replay)
+        self.groups.joining.catch_up(self.groups.replay)
         while self._bad is not None and self.tail < self.mark:
             bad, behind = self._bad, self._behind_bad
             self._behind_bad = []
@@ -174,8 +202,8 @@ class Scan:
             for segment in behind:
                 self._take(segment, read(segment))
         if self.tail < self.mark:
-            name, reason = self._marked_in, "the header of this segment is unreadable"
-            if self._missing:
+            name, reason = self._mark.file, "the header of this segment is unreadable"
+            if self._mark.is_missing:
                 later = (n for n, base in self._unnamed.items() if (base or 0) >= self.tail)
                 if (found := next(later, None)) is not None:
                     name = found
@@ -229,16 +257,16 @@ class Scan:
             position, start = gap, at
         error = self._damaged(name, position, reason)
         if frame is None:
-            if gap is not None and not self._saved:  # not even what groups there are is known
+            if gap is not None and self._found is None:  # not even what groups there are is known
                 raise error
             self.holes.append(error)
             sound = next_frame(data, start, generation=segment.generation, base=segment.base)
             # Where nothing sound follows, what is lost ends with what had been durable.
             behind = sound if sound < len(data) else min(sound, self.mark - segment.base)
             # It may begin below `replay`, and reach into what every group needs.
-            if segment.base + behind > self._replay:
+            if segment.base + behind > self.groups.replay:
                 self.groups.lose_all(error, segment.base + behind - 1)
-            self._joining.doubts.darken(position, segment.base + behind)
+            self.groups.joining.doubts.darken(position, segment.base + behind)
             return behind
         self.holes.append(error)
         if frame.kind is Kind.END:
@@ -306,7 +334,7 @@ class Scan:
 
     def _keep(self, segment: Segment, frame: Frame, payload: memoryview) -> None:
         if frame.kind is Kind.MARK:
-            self.mark = max(self.mark, U64.unpack(payload)[0])
+            self._mark.rise(U64.unpack(payload)[0])
             self.bound = max(self.bound, frame.index)
             return
         self.groups.take(segment, frame, payload)
@@ -321,16 +349,14 @@ class Scan:
         size = self._cuts.get(bad.segment.base)
         length = HEADER_SIZE if bad.frame is None else frame_size(bad.frame.length)
         if size is not None and bad.at + length > size:
-            needed = self._replay if self._replay < bad.segment.end else 0
-            self.mark = max(self.mark, max(self.tail, needed) + _ALIGNED)
+            needed = self.groups.replay if self.groups.replay < bad.segment.end else 0
+            self._mark.rise(max(self.tail, needed) + _ALIGNED)
             if bad.frame is None:
                 del self._cuts[bad.segment.base]
 
     def _seek_marks(self, name: str, data: bytes, at: int, segment: Segment | None) -> None:
         """Look for marks from file offset `at` on: one may tell that a bad place was durable."""
-        durable = highest_mark(data, at, segment)
-        if durable > self.mark:
-            self.mark, self._marked_in, self._missing = durable, name, False
+        self._mark.tell(highest_mark(data, at, segment), name, False)
 
 
 def highest_mark(data: bytes, at: int, segment: Segment | None) -> int:
