@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import weir
+from rigs.clients import break_connection, close_connection
 from weir.device import Client
 from weir.device.client import Received, Subscription
 from weir.errors import BadRequest, ErasedBoot, StaleGrant, TooLarge, UnknownTopic
@@ -164,8 +164,7 @@ def test_a_subscription_outlives_its_connection(tmp_path: Path) -> None:
             lock = hub.subscribe("locks", "t")
             publish(b"a", b"b")
             (first,) = lock.pull(1)
-            assert hub._connection._socket is not None
-            hub._connection._socket.shutdown(socket.SHUT_RDWR)
+            break_connection(hub)
             lock.ack([first])  # its connection is gone, and nobody else was granted it
             messages = lock.take(30)
             assert values(messages) == [b"b"]
@@ -186,13 +185,13 @@ def test_a_subscription_ends_with_its_topic_and_the_hub_goes_on(tmp_path: Path) 
             asyncio.run(administer(create=False))
             with pytest.raises(UnknownTopic, match="subscribe anew"):
                 lock.take(30)
-            hub._connection.close()
+            close_connection(hub)
             assert hub.publish(b"over a new connection").code == 0
             asyncio.run(administer(create=True))
             assert hub.subscribe("locks", "u", sn=3).take(0.05) == []
 
             asyncio.run(administer(create=False))
-            hub._connection.close()
+            close_connection(hub)
             assert hub.publish_sequenced(b"told by the new connection").code == 0
             with pytest.raises(UnknownTopic):
                 hub.subscribe("locks", "u", sn=3)

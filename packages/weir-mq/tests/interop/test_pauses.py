@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import weir
+from rigs.clients import network_of
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.server.assembly import serve
@@ -30,7 +31,7 @@ def test_a_client_that_dies_while_it_adds_partitions_leaves_them_paused(tmp_path
                     break
             assert (await client.pause_cluster("t", "crew")).paused
             # All that reaches the broker of `alter_topic`: the client dies behind it.
-            await client._network.request(a.AlterTopic("t", partitions=3), m.TopicInfo)
+            await network_of(client).request(a.AlterTopic("t", partitions=3), m.TopicInfo)
         async with weir.connect(url) as client:
             for partition in range(3):
                 await client.publish("t", b"held back", partition=partition)

@@ -51,18 +51,18 @@ class FakeBroker:
         #: Whether it has met its set.
         self.met = True
         self.writers: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server | None = None
+        self.server: asyncio.Server | None = None
         self.news = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self.server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         """Stop listening and cut everybody off; what is in the logs stays."""
-        assert self._server is not None
-        self._server.close()
+        assert self.server is not None
+        self.server.close()
         self.cut()
         await asyncio.sleep(0)
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 import weir
+from rigs.batches import opened_batches
 from rigs.consuming import take
 from weir import sync, testing
 from weir.client.connection.system import in_daemon, read_some
 from weir.errors import Disconnected
-from weir.model.batch import Batch
 
 
 def test_waiting_for_a_confirm_ends(fake_broker) -> None:
@@ -104,12 +104,6 @@ def test_some_of_a_file_is_read_at_a_time(tmp_path: Path) -> None:
             assert source.read(1) == b"a"
             assert b"".join(iter(lambda: read_some(source, 2), b"")) == b"bcdef"
     assert read_some(io.BytesIO(b"xyz"), 2) == b"xy"
-
-
-def opened_batches() -> int:
-    """Return of how many batches the columns are in memory."""
-    gc.collect()
-    return sum(isinstance(thing, Batch) and thing._found is not None for thing in gc.get_objects())
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import weir
+from rigs.clients import idle_scatterings, network_of
 from rigs.consuming import take
 from weir import sync, testing
 from weir.cli.backup import topics
@@ -283,7 +284,7 @@ async def test_a_restart_in_between(node: Node) -> None:
 
 async def abort(w: weir.Client, topic: str, partition: int = 0) -> None:
     """Leave a void in a partition: the next one refuses its part, for a sequence is missing."""
-    network, info = w._network, await w.describe(topic)
+    network, info = network_of(w), await w.describe(topic)
     grant = await network.request(m.OpenProducer(), m.ProducerGrant)
     first, second = info.addresses[partition : partition + 2]
     scattered = Scattered(0, (batch_part(first.group), batch_part(second.group)))
@@ -365,8 +366,8 @@ async def test_a_producer_id_of_which_the_end_is_not_known_is_never_used_again(n
             name = f"orders{cut}"
             await w.create_topic(name, partitions=2)
             await scatter(w, name, b"before")
-            pause = w._network.pause
-            w._network.pause = lambda *_: (
+            pause = network_of(w).pause
+            network_of(w).pause = lambda *_: (
                 60.0
             )  # longer than a request may take: it gives up at once
             lost = asyncio.ensure_future(scatter(w, name, b"lost"))
@@ -374,7 +375,7 @@ async def test_a_producer_id_of_which_the_end_is_not_known_is_never_used_again(n
                 await asyncio.sleep(0)
             node.cut()
             told = await asyncio.gather(lost, return_exceptions=True)
-            w._network.pause = pause
+            network_of(w).pause = pause
             await scatter(w, name, b"behind")
             await scatter(w, name, b"last")
             found = await values(w, name)
@@ -403,6 +404,6 @@ async def test_each_scattering_of_a_producer_id_has_a_number_of_its_own(node: No
         await w.create_topic("orders", partitions=2)
         for expected in range(1, 4):
             await scatter(w, "orders", b"x")
-            (producer,) = w._scatterings._idle
+            (producer,) = idle_scatterings(w)
             assert producer.number == expected
             assert [*producer.sequences.values()] == [expected] * 2

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rigs.clients import network_of
 from weir.client import client as module
 from weir.client.client import connect
 
@@ -33,7 +34,7 @@ def test_a_close_that_is_cancelled_at_a_consumer_ends_the_link(
             closing.cancel()
             await asyncio.wait([closing])
             assert closing.cancelled()
-            assert client._network.error is not None
+            assert network_of(client).error is not None
 
     asyncio.run(scenario())
 
@@ -42,11 +43,11 @@ def test_a_close_that_is_cancelled_at_once_ends_the_link(fake_broker: Broker) ->
     async def scenario() -> None:
         async with fake_broker() as broker:
             client = await connect(broker.url)
-            closing = asyncio.create_task(client._network.close())
+            closing = asyncio.create_task(network_of(client).close())
             await asyncio.sleep(0)
             closing.cancel()
             await asyncio.wait([closing])
-            assert client._network.error is not None
+            assert network_of(client).error is not None
             await client.close()
 
     asyncio.run(scenario())
@@ -59,7 +60,7 @@ def test_a_close_that_is_cancelled_leaves_no_connection_open(
     async def scenario() -> None:
         async with fake_broker() as broker:
             client = await connect(broker.url)
-            closing = asyncio.create_task(client._network.close())
+            closing = asyncio.create_task(network_of(client).close())
             for _ in range(turns):
                 await asyncio.sleep(0)
             closing.cancel()

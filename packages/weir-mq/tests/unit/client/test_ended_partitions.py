@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from rigs.clients import ended_in, merge_of, sender_of
 from weir import testing
 from weir.client.client import connect
 from weir.client.producer.receipts import Receipt
@@ -177,7 +178,7 @@ def test_rows_of_arrow_go_elsewhere(known: bool) -> None:
         async with client() as w, w.producer("t") as producer:
             if known:
                 await w.end_partition("t", 2)
-                producer._sender.partitioner.close_idle({2})
+                sender_of(producer).partitioner.close_idle({2})
             else:
                 await producer.publish_arrow(table)
                 await w.end_partition("t", 2)
@@ -250,9 +251,9 @@ def test_a_reader_in_order_asks_nothing_more_of_what_has_ended() -> None:
                 for number in range(20):
                     await w.publish("t", b"%d" % number, partition=number % 2)
                     assert (await anext(aiter(reader))).value == b"%d" % number
-                merge = reader._source._merge
+                merge = merge_of(reader)
                 assert 2 not in merge.roster.behind()
-                assert reader._source._over == {2: 1}
+                assert ended_in(reader) == {2: 1}
 
     run(scenario)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import weir
+from rigs.clients import network_of
 from weir import testing
 from weir.client.arguments import value_bytes
 from weir.client.client import Client
@@ -64,7 +65,7 @@ def test_programs_that_publish_once_spread_over_the_partitions() -> None:
         await w.create_topic("t", partitions=4)
         chosen = set()
         for seed in range(12):
-            w._network.random = random.Random(seed)
+            network_of(w).random = random.Random(seed)
             async with w.producer("t") as producer:
                 chosen.add((await producer.publish(b"x")).partition)
         assert chosen == {0, 1, 2, 3}

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from rigs.clients import come_and_go, connection_to, know, pool_of
 from rigs.consuming import take
 from weir.client.client import connect
 from weir.client.connection.network_client import NetworkClient
@@ -153,7 +154,7 @@ def test_why_a_node_refused_is_told_though_no_other_is_reached_after_it(
             if asked == 1:
                 return m.Refusal(UNAVAILABLE, "half of the nodes are down", 0)
             for node in nodes.brokers:
-                node._server.close()
+                node.server.close()
             return "cut"
 
         nodes.node(1).script = lost
@@ -332,7 +333,7 @@ def test_a_new_leader_is_found_while_the_old_one_stands_still_and_its_connection
             await sent
             assert asyncio.get_running_loop().time() - began < 1.0
             assert nodes.produced(1) == 0, "an older leader was believed"
-            way = client._network._pool._shards[2, 0]
+            way = connection_to(pool_of(client), 2, 0)
             old = way.connection
             assert old is not None
             assert old.writable
@@ -489,7 +490,7 @@ def test_a_named_leader_of_several_shards_is_asked_by_the_shard_of_the_log() -> 
     from weir.client.connection.pool import ConnectionPool, Node
 
     pool = ConnectionPool(cast(Any, None), Senders())
-    pool._nodes = {2: Node(2, "host", 6800, (1, 2, 3))}
+    know(pool, {2: Node(2, "host", 6800, (1, 2, 3))})
     assert pool.led_by(Address(0, 7, 9, 1), 2) == Address(1, 7, 9, 2)
     assert pool.led_by(Address(0, 7, 9, 1), 5) == Address(0, 7, 9, 5)
 
@@ -531,8 +532,7 @@ def test_who_waits_for_a_connection_that_is_gone_at_once_waits_for_the_next() ->
         )
         asked = asyncio.ensure_future(network.request(m.Ping(), m.Pong))
         await asyncio.sleep(0)
-        network.home._up.set()  # as a connection does that ends in the same turn of the loop
-        network.home._up.clear()
+        come_and_go(network.home)
         with pytest.raises(Disconnected, match="no connection"):
             await asked
 

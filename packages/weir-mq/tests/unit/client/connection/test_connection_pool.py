@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from rigs.clients import network_of, pool_of
 from weir.client.client import connect
 from weir.client.connection import pool
 from weir.errors import Disconnected, NotLeader, Unavailable
@@ -127,14 +128,14 @@ def test_what_a_shard_cannot_answer_is_asked_at_home(fake_broker: Brokers) -> No
             async with connect(landing.url, request_timeout=5) as client:
                 landing.barrier = other.barrier
                 await client.publish("t", b"0", partition=1)
-                home = client._network._pool.home
+                home = pool_of(client).home
                 other.script = refusing(m.AskBarriers)
                 assert await read_in_order(client, 3) == [b"0", b"1", b"2"]
                 assert (asked(landing), asked(other)) == (3, 3)
                 other.script = refusing(m.Fetch)
                 async with client.reader("t", partitions=[1]) as reader:
                     assert (await anext(reader)).value == b"0"
-                assert client._network._pool.home is home
+                assert pool_of(client).home is home
 
     asyncio.run(asyncio.wait_for(body(), 20))
 
@@ -205,7 +206,7 @@ def test_batches_under_way_are_not_overtaken_on_another_way(fake_broker: Brokers
             landing, other = await two(stack, fake_broker)
             await other.stop()
             async with connect(landing.url) as client:
-                network = client._network
+                network = network_of(client)
                 await client.publish("t", b"x", partition=1)  # decided: there is no own way
                 address = landing.topics["t"].addresses[1]
                 gate, answers = asyncio.Event(), list[Any]()
@@ -225,7 +226,7 @@ def test_batches_under_way_are_not_overtaken_on_another_way(fake_broker: Brokers
 
                 assert network.send(request, on_answer) is not None
                 await other.start()
-                way = network._pool.toward(request)
+                way = pool_of(network).toward(request)
                 assert way is not None
                 while way.connection is None:
                     await asyncio.sleep(0)
@@ -250,7 +251,7 @@ def test_two_connections_never_number_requests_alike(fake_broker: Brokers) -> No
                 for partition in (0, 1):
                     await client.publish("t", b"x", partition=partition)
                     address = landing.topics["t"].addresses[partition]
-                    number = client._network.send(m.Positions(address), lambda *_: None)
+                    number = network_of(client).send(m.Positions(address), lambda *_: None)
                     assert number is not None
                     numbers.append(number >> 40)
                 assert numbers[0] != numbers[1]
@@ -320,7 +321,7 @@ def test_a_request_never_waits_for_ever_for_a_way_that_is_not_decided(
 
             other.answer = silent
             async with connect(landing.url) as client:
-                network = client._network
+                network = network_of(client)
                 if end == "late":
                     network.request_timeout = 0.3
                 request = m.Positions(landing.topics["t"].addresses[1])
@@ -331,7 +332,7 @@ def test_a_request_never_waits_for_ever_for_a_way_that_is_not_decided(
                 if end == "replaced":
                     assert network.welcome is not None
                     welcome = msgspec.structs.replace(network.welcome, ports=())
-                    await network._pool.welcomed("127.0.0.1", welcome)
+                    await pool_of(network).welcomed("127.0.0.1", welcome)
                     await asked  # by the connection that there is
                 else:
                     with pytest.raises(Disconnected):

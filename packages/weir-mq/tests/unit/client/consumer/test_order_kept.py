@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 import weir
+from rigs.clients import PULL_ONCE, SEND_NACK
 from rigs.consuming import take
 from weir import testing
 from weir.client.consumer.acknowledgements import Nacks
@@ -109,7 +110,7 @@ def test_a_grant_that_waited_for_longer_than_its_lease_comes_before_those_behind
 def test_a_grant_on_its_way_when_one_before_it_failed_is_not_handed_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    once = Pulling._once
+    once = getattr(*PULL_ONCE)
     granted, gate = asyncio.Event(), asyncio.Event()
 
     async def slowly(self: Pulling, partition: int) -> Grant | None:
@@ -119,7 +120,7 @@ def test_a_grant_on_its_way_when_one_before_it_failed_is_not_handed_out(
             await gate.wait()
         return grant
 
-    monkeypatch.setattr(Pulling, "_once", slowly)
+    monkeypatch.setattr(*PULL_ONCE, slowly)
 
     async def scenario(consumer: Consumer) -> None:
         grants = consumer.batches()
@@ -156,7 +157,7 @@ def test_a_grant_in_hand_goes_back_with_one_before_it_that_failed() -> None:
 def test_a_nack_that_got_no_answer_is_told_before_what_is_behind_is_pulled(
     monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
-    send, sent = Nacks._send, 0
+    send, sent = getattr(*SEND_NACK), 0
 
     async def failed(self: Nacks, *args: object) -> bool:
         nonlocal sent
@@ -165,7 +166,7 @@ def test_a_nack_that_got_no_answer_is_told_before_what_is_behind_is_pulled(
             raise Disconnected("cut off")
         return await send(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Nacks, "_send", failed)
+    monkeypatch.setattr(*SEND_NACK, failed)
 
     async def scenario(consumer: Consumer) -> None:
         grants = consumer.batches()

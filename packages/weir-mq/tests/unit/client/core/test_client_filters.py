@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rigs.batches import batches_opened
 from weir.client.core.delivered_batches import Delivered, Pick, tags_listed
 from weir.model.batch import HEADER_SIZE, Batch, stamped
 from weir.model.batch_builder import encode
@@ -86,22 +87,12 @@ def test_a_batch_without_the_tag_is_skipped_by_its_list_alone() -> None:
     assert tags_listed(part.batch) == ["x", ""]
     assert tags_listed(delivered(None, None, 1).batch) == []
 
-    opened = []
-    whole = Batch._locate
-
-    def locate(batch: Batch) -> dict[int, object]:
-        opened.append(batch)
-        return whole(batch)
-
-    Batch._locate = locate  # type: ignore[method-assign]
-    try:
+    with batches_opened() as opened:
         assert Pick(tags=["y"]).wanted(part) is None
         assert Pick([b"k"], ["y"]).passes([part]) == ([part], None)
         assert not opened
         assert Pick(tags=["x"]).wanted(part)
         assert opened
-    finally:
-        Batch._locate = whole  # type: ignore[method-assign]
 
 
 def test_stamps_bound_what_passes() -> None:

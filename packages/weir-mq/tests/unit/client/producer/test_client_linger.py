@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from rigs.clients import sender_of
 from weir.client.client import connect
 from weir.client.producer.partition_sender import ALONE_IN_A_ROW
 from weir.protocol.client import messages as m
@@ -18,7 +19,7 @@ def test_one_message_at_a_time_soon_waits_for_no_turn_of_the_loop(fake_broker) -
         async with fake_broker() as broker, connect(broker.url) as w:
             await w.create_topic("doors")
             async with w.producer("doors", linger=0) as producer:
-                (sender,) = producer._sender.senders
+                (sender,) = sender_of(producer).senders
                 for _ in range(ALONE_IN_A_ROW):
                     sent = producer.send(b"one")
                     assert sender.gathering  # it may not be the only one
@@ -36,7 +37,7 @@ def test_the_second_message_of_a_turn_ends_sending_at_once(fake_broker) -> None:
         async with fake_broker() as broker, connect(broker.url) as w:
             await w.create_topic("doors")
             async with w.producer("doors", linger=0) as producer:
-                (sender,) = producer._sender.senders
+                (sender,) = sender_of(producer).senders
                 for _ in range(ALONE_IN_A_ROW + 1):
                     await producer.publish(b"one")
                 for _ in range(3):
@@ -56,7 +57,7 @@ def test_a_producer_that_lingers_sends_nothing_at_once(fake_broker) -> None:
         async with fake_broker() as broker, connect(broker.url) as w:
             await w.create_topic("doors")
             async with w.producer("doors", linger="1ms") as producer:
-                (sender,) = producer._sender.senders
+                (sender,) = sender_of(producer).senders
                 for _ in range(2 * ALONE_IN_A_ROW):
                     sent = producer.send(b"one")
                     assert sender.gathering

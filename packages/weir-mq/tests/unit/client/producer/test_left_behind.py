@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rigs.clients import sender_of, streams_of
 from weir import testing
 from weir.client.client import connect
 from weir.client.producer.receipts import SharedTimeout, Unconfirmed
@@ -36,7 +37,7 @@ def test_a_publish_that_moved_to_a_partition_given_up_does_not_wait_for_ever() -
             async with connect(node.url, request_timeout=2.0) as w:
                 await w.create_topic("t", 4)
                 producer: Any = await w.producer("t", linger=0.05).open()
-                producer._sender.senders[1].fail(Fenced("partition 1 is given up", 1))
+                sender_of(producer).senders[1].fail(Fenced("partition 1 is given up", 1))
                 task = asyncio.ensure_future(producer.publish(b"x", key=key))
                 await asyncio.sleep(0)
                 await w.end_partition("t", 2)
@@ -61,6 +62,6 @@ def test_a_link_keeps_nothing_of_partitions_that_nothing_is_under_way_to() -> No
                     await w.create_topic(f"t{n}")
                     async with w.producer(f"t{n}", linger=0) as producer:
                         await producer.publish(b"x")
-                assert not w._network._streams
+                assert not streams_of(w)
 
     asyncio.run(asyncio.wait_for(body(), 20))

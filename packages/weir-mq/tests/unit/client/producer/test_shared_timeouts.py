@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from rigs.clients import rows_of
 from weir.client.producer.receipts import _FEW, SharedTimeout
 from weir.errors import Disconnected
 
@@ -47,8 +48,8 @@ def test_behind_one_that_waits_for_long_no_row_of_those_that_are_done_is_kept() 
             done = loop.create_future()
             limits.put(done)
             done.set_result(None)
-        assert len(limits._line) <= _FEW
-        assert limits._line[0][1] is stuck
+        assert len(rows_of(limits)) <= _FEW
+        assert rows_of(limits)[0][1] is stuck
         limits.close()
 
     asyncio.run(body())

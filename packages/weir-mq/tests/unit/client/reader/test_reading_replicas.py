@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rigs.clients import network_of
 from weir.client.client import connect
 from weir.client.reader import fetcher
 from weir.protocol.client import admin as a
@@ -115,7 +116,7 @@ def test_readers_spread_over_the_replicas_and_see_the_one_order(fake_broker: Bro
     async def test(nodes: Set, w: Any) -> None:
         await publish(w, 0, 40)
         for seed in range(12):
-            w._network.random = random.Random(seed)
+            network_of(w).random = random.Random(seed)
             async with w.reader("t", order="total", read_from="any") as reader:
                 assert await read(reader, 40) == numbers(0, 40)
         assert all(nodes.asked.values())

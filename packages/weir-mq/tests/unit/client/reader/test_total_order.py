@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rigs.clients import error_of, merge_of, network_of
 from weir.client.client import connect
 from weir.client.connection import metadata
 from weir.client.reader import total_order
@@ -124,7 +125,7 @@ def test_a_stalled_partition_holds_back_what_comes_after_it_within_bounds(
                 for _ in range(100):  # 400 kB
                     await w.publish("t", bytes(4_000), partition=0)
                 more = asyncio.ensure_future(reader.more())
-                merge = reader._source._merge
+                merge = merge_of(reader)
                 async with asyncio.timeout(10):
                     while merge.wants(0):
                         await w.ping()
@@ -235,7 +236,7 @@ def test_a_broken_promise_is_told_and_not_handed_out(fake_broker) -> None:
                 broker.stamp = 1_000
                 await w.publish("t", b"a", partition=0)
                 assert [x.value for x in await read(reader, 1)] == [b"a"]
-                broker.stamp, w._network.seen = 500, 0
+                broker.stamp, network_of(w).seen = 500, 0
                 await w.publish("t", b"late", partition=1)
                 with pytest.raises(RemoteProtocolError, match="all at or below 1001 was said"):
                     await read(reader, 1)
@@ -318,7 +319,7 @@ def test_who_has_ended_holds_nobody_back_and_need_not_be_there(fake_broker) -> N
                     assert [x.value for x in await read(reader, 1)] == [b"%d" % number]
                 await asyncio.sleep(1.1)  # longer than a request may take
                 assert questions(broker) == asked
-                assert reader._source._error is None
+                assert error_of(reader) is None
 
     asyncio.run(scenario())
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from rigs.clients import background_of, call_late, calls_of
 from weir import sync, testing
 from weir.client.connection.system import BackgroundThread
 from weir.errors import Disconnected, TooLarge, UnknownTopic
@@ -143,7 +144,7 @@ def test_a_closed_connection_says_so(node: testing.Node) -> None:
 
 def test_leaving_a_connection_open_is_told(node: testing.Node) -> None:
     w = sync.connect(node.url)
-    background = w._background
+    background = background_of(w)
     with pytest.warns(ResourceWarning, match="call close"):
         w.__del__()
     w.close()
@@ -256,7 +257,7 @@ def test_a_call_handed_over_as_the_thread_ends_is_ended_too() -> None:
 
     def call() -> None:
         try:
-            background._result(background._hand(nothing()))
+            call_late(background, nothing())
         except RuntimeError as error:
             ended.append(str(error))
 
@@ -267,7 +268,7 @@ def test_a_call_handed_over_as_the_thread_ends_is_ended_too() -> None:
         def close() -> None:
             late.append(threading.Thread(target=call, daemon=True))
             late[0].start()
-            while not background._calls:
+            while not calls_of(background):
                 late[0].join(0.001)
             real()
 
