@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from weir.broker.consumers.leases import BegunMessages, GrantLimits, Leases
+from weir.broker.consumers.modes import Pickers
 from weir.broker.consumers.picker import ANYBODY, Pick, PickerContext, PullQueue
-from weir.broker.consumers.pickers import Pickers
 from weir.broker.records.entries import (
     ClusterOpened,
     GrantsReleased,

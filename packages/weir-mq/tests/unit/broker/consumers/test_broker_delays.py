@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from weir.broker.api.events import Closed
-from weir.broker.consumers import pickers
+from weir.broker.consumers import modes as pickers
 from weir.broker.consumers.picker import PickerContext
 from weir.broker.consumers.shared import DelayedMessages, DueTimes
 from weir.broker.records.entries import MessagesGranted

@@ -1,4 +1,4 @@
-"""The pickers of a partition's clusters, each of its cluster's mode."""
+"""The modes of clusters: a picker for each cluster that is pulled for, of its mode."""
 
 from __future__ import annotations
 
