@@ -263,7 +263,7 @@ class Requests:
         for address, cluster, runs in request.begun:
             with suppress(Refused):  # it is led, or served, elsewhere by now
                 _, partition = self._topics.partition(address.group)
-                partition.led().grants.begun.report(cluster, session.id, runs)
+                partition.led().consumers.grants.begun.report(cluster, session.id, runs)
         self._outbox.reply(caller, m.Pong(self._time.wall_ms()))
 
     def _describe(self, session: Session, caller: Caller, request: m.DescribeTopic) -> None:

@@ -1,13 +1,16 @@
-"""Clusters and hubs as an operator sees and changes them (DESIGN §5 Consume).
+"""What is asked of the clusters and hubs of one partition, and what their control records mean.
 
-Clusters are listed, sought, paused and deleted, hubs are listed and forgotten. A change is an
-entry. While it is under way its cluster is granted nothing: a grant that was picked before a seek
-and committed after it would let the cluster go on at the wrong place.
+Consumers pull, ack and steer cursors. Operators list, seek, pause and delete clusters, and list and
+forget hubs (DESIGN §5 Consume). A change is an entry. While it is under way its cluster is granted
+nothing: a grant that was picked before a seek and committed after it would let the cluster go on at
+the wrong place.
 """
 
 from __future__ import annotations
 
-from weir.broker.consumers.acks import Commands
+from collections import defaultdict
+
+from weir.broker.consumers.acks import Acks, Commands, Returns
 from weir.broker.consumers.cursor_leases import CursorLeases
 from weir.broker.consumers.grants import Grants
 from weir.broker.records.entries import (
@@ -16,12 +19,23 @@ from weir.broker.records.entries import (
     ClusterPaused,
     ClusterRecord,
     ClusterSought,
+    ConsumerRecord,
+    CursorMoved,
+    CursorRecord,
+    CursorSought,
+    CursorTaken,
+    GrantsExtended,
+    GrantsReleased,
     HubForgotten,
+    MessagesAcked,
+    MessagesGranted,
+    MessagesReturned,
     of_control,
 )
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import assured
 from weir.broker.runtime.outbox import Caller, Outbox
+from weir.broker.runtime.reads import Reads
 from weir.broker.state.clusters import Cursor
 from weir.broker.state.state import PartitionState
 from weir.errors import (
@@ -32,8 +46,8 @@ from weir.errors import (
     Unavailable,
     UnknownCluster,
 )
-from weir.model.topic import ClusterPause, Mode, check_name
-from weir.order.clock import Time, milliseconds_of
+from weir.model.topic import AckOutcome, ClusterPause, Mode, check_name
+from weir.order.clock import HybridClock, Time, milliseconds_of
 from weir.protocol.client import admin as a
 from weir.protocol.client.admin import (
     ClusterChanged,
@@ -43,7 +57,16 @@ from weir.protocol.client.admin import (
     ListClusters,
     SeekCluster,
 )
-from weir.protocol.client.messages import ClusterIsOpen, OpenCluster
+from weir.protocol.client.consumers import MoveCursor, SeekCursor, TakeTurn
+from weir.protocol.client.messages import (
+    Ack,
+    ClusterIsOpen,
+    Extend,
+    Nack,
+    OpenCluster,
+    Withdraw,
+    Withdrawn,
+)
 
 Change = SeekCluster | DeleteCluster
 #: Of how many runs of void offsets a list of clusters tells.
@@ -292,3 +315,194 @@ class HubOperations:
         caller = self.commands.applied(index)
         if caller is not None:
             self._outbox.reply(caller, a.HubForgotten(devices))
+
+
+class ConsumerRequests:
+    """What is asked of the clusters of one partition, while this node leads it, by consumers and by
+    operators.
+    """
+
+    __slots__ = ("_outbox", "acks", "cluster_operations", "cursor_leases", "grants",
+                 "hub_operations", "returns")  # fmt: skip
+
+    def __init__(
+        self, group: Group, state: PartitionState, clock: HybridClock, reads: Reads, outbox: Outbox,
+        time: Time, pauses: tuple[ClusterPause, ...],
+    ) -> None:  # fmt: skip
+        """Begin to lead with nobody waiting; `pauses` are what the registry says of the topic's
+        clusters.
+        """
+        self._outbox = outbox
+        self.grants = Grants(group, state, clock, reads, outbox, time)
+        self.acks = Acks(group, state, outbox)
+        self.returns = Returns(group, state, clock, self.grants, outbox, time)
+        self.cursor_leases = CursorLeases(group, state, clock, outbox, time, self.grants)
+        self.cluster_operations = ClusterOperations(
+            group, state, self.grants, self.cursor_leases, outbox, time
+        )
+        self.cluster_operations.follow(pauses)
+        self.hub_operations = HubOperations(group, state, outbox)
+
+    def change_grants(self, caller: Caller, request: Ack | Nack | Extend | Withdraw) -> None:
+        """Ack messages of grants, give them back, let grants last longer, or wait for none. Raises
+        `Refused`.
+        """
+        match request:
+            case Ack():
+                self.acks.ack(caller, request)
+            case Nack():
+                self.returns.nack(caller, request)
+            case Extend():
+                self.returns.extend(caller, request)
+            case Withdraw():
+                self.grants.withdraw(caller.session, request.cluster)
+                self.cursor_leases.withdraw(caller.session, request.cluster)
+                self._outbox.reply(caller, Withdrawn())
+
+    def steer_cursor(self, caller: Caller, request: TakeTurn | MoveCursor | SeekCursor) -> None:
+        """Read the topic in total order, in turn. Raises `Refused`."""
+        match request:
+            case TakeTurn():
+                self.cursor_leases.take(caller, request)
+            case MoveCursor():
+                self.cursor_leases.move(caller, request)
+            case SeekCursor():
+                self.cursor_leases.seek(caller, request)
+
+    def check_deadlines(self) -> None:
+        """Let waits end that are over."""
+        self.grants.serve_all()
+        self.cursor_leases.serve_all()
+        self.cluster_operations.propose_pauses()
+
+    def closed(self, session: int) -> None:
+        """A peer is gone."""
+        self.grants.closed(session)
+        self.cursor_leases.closed(session)
+
+    def drain(self, acks: bool) -> None:
+        """The node stops: let nobody wait any more, but for `acks` for a while."""
+        self.grants.drain()
+        self.cluster_operations.commands.drain()
+        self.hub_operations.commands.drain()
+        self.cursor_leases.drain()
+        if not acks:
+            self.acks.commands.drain()
+            self.returns.commands.drain()
+
+    def end(self, error: Refused) -> None:
+        """The topic is deleted: refuse all who wait; what is under way comes to its end."""
+        self.grants.end(error)
+        self.cursor_leases.end(error)
+
+    def lose(self, error: Refused) -> None:
+        """Another leads: refuse all who wait."""
+        self.cursor_leases.lose(error)
+        self.grants.lose(error)
+        self.acks.commands.lose(error)
+        self.returns.commands.lose(error)
+        self.cluster_operations.commands.lose(error)
+        self.hub_operations.commands.lose(error)
+
+
+def apply_to_clusters(
+    index: int, record: ConsumerRecord, state: PartitionState, consumers: ConsumerRequests | None
+) -> None:
+    """Apply what the entry at Raft index `index` changes in clusters and hubs, on every replica;
+    then tell who waits for it, if there are `consumers`: this node leads.
+    """
+    match record:
+        case MessagesGranted():
+            grant = state.cluster(record.cluster).grant(index, record)
+            state.last_stamp = max(state.last_stamp, record.stamp)
+            if consumers is not None:
+                consumers.grants.granted(index, record, grant)
+        case MessagesAcked():
+            _apply_ack(index, record, state, consumers)
+        case MessagesReturned():
+            cluster = state.clusters.get(record.cluster)
+            whole = cluster is not None and cluster.give_back(index, record)
+            state.last_stamp = max(state.last_stamp, record.stamp)
+            if consumers is not None:
+                consumers.returns.returned(index, record, cluster, whole)
+        case GrantsExtended(name, fences, deadline, stamp):
+            cluster = state.clusters.get(name)
+            over = [f for f in fences if cluster is not None and not cluster.extend(f, deadline)]
+            state.last_stamp = max(state.last_stamp, stamp)
+            if consumers is not None:
+                consumers.returns.extended(index, record, cluster, over)
+        case GrantsReleased():
+            _release(record, state, consumers)
+        case CursorTaken() | CursorMoved() | CursorSought():
+            _apply_cursor(index, record, state, consumers)
+        case _:
+            _apply_operation(index, record, state, consumers)
+
+
+def _apply_operation(
+    index: int,
+    record: ClusterRecord | HubForgotten,
+    state: PartitionState,
+    consumers: ConsumerRequests | None,
+) -> None:
+    match record:
+        case ClusterOpened() | ClusterSought() | ClusterPaused() | ClusterDeleted():
+            state.steer(record)
+            if consumers is not None:
+                consumers.cluster_operations.applied(index, record)
+                consumers.cursor_leases.steered(record.cluster)
+        case HubForgotten(hub):
+            devices = state.origins.forget(hub)
+            if consumers is not None:
+                consumers.hub_operations.forgotten(index, devices)
+
+
+def _apply_ack(
+    index: int, record: MessagesAcked, state: PartitionState, consumers: ConsumerRequests | None
+) -> None:
+    cluster = state.clusters.get(record.cluster)
+    if consumers is not None and cluster is not None:
+        consumers.grants.pickers.acking(record)
+    late: list[tuple[int, int, int, AckOutcome]] = []
+    stale: list[tuple[int, int, int]] = []
+    if cluster is not None:
+        for one in record.ranges:
+            if consumers is not None:
+                late += [(one[0], *row) for row in cluster.late(*one)]
+            if not cluster.ack(*one):
+                stale.append(one)
+    if consumers is not None:
+        consumers.acks.applied(index, cluster, stale, late)
+        consumers.grants.acked(record.cluster)
+
+
+def _release(
+    record: GrantsReleased, state: PartitionState, consumers: ConsumerRequests | None
+) -> None:
+    consumer, counted = record.consumer, defaultdict[str, list[tuple[int, int]]](list)
+    for name, *run in record.counted or ():
+        counted[name].append((run[0], run[1]))
+    released = [
+        one.release(consumer, None if record.counted is None else counted[name])
+        for name, one in state.clusters.items()
+    ]
+    had_turn = state.cursors.release(consumer)
+    if any(released) and consumers is not None:
+        consumers.grants.released(consumer)
+    if had_turn and consumers is not None:
+        consumers.cursor_leases.released()
+
+
+def _apply_cursor(
+    index: int, record: CursorRecord, state: PartitionState, consumers: ConsumerRequests | None
+) -> None:
+    in_time = state.steer_cursor(index, record)
+    if consumers is None:
+        return
+    match record:
+        case CursorTaken():
+            consumers.cursor_leases.taken(index, record, in_time)
+        case CursorMoved():
+            consumers.cursor_leases.moved(index, record, in_time)
+        case CursorSought():
+            consumers.cursor_leases.sought(index, record)

@@ -6,14 +6,10 @@ node leads is in `PartitionLeader`: nobody else may answer for it.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any, Protocol
 
 import weir_raft as raft
-from weir.broker.consumers.acks import Acks, Returns
-from weir.broker.consumers.cursor_leases import CursorLeases
-from weir.broker.consumers.grants import Grants
-from weir.broker.consumers.operations import ClusterOperations, HubOperations
+from weir.broker.consumers.operations import ConsumerRequests, apply_to_clusters
 from weir.broker.partition.context import PartitionContext
 from weir.broker.partition.fetches import Fetches, StablePositions, end_if_astray
 from weir.broker.partition.retention import first_needed
@@ -23,22 +19,9 @@ from weir.broker.records.entries import (
     AcksPrepared,
     AttemptBarred,
     BatchRecord,
-    ClusterDeleted,
-    ClusterOpened,
-    ClusterPaused,
-    ClusterSought,
+    ConsumerRecord,
     ControlRecord,
-    CursorMoved,
-    CursorRecord,
-    CursorSought,
-    CursorTaken,
-    GrantsExtended,
-    GrantsReleased,
-    HubForgotten,
     LogStartMoved,
-    MessagesAcked,
-    MessagesGranted,
-    MessagesReturned,
     PartitionEnded,
     PartitionJoined,
     PartitionSealed,
@@ -50,22 +33,13 @@ from weir.broker.records.entries import (
 )
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import no_leader
-from weir.broker.runtime.outbox import Caller
 from weir.broker.scattering.participant import Participant, apply_scattering
 from weir.broker.state.state import PartitionState
 from weir.errors import DamagedRange, Halted, Refused, Unavailable
 from weir.model.ids import node_of, partition_of
-from weir.model.topic import AckOutcome, ClusterPause
+from weir.model.topic import ClusterPause
 from weir.order.barrier import Barrier, barrier_at
 from weir.order.clock import HybridClock
-from weir.protocol.client.consumers import MoveCursor, SeekCursor, TakeTurn
-from weir.protocol.client.messages import (
-    Ack,
-    Extend,
-    Nack,
-    Withdraw,
-    Withdrawn,
-)
 
 
 class MembershipProposals:
@@ -114,9 +88,8 @@ class MembershipProposals:
 class PartitionLeader:
     """One term's leadership of a partition, from its first applied entry to its end."""
 
-    __slots__ = ("_context", "_group", "_state", "acks", "appender", "cluster_operations",
-                 "cursor_leases", "device_batcher", "grants", "hub_operations", "membership",
-                 "participant", "produce", "returns", "stable_positions")  # fmt: skip
+    __slots__ = ("_context", "_group", "_state", "appender", "consumers", "device_batcher",
+                 "membership", "participant", "produce", "stable_positions")  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, clock: HybridClock, context: PartitionContext,
@@ -127,21 +100,14 @@ class PartitionLeader:
         """
         reads, outbox, time = context.reads, context.outbox, context.time
         self.appender = Appender(group, state, time, clock, outbox.counts)
-        self.grants = Grants(group, state, clock, reads, outbox, time)
-        self.acks = Acks(group, state, outbox)
-        self.returns = Returns(group, state, clock, self.grants, outbox, time)
-        self.cursor_leases = CursorLeases(group, state, clock, outbox, time, self.grants)
-        self.cluster_operations = ClusterOperations(
-            group, state, self.grants, self.cursor_leases, outbox, time
-        )
-        self.cluster_operations.follow(pauses)
-        self.hub_operations = HubOperations(group, state, outbox)
+        self.consumers = ConsumerRequests(group, state, clock, reads, outbox, time, pauses)
+        grants = self.consumers.grants
         self.stable_positions = StablePositions(group, self.appender, state, outbox, time)
         self.participant = Participant(
-            group, state, self.appender, self.grants, context.budget, time, context.reports
+            group, state, self.appender, grants, context.budget, time, context.reports
         )
         self.produce = ProduceRequests(
-            self.appender, self.grants.pickers, outbox, context.budget, context.events.visible
+            self.appender, grants.pickers, outbox, context.budget, context.events.visible
         )
         #: Of devices that publish here, once one does.
         self.device_batcher: DeviceBatcher | None = None
@@ -169,32 +135,6 @@ class PartitionLeader:
         elif record.device_batch is not None and self.device_batcher is not None:
             self.device_batcher.committed(record.stamp)
 
-    def change_grants(self, caller: Caller, request: Ack | Nack | Extend | Withdraw) -> None:
-        """Ack messages of grants, give them back, let grants last longer, or wait for none. Raises
-        `Refused`.
-        """
-        match request:
-            case Ack():
-                self.acks.ack(caller, request)
-            case Nack():
-                self.returns.nack(caller, request)
-            case Extend():
-                self.returns.extend(caller, request)
-            case Withdraw():
-                self.grants.withdraw(caller.session, request.cluster)
-                self.cursor_leases.withdraw(caller.session, request.cluster)
-                self._context.outbox.reply(caller, Withdrawn())
-
-    def steer_cursor(self, caller: Caller, request: TakeTurn | MoveCursor | SeekCursor) -> None:
-        """Read the topic in total order, in turn. Raises `Refused`."""
-        match request:
-            case TakeTurn():
-                self.cursor_leases.take(caller, request)
-            case MoveCursor():
-                self.cursor_leases.move(caller, request)
-            case SeekCursor():
-                self.cursor_leases.seek(caller, request)
-
     def barrier(self, fenced: int) -> Barrier:
         """Return what may be said now, where `fenced` is what a majority has promised."""
         state = self._state
@@ -219,12 +159,13 @@ class PartitionLeader:
     @property
     def waiting(self) -> bool:
         """Whether somebody waits for data or a deadline."""
+        consumers = self.consumers
         return (
-            self.grants.waiting
+            consumers.grants.waiting
             or bool(self.stable_positions)
             or self.participant.waiting
-            or self.cursor_leases.waiting
-            or self.cluster_operations.has_unproposed
+            or consumers.cursor_leases.waiting
+            or consumers.cluster_operations.has_unproposed
         )
 
     @property
@@ -250,32 +191,19 @@ class PartitionLeader:
 
     def messages_committed(self) -> None:
         """New messages are committed."""
-        self.grants.wake()
+        self.consumers.grants.wake()
         self.stable_positions.answer_committed()
 
     def check_deadlines(self) -> None:
         """Let waits end that are over."""
-        self.grants.serve_all()
+        self.consumers.check_deadlines()
         self.stable_positions.expire()
         self.participant.check_deadlines()
-        self.cursor_leases.serve_all()
-        self.cluster_operations.propose_pauses()
 
     def closed(self, session: int) -> None:
         """A peer is gone."""
-        self.grants.closed(session)
+        self.consumers.closed(session)
         self.stable_positions.closed(session)
-        self.cursor_leases.closed(session)
-
-    def drain(self, acks: bool) -> None:
-        """The node stops: let nobody wait any more, but for `acks` for a while."""
-        self.grants.drain()
-        self.cluster_operations.commands.drain()
-        self.hub_operations.commands.drain()
-        self.cursor_leases.drain()
-        if not acks:
-            self.acks.commands.drain()
-            self.returns.commands.drain()
 
     def stall(self, error: Refused) -> None:
         """No majority has room for what is under way: tell who waits for it."""
@@ -285,9 +213,8 @@ class PartitionLeader:
 
     def end(self, error: Refused) -> None:
         """The topic is deleted: refuse all who wait; what is under way comes to its end."""
-        self.grants.end(error)
+        self.consumers.end(error)
         self.stable_positions.end(error)
-        self.cursor_leases.end(error)
 
     def lose(self, error: Refused) -> None:
         """Another leads: refuse all who wait, give back what was charged for them."""
@@ -295,12 +222,7 @@ class PartitionLeader:
         if self.device_batcher is not None:
             self.device_batcher.lose(error)
         self.participant.lose(error)
-        self.cursor_leases.lose(error)
-        self.grants.lose(error)
-        self.acks.commands.lose(error)
-        self.returns.commands.lose(error)
-        self.cluster_operations.commands.lose(error)
-        self.hub_operations.commands.lose(error)
+        self.consumers.lose(error)
         self.stable_positions.end(error)
 
 
@@ -311,120 +233,26 @@ def apply_control(
     state: PartitionState,
     leading: PartitionLeader | None,
 ) -> None:
-    """Apply the record of the entry at Raft index `index`, then tell who waits for it where this
-    node is `leading`. Raises `Halted` for one that belongs elsewhere.
+    """Apply the record of the entry at Raft index `index`, one that does not change clusters alone,
+    then tell who waits for it where this node is `leading`. Raises `Halted` for one that belongs
+    elsewhere.
     """
-    match record:
-        case MessagesGranted():
-            grant = state.cluster(record.cluster).grant(index, record)
-            state.last_stamp = max(state.last_stamp, record.stamp)
-            if leading is not None:
-                leading.grants.granted(index, record, grant)
-        case MessagesAcked():
-            _apply_ack(index, record, state, leading)
-        case MessagesReturned():
-            cluster = state.clusters.get(record.cluster)
-            whole = cluster is not None and cluster.give_back(index, record)
-            state.last_stamp = max(state.last_stamp, record.stamp)
-            if leading is not None:
-                leading.returns.returned(index, record, cluster, whole)
-        case GrantsExtended(name, fences, deadline, stamp):
-            cluster = state.clusters.get(name)
-            over = [f for f in fences if cluster is not None and not cluster.extend(f, deadline)]
-            state.last_stamp = max(state.last_stamp, stamp)
-            if leading is not None:
-                leading.returns.extended(index, record, cluster, over)
-        case GrantsReleased():
-            _release(record, state, leading)
-        case ClusterOpened() | ClusterSought() | ClusterPaused() | ClusterDeleted():
-            state.steer(record)
-            if leading is not None:
-                leading.cluster_operations.applied(index, record)
-                leading.cursor_leases.steered(record.cluster)
-        case _:
-            _apply_bound(index, record, group, state, leading)
-
-
-def _apply_ack(
-    index: int, record: MessagesAcked, state: PartitionState, leading: PartitionLeader | None
-) -> None:
-    cluster = state.clusters.get(record.cluster)
-    if leading is not None and cluster is not None:
-        leading.grants.pickers.acking(record)
-    late: list[tuple[int, int, int, AckOutcome]] = []
-    stale: list[tuple[int, int, int]] = []
-    if cluster is not None:
-        for one in record.ranges:
-            if leading is not None:
-                late += [(one[0], *row) for row in cluster.late(*one)]
-            if not cluster.ack(*one):
-                stale.append(one)
-    if leading is not None:
-        leading.acks.applied(index, cluster, stale, late)
-        leading.grants.acked(record.cluster)
-
-
-def _release(
-    record: GrantsReleased, state: PartitionState, leading: PartitionLeader | None
-) -> None:
-    consumer, counted = record.consumer, defaultdict[str, list[tuple[int, int]]](list)
-    for name, *run in record.counted or ():
-        counted[name].append((run[0], run[1]))
-    released = [
-        one.release(consumer, None if record.counted is None else counted[name])
-        for name, one in state.clusters.items()
-    ]
-    had_turn = state.cursors.release(consumer)
-    if any(released) and leading is not None:
-        leading.grants.released(consumer)
-    if had_turn and leading is not None:
-        leading.cursor_leases.released()
-
-
-def _apply_cursor(
-    index: int, record: CursorRecord, state: PartitionState, leading: PartitionLeader | None
-) -> None:
-    in_time = state.steer_cursor(index, record)
-    if leading is None:
-        return
-    match record:
-        case CursorTaken():
-            leading.cursor_leases.taken(index, record, in_time)
-        case CursorMoved():
-            leading.cursor_leases.moved(index, record, in_time)
-        case CursorSought():
-            leading.cursor_leases.sought(index, record)
-
-
-def _apply_bound(
-    index: int,
-    record: ControlRecord,
-    group: Group,
-    state: PartitionState,
-    leading: PartitionLeader | None,
-) -> None:
     match record:
         case LogStartMoved():
             state.move_start(record)
             group.drop_below(state.first_index)
             if leading is not None:
-                leading.grants.start_moved(state.log_start)
+                leading.consumers.grants.start_moved(state.log_start)
         case PartitionJoined(partition, floor):
             state.join(partition, floor)
             if leading is not None:
                 leading.membership.joined(partition)
         case PartitionSealed() | PartitionEnded():
             _apply_end(record, state)
-        case HubForgotten(hub):
-            devices = state.origins.forget(hub)
-            if leading is not None:
-                leading.hub_operations.forgotten(index, devices)
         case StampsRaised():
             state.last_stamp = max(state.last_stamp, record.stamp)
             if leading is not None:
                 leading.stable_positions.answer_committed()
-        case CursorTaken() | CursorMoved() | CursorSought():
-            _apply_cursor(index, record, state, leading)
         case AcksPrepared() | ScatteringsDecided() | ScatteringsBarred() | AttemptBarred():
             participant = leading.participant if leading is not None else None
             apply_scattering(index, record, state, participant)
@@ -550,7 +378,7 @@ class Partition:
         """The node stops: let nobody wait any more; fetches go on, and so do `acks` for a while."""
         self.fetches.drain()
         if self.leading is not None:
-            self.leading.drain(acks)
+            self.leading.consumers.drain(acks)
 
     def stall(self, error: Refused) -> None:
         """No majority has room for publishes that are under way: tell who waits for them."""
@@ -608,7 +436,7 @@ class Partition:
             self._pauses = pauses
             if self.leading is not None:
                 self.begin_waiting()
-                self.leading.cluster_operations.follow(pauses)
+                self.leading.consumers.cluster_operations.follow(pauses)
 
     def changing(self) -> None:
         """See `Machine`: whoever is elected by the new members has all promises in its log."""
@@ -636,10 +464,15 @@ class Partition:
                     continue
                 if batch.scattered is not None or batch.device_batch is not None:
                     leading.special_committed(batch)
-        elif payload.control is not None:
-            if self.leading is not None:
+        elif (record := payload.control) is not None:
+            leading = self.leading
+            if leading is not None:
                 self.begin_waiting()  # a pull is back in line if acks left nothing of its grant
-            apply_control(index, payload.control, self.group, state, self.leading)
+            if isinstance(record, ConsumerRecord):
+                consumers = leading.consumers if leading is not None else None
+                apply_to_clusters(index, record, state, consumers)
+            else:
+                apply_control(index, record, self.group, state, leading)
         elif self.leading is None and self.group.begins_own_term(index):
             # Every inherited entry is applied, so next offset, stamp and dedupe are complete.
             self._lead_now()

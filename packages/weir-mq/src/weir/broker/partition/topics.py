@@ -194,7 +194,7 @@ def _fetch(partition: Partition, caller: Caller, request: m.Fetch) -> None:
 
 def _pull(partition: Partition, caller: Caller, request: m.Pull) -> None:
     """Ask for a grant."""
-    grants = partition.led().grants
+    grants = partition.led().consumers.grants
     partition.context.outbox.touches(caller.session, partition.group.id)
     partition.begin_waiting()
     grants.pull(caller, request)
@@ -264,7 +264,7 @@ def _fetch_chunks(partition: Partition, caller: Caller, request: m.FetchChunks) 
 def _change_grants(
     partition: Partition, caller: Caller, request: m.Ack | m.Nack | m.Extend | m.Withdraw
 ) -> None:
-    partition.led().change_grants(caller, request)
+    partition.led().consumers.change_grants(caller, request)
 
 
 def _steer_cursor(
@@ -273,19 +273,19 @@ def _steer_cursor(
     leader = partition.led()
     partition.context.outbox.touches(caller.session, partition.group.id)
     partition.begin_waiting()
-    leader.steer_cursor(caller, request)
+    leader.consumers.steer_cursor(caller, request)
 
 
 def _open_cluster(partition: Partition, caller: Caller, request: m.OpenCluster) -> None:
-    partition.led().cluster_operations.open(caller, request)
+    partition.led().consumers.cluster_operations.open(caller, request)
 
 
 def _change_cluster(partition: Partition, caller: Caller, request: Change) -> None:
-    partition.led().cluster_operations.change(caller, request)
+    partition.led().consumers.cluster_operations.change(caller, request)
 
 
 def _forget_hub(partition: Partition, caller: Caller, request: a.ForgetHub) -> None:
-    partition.led().hub_operations.forget(caller, request)
+    partition.led().consumers.hub_operations.forget(caller, request)
 
 
 def _list_clusters(partition: Partition, caller: Caller, request: a.ListClusters) -> None:
@@ -293,7 +293,7 @@ def _list_clusters(partition: Partition, caller: Caller, request: a.ListClusters
     outbox = partition.context.outbox
 
     def tell() -> None:
-        partition.led().cluster_operations.list(caller, request)
+        partition.led().consumers.cluster_operations.list(caller, request)
 
     assured(partition.group, outbox, caller, tell)
 
@@ -303,7 +303,7 @@ def _list_hubs(partition: Partition, caller: Caller, request: a.ListHubs) -> Non
     outbox = partition.context.outbox
 
     def tell() -> None:
-        partition.led().hub_operations.list(caller, request)
+        partition.led().consumers.hub_operations.list(caller, request)
 
     assured(partition.group, outbox, caller, tell)
 

@@ -367,6 +367,16 @@ class CursorSought(Record, frozen=True, array_like=True, tag="seek-all"):
 CursorRecord = CursorTaken | CursorMoved | CursorSought
 ScatterRecord = AcksPrepared | ScatteringsDecided | ScatteringsBarred | AttemptBarred
 ClusterRecord = ClusterOpened | ClusterSought | ClusterPaused | ClusterDeleted
+ConsumerRecord = (
+    MessagesGranted
+    | MessagesAcked
+    | MessagesReturned
+    | GrantsExtended
+    | GrantsReleased
+    | HubForgotten
+    | ClusterRecord
+    | CursorRecord
+)
 NodeRecord = NodeJoined | NodeChanged | GroupsPlaced | GroupsSettled | LevelRaised
 ControlRecord = (
     TopicCreated
@@ -377,20 +387,13 @@ ControlRecord = (
     | TopicDeleted
     | ProducerOpened
     | NodeRecord
-    | MessagesGranted
-    | MessagesAcked
-    | MessagesReturned
-    | GrantsExtended
-    | GrantsReleased
     | LogStartMoved
     | StampsRaised
     | PartitionJoined
     | PartitionSealed
     | PartitionEnded
-    | HubForgotten
+    | ConsumerRecord
     | ScatterRecord
-    | ClusterRecord
-    | CursorRecord
 )
 _OF_REGISTRY = (
     TopicCreated

@@ -140,7 +140,9 @@ def test_a_damaged_entry_is_tried_again_when_its_lease_ends(rotten: Callable[...
     granted = node.answer(node.pull())
     assert (granted.offset, granted.next_offset) in {(0, 1), (1, 2)}
     assert not list(
-        node.rig.shard.topics.partition(node.address.group)[1].leading.grants._context.doubtful
+        node.rig.shard.topics.partition(node.address.group)[
+            1
+        ].leading.consumers.grants._context.doubtful
     )
 
 
