@@ -56,16 +56,16 @@ def _tell_away(url: str, away: bool) -> None:
     print(f"{url} {words}", file=sys.stderr, flush=True)
 
 
-def connected(
-    url: str, work: Callable[[Client], Awaitable[R]], timeout: float = TIMEOUT_SECONDS
-) -> R:
-    """Connect, do `work`, close; return what it returned. A wrong URL is a usage error."""
+def connected(url: str, work: Callable[[Client], Awaitable[R]], timeout: float | None = None) -> R:
+    """Connect within `timeout` seconds, by default `TIMEOUT_SECONDS`, do `work`, close; return what
+    it returned. A wrong URL is a usage error.
+    """
     import asyncio
 
     from weir.client.client import connect
 
     try:
-        connecting = connect(url, name="weir-cli", request_timeout=timeout)
+        connecting = connect(url, name="weir-cli", request_timeout=timeout or TIMEOUT_SECONDS)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from None
 

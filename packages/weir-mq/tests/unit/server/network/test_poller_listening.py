@@ -46,6 +46,7 @@ async def options_of_a_connection() -> list[int]:
     )
     async with listening(driver, "127.0.0.1", 0) as (host, port), asyncio.timeout(10):
         _, writer = await asyncio.open_connection(host, port)
+        writer.write(b"who connects speaks first: else it is accepted a second later")
         found: list[int] = await came
         writer.close()
     return found
