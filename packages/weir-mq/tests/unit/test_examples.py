@@ -108,6 +108,19 @@ def test_the_client_of_the_readme_runs(node: testing.Node) -> None:
     assert len([line for line in printed if line.startswith("billed")]) == 1
 
 
+def test_the_device_of_the_readme_publishes(node: testing.Node) -> None:
+    (code,) = (
+        one
+        for one in _FENCE.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+        if "device.Client" in one
+    )
+    with sync.connect(node.url) as w:
+        w.create_topic("flights")
+        run(code, "README.md", node.url)
+        (message,) = w.reader("flights", follow=False)
+    assert message.value == b"door 3 opened"
+
+
 def test_a_program_that_prints_something_else_is_caught(node: testing.Node) -> None:
     code = f"from weir import sync\nwith sync.connect('{URL}') as w:\n    print(len(w.topics()))\n"
     assert run(code, "page", node.url) == "0\n"
