@@ -40,7 +40,7 @@ def test_every_promise_is_kept_while_survivors_are_copied(monkeypatch: pytest.Mo
         retain(self, topic, partition)
 
     def save(self: Copies) -> list[Segment]:
-        moved.extend(len(move.places) for copy in self._naming for move in copy.moves)
+        moved.extend(len(move.places) for copy in self._saving.copies for move in copy.moves)
         return saved(self)
 
     def look(self: FoundCopies, *arguments: object) -> None:

@@ -53,7 +53,7 @@ def test_a_segment_freed_before_a_checkpoint_names_its_copies_is_found(
         for move in copy.moves:
             self._groups[move.group].move(move.first, move.positions, move.places)
         self._segments.drop(copy.source)
-        self._spares.recycle([copy.source.name])
+        self.class_segments._spares.recycle([copy.source.name])
 
     monkeypatch.setattr(Copies, "_end", early)
     assert drive.caught(300)

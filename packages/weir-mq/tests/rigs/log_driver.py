@@ -260,7 +260,7 @@ class Driver:
         self.saved += 1
         self.note(data.groups)
         before = len(list(self.log.segments))
-        copies = len(self.log.lifecycle.copies._naming)
+        copies = len(self.log.lifecycle.copies._saving.copies)
         self.log.checkpoint_saved()
         self.copied += copies
         self.reused += before - len(list(self.log.segments))

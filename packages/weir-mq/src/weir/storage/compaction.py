@@ -190,8 +190,137 @@ class _Copy:
     into: ClassSegment | None = None
 
 
+class ClassSegments:
+    """The class segments of one log, and of each class the one to which copies are added."""
+
+    __slots__ = ("_base", "_open", "_segments", "_size", "_spares", "held")
+
+    def __init__(
+        self, size: int, segments: Segments, spares: SpareFiles, found: Iterable[ClassSegment]
+    ) -> None:
+        """Go on with those that a start found, ordered by base; new ones have a size in bytes."""
+        self._size = size
+        self._segments = segments
+        self._spares = spares
+        self.held = list(found)
+        for one in self.held:
+            segments.copies.append(one.segment)
+            if not one.lost:
+                segments.ends[one.segment.name] = one.saved
+        self._open = {one.segment.class_: one for one in self.held if not one.damaged}
+        self._base = max((one.segment.end for one in self.held), default=CLASS_SPACE)
+
+    def with_room(self, class_: int, room: int, serial: int) -> ClassSegment:
+        """Return the class segment that is open, or a new one if that has too little room; it is of
+        the generation of checkpoint `serial`.
+        """
+        held = self._open.get(class_)
+        if held is not None and held.tail + room <= held.segment.size:
+            return held
+        name, missing = self._spares.lend()
+        generation = COPY_GENERATION | serial % COPY_GENERATION
+        segment = Segment(name, generation, self._base, self._size, class_)
+        self._base = segment.end
+        held = self._open[class_] = ClassSegment(segment, missing=missing)
+        self.held.append(held)
+        self._segments.copies.append(segment)
+        return held
+
+    def dead(self, groups: Mapping[int, GroupIndex]) -> list[ClassSegment]:
+        """Return those that are written, named, and hold nothing that is needed."""
+        return [one for one in self.held if self._is_dead(one, groups)]
+
+    def _is_dead(self, one: ClassSegment, groups: Mapping[int, GroupIndex]) -> bool:
+        if not one.tail == one.done == one.saved:
+            return False
+        begun = one.done == BLOCK and self._open.get(one.segment.class_) is one
+        return not begun and not one.needed(groups)
+
+    def save(self, one: ClassSegment, end: int) -> None:
+        """A durable checkpoint names one up to byte `end` of its file."""
+        one.saved = end
+        if end > BLOCK and not one.lost:
+            self._segments.ends[one.segment.name] = end
+
+    def drop(self, one: ClassSegment) -> None:
+        """Nobody needs one any more."""
+        self.held.remove(one)
+        self._segments.copies.remove(one.segment)
+        self._segments.ends.pop(one.segment.name, None)
+        if self._open.get(one.segment.class_) is one:
+            del self._open[one.segment.class_]
+
+    def written(self) -> None:
+        """All that was under way is written and synced."""
+        for one in self.held:
+            one.done = one.tail
+
+    def give_up(self) -> None:
+        """Nothing that was under way counts."""
+        for one in self.held:
+            one.tail = one.done
+
+
+class _Sources:
+    """Which closed segments may give their survivors away: each is looked at once for each
+    checkpoint.
+    """
+
+    __slots__ = ("_has_news", "_queue", "_replay", "_segments", "_unfit", "applied")
+
+    def __init__(self, segments: Segments) -> None:
+        self._segments = segments
+        #: What is still to be looked at, of the segments below `_replay`.
+        self._queue: deque[Segment] = deque()
+        self._replay = 0
+        #: By group, through which index a durable checkpoint holds its state.
+        self.applied: Mapping[int, int] = {}
+        self._has_news = False
+        #: Bases of segments of which something cannot be read: they stay as they are.
+        self._unfit: set[int] = set()
+
+    def renew(self, replay: int, applied: Mapping[int, int]) -> None:
+        """Look at all segments again, as of a checkpoint that is durable now."""
+        self._replay, self.applied = replay, applied
+        self._has_news = True
+
+    def refuse(self, segment: Segment) -> None:
+        """Something in a segment cannot be read."""
+        self._unfit.add(segment.base)
+
+    def next(self, waiting: Iterable[Segment]) -> Segment | None:
+        """Return the next segment to look at, none of those `waiting`; None if none is left."""
+        if not self._queue and self._has_news:
+            self._has_news = False
+            bases = {one.base for one in waiting}
+            self._queue.extend(
+                one
+                for one in list(self._segments)[:-_YOUNG]
+                if one.end <= self._replay and one.base not in bases
+            )
+        if not self._queue:
+            return None
+        source = self._queue.popleft()
+        return None if source not in self._segments or source.base in self._unfit else source
+
+
+@dataclass(frozen=True, slots=True)
+class _Saving:
+    """What a checkpoint says that is being saved: which copies count, how far class segments reach,
+    and which are dropped; and the groups that had begun anew by then.
+    """
+
+    serial: int
+    replay: int = 0
+    applied: Mapping[int, int] = field(default_factory=dict)
+    copies: tuple[_Copy, ...] = ()
+    named: tuple[tuple[ClassSegment, int], ...] = ()
+    dropped: tuple[ClassSegment, ...] = ()
+    restarted: frozenset[int] = frozenset()
+
+
 class Copies:
-    """The class segments of one log, and the copy that is being made. Only chores touch a disk."""
+    """What is copied into class segments, and when it counts. Only chores touch a disk."""
 
     def __init__(
         self,
@@ -207,36 +336,17 @@ class Copies:
         """
         self._settings = settings
         self._segments = segments
-        self._spares = spares
         self._groups = groups
-        self._held = list(found)
-        for one in self._held:
-            segments.copies.append(one.segment)
-            if not one.lost:
-                segments.ends[one.segment.name] = one.saved
-        #: By class, the one to which copies are added.
-        self._open = {one.segment.class_: one for one in self._held if not one.damaged}
-        self._base = max((one.segment.end for one in self._held), default=CLASS_SPACE)
+        self.class_segments = ClassSegments(settings.segment_bytes, segments, spares, found)
+        self._sources = _Sources(segments)
         self._classes: dict[int, int] = {}
         self._copy: _Copy | None = None
-        #: Written and synced, waiting for the next checkpoint; what waits for one to be durable.
+        #: Written and synced, waiting for the next checkpoint.
         self._done: list[_Copy] = []
-        self._naming: list[_Copy] = []
-        self._named: list[tuple[ClassSegment, int]] = []
-        self._dropping: list[ClassSegment] = []
-        #: What is still to be looked at, of the segments below `_replay`.
-        self._queue: deque[Segment] = deque()
-        self._replay = 0
-        self._applied: Mapping[int, int] = {}
-        self._serial = serial
-        self._next: tuple[int, Mapping[int, int]] = (0, {})
-        self._news = False
-        #: Groups that began anew, and those that the checkpoint knows to which is being saved. A
-        #: power cut may bring back what they held, and until then an index file must tell of it.
+        self._saving = _Saving(serial)
+        #: Groups that began anew since the last checkpoint. A power cut may bring back what they
+        #: held, and until one is durable that knows of it an index file must tell of it.
         self._restarted: set[int] = set()
-        self._restarting: set[int] = set()
-        #: Bases of segments of which something cannot be read: they stay as they are.
-        self._unfit: set[int] = set()
         #: How many bytes of frames were copied since the start.
         self.copied_bytes = 0
 
@@ -267,7 +377,7 @@ class Copies:
         """Whether frames of a group lie in class segments, needed or not."""
         if any(move.group == group for copy in self._done for move in copy.moves):
             return True
-        return any(group in one.runs for one in self._held)
+        return any(group in one.runs for one in self.class_segments.held)
 
     # -- checkpoints -------------------------------------------------------------------------
 
@@ -279,53 +389,45 @@ class Copies:
 
         Unless `free`, nothing may be given up, and so nothing changes.
         """
+        held = self.class_segments
         ready = free and all(copy.source.end <= replay for copy in self._done)
-        self._naming = list(self._done) if ready else []
-        self._dropping = [one for one in self._held if free and self._dead(one)]
-        self._named = [
-            (one, one.done if ready else one.saved)
-            for one in self._held
-            if one not in self._dropping
-        ]
-        self._restarting = set(self._restarted)
-        self._serial, self._next = serial, (replay, dict(applied))
-        named = tuple((one.segment, end) for one, end in self._named if end > BLOCK)
-        return named, [copy.source for copy in self._naming]
+        dropped = held.dead(self._groups) if free else []
+        self._saving = saving = _Saving(
+            serial,
+            replay,
+            dict(applied),
+            tuple(self._done) if ready else (),
+            tuple(
+                (one, one.done if ready else one.saved) for one in held.held if one not in dropped
+            ),
+            tuple(dropped),
+            frozenset(self._restarted),
+        )
+        named = tuple((one.segment, end) for one, end in saving.named if end > BLOCK)
+        return named, [copy.source for copy in saving.copies]
 
     def saved(self) -> list[Segment]:
         """The checkpoint is durable: entries lie where it says. Return class segments that nobody
         needs any more.
         """
-        for copy in self._naming:
+        saving, held = self._saving, self.class_segments
+        self._saving = _Saving(saving.serial)
+        for copy in saving.copies:
             for move in copy.moves:
                 move.into.note(move.group, move.first, move.first + len(move.places) - 1)
                 if (entries := self._groups.get(move.group)) is not None:
                     entries.move(move.first, move.positions, move.places)
             self._done.remove(copy)
-        for one, end in self._named:
-            one.saved = end
-            if end > BLOCK and not one.lost:
-                self._segments.ends[one.segment.name] = end
-        for one in self._dropping:
-            self._held.remove(one)
-            self._segments.copies.remove(one.segment)
-            self._segments.ends.pop(one.segment.name, None)
-            if self._open.get(one.segment.class_) is one:
-                del self._open[one.segment.class_]
-        for one in self._held:
-            for group in self._restarting:
+        for one, end in saving.named:
+            held.save(one, end)
+        for one in saving.dropped:
+            held.drop(one)
+        for one in held.held:
+            for group in saving.restarted:
                 one.forget(group)
-        self._restarted -= self._restarting
-        dropped, self._naming, self._named, self._dropping = self._dropping, [], [], []
-        self._replay, self._applied = self._next
-        self._news = True
-        return [one.segment for one in dropped if not one.lost and one.missing is None]
-
-    def _dead(self, one: ClassSegment) -> bool:
-        if not one.tail == one.done == one.saved:
-            return False
-        begun = one.done == BLOCK and self._open.get(one.segment.class_) is one
-        return not begun and not one.needed(self._groups)
+        self._restarted -= saving.restarted
+        self._sources.renew(saving.replay, saving.applied)
+        return [one.segment for one in saving.dropped if not one.lost and one.missing is None]
 
     # -- copying -----------------------------------------------------------------------------
 
@@ -349,7 +451,7 @@ class Copies:
         copy.piece = None
         if found is None or found.bad:
             if found is not None:
-                self._unfit.add(copy.source.base)
+                self._sources.refuse(copy.source)
             self._give_up(copy)
             return
         assert copy.into is not None  # a piece has a target
@@ -362,25 +464,15 @@ class Copies:
         """Return the index file of a class segment of which a checkpoint says more than the last
         one told; `floors` says of groups that are gone since which log position.
         """
-        for one in self._held:
+        for one in self.class_segments.held:
             told = self._restarted.isdisjoint(one.runs)
             if told and one.indexed < one.saved and not one.damaged:
                 return one.index_file(self._groups, floors)
         return None
 
     def _begin(self) -> _Copy | None:
-        if not self._queue and self._news:
-            self._news = False
-            waiting = {copy.source.base for copy in self._done}
-            self._queue.extend(
-                one
-                for one in list(self._segments)[:-_YOUNG]
-                if one.end <= self._replay and one.base not in waiting
-            )
-        if not self._queue:
-            return None
-        source = self._queue.popleft()
-        if source not in self._segments or source.base in self._unfit:
+        source = self._sources.next(copy.source for copy in self._done)
+        if source is None:
             return None
         left = self._survivors(source)
         if not left:
@@ -403,7 +495,7 @@ class Copies:
             if last < first:
                 continue
             size += more
-            if more > room or last > self._applied.get(group, 0):
+            if more > room or last > self._sources.applied.get(group, 0):
                 return []
             left.append((self._classes.get(group, LONGEST), group, first, last))
         return left
@@ -418,7 +510,9 @@ class Copies:
             entries = self._groups.get(group)
             stored = entries.get(first) if entries else None
             if stored is not None:  # else it was let go of meanwhile
-                into = self._target(class_, frame_size(stored.length))
+                into = self.class_segments.with_room(
+                    class_, frame_size(stored.length), self._saving.serial + 1
+                )
                 if target is None:
                     target, start = into, into.tail
                 elif into is not target:
@@ -457,32 +551,15 @@ class Copies:
         move.places.append(into.segment.base + into.tail)
         into.tail += frame_size(stored.length)
 
-    def _target(self, class_: int, room: int) -> ClassSegment:
-        """Return the class segment that is open, or a new one if that has too little room."""
-        held = self._open.get(class_)
-        if held is not None and held.tail + room <= held.segment.size:
-            return held
-        name, missing = self._spares.lend()
-        generation = COPY_GENERATION | (self._serial + 1) % COPY_GENERATION
-        size = self._settings.segment_bytes
-        segment = Segment(name, generation, self._base, size, class_)
-        self._base = segment.end
-        held = self._open[class_] = ClassSegment(segment, missing=missing)
-        self._held.append(held)
-        self._segments.copies.append(segment)
-        return held
-
     def _end(self, copy: _Copy) -> None:
         """All is written: the next checkpoint may name it."""
-        for one in self._held:
-            one.done = one.tail
+        self.class_segments.written()
         if copy.moves:
             self._done.append(copy)
         self._let_go(copy)
 
     def _give_up(self, copy: _Copy) -> None:
-        for one in self._held:
-            one.tail = one.done
+        self.class_segments.give_up()
         self._let_go(copy)
 
     def _let_go(self, copy: _Copy) -> None:

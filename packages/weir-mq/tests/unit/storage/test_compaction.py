@@ -217,7 +217,7 @@ def test_nothing_is_added_to_a_file_that_was_cut_short(node: Any, cut: int) -> N
     node.round(8, SLOW)
     node.upkeep()
     (segment,) = node.log.segments.copies
-    (held,) = node.log.lifecycle.copies._held
+    (held,) = node.log.lifecycle.copies.class_segments.held
     assert held.indexed == held.saved < segment.size - abs(cut)
     node.disk.truncate(segment.name, held.saved + cut)
     node.restart()
@@ -233,7 +233,7 @@ def test_a_file_that_was_cut_short_is_not_used_again(node: Any, copies: bool) ->
     node.round(8, SLOW)
     node.upkeep()
     segment = node.log.segments.copies[0] if copies else next(iter(node.log.segments))
-    end = node.log.lifecycle.copies._held[0].saved if copies else segment.size - 500
+    end = node.log.lifecycle.copies.class_segments.held[0].saved if copies else segment.size - 500
     node.disk.truncate(segment.name, end + 100)
     node.restart()
     for _ in range(3):
