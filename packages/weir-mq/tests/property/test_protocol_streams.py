@@ -110,6 +110,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     a.AskLeader: st.builds(a.AskLeader, ADDRESS),
     a.AskStats: st.builds(a.AskStats, ADDRESS),
     a.ListClusters: st.builds(a.ListClusters, ADDRESS, TEXT),
+    a.BeginCluster: st.builds(a.BeginCluster, ADDRESS, TEXT, NATURAL),
     a.SeekCluster: st.builds(a.SeekCluster, ADDRESS, TEXT, NATURAL),
     a.PauseCluster: st.builds(a.PauseCluster, ADDRESS, TEXT, st.booleans()),
     a.DeleteCluster: st.builds(a.DeleteCluster, ADDRESS, TEXT),

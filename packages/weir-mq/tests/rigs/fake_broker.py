@@ -154,10 +154,8 @@ class FakeBroker:
             return m.TopicList([*self.topics.values()])
         if isinstance(request, m.OpenProducer):
             return self._grant(request.producer)
-        if isinstance(request, m.Positions):
-            group = request.address.group
-            start = self.starts.get(group, 0)
-            return m.PositionsReply(start, self.end_of(group), start)
+        if isinstance(request, m.Positions | a.ListClusters):
+            return self._tell_extent(request)
         if isinstance(request, m.AskBarriers):
             (info,) = [one for one in self.topics.values() if one.id == request.topic]
             groups = [a.group for a in info.addresses[: self.members.get(info.id)]]
@@ -181,6 +179,13 @@ class FakeBroker:
             return self.topics.get(request.name) or m.Refusal(4, f"no topic {request.name}")
         is_known = request.address.group in self.logs
         return a.LeaderInfo(1, 1) if is_known else m.Refusal(4, "no topic has this partition")
+
+    def _tell_extent(self, request: m.Positions | a.ListClusters) -> m.Reply:
+        group = request.address.group
+        start, end = self.starts.get(group, 0), self.end_of(group)
+        if isinstance(request, m.Positions):
+            return m.PositionsReply(start, end, start)
+        return a.ClusterList(start, end, [])
 
     def _grant(self, producer: int) -> m.ProducerGrant:
         if not producer:

@@ -32,6 +32,7 @@ from weir.client.connection.system import SYSTEM
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.dead_letters import bury
 from weir.client.core.retries import Backoff, policy_of, seconds
+from weir.client.reader.positions import Start
 from weir.errors import UnknownTopic, WeirError
 from weir.model.message import Message
 
@@ -122,6 +123,7 @@ class _One:
         self._consumer = await client.consumer(
             one.topic,
             cluster=one.cluster,
+            start=one.start,
             mode=one.mode,
             lease=one.lease,
             max_messages=one.max_messages,
@@ -247,6 +249,7 @@ class App:
         topic: str,
         *,
         cluster: str,
+        start: Start = "earliest",
         mode: ConsumerMode = "shared",
         retry: Backoff | None = None,
         dead_letter: str | None = None,
@@ -265,6 +268,8 @@ class App:
         `dead_letter` instead. `Reject` does that at once. Without `dead_letter` a message is tried
         for ever. A message whose attempts were used up by handlers that died is not handled again.
 
+        `start`, as a reader's, says where the cluster begins unless it has begun.
+
         `mode`: "shared" hands out every message by itself; "keyed" those of one key one after the
         other; "ordered" those of a partition. At most `concurrency` are handled at once (16; of an
         ordered cluster 1). `lease` is extended while a message is handled: it is how long others
@@ -282,7 +287,7 @@ class App:
         def decorate(handler: H) -> H:
             subscription = Subscription(
                 topic, cluster, handler, policy, mode, concurrency, batch, max_messages, lease,
-                timeout, inbox,
+                timeout, inbox, start,
             )  # fmt: skip
             if any((one.topic, one.cluster) == (topic, cluster) for one in self._subscriptions):
                 raise ValueError(

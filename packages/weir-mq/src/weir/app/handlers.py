@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from weir.client.arguments import ConsumerMode
 from weir.client.connection.system import SYSTEM
 from weir.client.core.retries import Policy, seconds
+from weir.client.reader.positions import Start, begin_of
 from weir.model.limits import GRANT_MS_MAX
 from weir.model.message import Message
 from weir.model.topic import check_name, split_name
@@ -64,11 +65,13 @@ class Subscription:
     #: None: a handler may take for ever.
     timeout: str | float | None = TIMEOUT
     inbox: Inbox | None = None
+    start: Start = "earliest"
 
     def __post_init__(self) -> None:
         """Check everything now: the decorated line is where it can be mended."""
         split_name(self.topic)
         check_name(self.cluster, "cluster")
+        begin_of(self.start)
         if self.policy.dead_letter is not None:
             split_name(self.policy.dead_letter)
             if split_name(self.policy.dead_letter) == split_name(self.topic):

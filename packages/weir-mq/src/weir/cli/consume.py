@@ -26,22 +26,28 @@ from weir.model.topic import Order
 class Sub:
     """What to take: a share of `topic` for `cluster`, which ends after `count` messages, or never.
 
-    `mode` is "shared", "keyed" or "ordered"; a message is its own for `lease` seconds.
+    `topic` may be several, or a prefix. `mode` is "shared", "keyed" or "ordered"; a message is its
+    own for `lease` seconds. A cluster that is new begins at `start`.
     """
 
-    topic: str
+    topic: str | Sequence[str]
     cluster: str
     mode: ConsumerMode = "shared"
     count: int | None = None
     form: Form = Form.text
     lease: float = GRANT_MS_DEFAULT / 1_000
+    start: Start = "earliest"
 
     async def take(self, client: Client, output: Output) -> None:
         """Write messages until the end; each is acked once it is written. Raises `UnknownTopic`."""
         left = sys.maxsize if self.count is None else self.count
         line = line_of(self.form)
         async with client.consumer(
-            self.topic, cluster=self.cluster, mode=self.mode, lease=self.lease
+            self.topic,
+            cluster=self.cluster,
+            start=self.start,
+            mode=self.mode,
+            lease=self.lease,
         ) as consumer:
             async for message in consumer:
                 output.write(line(message))

@@ -335,8 +335,18 @@ class Mode(StrEnum):
 
 
 def sub(
-    topic: Annotated[str, typer.Argument(help="The topic to consume.")],
+    topics: Annotated[
+        list[str], typer.Argument(help='The topics to consume; "orders.*" is all that begin so.')
+    ],
     cluster: Annotated[str, typer.Option(help="The cluster that shares the messages.")],
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="earliest|latest|last|-1h|TIME",
+            help="Where a cluster begins that is new; one that is not goes on.",
+        ),
+    ] = "earliest",
     mode: Annotated[
         Mode,
         typer.Option(help="keyed: messages of a key in order; ordered: all, by one consumer."),
@@ -346,19 +356,25 @@ def sub(
     timeout: Timeout = "5s",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Consume a topic in a cluster until Ctrl-C, or until its reader ends (`| head -1`).
+    """Consume topics in a cluster until Ctrl-C, or until its reader ends (`| head -1`).
 
-    Each is acked once it is printed. A cluster that is new begins at the earliest message. It
-    waits for a broker that is away.
+    Each message is acked once it is printed. It waits for a broker that is away.
 
     `weir tail` shows messages without consuming them.
     """
+
+    place = _place(start)
+    if isinstance(place, int):
+        raise typer.BadParameter(
+            f"{start!r}: an offset is one of a partition: weir cluster seek takes it",
+            param_hint="--from",
+        )
 
     async def work(client: Client) -> None:
         from weir.cli.consume import Sub
         from weir.client.arguments import consumer_mode
 
-        taken = Sub(topic, cluster, consumer_mode(mode.value), count, form)
+        taken = Sub(topics, cluster, consumer_mode(mode.value), count, form, start=place)
         await taken.take(client, sys.stdout.buffer)
 
     from weir.cli.output import hint
@@ -366,4 +382,4 @@ def sub(
     with ending_quietly():
         connected_for_ever(url, timeout, work)
     if form is Form.text:
-        hint(f"Next: weir cluster lag {topic} {cluster}")
+        hint(f"Next: weir cluster lag {topics[0]} {cluster}")

@@ -35,6 +35,7 @@ from weir.client.connection.system import SYSTEM
 from weir.client.consumer.acknowledgements import Stale
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.delivery import ConsumerOptions
+from weir.client.consumer.subscription import Subscription
 from weir.client.core.batcher import BATCH_BYTES
 from weir.client.core.retries import Backoff, seconds
 from weir.client.nodes import Nodes
@@ -198,14 +199,19 @@ class Client:
             order=order,
             read_from=read_from,
         )
-        _check_one_topic(topic, "reader")
+        if not isinstance(topic, str):
+            raise TypeError(
+                "a reader reads one topic, named by text, not "
+                f"{type(topic).__name__}: open one reader for each topic"
+            )
         return Reader(self._network, topic, options)
 
     def consumer(
         self,
-        topic: str,
+        topic: str | Sequence[str],
         *,
         cluster: str,
+        start: Start = "earliest",
         max_messages: int = 1_000,
         max_bytes: int = MIB,
         lease: str | float = GRANT_MS_DEFAULT / 1_000,
@@ -219,6 +225,12 @@ class Client:
         dead_letter: str | None = None,
     ) -> Consumer:
         """Return a consumer that shares the topic's messages with all others of `cluster`.
+
+        `topic`: a topic, a list of them, or a prefix as "orders.*", also in a list. Each topic has
+        a cluster of that name. Topics that a prefix matches later join within seconds; those that
+        are deleted leave. `start`, as a reader's, says where a cluster begins that has no position
+        in a topic yet, and moves none that has; topics that join later are taken from their
+        beginning. {partition: offset} needs that there is one topic.
 
         `lease`: how long messages are its own; it is extended while they are worked on in a block
         (`async with message:`), and outside of one for up to `max_work` (None: without end).
@@ -246,8 +258,7 @@ class Client:
             retry=retry,
             dead_letter=dead_letter,
         )
-        _check_one_topic(topic, "consumer")
-        consumer = Consumer(self._network, topic, options, self)
+        consumer = Consumer(self._network, Subscription(topic, start), options, self)
         self._consumers = [*(old for old in self._consumers if not old.closed), consumer]
         return consumer
 
@@ -446,14 +457,6 @@ async def _leave(consumer: Consumer) -> None:
         ResourceWarning,
         stacklevel=3,
     )
-
-
-def _check_one_topic(topic: object, what: str) -> None:
-    if not isinstance(topic, str):
-        raise TypeError(
-            f"a {what} reads one topic, named by text, not {type(topic).__name__}: open one {what} "
-            "for each topic"
-        )
 
 
 class Connecting:

@@ -17,7 +17,6 @@ from typing import Any
 from weir.client.arguments import check_columns, key_bytes, value_bytes
 from weir.client.connection.metadata import ASK_EVERY, Places
 from weir.client.connection.network_client import NetworkClient
-from weir.client.consumer.cursor_lease import Turns
 from weir.client.consumer.delivery import Settled
 from weir.client.consumer.leased_messages import LeasedBatch, LeasedMessage
 from weir.client.consumer.settlement import Leased, Settlement
@@ -61,20 +60,13 @@ def take_out(settlement: Settlement, leased: Leased) -> ScatteredAcks:
     Raises `StaleGrant` if its lease is over, or if it has an outcome, and `BadRequest` if its
     cluster has a cursor over all partitions.
     """
-    leases, there = settlement.leases, list[Run]()
-    if isinstance(leases.acking, Turns):
-        raise BadRequest(
-            "a cluster that reads in total order has a cursor and no grants, so its acks are no "
-            "part of a scattering: read by partition, or make the effect idempotent"
-        )
-    holding = leased.holding
+    there, holding = list[Run](), leased.holding
+    address = holding.lessor.address_of(holding)
     if leased.state is Settled.OPEN and not holding.over:
         there = settlement.take_out(leased)
     if not there:
         raise StaleGrant("the lease of what is to be acked is over, or it is settled")
-    assert leases.places is not None  # it was pulled
-    address = leases.places[holding.partition]
-    return ScatteredAcks(address, leases.options.cluster, holding.fence, there, settlement, leased)
+    return ScatteredAcks(address, settlement.cluster, holding.fence, there, settlement, leased)
 
 
 @dataclass(slots=True)

@@ -87,6 +87,27 @@ def test_a_cluster_is_consumed_and_acked(weir: Weir) -> None:
     assert (code, json.loads(out)["lag"]) == (0, 3)
 
 
+def test_sub_takes_several_topics_and_begins_a_new_cluster_where_it_is_told_to(
+    weir: Weir,
+) -> None:
+    for topic in ("a.1", "a.2", "b"):
+        weir("topic", "create", topic)
+        weir("pub", topic, topic)
+    code, out, _ = weir("sub", "a.*", "b", "--cluster", "all", "-n", "3", "-o", "json")
+    assert code == 0
+    assert {one["value"] for one in objects(out)} == {"a.1", "a.2", "b"}
+    weir("pub", "b", "new")
+    taken = weir("sub", "b", "--cluster", "late", "--from", "last", "-n", "1")[1]
+    assert taken.endswith("new\n")
+    weir("pub", "b", "newer")
+    taken = weir("sub", "b", "--cluster", "late", "--from", "earliest", "-n", "1")[1]
+    assert taken.endswith("newer\n")
+    for start, why in (("7", "weir cluster seek takes it"), ("soon", "give earliest, latest")):
+        code, _, err = weir("sub", "b", "--cluster", "c", "--from", start)
+        assert code == 2
+        assert why in " ".join(err.split())
+
+
 def test_headers_and_whole_files_are_published(weir: Weir, tmp_path: Path) -> None:
     weir("topic", "create", "t")
     file = tmp_path / "large"

@@ -36,13 +36,11 @@ def test_headers_that_are_no_mapping_are_refused(fake_broker: Any) -> None:
     asyncio.run(scenario())
 
 
-def test_a_list_of_topics_is_refused(fake_broker: Any) -> None:
+def test_a_list_of_topics_is_refused_by_a_reader(fake_broker: Any) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, weir.connect(broker.url) as w:
             with pytest.raises(TypeError, match="not list: open one reader for each topic"):
                 w.reader(cast(Any, ["a", "b"]))
-            with pytest.raises(TypeError, match="not tuple: open one consumer for each topic"):
-                w.consumer(cast(Any, ("a", "b")), cluster="c")
 
     asyncio.run(scenario())
 

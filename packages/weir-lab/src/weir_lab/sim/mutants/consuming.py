@@ -184,8 +184,8 @@ def an_ack_goes_ahead_of_the_work(patch: Patch) -> None:
         _SETTLEMENT,
         "            holding.handed = grant.next_offset\n            self._ready = None\n",
         "            holding.handed = grant.next_offset\n            self._ready = None\n"
-        "            self.leases.settle(holding, grant.offset, grant.next_offset)\n"
-        "            self.leases.soon()\n",
+        "            holding.lessor.settle(holding, grant.offset, grant.next_offset)\n"
+        "            holding.lessor.soon()\n",
     )
 
 
@@ -195,7 +195,7 @@ def a_nack_is_told_as_an_ack(patch: Patch) -> None:
     patch.source(
         _HOLDINGS,
         "return await self._returning.now(partition, fence, failed, delay_ms)",
-        "return bool(await self.acking.ack(partition, fence, failed))",
+        "return bool(await self._acking.ack(partition, fence, failed))",
     )
 
 

@@ -244,7 +244,8 @@ def what_is_not_settled_is_acked_when_its_consumer_closes(patch: Patch) -> None:
     patch.source(
         "weir.client.consumer.leases",
         "        try:\n            await self._withdraw()\n",
-        "        try:\n            for one in [*self.held.values()]:\n"
-        "                self.settle(one, one.grant.offset, one.handed)\n"
+        "        try:\n            for topic in self.topics.values():\n"
+        "                for one in [*topic.held.values()]:\n"
+        "                    topic.settle(one, one.grant.offset, one.handed)\n"
         "            await self._withdraw()\n",
     )

@@ -282,6 +282,11 @@ class Grants:
         """Whether a change of a cluster is under way."""
         return name in self._changing
 
+    def may_begin(self, name: str) -> bool:
+        """Whether something is under way by which a cluster may have begun, or be gone."""
+        queue = self._queues.get(name)
+        return name in self._changing or (queue is not None and bool(queue.proposed))
+
     def is_read(self, name: str) -> bool:
         """Whether somebody reads this partition in a cluster, or is about to."""
         return name in self.pickers

@@ -46,10 +46,12 @@ from weir.errors import (
     Unavailable,
     UnknownCluster,
 )
+from weir.model.limits import RETRY_AFTER_MS
 from weir.model.topic import AckOutcome, ClusterPause, Mode, check_name
 from weir.order.clock import HybridClock, Time, milliseconds_of
 from weir.protocol.client import admin as a
 from weir.protocol.client.admin import (
+    BeginCluster,
     ClusterChanged,
     ClusterInfo,
     ClusterList,
@@ -68,7 +70,7 @@ from weir.protocol.client.messages import (
     Withdrawn,
 )
 
-Change = SeekCluster | DeleteCluster
+Change = SeekCluster | DeleteCluster | BeginCluster
 #: Of how many runs of void offsets a list of clusters tells.
 _VOIDS_TOLD_MAX = 1_000
 #: So many devices at least are told together, if there are so many.
@@ -162,6 +164,31 @@ class ClusterOperations:
         except Refused:
             self._grants.resume(name, forget=False)
             raise
+
+    def begin(self, caller: Caller, request: BeginCluster) -> None:
+        """Let a cluster begin at an offset, unless it has a position here; the answer comes when a
+        majority knows.
+
+        This leader decides it, for it proposes all that a cluster can begin by, and no two of that
+        together: so what is stored is a seek, which earlier releases apply the same. Raises as
+        `change`, and `Unavailable` while it cannot be told whether the cluster has a position.
+        """
+        self.commands.check_open()
+        name = check_name(request.cluster, "cluster")
+        if self._cursor_leases.is_read(name):
+            raise BadRequest(f"cluster {name!r} reads this topic in total order: take a turn")
+        if self._grants.may_begin(name):
+            raise Unavailable(f"cluster {name!r} is being changed: ask again", RETRY_AFTER_MS)
+        if name in self._state.clusters:
+            assured(self._group, self._outbox, caller, lambda: self._tell_position(caller, name))
+        else:
+            self.change(caller, request)
+
+    def _tell_position(self, caller: Caller, name: str) -> None:
+        cluster = self._state.clusters.get(name)
+        if cluster is None:
+            raise Unavailable(f"cluster {name!r} was deleted meanwhile: ask again", RETRY_AFTER_MS)
+        self._outbox.reply(caller, ClusterChanged(cluster.cursor))
 
     def open(self, caller: Caller, request: OpenCluster) -> None:
         """Let a cluster have a mode, unless it has one; the answer comes when a majority knows.

@@ -284,6 +284,10 @@ def _change_cluster(partition: Partition, caller: Caller, request: Change) -> No
     partition.led().consumers.cluster_operations.change(caller, request)
 
 
+def _begin_cluster(partition: Partition, caller: Caller, request: a.BeginCluster) -> None:
+    partition.led().consumers.cluster_operations.begin(caller, request)
+
+
 def _forget_hub(partition: Partition, caller: Caller, request: a.ForgetHub) -> None:
     partition.led().consumers.hub_operations.forget(caller, request)
 
@@ -325,6 +329,7 @@ BY_PARTITION: dict[type[Request], Callable[[Partition, Caller, Any], None]] = {
     a.DescribePartition: _describe,
     a.AskStats: _tell_stats,
     a.ListClusters: _list_clusters,
+    a.BeginCluster: _begin_cluster,
     a.SeekCluster: _change_cluster,
     a.DeleteCluster: _change_cluster,
     a.ListHubs: _list_hubs,

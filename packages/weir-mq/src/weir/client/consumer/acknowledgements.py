@@ -108,12 +108,7 @@ class Acking:
         self._awaited: dict[tuple[int, int], list[list[tuple[int, int, AckOutcome]]]] = {}
 
     def begin(self, places: Places) -> None:
-        """Send to these places from now on; what is not sent yet is kept, if it is of this topic
-        and not of one that had its name.
-        """
-        if self._places is not None and self._places.id != places.id:
-            self._acks.clear()
-            self.cursors.clear()
+        """Send to these places from now on, also what is not sent yet."""
         self._places = places
 
     def done(self, partition: int, fence: int, first: int, behind: int) -> None:
@@ -244,11 +239,7 @@ class Nacks:
         self._locks: dict[int, asyncio.Lock] = {}
 
     def begin(self, places: Places) -> None:
-        """Send to these places from now on: what is not sent yet, too, if it is of this topic and
-        not of one that had its name.
-        """
-        if self._places is not None and self._places.id != places.id:
-            self._pending.clear()
+        """Send to these places from now on, also what is not sent yet."""
         self._places = places
 
     def back(self, partition: int, fence: int, run: Run, delay_ms: int, untried: bool) -> None:
@@ -367,30 +358,26 @@ class Nacks:
 class Gathering(Protocol):
     """What gathers by partition until it is told."""
 
+    def note_news(self) -> None:
+        """Add whatever is settled."""
+
     def waiting(self) -> list[int]:
         """Return the partitions with something to tell."""
 
-    async def flush(self, partition: int) -> None:
+    async def tell(self, partition: int) -> None:
         """Tell it; return when a majority knows."""
+
+    def failed(self, error: WeirError) -> None:
+        """What was told by the timer failed."""
 
 
 class Telling:
-    """Flushes acks, and what is given back, `within` seconds, while messages are pulled."""
+    """Tells acks, and what is given back, `within` seconds, while messages are pulled."""
 
-    def __init__(
-        self,
-        acking: Gathering,
-        returning: Gathering,
-        within: float,
-        note: Callable[[], None],
-        failed: Callable[[WeirError], None],
-    ) -> None:
-        """Take what gathers; `note` adds to it whatever is settled, `failed` is told of errors."""
-        self._acking = acking
-        self._returning = returning
+    def __init__(self, gathering: Gathering, within: float) -> None:
+        """Take what gathers."""
+        self._gathering = gathering
         self._within = within
-        self._note = note
-        self._failed = failed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._runs = False
         self._due = False
@@ -416,18 +403,11 @@ class Telling:
 
     async def flush(self) -> None:
         """Tell all that is settled; return when a majority knows."""
-        self._note()
+        self._gathering.note_news()
         if self._flushes:
             await asyncio.wait(self._flushes)
-        for partition in self._waiting():
-            await self._tell(partition)
-
-    def _waiting(self) -> list[int]:
-        return sorted({*self._acking.waiting(), *self._returning.waiting()})
-
-    async def _tell(self, partition: int) -> None:
-        await self._acking.flush(partition)
-        await self._returning.flush(partition)
+        for partition in self._gathering.waiting():
+            await self._gathering.tell(partition)
 
     def _later(self) -> None:
         assert self._loop is not None  # it calls this
@@ -438,14 +418,14 @@ class Telling:
 
     def _now(self) -> None:
         self._due = False
-        self._note()
-        for partition in self._waiting():
+        self._gathering.note_news()
+        for partition in self._gathering.waiting():
             task = asyncio.get_running_loop().create_task(self._tell_or_fail(partition))
             self._flushes[task] = None
             task.add_done_callback(self._flushes.pop)
 
     async def _tell_or_fail(self, partition: int) -> None:
         try:
-            await self._tell(partition)
+            await self._gathering.tell(partition)
         except WeirError as error:
-            self._failed(error)
+            self._gathering.failed(error)

@@ -18,6 +18,9 @@ from weir.client.consumer.leased_messages import (
 )
 from weir.client.consumer.messages import Deliveries
 from weir.client.consumer.settlement import Settlement
+from weir.client.consumer.subscription import Subscription
+from weir.errors import BadRequest
+from weir.model.topic import full_name_of, split_name
 
 __all__ = ["Consumer", "ConsumerOptions"]
 
@@ -30,30 +33,59 @@ class Consumer:
     consumer does, or did, those messages again.
     Leave it with `async with` or `close`: it returns when all acks are confirmed, and all else goes
     to others at once. For that it has a connection of its own: to the broker, that is the consumer.
+
+    Of several topics, messages come as they are granted: the partitions of all of them take turns.
+    What an ordered cluster keeps in order is each topic for itself.
     """
 
     def __init__(
-        self, home: NetworkClient, topic: str, options: ConsumerOptions, publisher: Publisher
+        self,
+        home: NetworkClient,
+        subscription: Subscription,
+        options: ConsumerOptions,
+        publisher: Publisher,
     ) -> None:
         """Take the client's link; `open` dials another to the same system. `publisher` publishes
         dead letters.
         """
         options.check()
-        self.topic = topic
+        if options.dead_letter is not None and subscription.takes(options.dead_letter):
+            raise BadRequest(
+                f"dead_letter={options.dead_letter!r}: the consumer takes that topic itself: name "
+                "another"
+            )
+        #: The topics as they were given, to be shown.
+        self.topic = subscription.text
+        self._only = subscription.only
         self.closed = False
         self._in_hand = InHand(options.max_in_hand)
         #: For the client without async, and for scatterings.
-        self.settlement = Settlement(home, topic, options, publisher, self._in_hand)
+        self.settlement = Settlement(home, subscription, options, publisher, self._in_hand)
 
     @property
     def stale(self) -> int:
         """How many acks came too late."""
-        return self.settlement.leases.acking.stale
+        return self.settlement.leases.stale
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that it consumes now, by full name; none before it is open."""
+        return sorted(self.settlement.leases.topics)
 
     @property
     def cursors(self) -> dict[int, int]:
-        """By partition, the offset below which the cluster has done all, as of the last ack."""
-        return dict(self.settlement.leases.acking.cursors)
+        """By partition, the offset below which the cluster has done all, as of the last ack.
+
+        Raises `BadRequest` where there may be several topics: see `cursors_of`.
+        """
+        if self._only is None:
+            raise BadRequest(f"{self.topic} may be several topics: ask cursors_of(topic)")
+        return self.cursors_of(self._only)
+
+    def cursors_of(self, topic: str) -> dict[int, int]:
+        """Return the same for one of its topics; nothing for others."""
+        leases = self.settlement.leases.topics.get(full_name_of(*split_name(topic)))
+        return {} if leases is None else leases.cursors
 
     @property
     def unfinished(self) -> bool:

@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer.acknowledgements import Acking, AckResult, expired_result, result_of
-from weir.client.consumer.delivery import ConsumerOptions, Holding
-from weir.client.consumer.pulls import PendingPulls
+from weir.client.consumer.delivery import ConsumerOptions, Holding, Lessor
+from weir.client.consumer.pulls import Demand, PendingPulls, TopicBuffer
 from weir.client.core.delivered_batches import Delivered
 from weir.client.core.grants import Ending, Grant, Run, Vector, sorted_out
 from weir.client.core.retries import seconds
-from weir.client.reader.fetcher import LONG_POLL, FetchBuffer
+from weir.client.reader.fetcher import LONG_POLL
 from weir.client.reader.reader import Reader, ReaderOptions
 from weir.errors import OffsetOutOfRange, StaleGrant
 from weir.model.batch import Columns
@@ -39,6 +40,13 @@ _ASKED_MAX = 8
 _HOME = 0
 
 
+class TurnTaker(Lessor, Protocol):
+    """Whose turns they are."""
+
+    def note_news(self) -> None:
+        """Tell of all that is done by now."""
+
+
 class Turns:
     """One consumer's turns, and what it does in them."""
 
@@ -49,30 +57,25 @@ class Turns:
         places: Places,
         options: ConsumerOptions,
         acking: Acking,
-        note: Callable[[], None],
-        soon: Callable[[], None],
-        refuse: Callable[[Holding], None],
+        demand: Demand,
+        taker: TurnTaker,
+        first: Sequence[int] = (),
     ) -> None:
         """Ask over `link`, whose end ends the turn; publishes over `home` come after what came.
 
-        `acking` counts what came too late; `note` tells of all that is done by now, `soon` lets
-        `flush` be called before long. `refuse` takes what comes during a `pause`.
+        `acking` counts what came too late. A cluster that is new begins at offsets `first`.
         """
-        #: Messages to hand out at once; whoever takes them says.
-        self.size = 1
+        self.places = places
         self._home = home
         self._monotonic = home.system.monotonic
         self._link = link
-        self._places = places
         self._options = options
         self._acking = acking
-        self._note = note
-        self._soon = soon
-        self._refuse = refuse
+        self._demand = demand
+        self._taker = taker
+        self._first = first
         self._withdrawing = PendingPulls(options.cluster, places)
         self._lease = seconds(options.lease)
-        self._runs = asyncio.Event()
-        self._runs.set()
         self._lock = asyncio.Lock()
         self._vector = Vector()
         #: The turn's number, 0 without one; what the broker knows to be done; how it is to end.
@@ -100,11 +103,10 @@ class Turns:
         return 1
 
     def pause(self) -> None:
-        """Hand out nothing until `resume`; once nothing is worked on, another may have the turn."""
-        self._runs.clear()
+        """In a pause, once nothing is worked on, another may have the turn."""
         if self._fence:
             self._ending.want(0, untried=True, waits=True)
-            self._soon()
+            self._taker.soon()
 
     async def withdraw(self) -> None:
         """Return, in a pause, when no turn is asked for any more. Raises what a request does."""
@@ -113,36 +115,31 @@ class Turns:
     async def report(self, partition: int, runs: list[Run]) -> None:
         """Tell nothing: a turn that does not get on is an attempt, whatever was worked on."""
 
-    def resume(self) -> None:
-        """Take turns again."""
-        self._runs.set()
-
-    def feed(self) -> FetchBuffer[Holding]:
+    def pull(self, feed: TopicBuffer) -> None:
         """Begin to take turns."""
-        feed = FetchBuffer([self._hand_out])
+        feed.add(self._hand_out)
         feed.add(self._keep)
-        return feed
 
-    async def _hand_out(self, feed: FetchBuffer[Holding]) -> None:
-        slot = asyncio.Semaphore(1)
+    async def _hand_out(self, feed: TopicBuffer) -> None:
+        slot, runs = asyncio.Semaphore(1), self._demand.runs
         try:
             while True:
                 await slot.acquire()
-                while not self._runs.is_set():
-                    await self._runs.wait()
+                while not runs.is_set():
+                    await runs.wait()
                 with self._withdrawing.asks(_HOME):
                     await self.flush(_HOME)
-                    if not self._fence and await self._take() and not self._runs.is_set():
+                    if not self._fence and await self._take() and not runs.is_set():
                         self._ending.want(0, untried=True)
                 holding = await self._piece(slot) if self._fence else None
                 if holding is None:
                     slot.release()
                     continue
                 self._out = holding
-                if self._runs.is_set():
+                if runs.is_set():
                     feed.put(holding)
                 else:
-                    self._refuse(holding)
+                    self._taker.refuse(holding)
         finally:
             await self._close_reading()
 
@@ -151,16 +148,16 @@ class Turns:
 
         def request(address: Address) -> m.Request:
             lease, wait = int(self._lease * 1_000), int(LONG_POLL * 1_000)
-            begin = (0,) * len(self._places)
+            begin = (*self._first, *[0] * (len(self.places) - len(self._first)))
             return m.TakeTurn(address, self._options.cluster, begin, lease, wait)
 
-        turn = await self._places.ask(_HOME, request, m.Turn, wait=LONG_POLL)
+        turn = await self.places.ask(_HOME, request, m.Turn, wait=LONG_POLL)
         if not turn.fence:
             return False
         self._told(turn.deadline)
         # Where others were in partitions that joined since: they would begin anew there.
-        await self._places.find_all(len(turn.offsets))
-        known = await self._places.positions()
+        await self.places.find_all(len(turn.offsets))
+        known = await self.places.positions()
         begins = {
             p: max(turn.offsets[p] if p < len(turn.offsets) else 0, reply.start)
             for p, reply in known.items()
@@ -168,14 +165,14 @@ class Turns:
         self._vector = Vector([begins[p] for p in sorted(begins)])
         self._kept = self._vector.offsets
         await self._close_reading()
-        self._reading = TurnReading(self._link, self._places, begins, self._options.max_bytes)
+        self._reading = TurnReading(self._link, self.places, begins, self._options.max_bytes)
         self._fence, self._attempts = turn.fence, turn.attempts
         self._asked.clear()
         return True
 
     async def _piece(self, slot: asyncio.Semaphore) -> Holding | None:
         """Return the next messages to hand out; None if the turn ended meanwhile."""
-        size = self.size
+        size = self._demand.size
         if self._attempts > 1:
             size = 1  # what failed is tried alone: nothing behind it has failed
         self._out = None
@@ -195,15 +192,15 @@ class Turns:
         left, expired = sorted_out([part], (), now)
         if not self._warned and _is_early(part, now):
             self._warned = True
-            log.warning("%s: a delay holds nothing back in total order", self._places.topic)
+            log.warning("%s: a delay holds nothing back in total order", self.places.topic)
         grant = Grant(
-            self._places.topic, part.partition, self._fence, 0, part.offset, part.next_offset,
+            self.places.topic, part.partition, self._fence, 0, part.offset, part.next_offset,
             max(self._attempts, 1), tuple(left), (), tuple(expired),
         )  # fmt: skip
         self._attempts = 1
         self._vector.hand_out(part.partition, part.offset, part.next_offset)
         ends = self._monotonic() + self._lease
-        return Holding(grant, ends, self._monotonic, slot, self._times)
+        return Holding(grant, ends, self._monotonic, self._taker, slot, self._times)
 
     async def _close_reading(self) -> None:
         reading, self._reading = self._reading, None
@@ -278,7 +275,7 @@ class Turns:
     async def flush(self, partition: int) -> None:
         """Tell where the cursor is, if it moved, or that the turn ends; return when it is known."""
         async with self._lock:
-            self._note()
+            self._taker.note_news()
             if self.waiting():
                 await self._move()
 
@@ -296,7 +293,7 @@ class Turns:
             await self._move()
             return holding.fence == self._fence
 
-    async def _keep(self, feed: FetchBuffer[Holding]) -> None:
+    async def _keep(self, feed: TopicBuffer) -> None:
         """Keep the turn while nothing is to be done, or as long as work takes if that is wanted."""
         while True:
             await asyncio.sleep(self._lease / _LOOKS)
@@ -319,7 +316,7 @@ class Turns:
         if offsets != self._kept and offsets not in self._asked:
             self._asked.append(offsets)
         try:
-            moved = await self._places.ask(_HOME, request, m.Moved)
+            moved = await self.places.ask(_HOME, request, m.Moved)
         except StaleGrant as error:
             if error.detail != -fence:
                 await self._learn(fence, [one for one in self._asked if ending or one != offsets])
@@ -349,7 +346,7 @@ class Turns:
                 return m.MoveCursor(address, self._options.cluster, fence, said, lease_ms)
 
             try:
-                await self._places.ask(_HOME, request, m.Moved)
+                await self.places.ask(_HOME, request, m.Moved)
             except StaleGrant as error:
                 if error.detail == -fence:
                     self._kept = offsets

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from weir.client.arguments import ConsumerMode, Delay, check_choice, duration, whole_number
 from weir.client.connection.metadata import Places
-from weir.client.consumer.acknowledgements import Stale
+from weir.client.consumer.acknowledgements import AckResult, Stale
 from weir.client.core.grants import Grant, Run, covers, joined, merged
 from weir.client.core.retries import Backoff, policy_of
 from weir.errors import BadRequest, StaleGrant, WeirError
@@ -110,6 +110,59 @@ class Settled(IntEnum):
     GIVEN_BACK = 2
 
 
+class Lessor(Protocol):
+    """Whoever was granted messages of a topic, and tells the broker what becomes of them."""
+
+    def admit(self, holding: Holding) -> bool:
+        """Hold a grant; False if nothing of it is to be handed out."""
+
+    def refuse(self, holding: Holding) -> None:
+        """Give back a grant that was not asked for."""
+
+    def drop(self, holding: Holding) -> None:
+        """Hand out nothing more of a grant."""
+
+    def settle(self, holding: Holding, first: int, behind: int) -> None:
+        """Note that messages are done."""
+
+    def settled(self, holding: Holding) -> None:
+        """Note that the first of its deliveries is done, of those that are not noted yet."""
+
+    async def ack(self, holding: Holding, runs: Sequence[Run]) -> AckResult:
+        """Say that messages are done; return when a majority knows, and what that did."""
+
+    def give_back(
+        self, holding: Holding, offsets: Sequence[int], delay_ms: int, untried: bool
+    ) -> None:
+        """Note that messages go back."""
+
+    def give_back_rest(self, holding: Holding) -> None:
+        """Note that what was not handed out goes back, untried."""
+
+    async def nack(
+        self, holding: Holding, runs: Sequence[Run], behind: Sequence[Run], delay_ms: int
+    ) -> bool:
+        """Give back, and before that, untried, those behind; False if it was too late."""
+
+    def take_out(self, holding: Holding, runs: Sequence[Run]) -> list[Run]:
+        """Take runs out of what is left; return what of them was there."""
+
+    def put_back(self, holding: Holding, runs: Sequence[Run]) -> None:
+        """Take back what was taken out."""
+
+    async def report(self, holding: Holding, runs: list[Run]) -> None:
+        """Tell that messages are about to begin that were tried before."""
+
+    async def extend(self, holding: Holding, lease: float) -> bool:
+        """Let a lease run for so many seconds from now on; False if it had ended."""
+
+    def address_of(self, holding: Holding) -> Address:
+        """Return where a scattering may ack it. Raises `BadRequest` if it may not."""
+
+    def soon(self) -> None:
+        """Tell what is settled before long. Of any thread."""
+
+
 @dataclass(slots=True, eq=False)
 class Holding:
     """A grant that is not all settled; its lease ends when `monotonic` is at `ends`, in seconds.
@@ -120,6 +173,7 @@ class Holding:
     grant: Grant
     ends: float
     monotonic: Callable[[], float]
+    lessor: Lessor
     #: What lets the next grant of its partition come; None once that may.
     slot: asyncio.Semaphore | None = None
     #: How often something of its partition had been given back when it was asked for.
@@ -324,12 +378,13 @@ class Extending:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="weir leases")
 
-    async def end(self) -> None:
-        """Extend nothing any more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+    def end(self) -> list[asyncio.Task[None]]:
+        """Extend nothing any more; return what ends by that."""
+        task, self._task = self._task, None
+        if task is None:
+            return []
+        task.cancel()
+        return [task]
 
     async def extend(self, holdings: Sequence[Holding]) -> bool:
         """Let leases last from now on; False if one of them had ended.

@@ -1,177 +1,172 @@
-"""What a consumer holds at a time: pulled, kept up, and told of when it is settled."""
+"""What a consumer holds at a time: pulled, kept up, and told of when it is settled.
+
+`TopicLeases` has the grants of one topic, and `ConsumerLeases` those of all topics of a consumer,
+which come in one line: whichever is granted first is handed out first.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import chain
 
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
-from weir.client.consumer.acknowledgements import Acking, Nacks, Telling
+from weir.client.consumer.acknowledgements import Acking, AckResult, Nacks, Telling
 from weir.client.consumer.cursor_lease import Turns
-from weir.client.consumer.delivery import ConsumerOptions, Extending, Held, Holding
-from weir.client.consumer.pulls import Pulling, Wanted
+from weir.client.consumer.delivery import ConsumerOptions, Held, Holding
+from weir.client.consumer.pulls import Demand, Pulling, TopicBuffer, Wanted
+from weir.client.consumer.subscription import Subscription
 from weir.client.core.grants import Run, joined, within, without
 from weir.client.core.retries import seconds
 from weir.client.reader.fetcher import FetchBuffer
-from weir.errors import StaleGrant, WeirError
+from weir.errors import BadRequest, Disconnected, Refused, StaleGrant, UnknownTopic, WeirError
 from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX, PINGED_PARTITIONS_MAX
 from weir.model.topic import Mode
 
 #: Seconds for the acks that wait when pulling has failed; without them messages come again.
 _LAST_ACKS = 2.0
+#: Seconds between two looks at which topics a prefix matches.
+_LOOK_EVERY = 2.0
 
 
-class ConsumerLeases:
-    """The grants of one consumer, under a connection of its own, and what becomes of them."""
+def takes_turns(options: ConsumerOptions, places: Places) -> bool:
+    """Whether a topic is consumed in one order of all its partitions, in turn."""
+    return options.number is Mode.ORDERED and places.order == "total"
 
-    def __init__(self, home: NetworkClient, topic: str, options: ConsumerOptions) -> None:
-        """Take the client's link; `open` dials another to the same system."""
-        self.topic = topic
-        self.options = options
-        self._counted = Acking(topic, options.cluster, options.on_stale)
-        self.acking: Acking | Turns = self._counted
-        self._ordered = options.number is Mode.ORDERED
-        self._returning: Nacks | Turns = Nacks(
-            options.cluster, self._ordered, self._counted.expired
-        )
-        self._telling = self._tells()
-        self._home = home
-        self._link: NetworkClient | None = None
-        #: Where the topic is served; None before `open`.
-        self.places: Places | None = None
-        self._pulling: Pulling | Turns | None = None
-        self._feed: FetchBuffer[Holding] | None = None
-        self._extending: Extending | None = None
+
+class TopicLeases:
+    """The grants of one topic, and what becomes of them, over one connection after the other.
+
+    A topic that a prefix matched is let go of once it is deleted: nothing more of it is told.
+    """
+
+    def __init__(
+        self,
+        home: NetworkClient,
+        places: Places,
+        options: ConsumerOptions,
+        demand: Demand,
+        gone: asyncio.Event | None,
+    ) -> None:
+        """Publishes over `home` come after what comes here; `demand` is the consumer's.
+
+        `gone` is set once the topic is deleted; without it, that is an error.
+        """
+        self.id = places.id
         self.held = Held()
-        self._work_seconds = options.max_work_seconds
+        self.is_gone = False
+        self._home = home
+        self._options = options
+        self._demand = demand
+        self._gone = gone
+        self._counted = Acking(places.topic, options.cluster, options.on_stale)
+        self._acking: Acking | Turns = self._counted
+        self._returning: Nacks | Turns = Nacks(
+            options.cluster, options.number is Mode.ORDERED, self._counted.expired
+        )
+        self._telling = Telling(self, seconds(options.ack_within))
+        #: What is granted where the topic is served; None before `begin`.
+        self._pulling: Pulling | Turns | None = None
+        self._feed: TopicBuffer | None = None
         #: Those with deliveries that are done, and not noted yet.
         self._news: list[Holding] = []
-        #: Whether somebody waits for a grant; and what wakes pulls that wait for that, or for the
-        #: end of work whose lease has ended.
-        self._wanted = 0
-        self._moved = asyncio.Event()
         #: When the first lease ends of what is settled and perhaps not told.
         self._untold_ends = math.inf
-        #: Whether something is done that failed before. That is told before others are begun: one
-        #: that ends the process would have it fail again.
-        self._tell_first = False
-
-    @property
-    def connected(self) -> bool:
-        """Whether others wait for what is held, or there may be acks to send."""
-        return self._link is not None
 
     @property
     def partitions(self) -> int:
-        """How many partitions there are."""
-        return 1 if self._pulling is None else self._pulling.partitions
+        """How many partitions are pulled from."""
+        return 0 if self._pulling is None else self._pulling.partitions
+
+    @property
+    def stale(self) -> int:
+        """How many acks came too late."""
+        return self._counted.stale
+
+    @property
+    def cursors(self) -> dict[int, int]:
+        """By partition, the offset below which the cluster has done all, as of the last ack."""
+        return dict(self._acking.cursors)
 
     # Pulling.
 
-    async def open(self) -> None:
-        """Connect and ask for the partitions. Raises `UnknownTopic`, `Disconnected`."""
-        if self._link is not None:
-            return
-        self._link = self._home.another(self)
-        try:
-            await self._link.start()
-            self.places = await Places.find(self._link, self.topic)
-        except BaseException:
-            await self._disconnect()
-            raise
-        options = self.options
-        if self._ordered and self.places.order == "total":
-            self._take_turns(self._link, self.places)
-            return
-        assert isinstance(self.acking, Acking)
-        assert isinstance(self._returning, Nacks)
-        self.acking.begin(self.places)
-        self._returning.begin(self.places)
-        lease = seconds(options.lease)
-        wanted = Wanted(options.cluster, options.number, options.max_bytes, lease)
-        self._pulling = Pulling(
-            self._home, self.places, wanted, self._returning.quiet, self._refuse, self._may_pull,
-            self.held,
-        )  # fmt: skip
-        monotonic = self._home.system.monotonic
-        self._extending = Extending(options.cluster, self.places, lease, self.held, monotonic)
-
-    def _tells(self) -> Telling:
-        soon = seconds(self.options.ack_within)
-        return Telling(self.acking, self._returning, soon, self._note_news, self._failed)
-
-    def _take_turns(self, link: NetworkClient, places: Places) -> None:
-        """Have one order of all partitions, and one cursor."""
-        options, note = self.options, self._note_news
-        turns = Turns(
-            self._home, link, places, options, self._counted, note, self.soon, self._refuse
-        )
-        self.acking = self._returning = self._pulling = turns
-        self._telling.stop()
-        self._telling = self._tells()
-
-    async def take(self, size: int, dropped: Holding | None = None) -> Holding:
-        """Return the next grant whose lease runs; pulls ask for `size` messages from now on.
-
-        What of it has expired is noted as done. One who gives up waiting loses none. One taken
-        before may be `dropped`.
+    def begin(self, link: NetworkClient, places: Places, first: Sequence[int]) -> None:
+        """Pull, and tell what was settled, where the topic is served from now on. Where all is in
+        one order, a new cluster begins at `first`.
         """
-        if dropped is not None:
-            self.drop(dropped)
-        await self.open()
-        assert self._pulling is not None  # `open` has made it
-        self._pulling.size = size
-        if self._tell_first:
-            self._tell_first = False
-            with contextlib.suppress(WeirError):  # it is told later
-                await self.flush()
-        if self._feed is None:
-            self._feed = self._pulling.feed()
-            self._telling.begin()
-        feed = self._feed
-        while True:
-            self._wanted += 1
-            self._moved.set()
-            try:
-                holding = await feed.take()
-            except Exception:
-                await self.reset()
-                raise
-            finally:
-                self._wanted -= 1
-            assert holding is not None  # pullers do not end by themselves
-            if holding.over or (
-                # In order, it may be behind what was given back since, which comes again first.
-                self._ordered and holding.asked != self._returning.times(holding.partition)
-            ):
-                self.drop(holding)
-                continue
-            self.held.put(holding)
-            self.keep(holding)
-            if self._extending is not None:
-                self._extending.begin()
-            grant = holding.grant
-            for run in grant.expired:
-                self.settle(holding, *run)
-            if grant.expired:
-                self.soon()
-            if grant.batches:
-                return holding
-            # Nothing of it is to be handled: whatever it holds is done.
-            self.settle(holding, grant.offset, grant.next_offset)
+        options = self._options
+        if takes_turns(options, places):
+            turns = Turns(
+                self._home, link, places, options, self._counted, self._demand, self, first
+            )
+            self._acking = self._returning = self._pulling = turns
+            return
+        assert isinstance(self._returning, Nacks)  # the order of a topic stays
+        self._counted.begin(places)
+        self._returning.begin(places)
+        wanted = Wanted(options.cluster, options.number, options.max_bytes, seconds(options.lease))
+        self._pulling = Pulling(self._home, places, wanted, self._demand, self)
+
+    def pull(self, feed: FetchBuffer[Holding]) -> None:
+        """Let grants come into the consumer's feed."""
+        assert self._pulling is not None  # it has begun
+        self._feed = TopicBuffer(feed, self._went)
+        self._pulling.pull(self._feed)
+        self._telling.begin()
+
+    def _went(self, error: UnknownTopic) -> None:
+        """The topic is deleted. Raises that, unless it may be."""
+        if self._gone is None:
+            raise error
+        self.is_gone = True
+        self._gone.set()
+
+    async def let_go(self) -> None:
+        """Pull nothing more, and tell nothing: the topic is gone."""
+        self.is_gone = True
+        self._telling.stop()
+        ending = self.disconnect()
+        if self._feed is not None:
+            ending += self._feed.end()
+        if ending:
+            await asyncio.wait(ending)
+
+    def admit(self, holding: Holding) -> bool:
+        """Hold a grant that was taken from the feed; False if nothing of it is to be handed out.
+
+        What of it has expired is noted as done.
+        """
+        if self.is_gone or holding.over or (
+            # In order, it may be behind what was given back since, which comes again first.
+            self._is_ordered and holding.asked != self._returning.times(holding.partition)
+        ):  # fmt: skip
+            self.drop(holding)
+            return False
+        self.held.put(holding)
+        if isinstance(self._pulling, Pulling):
+            self._pulling.extending.begin()
+        grant = holding.grant
+        for run in grant.expired:
+            self.settle(holding, *run)
+        if grant.expired:
             self.soon()
-            holding.let_next_come()
+        if grant.batches:
+            return True
+        # Nothing of it is to be handled: whatever it holds is done.
+        self.settle(holding, grant.offset, grant.next_offset)
+        self.soon()
+        holding.let_next_come()
+        return False
 
-    def keep(self, holding: Holding) -> None:
-        """Let the lease of a grant be extended for `max_work` from now on."""
-        holding.work_ends = holding.monotonic() + self._work_seconds
+    @property
+    def _is_ordered(self) -> bool:
+        return self._options.number is Mode.ORDERED
 
-    async def _may_pull(self, partition: int) -> None:
+    async def may_pull(self, partition: int) -> None:
         """Return once a partition may be pulled from.
 
         What is done and not told might be granted again once its lease has ended, so that is told
@@ -179,51 +174,48 @@ class ConsumerLeases:
         """
         while True:
             if any(one.over for one in chain(self.held.values(), self._news)):
-                self._note_news()
+                self.note_news()
             if self._home.system.monotonic() >= self._untold_ends:
                 self._untold_ends = math.inf
                 await self.flush()
                 continue  # others may have been settled meanwhile
-            if self._wanted or not any(one.over and one.begun for one in self.held.values()):
+            if self._demand.is_waited_for or not any(
+                one.over and one.begun for one in self.held.values()
+            ):
                 break
-            self._moved.clear()
-            await self._moved.wait()
+            await self._demand.moved()
 
-    def in_hand(self) -> list[tuple[Address, str, list[Run]]]:
-        """Return what is worked on, of all partitions, as a ping tells it."""
-        found, room = list[tuple[Address, str, list[Run]]](), ACK_RANGES_MAX
-        places = self.places
-        if places is None:
-            return found
+    async def quiet(self, partition: int) -> int:
+        """Return when the broker knows of all that was given back of a partition, and how often
+        that was. In order nothing is pulled before that: what is behind would come without it.
+        """
+        assert isinstance(self._returning, Nacks)  # a turn asks for nothing ahead
+        return await self._returning.quiet(partition)
+
+    def in_hand(self, room: int) -> Iterable[tuple[Address, list[Run]]]:
+        """Yield what is worked on, by partition, of up to `room` runs."""
+        if self._pulling is None:
+            return
+        places = self._pulling.places
         # In turns, what is held may be of a partition that only the reading has heard of yet.
-        partitions = sorted(
-            {one.partition for one in self.held.values() if one.partition < len(places)}
-        )
-        for partition in partitions[:PINGED_PARTITIONS_MAX]:
+        partitions = {one.partition for one in self.held.values() if one.partition < len(places)}
+        for partition in sorted(partitions):
             runs = self.held.begun(partition)[:room]
             room -= len(runs)
-            found.append((places[partition], self.options.cluster, runs))
-        return found
+            yield places[partition], runs
 
     def pause(self) -> None:
-        """Pull nothing until `resume`; what came and was not taken goes back, untried."""
-        if self._pulling is not None:
+        """The demand says that nothing is to come: a turn that is taken may end."""
+        if isinstance(self._pulling, Turns):
             self._pulling.pause()
-        for holding in [] if self._feed is None else self._feed.drain():
-            self._refuse(holding)
 
-    async def quiet(self) -> None:
-        """Flush, in a pause; return when nothing is pulled any more, either."""
+    async def withdraw(self) -> None:
+        """Return, in a pause, when nothing is pulled any more. Raises what a request does."""
         if self._pulling is not None:
             await self._pulling.withdraw()
-        await self.flush()
 
-    def resume(self) -> None:
-        """Pull again."""
-        if self._pulling is not None:
-            self._pulling.resume()
-
-    def _refuse(self, holding: Holding) -> None:
+    def refuse(self, holding: Holding) -> None:
+        """Give back what came in a pause."""
         self.give_back_rest(holding)
         holding.let_next_come()
 
@@ -231,7 +223,7 @@ class ConsumerLeases:
         """Hand out nothing more of a grant. In order it goes back: its lease may run on where
         the partition is led, and what is behind it would come before it.
         """
-        if self._ordered:
+        if self._is_ordered:
             self.give_back_rest(holding)
         holding.let_next_come()
 
@@ -239,16 +231,26 @@ class ConsumerLeases:
 
     def settle(self, holding: Holding, first: int, behind: int) -> None:
         """Note that what is left of messages [first, behind) is done."""
-        self._tell_first = self._tell_first or holding.grant.attempts > 1
+        self._note_tried(holding)
         for run in [*within(holding.left, first, behind)]:
-            self.acking.done(holding.partition, holding.fence, *run)
+            self._acking.done(holding.partition, holding.fence, *run)
         self._take_out(holding, [(first, behind)])
 
     def settled(self, holding: Holding) -> None:
         """The first delivery of a grant is done, of those that are not noted yet."""
-        self._tell_first = self._tell_first or holding.grant.attempts > 1
+        self._note_tried(holding)
         self._news.append(holding)
         self.soon()
+
+    def _note_tried(self, holding: Holding) -> None:
+        # That is told before others are begun: one that ends the process would have it fail again.
+        if holding.grant.attempts > 1:
+            self._demand.tells_first = True
+
+    async def ack(self, holding: Holding, runs: Sequence[Run]) -> AckResult:
+        """Say that messages are done; return when a majority knows, and what that did."""
+        self.take_out(holding, runs)
+        return await self._acking.ack(holding.partition, holding.fence, runs)
 
     def give_back(
         self, holding: Holding, offsets: Sequence[int], delay_ms: int, untried: bool
@@ -274,26 +276,32 @@ class ConsumerLeases:
 
     def take_out(self, holding: Holding, runs: Sequence[Run]) -> list[Run]:
         """Take runs out of what is left; return what of them was there."""
-        self._note_news()
+        self.note_news()
         there = [*chain.from_iterable(within(holding.left, *run) for run in runs)]
         self._take_out(holding, runs)
         return there
 
+    def put_back(self, holding: Holding, runs: Sequence[Run]) -> None:
+        """Take runs back that were taken out: they are held again."""
+        holding.left = sorted([*holding.left, *runs])
+        self.held[holding.partition, holding.fence] = holding
+
     def _take_out(self, holding: Holding, runs: Sequence[Run]) -> None:
         self._untold_ends = min(self._untold_ends, holding.ends)
         if holding.over:
-            self._moved.set()
+            self._demand.move()
         holding.left = without(holding.left, runs)
         if not holding.left:
             self.held.pop((holding.partition, holding.fence), None)
 
-    def _note_news(self) -> None:
+    def note_news(self) -> None:
+        """Note what is done of deliveries that were settled one by one."""
         news, self._news = self._news, []
         for holding in news:
             finished, holding.finished = holding.finished, []
             runs = joined(finished)
             for run in runs:
-                self.acking.done(holding.partition, holding.fence, *run)
+                self._acking.done(holding.partition, holding.fence, *run)
             self._take_out(holding, runs)
 
     async def nack(
@@ -301,7 +309,7 @@ class ConsumerLeases:
     ) -> bool:
         """Give back `runs`, and before that, untried, those behind; False if it was too late."""
         partition, fence = holding.partition, holding.fence
-        for other in [*self.held.values()] if self._ordered else ():
+        for other in [*self.held.values()] if self._is_ordered else ():
             if other.partition == partition and other.grant.offset >= holding.grant.next_offset:
                 for run in self.take_out(other, other.grant.leased):
                     self._returning.back(partition, other.fence, run, delay_ms, untried=True)
@@ -322,11 +330,27 @@ class ConsumerLeases:
             await self._pulling.report(holding.partition, runs)
         except StaleGrant:
             holding.ends = self._home.system.monotonic()
+        except UnknownTopic as error:
+            self._went(error)
+            holding.ends = self._home.system.monotonic()
 
     async def extend(self, holding: Holding, lease: float) -> bool:
         """Let a lease run for `lease` seconds from now; False if it had ended."""
         assert self._pulling is not None  # it was pulled
         return await self._pulling.extend(holding, lease)
+
+    def address_of(self, holding: Holding) -> Address:
+        """Return where a scattering may ack a grant. Raises `BadRequest` if its cluster has a
+        cursor over all partitions.
+        """
+        if not isinstance(self._pulling, Pulling):
+            raise BadRequest(
+                "a cluster that reads in total order has a cursor and no grants, so its acks are "
+                "no part of a scattering: read by partition, or make the effect idempotent"
+            )
+        return self._pulling.places[holding.partition]
+
+    # Telling.
 
     def soon(self) -> None:
         """Tell what is settled, together with what is settled until then. Of any thread."""
@@ -334,18 +358,247 @@ class ConsumerLeases:
 
     async def flush(self) -> None:
         """Tell all that is settled; return when a majority knows."""
-        await self._telling.flush()
+        try:
+            await self._telling.flush()
+        except UnknownTopic as error:
+            self._went(error)
 
-    def _failed(self, error: WeirError) -> None:
+    def waiting(self) -> list[int]:
+        """Return the partitions with something to tell."""
+        return sorted({*self._acking.waiting(), *self._returning.waiting()})
+
+    async def tell(self, partition: int) -> None:
+        """Tell what is settled of a partition."""
+        await self._acking.flush(partition)
+        await self._returning.flush(partition)
+
+    def failed(self, error: WeirError) -> None:
+        """Let whoever takes the next grant know that what was settled could not be told."""
+        try:
+            if isinstance(error, UnknownTopic):
+                self._went(error)
+                return
+        except UnknownTopic:
+            pass
         if self._feed is not None:
             self._feed.fail(error)
+
+    # Ending.
+
+    def stop(self) -> None:
+        """Tell nothing more by itself: the feed has ended."""
+        self._telling.stop()
+        self._feed = None
+
+    async def give_back_all(self, holdings: Iterable[Holding]) -> None:
+        """Give all back, and say of what was not handed out that nobody tried it."""
+        for holding in holdings:
+            self.give_back_rest(holding)
+            left, holding.left = holding.left, []
+            for run in left:
+                self._returning.back(holding.partition, holding.fence, run, 0, untried=False)
+        for partition in self._returning.waiting():
+            await self._returning.flush(partition)
+        if isinstance(self._pulling, Turns):
+            await self._pulling.leave()
+
+    def disconnect(self) -> list[asyncio.Task[None]]:
+        """Hold nothing any more: the connection ends. Return what ends with it."""
+        self.held.clear()
+        return self._pulling.extending.end() if isinstance(self._pulling, Pulling) else []
+
+
+class ConsumerLeases:
+    """The grants of one consumer, under a connection of its own: of one topic, or of several."""
+
+    def __init__(
+        self, home: NetworkClient, subscription: Subscription, options: ConsumerOptions
+    ) -> None:
+        """Take the client's link; `open` dials another to the same system."""
+        self.topics: dict[str, TopicLeases] = {}
+        self._home = home
+        self._subscription = subscription
+        self._options = options
+        self._work_seconds = options.max_work_seconds
+        self._demand = Demand()
+        self._link: NetworkClient | None = None
+        self._feed: FetchBuffer[Holding] | None = None
+        #: Of topics that were let go of: how many acks came too late, and their numbers while nodes
+        #: may still list them; and what tells that there is one more.
+        self._stale_before = 0
+        self._former: set[int] = set()
+        self._gone = asyncio.Event()
+
+    @property
+    def connected(self) -> bool:
+        """Whether others wait for what is held, or there may be acks to send."""
+        return self._link is not None
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions there are."""
+        return max(sum(topic.partitions for topic in self.topics.values()), 1)
+
+    @property
+    def stale(self) -> int:
+        """How many acks came too late."""
+        return self._stale_before + sum(topic.stale for topic in self.topics.values())
+
+    # Pulling.
+
+    async def open(self) -> None:
+        """Connect and ask for the partitions. Raises `UnknownTopic`, `Disconnected`."""
+        if self._link is not None:
+            return
+        self._link = link = self._home.another(self)
+        self._demand.runs.set()
+        try:
+            await link.start()
+            found = await self._subscription.find(link)
+            for name in [*self.topics]:
+                if name not in found or self.topics[name].id != found[name].id:
+                    self._forget(name)
+            options = self._options
+            for name, places in found.items():
+                turns = takes_turns(options, places)
+                first = await self._subscription.begin(link, places, options.cluster, turns)
+                self._begin(link, name, places, first)
+            self._subscription.begun()
+        except BaseException:
+            await self._disconnect()
+            raise
+
+    def _begin(
+        self, link: NetworkClient, name: str, places: Places, first: Sequence[int]
+    ) -> TopicLeases:
+        topic = self.topics.get(name)
+        if topic is None:
+            gone = None if self._subscription.is_named(name) else self._gone
+            topic = TopicLeases(self._home, places, self._options, self._demand, gone)
+            self.topics[name] = topic
+        topic.begin(link, places, first)
+        return topic
+
+    def _forget(self, name: str) -> TopicLeases:
+        topic = self.topics.pop(name)
+        self._stale_before += topic.stale
+        return topic
+
+    async def take(self, size: int, dropped: Holding | None = None) -> Holding:
+        """Return the next grant whose lease runs; pulls ask for `size` messages from now on.
+
+        What of it has expired is noted as done. One who gives up waiting loses none. One taken
+        before may be `dropped`.
+        """
+        if dropped is not None:
+            dropped.lessor.drop(dropped)
+        await self.open()
+        demand = self._demand
+        demand.size = size
+        if demand.tells_first:
+            demand.tells_first = False
+            with contextlib.suppress(WeirError):  # it is told later
+                await self.flush()
+        feed = self._feed or self._start()
+        while True:
+            try:
+                with demand.waiting():
+                    holding = await feed.take()
+            except Exception:
+                await self.reset()
+                raise
+            assert holding is not None  # pullers do not end by themselves
+            if holding.lessor.admit(holding):
+                self.keep(holding)
+                return holding
+
+    def _start(self) -> FetchBuffer[Holding]:
+        feed = self._feed = FetchBuffer(())
+        for topic in self.topics.values():
+            topic.pull(feed)
+        if self._subscription.has_prefixes:
+            feed.add(self._look)
+        return feed
+
+    async def _look(self, feed: FetchBuffer[Holding]) -> None:
+        """Take topics that a prefix matches by now, and let go of those that are deleted."""
+        link = self._link
+        assert link is not None  # grants come over it
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY):
+                    await self._gone.wait()
+            self._gone.clear()
+            for name in [name for name, topic in self.topics.items() if topic.is_gone]:
+                await self._let_go(name)
+            try:
+                found = await self._subscription.matching(link)
+            except Disconnected:
+                continue  # whoever pulls notices by himself
+            except Refused as error:
+                if error.retryable:
+                    continue
+                raise
+            self._former &= {places.id for places in found.values()}
+            for name, places in found.items():
+                known = self.topics.get(name)
+                if places.id in self._former or (known is not None and known.id == places.id):
+                    continue
+                if known is not None and self._subscription.is_named(name):
+                    continue  # whoever pulls from the former one is told
+                if known is not None:
+                    await self._let_go(name)
+                # All that is in it is new.
+                self._begin(link, name, places, ()).pull(feed)
+
+    async def _let_go(self, name: str) -> None:
+        topic = self._forget(name)
+        self._former.add(topic.id)
+        await topic.let_go()
+
+    def keep(self, holding: Holding) -> None:
+        """Let the lease of a grant be extended for `max_work` from now on."""
+        holding.work_ends = holding.monotonic() + self._work_seconds
+
+    def in_hand(self) -> list[tuple[Address, str, list[Run]]]:
+        """Return what is worked on, of all partitions, as a ping tells it."""
+        found, room = list[tuple[Address, str, list[Run]]](), ACK_RANGES_MAX
+        for topic in self.topics.values():
+            for address, runs in topic.in_hand(room):
+                found.append((address, self._options.cluster, runs))
+                room -= len(runs)
+        return found[:PINGED_PARTITIONS_MAX]
+
+    def pause(self) -> None:
+        """Pull nothing until `resume`; what came and was not taken goes back, untried."""
+        self._demand.runs.clear()
+        for topic in self.topics.values():
+            topic.pause()
+        for holding in [] if self._feed is None else self._feed.drain():
+            holding.lessor.refuse(holding)
+
+    async def quiet(self) -> None:
+        """Flush, in a pause; return when nothing is pulled any more, either."""
+        for topic in self.topics.values():
+            await topic.withdraw()
+        await self.flush()
+
+    def resume(self) -> None:
+        """Pull again."""
+        self._demand.runs.set()
+
+    async def flush(self) -> None:
+        """Tell all that is settled; return when a majority knows."""
+        for topic in [*self.topics.values()]:
+            await topic.flush()
 
     # Ending.
 
     async def stop(self) -> list[Holding]:
         """Stop pulling; return what came and was not asked for yet."""
         feed, self._feed = self._feed, None
-        self._telling.stop()
+        for topic in self.topics.values():
+            topic.stop()
         if feed is None:
             return []
         await feed.close()
@@ -357,7 +610,7 @@ class ConsumerLeases:
             await self._withdraw()
             unasked = await self.stop()
             await self.flush()
-            await self._give_back([*unasked, *self.held.values()])
+            await self._give_back(unasked)
         finally:
             await self._disconnect()
 
@@ -365,29 +618,25 @@ class ConsumerLeases:
         """Pull no more, if something is about to go back: it is not to be granted to a pull of this
         consumer again, which would count as an attempt.
         """
-        self._note_news()
-        if self._pulling is None or not self.held:
+        for topic in self.topics.values():
+            topic.note_news()
+        if not any(topic.held for topic in self.topics.values()):
             return
         self.pause()
         async with _last_acks():
-            await self._pulling.withdraw()
+            for topic in self.topics.values():
+                await topic.withdraw()
 
-    async def _give_back(self, holdings: Sequence[Holding]) -> None:
-        """Give all back, and say of what was not handed out that nobody tried it.
+    async def _give_back(self, unasked: Sequence[Holding]) -> None:
+        """Give all back.
 
         Best effort: with the connection all is free that was granted to it, but not what was
         granted before that was lost and dialled again.
         """
-        for holding in holdings:
-            self.give_back_rest(holding)
-            left, holding.left = holding.left, []
-            for run in left:
-                self._returning.back(holding.partition, holding.fence, run, 0, untried=False)
         async with _last_acks():
-            for partition in self._returning.waiting():
-                await self._returning.flush(partition)
-            if isinstance(self._pulling, Turns):
-                await self._pulling.leave()
+            for topic in self.topics.values():
+                mine = (one for one in unasked if one.lessor is topic)
+                await topic.give_back_all([*mine, *topic.held.values()])
 
     async def reset(self) -> None:
         """End the feed and the connection: what the broker grants to its pulls goes to others."""
@@ -398,11 +647,11 @@ class ConsumerLeases:
 
     async def _disconnect(self) -> None:
         link, self._link = self._link, None
+        ending = [task for topic in self.topics.values() for task in topic.disconnect()]
         try:
-            if self._extending is not None:
-                await self._extending.end()
+            if ending:
+                await asyncio.wait(ending)
         finally:  # who is cancelled ends the link all the same: others wait for what is held
-            self.held.clear()
             if link is not None:
                 await link.close()
 

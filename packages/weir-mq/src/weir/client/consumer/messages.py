@@ -105,7 +105,7 @@ class Deliveries:
                 return None  # `more` fetches it
             self._messages = self._unopened.popleft().messages()
         if holding.over and self._mode is Mode.ORDERED:
-            self._holdings.give_back_rest(holding)
+            holding.lessor.give_back_rest(holding)
         self._messages = iter(())
         self._unopened.clear()
         holding.all_handed = True
@@ -176,7 +176,7 @@ class Deliveries:
         self._unopened.clear()
         for holding in (self._current, self._ready):
             if holding is not None:
-                self._holdings.give_back_rest(holding)
+                holding.lessor.give_back_rest(holding)
                 holding.all_handed = True
                 self._last_of(holding)
         self._current = self._ready = None
@@ -190,7 +190,7 @@ class Deliveries:
         """Tell the broker that a delivery is about to begin; False if that cannot be."""
         offset = delivery.message.offset
         try:
-            await self._holdings.report(holding, [(offset, offset + 1)])
+            await holding.lessor.report(holding, [(offset, offset + 1)])
         except WeirError:
             return False
         return True
@@ -215,7 +215,7 @@ class Deliveries:
         self._in_hand.settled(delivery)
         holding.finished.append(offset)
         if len(holding.finished) == 1:
-            self._holdings.settled(holding)
+            holding.lessor.settled(holding)
         if holding.all_handed and not holding.open:
             self._last_of(holding)
 
@@ -226,9 +226,8 @@ class Deliveries:
             return expired_result([run])
         if delivery.state is Settled.OPEN:
             self._close(delivery, Settled.DONE)
-        self._holdings.take_out(holding, [run])
         try:
-            return await self._holdings.acking.ack(holding.partition, holding.fence, [run])
+            return await holding.lessor.ack(holding, [run])
         finally:
             self._let_go(holding)
 
@@ -253,7 +252,7 @@ class Deliveries:
         self._close(delivery, Settled.GIVEN_BACK)
         holding.skipped.add(delivery.message.offset)
         try:
-            return await self._holdings.nack(holding, [run_of(delivery.message)], [], wait)
+            return await holding.lessor.nack(holding, [run_of(delivery.message)], [], wait)
         finally:
             self._let_go(holding)
 
@@ -280,7 +279,7 @@ class Deliveries:
     def _return(self, delivery: Delivery, wait: int, untried: bool) -> None:
         holding = delivery.holding
         self._close(delivery, Settled.GIVEN_BACK)
-        self._holdings.give_back(holding, [delivery.message.offset], wait, untried)
+        holding.lessor.give_back(holding, [delivery.message.offset], wait, untried)
         self._let_go(holding)
 
     def _close(self, delivery: Delivery, state: Settled) -> None:
@@ -318,7 +317,7 @@ class Deliveries:
             for message in delivered.messages()
             if message.offset >= holding.handed and self._is_behind(failed, message)
         ]
-        self._holdings.give_back(holding, offsets, wait, untried=True)
+        holding.lessor.give_back(holding, offsets, wait, untried=True)
 
     def _is_behind(self, failed: Message, other: Message) -> bool:
         if other.offset <= failed.offset:

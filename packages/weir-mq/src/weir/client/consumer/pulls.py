@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 from weir.client.connection.metadata import Places, watch
 from weir.client.connection.network_client import NetworkClient
-from weir.client.consumer.delivery import Extending, Held, Holding
+from weir.client.consumer.delivery import Extending, Held, Holding, Lessor
 from weir.client.core.delivered_batches import Delivered, LargeDelivered, deliver
 from weir.client.core.grants import Grant, Run, sorted_out
 from weir.client.reader.fetcher import EMPTY_PAUSE, LONG_POLL, Chunks, FetchBuffer, loaded
-from weir.errors import UnknownOpcode, ValueLost
+from weir.errors import UnknownOpcode, UnknownTopic, ValueLost
 from weir.model.ids import Address
 from weir.model.topic import Mode
 from weir.protocol.client import messages as m
@@ -37,39 +38,110 @@ class Wanted:
     lease: float
 
 
+class Demand:
+    """What a consumer wants of all its pulls just now."""
+
+    def __init__(self) -> None:
+        """Begin with single messages that nobody waits for."""
+        #: Messages to ask for at a time.
+        self.size = 1
+        #: Set unless there is a pause.
+        self.runs = asyncio.Event()
+        self.runs.set()
+        #: Whether something is done that failed before, which is told before others are begun.
+        self.tells_first = False
+        self._waiting = 0
+        self._moved = asyncio.Event()
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits for a grant."""
+        return self._waiting > 0
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Somebody waits for a grant."""
+        self._waiting += 1
+        self._moved.set()
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+    def move(self) -> None:
+        """Wake pulls that wait for the end of work whose lease has ended."""
+        self._moved.set()
+
+    async def moved(self) -> None:
+        """Return once somebody waits for a grant, or such work has ended."""
+        self._moved.clear()
+        await self._moved.wait()
+
+
+class TopicBuffer:
+    """What pulls of one topic put into the feed of its consumer."""
+
+    def __init__(self, feed: FetchBuffer[Holding], gone: Callable[[UnknownTopic], None]) -> None:
+        """Let `gone` raise, or not, what a puller is told of its topic."""
+        self._feed = feed
+        self._gone = gone
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def add(self, puller: Callable[[TopicBuffer], Coroutine[None, None, None]]) -> None:
+        """Start one more puller."""
+        self._tasks.append(self._feed.add(partial(self._run, puller)))
+
+    async def _run(
+        self, puller: Callable[[TopicBuffer], Coroutine[None, None, None]], _: FetchBuffer[Holding]
+    ) -> None:
+        try:
+            await puller(self)
+        except UnknownTopic as error:
+            self._gone(error)
+
+    def put(self, holding: Holding) -> None:
+        """Queue a grant."""
+        self._feed.put(holding)
+
+    def fail(self, error: Exception) -> None:
+        """Let whoever takes next get an error, behind what is queued."""
+        self._feed.fail(error)
+
+    def end(self) -> list[asyncio.Task[None]]:
+        """End every puller; return them."""
+        for task in self._tasks:
+            task.cancel()
+        return self._tasks
+
+
+class Puller(Lessor, Protocol):
+    """Whose grants are pulled."""
+
+    held: Held
+
+    async def quiet(self, partition: int) -> int:
+        """Return when the broker knows of all that was given back of a partition, and how often
+        that was. In order nothing is pulled before that: what is behind would come without it.
+        """
+
+    async def may_pull(self, partition: int) -> None:
+        """Return when a partition may be pulled from."""
+
+
 class Pulling:
     """Asks for the grants of one topic's partitions, those that are added later too."""
 
     def __init__(
-        self,
-        home: NetworkClient,
-        places: Places,
-        wanted: Wanted,
-        quiet: Callable[[int], Awaitable[int]],
-        refuse: Callable[[Holding], None],
-        begin: Callable[[int], Awaitable[None]],
-        held: Held,
+        self, home: NetworkClient, places: Places, wanted: Wanted, demand: Demand, puller: Puller
     ) -> None:
-        """Take where to ask; `home` is the link whose publishes come after what is pulled.
-
-        `quiet` returns when the broker knows of all that was given back of a partition, and how
-        often that was. In order nothing is pulled before that: what is behind it would come
-        without it.
-        `refuse` takes what comes during a `pause`. `begin` returns when a partition may be pulled
-        from; `held` is what was pulled and is not settled.
-        """
-        #: Messages to ask for; whoever takes the grants says.
-        self.size = 1
+        """Take where to ask; `home` is the link whose publishes come after what is pulled."""
+        self.places = places
         self._home = home
         self._monotonic = home.system.monotonic
-        self._places = places
         self._wanted = wanted
-        self._quiet = quiet
-        self._refuse = refuse
-        self._begin = begin
-        self._held = held
-        self._runs = asyncio.Event()
-        self._runs.set()
+        self._demand = demand
+        self._puller = puller
+        self.extending = self._extending(wanted.lease)
         self._withdrawing = PendingPulls(wanted.cluster, places)
         self._opening = asyncio.Lock()
         self._is_open = False
@@ -77,25 +149,19 @@ class Pulling:
     @property
     def partitions(self) -> int:
         """How many partitions there are."""
-        return len(self._places)
+        return len(self.places)
 
-    def pause(self) -> None:
-        """Pull nothing until `resume`. What is pulled just now is refused when it comes."""
-        self._runs.clear()
+    def _extending(self, lease: float) -> Extending:
+        wanted, held = self._wanted, self._puller.held
+        return Extending(wanted.cluster, self.places, lease, held, self._monotonic)
 
     async def withdraw(self) -> None:
         """Return, in a pause, when no pull is under way any more. Raises what a request does."""
         await self._withdrawing.withdraw()
 
-    def resume(self) -> None:
-        """Pull again."""
-        self._runs.set()
-
     async def extend(self, holding: Holding, lease: float) -> bool:
         """Let a lease run for `lease` seconds from now; False if it had ended."""
-        monotonic, cluster = self._monotonic, self._wanted.cluster
-        extending = Extending(cluster, self._places, lease, self._held, monotonic)
-        return await extending.extend([holding])
+        return await self._extending(lease).extend([holding])
 
     async def report(self, partition: int, runs: list[Run]) -> None:
         """Tell that messages of a partition are about to begin, by a pull of no message that waits
@@ -106,38 +172,38 @@ class Pulling:
         def request(address: Address) -> m.Request:
             return m.Pull(address, wanted.cluster, 0, 0, 0, lease_ms, wanted.mode, runs)
 
-        await self._places.ask(partition, request, m.Granted)
+        await self.places.ask(partition, request, m.Granted)
 
-    def feed(self) -> FetchBuffer[Holding]:
-        """Begin to pull."""
-        known = len(self._places)
-        feed = FetchBuffer(partial(self._pull, p) for p in range(known))
+    def pull(self, feed: TopicBuffer) -> None:
+        """Begin to pull. In a pause, what is pulled just now is refused when it comes."""
+        known = len(self.places)
+        for partition in range(known):
+            feed.add(partial(self._pull, partition))
         feed.add(partial(self._watch, known))
-        return feed
 
-    async def _watch(self, known: int, feed: FetchBuffer[Holding]) -> None:
+    async def _watch(self, known: int, feed: TopicBuffer) -> None:
         def grown(partitions: range) -> None:
             for partition in partitions:
                 feed.add(partial(self._pull, partition))
 
-        await watch(self._places, known, grown)
+        await watch(self.places, known, grown)
 
-    async def _pull(self, partition: int, feed: FetchBuffer[Holding]) -> None:
+    async def _pull(self, partition: int, feed: TopicBuffer) -> None:
         # One grant ahead of the user, no more: its lease runs while it waits.
-        slot = asyncio.Semaphore(1)
+        slot, runs, puller = asyncio.Semaphore(1), self._demand.runs, self._puller
         await self._open()
         while True:
             await slot.acquire()
-            await self._begin(partition)
-            while not self._runs.is_set():
-                await self._runs.wait()
-                await self._begin(partition)
+            await puller.may_pull(partition)
+            while not runs.is_set():
+                await runs.wait()
+                await puller.may_pull(partition)
             with self._withdrawing.asks(partition):
                 came = await self._grant(partition, slot)
-                if came is not None and self._runs.is_set():
+                if came is not None and runs.is_set():
                     feed.put(came)
                 elif came is not None:
-                    self._refuse(came)
+                    puller.refuse(came)
             if came is None:
                 slot.release()
                 await asyncio.sleep(EMPTY_PAUSE)
@@ -156,29 +222,29 @@ class Pulling:
         async with self._opening:
             if not self._is_open:
                 with contextlib.suppress(UnknownOpcode):
-                    await self._places.ask(_HOME, request, m.ClusterIsOpen)
+                    await self.places.ask(_HOME, request, m.ClusterIsOpen)
                 self._is_open = True
 
     async def _grant(self, partition: int, slot: asyncio.Semaphore) -> Holding | None:
         asked = 0
         if self._wanted.mode is Mode.ORDERED:
-            asked = await self._quiet(partition)
+            asked = await self._puller.quiet(partition)
         grant = await self._once(partition)
         if grant is None:
             return None
         ends = self._monotonic() + self._wanted.lease
-        return Holding(grant, ends, self._monotonic, slot, asked)
+        return Holding(grant, ends, self._monotonic, self._puller, slot, asked)
 
     async def _once(self, partition: int) -> Grant | None:
-        places, wanted, delivered = self._places, self._wanted, list[Delivered]()
+        places, wanted, delivered = self.places, self._wanted, list[Delivered]()
 
         def request(address: Address) -> m.Request:
             # As of now: what was begun while the pull waited must not be forgotten by it.
-            begun = self._held.begun(partition)
+            begun = self._puller.held.begun(partition)
             return m.Pull(
                 address,
                 wanted.cluster,
-                self.size,
+                self._demand.size,
                 wanted.max_bytes,
                 int(LONG_POLL * 1_000),
                 int(wanted.lease * 1_000),

@@ -1,4 +1,4 @@
-"""One consumer of one topic: what it hands out, and how each of that comes to its outcome.
+"""One consumer: what it hands out, and how each of that comes to its outcome.
 
 The consumer with async and the one without are two ways to speak to it. All of it belongs to the
 event loop's thread, but where it says otherwise.
@@ -28,6 +28,7 @@ from weir.client.consumer.in_hand import Holder, InHand
 from weir.client.consumer.leases import ConsumerLeases
 from weir.client.consumer.messages import Deliveries
 from weir.client.consumer.pulls import with_values
+from weir.client.consumer.subscription import Subscription
 from weir.client.core.grants import Grant, Prefetch, Run, joined, within
 from weir.client.core.retries import Dead, policy_of, seconds
 from weir.errors import BadRequest, Reject
@@ -59,20 +60,20 @@ Leased = Delivery | BatchLease
 
 
 class Settlement:
-    """Hands out the messages of one topic, one by one or in batches, and settles them."""
+    """Hands out the messages of a consumer, one by one or in batches, and settles them."""
 
     def __init__(
         self,
         home: NetworkClient,
-        topic: str,
+        subscription: Subscription,
         options: ConsumerOptions,
         publisher: Publisher,
         in_hand: InHand,
     ) -> None:
         """Take the client's link, who publishes dead letters, and what is to know of outcomes."""
-        self.topic = topic
-        self.leases = ConsumerLeases(home, topic, options)
+        self.leases = ConsumerLeases(home, subscription, options)
         self.closed = False
+        self.cluster = options.cluster
         self._options = options
         self._mode = options.number
         self._policy = policy_of(options.retry, options.dead_letter)
@@ -163,7 +164,7 @@ class Settlement:
         begun = False
         try:
             offset = delivery.message.offset
-            await self.leases.report(delivery.holding, [(offset, offset + 1)])
+            await delivery.holding.lessor.report(delivery.holding, [(offset, offset + 1)])
             begun = delivery.held
         finally:
             if not begun and delivery.holding.over:
@@ -193,7 +194,7 @@ class Settlement:
             holding.all_begun = True
             if grant.attempts > 1:
                 try:
-                    await self.leases.report(holding, [*holding.left])
+                    await holding.lessor.report(holding, [*holding.left])
                 except BaseException:
                     holding.all_begun = False
                     raise
@@ -280,9 +281,9 @@ class Settlement:
         if leased.state is Settled.GIVEN_BACK:
             return expired_result(runs)
         holding = leased.holding
-        self.leases.take_out(holding, runs)
+        holding.lessor.take_out(holding, runs)
         self._note_settled(leased, Settled.DONE)
-        return await self.leases.acking.ack(holding.partition, holding.fence, runs)
+        return await holding.lessor.ack(holding, runs)
 
     def give_back(self, leased: Leased, delay: Delay | None, untried: bool) -> None:
         """Note that it goes back, to be granted again after a while; None: as `retry` says."""
@@ -295,7 +296,7 @@ class Settlement:
         elif leased.state is Settled.OPEN:
             holding = leased.holding
             offsets = [offset for run in holding.left for offset in range(*run)]
-            self.leases.give_back(holding, offsets, delay_ms(wait), untried)
+            holding.lessor.give_back(holding, offsets, delay_ms(wait), untried)
             self._note_settled(leased, Settled.GIVEN_BACK)
 
     async def nack(
@@ -313,7 +314,7 @@ class Settlement:
         else:
             runs, behind = _runs_of(messages), self._behind(leased, messages)
         try:
-            return await self.leases.nack(holding, runs, behind, delay_ms(wait))
+            return await holding.lessor.nack(holding, runs, behind, delay_ms(wait))
         finally:
             self._note_settled(leased, Settled.GIVEN_BACK)
 
@@ -324,8 +325,9 @@ class Settlement:
         """
         if self._policy.dead_letter is None:
             self.give_back(leased, None, untried=False)
+            topic = leased.holding.grant.topic
             raise BadRequest(
-                f"a message of {self.topic} is rejected, and goes back: its consumer has no "
+                f"a message of {topic} is rejected, and goes back: its consumer has no "
                 "dead_letter=. Say which topic takes such messages, or nack() them"
             )
         await self._bury(leased, reason)
@@ -348,7 +350,7 @@ class Settlement:
         """Let a scattering tell that it is done; return what of it is left to be told."""
         holding = leased.holding
         runs = leased.grant.leased if isinstance(leased, BatchLease) else [run_of(leased.message)]
-        there = self.leases.take_out(holding, runs)
+        there = holding.lessor.take_out(holding, runs)
         if isinstance(leased, Delivery):
             self.deliveries.take_out(leased)
         else:
@@ -358,8 +360,7 @@ class Settlement:
     def put_back(self, leased: Leased, runs: Sequence[Run]) -> None:
         """Take it back, as the scattering came to nothing: it is in hand again."""
         holding = leased.holding
-        holding.left = sorted([*holding.left, *runs])
-        self.leases.held[holding.partition, holding.fence] = holding
+        holding.lessor.put_back(holding, runs)
         if isinstance(leased, Delivery):
             self.deliveries.put_back(leased)
         else:
@@ -371,7 +372,7 @@ class Settlement:
         length = lease_seconds(self._options.lease if lease is None else lease)
         if leased.state is not Settled.OPEN:
             return False
-        return await self.leases.extend(leased.holding, length)
+        return await leased.holding.lessor.extend(leased.holding, length)
 
     async def flush(self) -> None:
         """Tell the broker of every outcome; return when a majority knows."""
@@ -408,8 +409,8 @@ class Settlement:
 
     def _part_done(self, lease: BatchLease, runs: Sequence[Run]) -> None:
         for first, behind in runs:
-            self.leases.settle(lease.holding, first, behind)
-        self.leases.soon()
+            lease.holding.lessor.settle(lease.holding, first, behind)
+        lease.holding.lessor.soon()
         self._note_settled(lease, Settled.DONE)
 
     def _note_settled(self, lease: BatchLease, state: Settled) -> None:

@@ -332,16 +332,20 @@ class FetchBuffer(Generic[T]):
     ) -> None:
         """Start every puller; it gets this buffer, and ends it by raising."""
         self._queue: asyncio.Queue[T | _Over] = asyncio.Queue()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._live = 0
         for puller in pullers:
             self.add(puller)
 
-    def add(self, puller: Callable[[FetchBuffer[T]], Coroutine[None, None, None]]) -> None:
-        """Start one more puller."""
-        loop = asyncio.get_running_loop()
-        self._tasks.append(loop.create_task(self._run(puller), name="weir puller"))
+    def add(
+        self, puller: Callable[[FetchBuffer[T]], Coroutine[None, None, None]]
+    ) -> asyncio.Task[None]:
+        """Start one more puller, and return it."""
+        task = asyncio.get_running_loop().create_task(self._run(puller), name="weir puller")
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         self._live += 1
+        return task
 
     def put(self, item: T) -> None:
         """Queue an item."""

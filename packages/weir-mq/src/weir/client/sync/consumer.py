@@ -247,7 +247,7 @@ class Consumer(Twin[consumers.Consumer]):
 
     @property
     def topic(self) -> str:
-        """The topic it consumes."""
+        """The topics as they were given, to be shown."""
         return self._of.topic
 
     @property
@@ -261,9 +261,21 @@ class Consumer(Twin[consumers.Consumer]):
         return self._of.stale
 
     @property
+    def topics(self) -> list[str]:
+        """The topics that it consumes now, by full name; none before it is open."""
+        return self._of.topics
+
+    @property
     def cursors(self) -> dict[int, int]:
-        """By partition, the offset below which the cluster has done all, as of the last ack."""
+        """By partition, the offset below which the cluster has done all, as of the last ack.
+
+        Raises `BadRequest` where there may be several topics: see `cursors_of`.
+        """
         return self._of.cursors
+
+    def cursors_of(self, topic: str) -> dict[int, int]:
+        """Return the same for one of its topics; nothing for others."""
+        return self._of.cursors_of(topic)
 
     @property
     def closed(self) -> bool:

@@ -375,6 +375,29 @@ class ClusterChanged(ControlReply, frozen=True, array_like=True):
     cursor: int
 
 
+class BeginCluster(ControlRequest, frozen=True, array_like=True):
+    """Let a cluster that has no position in this partition begin at `offset`; one that has keeps
+    it, whatever else is under way. Answered by `ClusterChanged`, with its position.
+
+    A cluster has begun once partition 0 has a position of it: consumers that say where to start
+    ask all other partitions before that one.
+    """
+
+    declaration = Declaration(
+        39,
+        Scope.PARTITION,
+        ClusterChanged,
+        Retry.SAME,
+        rights=(Right("consume", Resource.TOPIC),),
+        refusals=(OffsetOutOfRange,),
+        methods=("Client.consumer",),
+    )
+
+    address: Address
+    cluster: str
+    offset: Natural
+
+
 class SeekCluster(ControlRequest, frozen=True, array_like=True):
     """Move a cluster to `offset`, and end all its grants; a cluster that does not exist begins.
 
@@ -497,6 +520,7 @@ REQUESTS: tuple[type[Request], ...] = (
     AskStats,
     AskLeader,
     ListClusters,
+    BeginCluster,
     SeekCluster,
     PauseCluster,
     DeleteCluster,

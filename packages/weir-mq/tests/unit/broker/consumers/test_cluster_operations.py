@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.errors import (
     BadName,
+    BadRequest,
     ClusterInUse,
     OffsetOutOfRange,
     Overloaded,
     StaleGrant,
+    Unavailable,
     UnknownCluster,
 )
+from weir.model.topic import Mode
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 
@@ -82,6 +86,52 @@ def test_the_lag_is_what_a_full_count_gives_after_a_restart(
             now = cluster(rig, address)
             assert now.lag == 50 - len(done)
             assert now.cursor == next(o for o in range(51) if o not in done)
+
+
+def test_a_cluster_without_a_position_begins_where_it_is_told_to(ready: Any) -> None:
+    rig, address = ready
+    assert rig.answer(1, a.BeginCluster(address, "c", 4)) == a.ClusterChanged(4)
+    assert pull(rig, address).offset == 4
+    for offset in (4, 7):
+        assert rig.answer(1, a.BeginCluster(address, "c", offset)) == a.ClusterChanged(4)
+    assert cluster(rig, address).granted == 3, "a cluster that has begun keeps what it holds"
+    assert rig.answer(1, a.BeginCluster(address, "d", 11)).code == OffsetOutOfRange.code
+    assert [info.name for info in rig.answer(1, a.ListClusters(address)).clusters] == ["c"]
+
+
+def test_of_two_beginnings_at_once_one_counts(ready: Any) -> None:
+    """Also beside a grant, an opening or a seek that is not committed yet."""
+    rig, address = ready
+    others = [
+        a.BeginCluster(address, "c", 2),
+        m.OpenCluster(address, "c", Mode.SHARED),
+        a.SeekCluster(address, "c", 2),
+        m.Pull(address, "c", 3, 1 << 20),
+    ]
+    for at, other in enumerate(others):
+        name = f"c{at}"
+        first = rig.ask(1, msgspec.structs.replace(other, cluster=name))
+        second = rig.ask(2, a.BeginCluster(address, name, 6))
+        rig.settle()
+        assert first in dict(rig.replies[1])
+        assert dict(rig.replies[2])[second].code == Unavailable.code
+        where = rig.answer(2, a.BeginCluster(address, name, 6)).cursor
+        assert where == cluster(rig, address, name).cursor == (0 if at in (1, 3) else 2)
+
+
+def test_a_cluster_begins_once_whoever_leads(ready: Any) -> None:
+    rig, address = ready
+    rig.answer(1, a.BeginCluster(address, "c", 4))
+    rig.disk.crash()
+    rig.boot()
+    rig.connect()
+    assert rig.answer(1, a.BeginCluster(address, "c", 8)) == a.ClusterChanged(4)
+
+
+def test_a_cluster_with_a_cursor_of_all_partitions_begins_by_its_turn(ready: Any) -> None:
+    rig, address = ready
+    assert rig.answer(1, m.TakeTurn(address, "c", (3,), 5_000)).offsets == (3,)
+    assert rig.answer(1, a.BeginCluster(address, "c", 4)).code == BadRequest.code
 
 
 def test_a_seek_begins_anew_and_ends_all_grants(ready: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from weir.client.consumer.delivery import ConsumerOptions, Holding
+from weir.client.consumer.delivery import ConsumerOptions, Holding, Lessor
 from weir.client.consumer.in_hand import InHand
 from weir.client.consumer.leases import ConsumerLeases
 from weir.client.consumer.messages import Deliveries
@@ -111,7 +111,7 @@ class Waited:
         self.then()
         self.offset += 1
         grant = Grant("t", 0, self.offset, 0, self.offset - 1, self.offset, 1, (Single(self),))
-        return Holding(grant, 1_000.0, self.clock.monotonic)
+        return Holding(grant, 1_000.0, self.clock.monotonic, cast(Lessor, self))
 
     def resume(self) -> None: ...
 

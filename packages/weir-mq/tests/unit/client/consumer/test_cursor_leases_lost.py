@@ -20,9 +20,10 @@ from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
 from weir.client.connection.system import REAL
 from weir.client.consumer.acknowledgements import Acking
-from weir.client.consumer.cursor_lease import Turns
-from weir.client.consumer.delivery import ConsumerOptions, Holding
-from weir.client.consumer.leases import ConsumerLeases
+from weir.client.consumer.cursor_lease import Turns, TurnTaker
+from weir.client.consumer.delivery import ConsumerOptions, Holding, Lessor
+from weir.client.consumer.leases import TopicLeases
+from weir.client.consumer.pulls import Demand
 from weir.client.core.grants import Grant
 from weir.client.reader.total_order import TotalOrder
 from weir.errors import Disconnected, OffsetOutOfRange, StaleGrant
@@ -54,6 +55,14 @@ class Leader:
         return answer
 
 
+class Taker:
+    """Has nothing to tell."""
+
+    def note_news(self) -> None: ...
+
+    def soon(self) -> None: ...
+
+
 def turns_of(leader: Leader) -> Turns:
     """Return a consumer that has a turn, and works at message 0."""
     options = ConsumerOptions(
@@ -61,9 +70,8 @@ def turns_of(leader: Leader) -> Turns:
     )
     acking = Acking("t", "c", lambda stale: None)
     turns = Turns(
-        cast(NetworkClient, Home()), cast(NetworkClient, None), cast(Places, leader),
-        options, acking,
-        lambda: None, lambda: None, lambda holding: None,
+        cast(NetworkClient, Home()), cast(NetworkClient, None), cast(Places, leader), options,
+        acking, Demand(), cast(TurnTaker, Taker()),
     )  # fmt: skip
     turns._fence, turns._kept = FENCE, (0,)
     turns._vector.hand_out(0, 0, 1)
@@ -72,7 +80,7 @@ def turns_of(leader: Leader) -> Turns:
 
 def holding() -> Holding:
     grant = Grant("t", 0, FENCE, 0, 0, 1, 1, ())
-    return Holding(grant, time.monotonic() + 30, time.monotonic)
+    return Holding(grant, time.monotonic() + 30, time.monotonic, cast(Lessor, None))
 
 
 async def beside(turns: Turns, leader: Leader, what: Coroutine[Any, Any, Any]) -> Any:
@@ -279,15 +287,22 @@ def test_a_ping_tells_nothing_of_a_partition_that_is_not_known_yet() -> None:
     class Two:
         """Two partitions: the one that is held joined later."""
 
+        topic, id, order = "t", 1, "total"
+
         def __len__(self) -> int:
             return 2
 
-    home = SimpleNamespace(system=REAL)
+    home = cast(NetworkClient, SimpleNamespace(system=REAL))
     options = ConsumerOptions(
         cluster="c", max_messages=10, max_bytes=1_000, lease=30.0, ack_within=0.0, mode="ordered"
     )
-    holdings = ConsumerLeases(cast(NetworkClient, home), "t", options)
-    holdings.places = cast(Places, Two())
-    grant = Grant("t", 2, FENCE, 0, 0, 1, 1, ())
-    holdings.held.put(Holding(grant, time.monotonic() + 30, time.monotonic))
-    assert holdings.in_hand() == []
+
+    async def scenario() -> None:
+        places = cast(Places, Two())
+        leases = TopicLeases(home, places, options, Demand(), None)
+        leases.begin(home, places, ())
+        grant = Grant("t", 2, FENCE, 0, 0, 1, 1, ())
+        leases.held.put(Holding(grant, time.monotonic() + 30, time.monotonic, leases))
+        assert [*leases.in_hand(100)] == []
+
+    asyncio.run(scenario())

@@ -41,7 +41,7 @@ def numbers(grant: Grant) -> list[int]:
 
 def end_leases(consumer: Consumer) -> list[Holding]:
     """As the consumer sees it: a new leader lets leases run for longer."""
-    held = [*consumer.settlement.leases.held.values()]
+    held = [*consumer.settlement.leases.topics["t"].held.values()]
     for holding in held:
         holding.ends = 0.0
     return held
@@ -54,7 +54,7 @@ def test_messages_whose_lease_has_ended_for_the_consumer_alone_come_before_those
         while len(seen) < COUNT:
             seen.append(int((await take(consumer)).value))
             assert seen == [*range(len(seen))]
-            (holding,) = consumer.settlement.leases.held.values()
+            (holding,) = consumer.settlement.leases.topics["t"].held.values()
             if holding.grant.next_offset - seen[-1] > 1 and not ended:
                 ended = True
                 end_leases(consumer)
@@ -73,7 +73,7 @@ def test_deliveries_whose_lease_has_ended_for_the_consumer_alone_come_before_tho
             delivery = await anext(deliveries)
             seen.append(int(delivery.message.value))
             assert seen == [*range(len(seen))]
-            (holding,) = consumer.settlement.leases.held.values()
+            (holding,) = consumer.settlement.leases.topics["t"].held.values()
             if holding.grant.next_offset - seen[-1] > 1 and not ended:
                 ended = True
                 end_leases(consumer)

@@ -12,6 +12,7 @@ import weir
 from rigs.consuming import take
 from weir import testing
 from weir.client.client import Client
+from weir.client.connection.metadata import Places
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.delivery import Extending
 from weir.client.core.retries import Backoff
@@ -263,9 +264,8 @@ def test_a_lease_that_has_ended_costs_the_others_nothing(fake_broker) -> None:
             async with w.consumer("t", cluster="c") as consumer:
                 grants = consumer.batches()
                 ended, other = await anext(grants), await anext(grants)
-                held = consumer.settlement.leases.held
-                places = consumer.settlement.leases.places
-                assert places is not None
+                held = consumer.settlement.leases.topics["t"].held
+                places = await Places.find(w._network, "t")
                 extending = Extending("c", places, 3_600, held, time.monotonic)
                 before = held[0, other.fence].ends
                 assert not await extending.extend([*held.values()])

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 
 import msgspec
 import pytest
 
 from rigs.consuming import take
 from weir.client.client import connect
+from weir.client.consumer.delivery import Holding
+from weir.client.core.grants import Grant
 from weir.client.core.retries import Backoff
 from weir.errors import BadRequest, Disconnected, OffsetOutOfRange, UnknownTopic
 from weir.model.batch import Batch
@@ -349,7 +353,9 @@ def test_one_stale_range_does_not_spoil_the_others(fake_broker) -> None:
             broker.script = script
             async with w.consumer("t", cluster="c") as consumer:
                 grant = await anext(consumer.batches())
-                consumer.settlement.leases.acking.done(0, 9, 100, 101)
+                lost = Grant("t", 0, 9, 0, 100, 101, 1, ())
+                topic = consumer.settlement.leases.topics["t"]
+                topic.settle(Holding(lost, math.inf, time.monotonic, topic), 100, 101)
                 await grant.ack(confirmed=True)
                 assert broker.acked == {group: [(1, 0, 4)]}
                 assert consumer.stale == 1

@@ -203,7 +203,9 @@ class ShippedSub(_Terminal):
         count = dice.choice(_COUNTS[2:] if self._ending else _COUNTS)
         # Once all is calm no lease ends before what it was for is acked.
         lease = _LEASE if self._ending else self._lease
-        sub = Sub(TOPIC, SUB, self._mode, count, Form.json, lease)
+        # The second one takes it by a prefix, which nothing else matches.
+        topic = f"{TOPIC}*" if self.name.endswith("1") else TOPIC
+        sub = Sub(topic, SUB, self._mode, count, Form.json, lease)
         screen = self._screen()
         taken = Taken(f"{self.name}.{self.life}.{len(self._printed.runs)}", count or 0)
         self._printed.runs.append(taken)
