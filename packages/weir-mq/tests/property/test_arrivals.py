@@ -83,8 +83,8 @@ class World:
         self.at_once = at_once
         self.node = node = Node(SHARDS)
         for one in node.all:
-            one.shard._devices._access = _NoSecrets()
-            one.shard._sessions._arrivals._access = _NoSecrets()
+            one.shard._services.devices._access = _NoSecrets()
+            one.shard._services.sessions._arrivals._access = _NoSecrets()
             node.connect(one.number)
         self.addresses = [
             address
@@ -138,16 +138,16 @@ class World:
             "hung up": [sorted(one.hung_up) for one in node.all],
             "held": [self._held(address) for address in self.addresses],
             "in flight": [self._in_flight(one) for one in node.all],
-            "welcomes": [one.shard._outbox._welcomes for one in node.all],
-            "told": [(one.shard.counts.device_confirms, one.shard.counts.device_refused)
+            "welcomes": [one.shard._runtime.outbox._welcomes for one in node.all],
+            "told": [(one.shard.counts.devices.confirms, one.shard.counts.devices.refused)
                      for one in node.all],
         }  # fmt: skip
         for n, one in self.come.items():
             if n not in self.gone:
                 one.handle(ev.Closed(n))
         node.settle()
-        found["sessions"] = [len(one.shard._sessions._by_number) for one in node.all]
-        found["open"] = [len(one.shard._outbox._open) for one in node.all]
+        found["sessions"] = [len(one.shard._services.sessions._by_number) for one in node.all]
+        found["open"] = [len(one.shard._runtime.outbox._open) for one in node.all]
         found["budget"] = [one.shard.budget.used for one in node.all]
         found["guests"] = [
             {remote for _, remote in one.guests.values()} <= {1, OWN_SESSION} for one in node.all
@@ -182,7 +182,7 @@ class World:
 
     @staticmethod
     def _in_flight(one: Any) -> int:
-        sessions = one.shard._sessions._by_number.values()
+        sessions = one.shard._services.sessions._by_number.values()
         return sum(session.device.in_flight for session in sessions if session.device is not None)
 
 

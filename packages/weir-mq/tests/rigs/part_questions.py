@@ -32,7 +32,7 @@ class _Answers(deque[tuple[int, Any]]):
 
 def listen(shard: Shard) -> _Answers:
     """Hear the answers of a shard's partitions, from now on."""
-    reports = shard._reports
+    reports = shard._partitions.context.reports
     if not isinstance(reports.answers, _Answers):
         assert not reports.answers, "the coordinator is about to take some"
         reports.answers = _Answers()

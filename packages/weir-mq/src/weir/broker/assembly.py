@@ -58,6 +58,8 @@ class Replication(NamedTuple):
     """Logs, and the other replicas of the groups in them."""
 
     writers: Sequence[Writer]
+    #: The same, by the numbers of their logs.
+    by_log: Mapping[int, Writer]
     multi: raft.Multi
     permits: CatchUpPermits
     disks: FullDisks
@@ -133,13 +135,12 @@ def _replication(runtime: Runtime, logs: Sequence[Opened]) -> Replication:
         identity.node, settings.level, replication.election_ms, links, multi, permits, refill,
         disks, outbox, time, findings,
     )  # fmt: skip
-    return Replication(writers, multi, permits, disks, refill, peers)
+    return Replication(writers, by_log, multi, permits, disks, refill, peers)
 
 
 def _partitions(runtime: Runtime, replication: Replication) -> Partitions:
     identity, layout, settings, time, budget, outbox, reads, findings = runtime
-    writers, multi, permits, disks, refill, peers = replication
-    by_log = {writer.number: writer for writer in writers}
+    writers, by_log, multi, permits, disks, refill, peers = replication
     topics = Topics(_saved_catalog(identity, layout, by_log))
     admission = Admission(writers, budget, disks)
     context = PartitionContext(

@@ -13,7 +13,7 @@ from weir.broker.api.events import LinkClosed, LinkOpened
 from weir.broker.api.settings import Identity, Layout
 from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.metadata.placement import NodeInfo
+from weir.broker.metadata.placement import NodeInfo, Nodes
 from weir.broker.metadata.reassignment import (
     Fitness,
     GroupMover,
@@ -59,12 +59,71 @@ _REPORT = 1 << 62
 Handler = Callable[[Session, Caller, Any], None]
 
 
+class NodeLinks:
+    """The nodes that the host keeps links to, and which of those are up."""
+
+    __slots__ = ("_connected", "_identity", "_outbox", "_seen", "up")
+
+    def __init__(self, identity: Identity, outbox: Outbox) -> None:
+        """Begin with none."""
+        self._identity = identity
+        self._outbox = outbox
+        #: By node, what the host was told.
+        self._connected: dict[int, Connect] = {}
+        #: All nodes, as they were when the links were last seen to.
+        self._seen: list[NodeInfo] = []
+        #: The places that can be sent to, in the order in which their links came up.
+        self.up: dict[int, None] = {}
+
+    @property
+    def nodes(self) -> list[int]:
+        """The nodes that a link to at least one shard is up to."""
+        return sorted(dict.fromkeys(map(place_node, self.up)))
+
+    def handle(self, event: LinkOpened | LinkClosed) -> None:
+        """A link came up, or broke."""
+        if isinstance(event, LinkOpened):
+            self.up[event.place] = None
+        else:
+            self.up.pop(event.place, None)
+
+    def link_to_founders(self) -> None:
+        """Let the host link to the nodes that the set was founded with."""
+        self._connect({one.node: Connect(*one) for one in self._identity.members})
+
+    def follow(self, nodes: Nodes) -> None:
+        """Let the host link to the nodes that there are now, if others are known than before."""
+        if self._seen == (seen := nodes.ever()):
+            return
+        self._seen = seen
+        there = nodes.all()
+        if all(node.id != self._identity.node for node in there):
+            return  # it is older than this node
+        # A copy that was made while the set was founded does not hold all founders yet.
+        wanted = {m.node: Connect(*m) for m in self._identity.members if nodes.get(m.node) is None}
+        joined = {n.id: Connect(n.id, n.host, n.port, n.birth) for n in there if n.port}
+        self._connect(wanted | joined)
+
+    def end_all(self) -> None:
+        """Let the host break all links."""
+        self._connect({})
+
+    def _connect(self, wanted: dict[int, Connect]) -> None:
+        for node, effect in wanted.items():
+            if node != self._identity.node and self._connected.get(node) != effect:
+                self._connected[node] = effect
+                self._outbox.put(effect)
+        for node in [node for node in self._connected if node not in wanted]:
+            del self._connected[node]
+            self._outbox.put(Disconnect(node))
+
+
 class BrokerSet:
     """The set as one of its shards sees it."""
 
-    __slots__ = ("_connected", "_forwarder", "_hand_over_until", "_handed_over", "_identity",
-                 "_layout", "_level", "_linked", "_lost_registry", "_moving", "_nodes", "_outbox",
-                 "_refill", "_registry", "_report_ms", "_time", "_topics")  # fmt: skip
+    __slots__ = ("_forwarder", "_hand_over_until", "_handed_over", "_identity", "_layout",
+                 "_level", "_links", "_lost_registry", "_moving", "_outbox", "_refill",
+                 "_registry", "_report_ms", "_time", "_topics")  # fmt: skip
 
     def __init__(
         self,
@@ -90,12 +149,7 @@ class BrokerSet:
         self._time = time
         self._refill = refill
         self._moving = GroupMover(time, fitness)
-        #: All nodes, as they were when the links were last seen to.
-        self._nodes: list[NodeInfo] = []
-        #: The nodes that the host was told to keep links to.
-        self._connected: dict[int, Connect] = {}
-        #: By place, those that can be sent to.
-        self._linked: dict[int, None] = {}
+        self._links = NodeLinks(identity, outbox)
         self._report_ms = 0
         #: The registry's group, if its log is damaged here.
         self._lost_registry: Group | None = None
@@ -106,7 +160,7 @@ class BrokerSet:
 
     def start(self) -> None:
         """Let the host link to the nodes that the set was founded with."""
-        self._connect({one.node: Connect(*one) for one in self._identity.members})
+        self._links.link_to_founders()
 
     def take_registry(self, group: Group) -> None:
         """Take the registry's group as it was opened. Raises its damage where nobody else has it.
@@ -121,28 +175,14 @@ class BrokerSet:
 
     def link(self, event: LinkOpened | LinkClosed) -> None:
         """A link came up, or broke."""
-        if isinstance(event, LinkOpened):
-            self._linked[event.place] = None
-        else:
-            self._linked.pop(event.place, None)
-
-    def _connect(self, wanted: dict[int, Connect]) -> None:
-        for node, effect in wanted.items():
-            if node != self._identity.node and self._connected.get(node) != effect:
-                self._connected[node] = effect
-                self._outbox.put(effect)
-        for node in [node for node in self._connected if node not in wanted]:
-            del self._connected[node]
-            self._outbox.put(Disconnect(node))
+        self._links.handle(event)
 
     # -- time --------------------------------------------------------------------------------
 
     def reconcile(self) -> None:
         """Follow what the registry says, tell it what it does not know, and move groups."""
         self._check_itself()
-        if self._nodes != (nodes := self._catalog.nodes.ever()):
-            self._nodes = nodes
-            self._link_to(self._catalog.nodes.all())
+        self._links.follow(self._catalog.nodes)
         if self._time.monotonic_ms() >= self._report_ms:
             self._report_ms = self._time.monotonic_ms() + _REPORT_EVERY_MS
             self._report()
@@ -155,16 +195,6 @@ class BrokerSet:
             here = (group.id for group in self._groups())
             turn = self._moving.turn(here, self._catalog.nodes.unsettled)
             self._moving.look(filter(None, map(self._led, turn)), self._catalog.nodes)
-
-    def _link_to(self, nodes: list[NodeInfo]) -> None:
-        """Let the host link to the nodes that there are now."""
-        if all(node.id != self._identity.node for node in nodes):
-            return  # it is older than this node
-        # A copy that was made while the set was founded does not hold all founders yet.
-        known = self._catalog.nodes.get
-        wanted = {m.node: Connect(*m) for m in self._identity.members if known(m.node) is None}
-        joined = {n.id: Connect(n.id, n.host, n.port, n.birth) for n in nodes if n.port}
-        self._connect(wanted | joined)
 
     def _check_itself(self) -> None:
         """Raise `Halted` where this node must not be in its set."""
@@ -220,7 +250,7 @@ class BrokerSet:
             return
         if self._refill.is_hopeful(registry.id):
             return
-        for place in self._linked:  # nobody knows here who leads it: only that one listens
+        for place in self._links.up:  # nobody knows here who leads it: only that one listens
             if place_shard(place) == self._layout.registry_shard:
                 with suppress(Refused):
                     report = ReportLost(registry.id, registry.voter)
@@ -259,7 +289,7 @@ class BrokerSet:
         """Let the host break the links: what others send would keep the logs from coming to rest,
         and they could hand back what was handed over.
         """
-        self._connect({})
+        self._links.end_all()
 
     def _shared_groups(self) -> Iterator[Group]:
         """Yield the groups that are led here and have other voters."""
@@ -344,7 +374,7 @@ class BrokerSet:
     @property
     def linked(self) -> list[int]:
         """The nodes that a link to at least one shard is up to."""
-        return sorted(dict.fromkeys(map(place_node, self._linked)))
+        return self._links.nodes
 
     @property
     def _catalog(self) -> Catalog:

@@ -13,7 +13,10 @@ from dataclasses import replace
 import weir_raft as raft
 from weir.broker.api.events import Findings, TopicOpened
 from weir.broker.api.settings import Identity, Layout, ShardSettings
+from weir.broker.brokerset import BrokerSet
+from weir.broker.forwarding.registry_feed import RegistryFeed
 from weir.broker.metadata.catalog import Catalog
+from weir.broker.metadata.registry import Registry
 from weir.broker.partition.context import PartitionContext
 from weir.broker.partition.partition import Partition
 from weir.broker.partition.topics import Topics
@@ -188,6 +191,11 @@ class Groups:
                 return found.leader
         return 0
 
+    @property
+    def registry(self) -> Group:
+        """The registry's group, once it was opened."""
+        return self._writers[self._layout.log_of(REGISTRY_GROUP)].groups[REGISTRY_GROUP]
+
     def open_registry(self) -> Group:
         """Open the registry's group: its founders vote in it, and every other node learns of it."""
         founders = self._identity.founding_voters
@@ -355,3 +363,54 @@ class Groups:
             self._context.outbox.counts.forget(group)
             if (topic := self._topics.catalog.by_id(topic_of(group))) is not None:
                 self._open_topic(topic)  # it may have come back meanwhile
+
+
+class RegistryGroup:
+    """The registry's group in the logs of this shard: it is opened first, and begins anew where
+    what it had was damaged and the others have it.
+    """
+
+    __slots__ = ("_brokerset", "_feed", "_groups", "_registry")
+
+    def __init__(
+        self, groups: Groups, brokerset: BrokerSet, registry: Registry, feed: RegistryFeed
+    ) -> None:
+        """Open nothing yet; the group drives `feed`, and `registry` is led by it."""
+        self._groups = groups
+        self._brokerset = brokerset
+        self._registry = registry
+        self._feed = feed
+
+    def open(self, identity: Identity) -> None:
+        """Open it, and let it take part."""
+        group = self._groups.open_registry()
+        first, *_ = identity.founding_voters
+        self._run(group, first == group.voter)
+
+    def rejoin(self, voter: int) -> None:
+        """Take part again, as another voter: the others have what was damaged here."""
+        if self._groups.all_open:
+            return  # groups would be let go of that lay elsewhere once: it waits for a restart
+        if voter > self._groups.registry.voter:  # else it did already
+            self._run(self._groups.open_registry_again(voter))
+
+    def complete(self) -> None:
+        """It has all again that it lacked."""
+        if self._groups.registry.storage.damage is not None:
+            self._run(self._groups.reopen_registry())
+
+    def watch(self) -> None:
+        """Do without it once it has stopped: what is known of it stays. One that stops before all
+        groups are open is damaged like one that was opened so.
+        """
+        group = self._registry.group
+        if group is None or group.damage is None:
+            return
+        if self._groups.all_open:
+            self._registry.take_group(None)
+        else:
+            self._brokerset.take_registry(group)
+
+    def _run(self, group: Group, preferred: bool = False) -> None:
+        self._brokerset.take_registry(group)
+        self._groups.run(group, self._feed, preferred)

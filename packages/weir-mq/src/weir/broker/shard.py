@@ -22,16 +22,66 @@ from weir.broker.api.events import (
     TopicOpened,
 )
 from weir.broker.api.settings import Identity, Layout, ShardSettings
-from weir.broker.assembly import assemble
+from weir.broker.assembly import Cluster, Partitions, Runtime, assemble
 from weir.broker.brokerset import BrokerSet
+from weir.broker.groups import RegistryGroup
 from weir.broker.metadata.reassignment import give_away
 from weir.broker.replica.checkpoints import Opened
 from weir.broker.replica.disk_room import Full, FullDisks
-from weir.broker.replica.group import Group
 from weir.broker.replica.node_state import Clocks
 from weir.broker.replica.writer import Writer
 from weir.model.ids import REGISTRY_GROUP
 from weir.order.clock import Time
+
+
+class Shutdown:
+    """A stop of the shard: what is under way is finished and marked durable, and a checkpoint is
+    saved; one step an event.
+    """
+
+    __slots__ = ("_acks_until_ms", "_cluster", "_is_over", "_partitions", "_runtime", "_writers",
+                 "is_under_way")  # fmt: skip
+
+    def __init__(
+        self, runtime: Runtime, writers: Sequence[Writer], partitions: Partitions, cluster: Cluster
+    ) -> None:
+        """Nobody asks for it yet."""
+        self._runtime = runtime
+        self._writers = writers
+        self._partitions = partitions
+        self._cluster = cluster
+        self.is_under_way = self._is_over = False
+        self._acks_until_ms = 0
+
+    def begin(self, acks_ms: int) -> None:
+        """Hand over what is led here; acks of what was granted are taken for so long."""
+        self.is_under_way = True
+        self._runtime.outbox.hurry()
+        self._cluster.brokerset.hand_over()
+        self._acks_until_ms = self._runtime.time.monotonic_ms() + acks_ms
+
+    def proceed(self) -> None:
+        """Take the next step, once what was led here is handed over."""
+        partitions, cluster = self._partitions, self._cluster
+        partitions.admission.is_closed = True
+        cluster.brokerset.leave()
+        # Nothing begins any more but acks of what was granted: else the log is never idle.
+        cluster.registry.take_group(None)
+        takes_acks = self._runtime.time.monotonic_ms() < self._acks_until_ms
+        for partition in partitions.topics.partitions():
+            partition.drain(acks=takes_acks)
+        for writer in self._writers:
+            writer.log.mark_idle()
+            writer.start_work()
+        if all(writer.idle for writer in self._writers):
+            for writer in self._writers:
+                if not writer.checkpoints.is_current and partitions.groups.all_open:
+                    writer.checkpoints.save()
+        if cluster.trunks.forwarder.waiting:  # it is refused if the other shard does not answer
+            return
+        if all(writer.idle for writer in self._writers) and not self._is_over:
+            self._is_over = True
+            self._runtime.outbox.put(Stopped())
 
 
 class Shard:
@@ -48,71 +98,52 @@ class Shard:
         """Own `logs` as the host opened them: those that `layout` gives to this shard, or all there
         are. `start` must come next.
         """
-        layout = layout or Layout(len(logs))
-        parts = assemble(identity, logs, time, settings or ShardSettings(), layout)
-        runtime, replication, partitions, cluster, services = parts
+        parts = assemble(
+            identity, logs, time, settings or ShardSettings(), layout or Layout(len(logs))
+        )
+        self._runtime, self._replication, self._partitions, self._cluster, self._services = parts
         self.identity = identity
-        self._layout = layout
-        self._has_registry = identity.shard == layout.registry_shard
-        self._time = runtime.time
-        self.budget = runtime.budget
-        self._outbox = runtime.outbox
+        self.budget = self._runtime.budget
         #: What this shard has done since it started.
-        self.counts = runtime.outbox.counts
-        self._reads = runtime.reads
-        self._findings = runtime.findings
+        self.counts = self._runtime.outbox.counts
         #: What writes to each of its logs.
-        self.writers = replication.writers
-        self._writer = {writer.number: writer for writer in self.writers}
-        self._multi = replication.multi
-        self._disks = replication.disks
-        self._refill = replication.refill
-        self._peers = replication.peers
-        self.topics = partitions.topics
-        self._admission = partitions.admission
-        self._device_producer = partitions.context.device_producer
-        self._partition_events = partitions.context.events
-        self._reports = partitions.context.reports
-        self._groups = partitions.groups
-        self._resumed = cluster.resumed
-        self._trunks = cluster.trunks
-        self.registry = cluster.registry
-        self._set = cluster.brokerset
-        self._orders = services.orders
-        self._coordinator = services.coordinator
-        self._listing = services.listing
-        self._sweep = services.sweep
-        self._devices = services.devices
-        self._sessions = services.sessions
-        self._holding = self._stopping = self._stopped = False
-        self._acks_until_ms = 0
+        self.writers = self._replication.writers
+        self.topics = self._partitions.topics
+        self.registry = self._cluster.registry
+        self._registry_group = RegistryGroup(
+            self._partitions.groups, self._cluster.brokerset, self.registry,
+            self._cluster.trunks.feed,
+        )  # fmt: skip
+        self._shutdown = Shutdown(self._runtime, self.writers, self._partitions, self._cluster)
+        #: Whether the host was told to stop reading from peers.
+        self._holding = False
 
     @property
     def ready(self) -> bool:
         """Whether every group here is led and devices can be served."""
-        if not self._device_producer.id or not self._trunks.knows_topics:
+        if not self._partitions.context.device_producer.id or not self._cluster.trunks.knows_topics:
             return False
         return all(p.has_leader for p in self.topics.partitions())
 
     @property
     def brokerset(self) -> BrokerSet:
         """This shard's part in its set."""
-        return self._set
+        return self._cluster.brokerset
 
     @property
     def clock_astray_ms(self) -> int:
         """By how much this node's clock lies ahead of the time that it goes by."""
-        return self._time.astray_ms
+        return self._runtime.time.astray_ms
 
     @property
     def needed_bytes(self) -> int:
         """The free space that full disks need before publishes are taken again; 0 if they are."""
-        return self._admission.needed_bytes
+        return self._partitions.admission.needed_bytes
 
     @property
     def short(self) -> Full | None:
         """Which other nodes' disks are full, so that publishes to groups led here are refused."""
-        return self._admission.short
+        return self._partitions.admission.short
 
     @property
     def partitions_led(self) -> int:
@@ -121,71 +152,40 @@ class Shard:
 
     def passed_on(self, shard: int, size: int) -> None:
         """Give back what was charged for `Pass`: it has left this process, or was dropped."""
-        self._trunks.forwarder.lanes.sent(shard, size)
+        self._cluster.trunks.forwarder.lanes.sent(shard, size)
 
     def start(self) -> list[Effect]:
         """Bring the registry up, then all partitions; the effects end in elections won."""
-        self._set.start()
-        if self._has_registry:
-            group = self._groups.open_registry()
-            first, *_ = self.identity.founding_voters
-            self._run_registry(group, first == group.voter)
+        self._cluster.brokerset.start()
+        layout = self._runtime.layout
+        if self.identity.shard == layout.registry_shard:
+            self._registry_group.open(self.identity)
         return self.run_deferred()
 
     # -- findings ----------------------------------------------------------------------------
 
     def _act_on_findings(self) -> None:
         """Do what follows from what components found, in the order in which they did."""
-        while self._findings:
-            match self._findings.popleft():
+        findings, resumed = self._runtime.findings, self._cluster.resumed
+        refill, groups = self._replication.refill, self._partitions.groups
+        while findings:
+            match findings.popleft():
                 case RottenEntry(group, index, place):
-                    self._refill.rotted(group, index, place)
+                    refill.rotted(group, index, place)
                 case MendDone(piece, is_sound):
-                    self._refill.mended(piece, is_sound)
-                case GroupComplete(group):
-                    self._complete(group)
+                    refill.mended(piece, is_sound)
+                case GroupComplete(group) if group != REGISTRY_GROUP:
+                    groups.reopen_complete(group)
+                case GroupComplete():
+                    self._registry_group.complete()
                 case ReplicaStopped(group, halt, error):
-                    self._peers.stopped(group, halt, error)
+                    self._replication.peers.stopped(group, halt, error)
                 case RegistryRejoins(voter):
-                    self._rejoin_registry(voter)
+                    self._registry_group.rejoin(voter)
                 case TopicOpened(topic):
-                    self._devices.receivers.grown(topic)
-        while self._resumed:
-            self._sessions.go_on(self._resumed.popleft())
-
-    def _rejoin_registry(self, voter: int) -> None:
-        """Take part in the registry again, of which the others have what was damaged here."""
-        if self._groups.all_open:
-            return  # groups would be let go of that lay elsewhere once: it waits for a restart
-        if voter > self._registry_here.voter:  # else it did already
-            self._run_registry(self._groups.open_registry_again(voter))
-
-    def _complete(self, number: int) -> None:
-        """A group has all again that it lacked."""
-        if number != REGISTRY_GROUP:
-            self._groups.reopen_complete(number)
-        elif self._registry_here.storage.damage is not None:
-            self._run_registry(self._groups.reopen_registry())
-
-    @property
-    def _registry_here(self) -> Group:
-        return self._writer[self._layout.log_of(REGISTRY_GROUP)].groups[REGISTRY_GROUP]
-
-    def _run_registry(self, group: Group, preferred: bool = False) -> None:
-        self._set.take_registry(group)
-        self._groups.run(group, self._trunks.feed, preferred)
-
-    def _watch_registry(self) -> None:
-        """Do without the registry's replica once it has stopped: what is known of it stays. One
-        that stops before all groups are open is damaged like one that was opened so.
-        """
-        group = self.registry.group
-        if group is None or group.damage is None:
-            return
-        if self._groups.all_open:
-            self.registry.take_group(None)
-        else:
-            self._set.take_registry(group)
+                    self._services.devices.receivers.grown(topic)
+        while resumed:
+            self._services.sessions.go_on(resumed.popleft())
 
     def handle(self, event: ev.Event) -> list[Effect]:
         """Take one event; return what to do about it, in order."""
@@ -195,39 +195,41 @@ class Shard:
         """Take events; return what to do about them at once, in order. The host does that, then
         calls `run_deferred`: a confirm, or what it waits for, waits for nothing that may be due.
         """
-        if self._time.monotonic_ms() >= self._peers.late_ms:  # others may lead by now
-            self._peers.tick()
+        runtime, peers, resumed = self._runtime, self._replication.peers, self._cluster.resumed
+        if runtime.time.monotonic_ms() >= peers.late_ms:  # others may lead by now
+            peers.tick()
         for event in events:
             self._dispatch(event)
-            if self._findings or self._resumed:
+            if runtime.findings or resumed:
                 self._act_on_findings()
-        if self._reports.answers:  # before the flush, for what follows may join it
-            self._coordinator.take_reports()
+        # Before the flush, for what follows may join it.
+        if self._partitions.context.reports.answers:
+            self._services.coordinator.take_reports()
         for writer in self.writers:
             writer.start_flush()
-        return self._outbox.take() if self._outbox.effects else []
+        return runtime.outbox.take() if runtime.outbox.effects else []
 
     # -- events ------------------------------------------------------------------------------
 
     def _dispatch(self, event: ev.Event) -> None:
         match event:  # it goes from class to class: thousands of devices come at once
             case ev.Received(session, frames):
-                self._sessions.received(session, frames)
+                self._services.sessions.received(session, frames)
             case ev.Opened(session, principal, place):
-                self._sessions.opened(session, principal, place)
+                self._services.sessions.opened(session, principal, place)
             case ev.Arrived() | ev.LetGo():
-                self._sessions.handle(event)
+                self._services.sessions.handle(event)
             case ev.Flushed(log, flush, rests):
-                self._writer[log].flushed(flush, rests)
+                self._replication.by_log[log].flushed(flush, rests)
             case ev.PeerSent(place, messages):
-                self._peers.received(place, messages)
+                self._replication.peers.received(place, messages)
             case ev.Closed(session):
-                self._orders.session_closed(session)
-                self._sessions.closed(session)
+                self._services.orders.session_closed(session)
+                self._services.sessions.closed(session)
             case ev.TrunkOpened() | ev.TrunkClosed() | ev.PassedBack():
                 self._of_trunk(event)
             case ev.Rested() | ev.SpareMade() | ev.CheckpointSaved() | ev.ChoreDone():
-                self._writer[event.log].handle(event)
+                self._replication.by_log[event.log].handle(event)
             case _:
                 self._dispatch_rare(event)
 
@@ -237,81 +239,85 @@ class Shard:
                 self._tick()
             case ev.ReadDone():
                 # What rotted here may come from the other replicas.
+                reads, refill = self._runtime.reads, self._replication.refill
                 rotten = event.damaged_at >= 0
-                comes = rotten and self._refill.met_rot(self._reads.under_way(event.ticket))
-                self._reads.done(event, comes)
+                comes = rotten and refill.met_rot(reads.under_way(event.ticket))
+                reads.done(event, comes)
             case ev.LinkOpened() | ev.LinkClosed():
-                self._peers.handle(event)
-                self._trunks.routes.link(event)
-                self._set.link(event)
+                self._replication.peers.handle(event)
+                self._cluster.trunks.routes.link(event)
+                self._cluster.brokerset.link(event)
             case ev.Stopping(acks_ms):
-                self._stopping = True
-                self._outbox.hurry()
-                self._set.hand_over()
-                self._acks_until_ms = self._time.monotonic_ms() + acks_ms
+                self._shutdown.begin(acks_ms)
 
     def _of_trunk(self, event: ev.TrunkOpened | ev.TrunkClosed | ev.PassedBack) -> None:
-        self._trunks.handle(event)
+        self._cluster.trunks.handle(event)
         if isinstance(event, ev.TrunkClosed):
-            self._orders.trunk_closed(event.shard)
-            self._coordinator.trunk_closed(event.shard)
+            self._services.orders.trunk_closed(event.shard)
+            self._services.coordinator.trunk_closed(event.shard)
 
     def _tick(self) -> None:
-        self._peers.tick()  # first: nobody here is told anything by who leads no more
-        self._watch_registry()
-        self._partition_events.check_deadlines(self._time.monotonic_ms())
-        self._orders.check_deadlines()
-        self._coordinator.check_deadlines()
-        self._listing.check_deadlines()
-        self._devices.receivers.retry_due()
-        self._trunks.check_deadlines()
-        if self._stopping:
-            self._set.hand_over_again()
+        partitions, services = self._partitions, self._services
+        self._replication.peers.tick()  # first: nobody here is told anything by who leads no more
+        self._registry_group.watch()
+        partitions.context.events.check_deadlines(self._runtime.time.monotonic_ms())
+        services.orders.check_deadlines()
+        services.coordinator.check_deadlines()
+        services.listing.check_deadlines()
+        services.devices.receivers.retry_due()
+        self._cluster.trunks.check_deadlines()
+        if self._shutdown.is_under_way:
+            self._cluster.brokerset.hand_over_again()
         else:
-            self._set.reconcile()
-        if self._groups.all_open and not self._stopping:
-            self._sweep.look_at_next()
+            self._cluster.brokerset.reconcile()
+        if partitions.groups.all_open and not self._shutdown.is_under_way:
+            services.sweep.look_at_next()
         # A checkpoint holds the groups that are open: it must not be made before they all are.
-        if self._groups.all_open:
-            self._admission.look_at_disks(self.topics.partitions())
+        if partitions.groups.all_open:
+            partitions.admission.look_at_disks(self.topics.partitions())
             for writer in self.writers:
                 writer.work_by_time()
-                _let_others_lead(writer, self._time, self._disks)
-        self._sessions.check_deadlines()
+                _let_others_lead(writer, self._runtime.time, self._replication.disks)
+        services.sessions.check_deadlines()
 
     def run_deferred(self) -> list[Effect]:
         """Do what any event may have made possible; return what comes of it, in order."""
-        if not self._groups.all_open and self._trunks.knows_topics:
-            self._groups.open_all()
+        runtime, replication, services = self._runtime, self._replication, self._services
+        groups, context, trunks = (
+            self._partitions.groups, self._partitions.context, self._cluster.trunks,
+        )  # fmt: skip
+        if not groups.all_open and trunks.knows_topics:
+            groups.open_all()
         # Each publish comes by here, twice, and has mostly made nothing of this possible.
-        if self._partition_events.readable or self._reads.queue:
+        if context.events.readable or runtime.reads.queue:
             self._serve_reads()
-        if self._trunks.view.has_work or self._trunks.replies.held:
-            self._trunks.proceed()
-        if self._outbox.kept:
-            self._devices.receivers.take_replies()
-        if self._groups.ending:
-            self._groups.close_ended()
-        if self._reports.answers:
-            self._coordinator.take_reports()
-        self._orders.proceed()
+        if trunks.view.has_work or trunks.replies.held:
+            trunks.proceed()
+        if runtime.outbox.kept:
+            services.devices.receivers.take_replies()
+        if groups.ending:
+            groups.close_ended()
+        if context.reports.answers:
+            services.coordinator.take_reports()
+        services.orders.proceed()
         for writer in self.writers:
             if writer.tends or writer.dirty or writer.log.staged is not None:
                 writer.start_work()
-        if self._findings or self._resumed:
+        if runtime.findings or self._cluster.resumed:
             self._act_on_findings()
-        if self._multi.beats_wanted or self._multi.asking:
-            self._peers.send_beats()
-        if self._holding or self._stopping or self.budget.used > self.budget.high:
+        if replication.multi.beats_wanted or replication.multi.asking:
+            replication.peers.send_beats()
+        if self._holding or self._shutdown.is_under_way or self.budget.used > self.budget.high:
             self._hold_or_stop()
-        return self._outbox.take() if self._outbox.effects else []
+        return runtime.outbox.take() if runtime.outbox.effects else []
 
     def _serve_reads(self) -> None:
         """Answer those who wait for what is applied now, and read what there is room for."""
-        if self._partition_events.readable:
-            self._partition_events.answer_fetches()
-        if self._reads.queue:
-            self._reads.start_waiting()
+        events, reads = self._partitions.context.events, self._runtime.reads
+        if events.readable:
+            events.answer_fetches()
+        if reads.queue:
+            reads.start_waiting()
 
     def _hold_or_stop(self) -> None:
         """Let the host stop reading from peers, or go on, by how much is in memory; and end, where
@@ -320,31 +326,10 @@ class Shard:
         hold = self.budget.should_hold(self._holding)
         if hold != self._holding:
             self._holding = hold
-            self._outbox.counts.holds += hold
-            self._outbox.put(HoldReads(hold))
-        if self._stopping and self._set.handed_over:
-            self._admission.is_closed = True
-            self._stop()
-
-    def _stop(self) -> None:
-        """Finish what is under way, mark it durable, save a checkpoint; one step an event."""
-        self._set.leave()
-        # Nothing begins any more but acks of what was granted: else the log is never idle.
-        self.registry.take_group(None)
-        for partition in self.topics.partitions():
-            partition.drain(acks=self._time.monotonic_ms() < self._acks_until_ms)
-        for writer in self.writers:
-            writer.log.mark_idle()
-            writer.start_work()
-        if all(writer.idle for writer in self.writers):
-            for writer in self.writers:
-                if not writer.checkpoints.is_current and self._groups.all_open:
-                    writer.checkpoints.save()
-        if self._trunks.forwarder.waiting:  # it is refused if the other shard does not answer
-            return
-        if all(writer.idle for writer in self.writers) and not self._stopped:
-            self._stopped = True
-            self._outbox.put(Stopped())
+            self._runtime.outbox.counts.holds += hold
+            self._runtime.outbox.put(HoldReads(hold))
+        if self._shutdown.is_under_way and self._cluster.brokerset.handed_over:
+            self._shutdown.proceed()
 
 
 def _let_others_lead(writer: Writer, time: Clocks, disks: FullDisks) -> None:

@@ -58,7 +58,7 @@ def test_what_is_not_known_is_refused(rig: Any) -> None:
 
 
 def test_every_request_that_is_declared_is_answered(rig: Any) -> None:
-    requests = rig.shard._sessions._requests
+    requests = rig.shard._services.sessions._requests
     answered = {m.Produce, *requests._handlers, *BY_PARTITION}
     assert answered == set(m.REQUESTS)
     for kind in BY_PARTITION:
@@ -76,7 +76,7 @@ def test_access_control_is_asked_for_each_right_of_a_client(rig: Any) -> None:
             raise Unauthorized(f"{principal} may not {verb} {resource}")
 
     info = rig.topic(rig.connect())
-    requests = rig.shard._sessions._requests
+    requests = rig.shard._services.sessions._requests
     requests._access = access = Asked()
     address = info.addresses[0]
     for request, resource in (
@@ -141,7 +141,7 @@ def test_every_kind_of_request_is_answered_once(rig: Any) -> None:
     rig.settle()
     rig.tick(100)
     rig.settle()
-    assert rig.shard._outbox._open[1] == 0
+    assert rig.shard._runtime.outbox._open[1] == 0
 
 
 def test_fetches_wait_for_messages_or_time(rig: Any) -> None:

@@ -105,7 +105,7 @@ def test_devices_are_told_when_nobody_here_can_know(trio: Any) -> None:
     info = trio.topic()
     group = info.addresses[0].group
     leader = trio.leader(group)
-    trio.until(lambda: leader.shard._device_producer.id)
+    trio.until(lambda: leader.shard._partitions.context.device_producer.id)
     leader.handle(ev.Opened(50))
     leader.raw[50] = b""
     stream = DeviceStream()

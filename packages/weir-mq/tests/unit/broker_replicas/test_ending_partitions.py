@@ -87,7 +87,7 @@ def test_the_order_waits_for_an_ended_partition_no_more(trio: Any, produce: Any)
     # Nobody leads it any more, and partition 0 has a majority.
     for node in trio.nodes.values():
         node.group(group).machine.leading = None
-        node.shard._partition_events.leads_changed += 1
+        node.shard._partitions.context.events.leads_changed += 1
     reply = trio.answer(trio[1], m.AskBarriers(info.id, 0, 2_000))
     assert reply.reached
     ((_, lowest, _), (_, stamp, through)) = reply.registers

@@ -12,9 +12,9 @@ def begun_anew(node: Any, group: int) -> Any:
     """Drop a group from a node, and open it again as another voter with nothing."""
     shard = node.shard
     shard.topics.leave(group)
-    shard._peers.remove(group)
+    shard._replication.peers.remove(group)
     shard.writers[0].forget(group)
-    return shard._groups._open(group, voter_of(node.id, 1), ())
+    return shard._partitions.groups._open(group, voter_of(node.id, 1), ())
 
 
 def test_a_flush_of_its_former_life_makes_nothing_durable(trio: Any, produce: Any) -> None:

@@ -84,7 +84,7 @@ def test_requests_under_way_to_a_node_that_dies_are_answered(trio: Any) -> None:
     assert one.reply_to(poll) is None
     leader.kill()
     assert one.reply_to(poll).code == Unavailable.code
-    assert one.shard._trunks.forwarder.waiting is False
+    assert one.shard._cluster.trunks.forwarder.waiting is False
 
 
 def test_what_a_node_passed_on_goes_no_further(trio: Any) -> None:

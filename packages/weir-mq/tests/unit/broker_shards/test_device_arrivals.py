@@ -201,7 +201,9 @@ def test_who_may_not_publish_is_not_let_in_with_the_others(node: Any) -> None:
 
     info = node.answer(0, m.CreateTopic("locks", 1))
     for one in node.all:
-        one.shard._devices._access = one.shard._sessions._arrivals._access = Nobody()
+        one.shard._services.devices._access = one.shard._services.sessions._arrivals._access = (
+            Nobody()
+        )
         one.raw[100] = b""
         one.handle(ev.Arrived([said(100, device.publish(1, b"v", 0))]))
         node.settle()
@@ -267,7 +269,7 @@ def test_a_crowd_goes_on_under_the_name_of_who_let_it_in_and_not_for_another_nod
     one = node.all[(info.addresses[0].shard + 1) % 3]
     frames = passed(one.shard.step(ev.Arrived([said(100, device.publish(1, b"v", 0))], "ada")))
     assert [(frame.kind, frame.body[0]) for frame in frames] == [(Kind.ARRIVALS, "ada")]
-    forwarder = one.shard._trunks.forwarder
+    forwarder = one.shard._cluster.trunks.forwarder
     forwarder.opened(place_of(2, 0))
     assert not forwarder.device_batch(
         [said(101, device.publish(1, b"v", 0))], "ada", place_of(2, 0)

@@ -59,22 +59,40 @@ class PartitionCounts:
         self.bytes_out += size
 
 
+class DeviceCounts:
+    """Answers to device publishes."""
+
+    __slots__ = ("confirms", "refused")
+
+    def __init__(self) -> None:
+        """Begin at zero."""
+        self.confirms = 0
+        #: By error number.
+        self.refused: Counter[int] = Counter()
+
+    def told(self, codes: list[int]) -> None:
+        """Count answers: 0, or the number of the refusal."""
+        confirmed = codes.count(0)
+        self.confirms += confirmed
+        if confirmed < len(codes):
+            self.refused.update(code for code in codes if code)
+
+
 class Counts:
     """One shard: its partitions by group, and what concerns no partition."""
 
-    __slots__ = ("_partitions", "bad_frames", "confirms", "device_confirms", "device_refused",
-                 "flushed_bytes", "flushes", "holds", "latency", "leads_begun", "leads_lost",
-                 "reads_cached", "reads_disk", "refused", "repeats", "replicas_halted")  # fmt: skip
+    __slots__ = ("_partitions", "bad_frames", "confirms", "devices", "flushed_bytes", "flushes",
+                 "holds", "latency", "leads_begun", "leads_lost", "reads_cached", "reads_disk",
+                 "refused", "repeats", "replicas_halted")  # fmt: skip
 
     def __init__(self) -> None:
         """Begin at zero."""
         self._partitions: dict[int, PartitionCounts] = {}
         #: Milliseconds from the moment a batch is in line to its commit.
         self.latency = Histogram(LATENCY_MS)
-        #: By error number: refusals to clients, and of publishes to devices.
+        #: By error number, refusals to clients.
         self.refused: Counter[int] = Counter()
-        self.device_refused: Counter[int] = Counter()
-        self.device_confirms = 0
+        self.devices = DeviceCounts()
         #: Answers to clients' batches, and how many of those came once more.
         self.confirms = 0
         self.repeats = 0
@@ -101,13 +119,6 @@ class Counts:
         """Count an answer to a client's batch."""
         self.confirms += 1
         self.repeats += repeats
-
-    def told_devices(self, codes: list[int]) -> None:
-        """Count answers to device publishes: 0, or the number of the refusal."""
-        confirmed = codes.count(0)
-        self.device_confirms += confirmed
-        if confirmed < len(codes):
-            self.device_refused.update(code for code in codes if code)
 
     def forget(self, group: int) -> None:
         """Keep nothing of a partition that is gone for good."""

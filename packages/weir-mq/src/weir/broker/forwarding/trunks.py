@@ -69,6 +69,63 @@ class ShardProducer(Protocol):
         """Write with this id from now on."""
 
 
+class ShardProducerId:
+    """The id that a shard writes its devices' messages with: asked for until it is granted."""
+
+    __slots__ = ("_again_ms", "_forwarder", "_producer", "_registry", "_time", "asked_of",
+                 "is_granted")  # fmt: skip
+
+    def __init__(
+        self, producer: ShardProducer, registry: Registry, forwarder: Forwarder, time: Time
+    ) -> None:
+        """Get `producer` its id from who leads `registry`; nobody was asked yet."""
+        self._producer = producer
+        self._registry = registry
+        self._forwarder = forwarder
+        self._time = time
+        self.is_granted = False
+        #: The place that was asked and has not answered; -1 for none.
+        self.asked_of = -1
+        self._again_ms = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is missing, and was not refused just now."""
+        missing = not self.is_granted and self.asked_of < 0
+        return missing and self._time.monotonic_ms() >= self._again_ms
+
+    def ask(self, place: int) -> None:
+        """Ask the leader at `place`, unless somebody was asked already."""
+        if self.is_granted or self.asked_of >= 0:
+            return
+        self.asked_of = place
+        try:
+            if place != self._forwarder.shard:
+                self._forwarder.ask_own(place, m.OpenProducer())
+            else:
+                self._registry.grant(self._forwarder.principal, 0, self)
+        except Refused:
+            self.refused()
+
+    def producer_granted(self, outcome: ProducerOpened | Refused) -> None:
+        """See `ProducerWaiter`."""
+        if isinstance(outcome, Refused):
+            self.refused()
+        else:
+            self.granted(outcome.producer)
+
+    def granted(self, producer: int) -> None:
+        """The registry's leader gave one."""
+        if not self.is_granted:
+            self.is_granted = True
+            self._producer.granted(producer)
+
+    def refused(self) -> None:
+        """It gave none, or there is no answer any more: it is asked again, after a pause."""
+        self.asked_of = -1
+        self._again_ms = self._time.monotonic_ms() + _AGAIN_AFTER_MS
+
+
 class _LedRound(NamedTuple):
     """A round that asks no other shard, for the replica here leads."""
 
@@ -85,9 +142,9 @@ class RegistryReplica:
     it writes device messages with.
     """
 
-    __slots__ = ("_ask_at_ms", "_asked", "_forwarder", "_has_producer", "_in_sync", "_known",
-                 "_numbers", "_outbox", "_producer", "_registry", "_resumed", "_round", "_routes",
-                 "_time", "_waiting", "has_work")  # fmt: skip
+    __slots__ = ("_forwarder", "_in_sync", "_known", "_numbers", "_outbox", "_producer_id",
+                 "_registry", "_resumed", "_round", "_routes", "_time", "_waiting",
+                 "has_work")  # fmt: skip
 
     def __init__(
         self,
@@ -102,7 +159,7 @@ class RegistryReplica:
         self._registry = registry
         self._forwarder = forwarder
         self._routes: Routes = forwarder.routes
-        self._producer = producer
+        self._producer_id = ShardProducerId(producer, registry, forwarder, time)
         self._resumed = resumed
         self._outbox = outbox
         self._time = time
@@ -112,10 +169,6 @@ class RegistryReplica:
         self._waiting: list[RoundWaiter] = []
         self._round: _Round | None = None
         self._numbers = 0
-        self._has_producer = False
-        #: Where the producer was asked for, -1 nowhere; and when to ask again at the earliest.
-        self._asked = -1
-        self._ask_at_ms = 0
         forwarder.listen(self)
 
     @property
@@ -143,8 +196,8 @@ class RegistryReplica:
         """The trunk to a place broke: what it was asked has no answer any more."""
         if self._round is not None and self._round.place == place:
             self._end(False)
-        if self._asked == place:
-            self._refused()
+        if self._producer_id.asked_of == place:
+            self._producer_id.refused()
 
     def proceed(self) -> None:
         """Go on with what may be applied by now."""
@@ -155,10 +208,10 @@ class RegistryReplica:
                 self._end(False)
             elif group.node.applied_index >= current.index:
                 self._end(True)
-        if not self._has_producer and self._asked < 0:
-            self._ask_producer()
+        if self.known and self._producer_id.is_due:
+            self._producer_id.ask(self._routes.registry)
         current = self._round
-        self.has_work = not self._has_producer or (
+        self.has_work = not self._producer_id.is_granted or (
             current is not None and current.index is not None
         )
 
@@ -172,8 +225,8 @@ class RegistryReplica:
                 self._end(False)
         if not self.known and self._round is None:
             self._begin()
-        if self._asked >= 0 and self._asked != self._routes.registry:
-            self._refused()  # who was asked leads no more, and might never answer
+        if self._producer_id.asked_of not in (-1, self._routes.registry):
+            self._producer_id.refused()  # who was asked leads no more, and might never answer
 
     # -- rounds ------------------------------------------------------------------------------
 
@@ -232,7 +285,7 @@ class RegistryReplica:
         """Another shard replies to what nobody else here asks."""
         reply = decode_reply(frame)
         if isinstance(reply, m.ProducerGrant):
-            self._opened(reply.producer)
+            self._producer_id.granted(reply.producer)
             return
         current = self._round
         if current is not None and frame.correlation == current.number:
@@ -242,47 +295,53 @@ class RegistryReplica:
             else:
                 self._end(False)
         elif not frame.correlation and isinstance(reply, m.Refusal):
-            self._refused()
+            self._producer_id.refused()
 
-    # -- the producer ------------------------------------------------------------------------
 
-    def _ask_producer(self) -> None:
-        if self._has_producer or self._asked >= 0 or not self.known:
-            return
-        if self._time.monotonic_ms() < self._ask_at_ms:
-            return
-        self._asked = self._routes.registry
-        try:
-            if self._asked != self._forwarder.shard:
-                self._forwarder.ask_own(self._asked, m.OpenProducer())
-            else:
-                self._registry.grant(self._forwarder.principal, 0, self)
-        except Refused:
-            self._refused()
+class ParkedSessions:
+    """Sessions that wait until a copy has what the leader has now: those that came before the ping
+    under way was sent go on with its answer.
+    """
 
-    def producer_granted(self, outcome: ProducerOpened | Refused) -> None:
-        """See `ProducerWaiter`."""
-        if isinstance(outcome, Refused):
-            self._refused()
-        else:
-            self._opened(outcome.producer)
+    __slots__ = ("_pinged", "number", "pinged_ms", "waiting")
 
-    def _opened(self, producer: int) -> None:
-        if not self._has_producer:
-            self._has_producer = True
-            self._producer.granted(producer)
+    def __init__(self) -> None:
+        """Nobody waits."""
+        #: Those who came since the last ping.
+        self.waiting: list[int] = []
+        self._pinged: list[int] = []
+        #: The number of the last ping, and when it was sent.
+        self.number = 0
+        self.pinged_ms = 0
 
-    def _refused(self) -> None:
-        self._asked = -1
-        self._ask_at_ms = self._time.monotonic_ms() + _AGAIN_AFTER_MS
+    @property
+    def is_pinging(self) -> bool:
+        """Whether somebody waits for the ping under way."""
+        return bool(self._pinged)
+
+    def begin_ping(self, now_ms: int) -> None:
+        """Those who wait go on with the answer to the next ping, which has `number`."""
+        self._pinged, self.waiting = self.waiting, []
+        self.number += 1
+        self.pinged_ms = now_ms
+
+    def take_pinged(self) -> list[int]:
+        """Return who goes on, for the ping is answered."""
+        sessions, self._pinged = self._pinged, []
+        return sessions
+
+    def take_all(self) -> list[int]:
+        """Return everybody, for there will be no answer."""
+        sessions, self.waiting = [*self._pinged, *self.waiting], []
+        self._pinged = []
+        return sessions
 
 
 class RegistryCopy:
     """Keeps the copy, and gets this shard the producer id that it writes device messages with."""
 
-    __slots__ = ("_ask_at_ms", "_asking", "_doing", "_fed", "_forwarder", "_has_producer",
-                 "_late", "_leader", "_number", "_owed", "_parked", "_pinged", "_pinged_ms",
-                 "_producer", "_registry", "_resumed", "_time", "_topics", "has_work",
+    __slots__ = ("_doing", "_fed", "_forwarder", "_late", "_leader", "_owed", "_parked",
+                 "_producer_id", "_registry", "_resumed", "_time", "_topics", "has_work",
                  "known")  # fmt: skip
 
     def __init__(
@@ -309,7 +368,7 @@ class RegistryCopy:
         self._leader = leader
         self._registry = registry
         self._forwarder = forwarder
-        self._producer = producer
+        self._producer_id = ShardProducerId(producer, registry, forwarder, time)
         self._resumed = resumed
         #: Whether the leader has sent all it has since the trunk was opened.
         self._fed = False
@@ -317,11 +376,7 @@ class RegistryCopy:
         self._late = False
         #: Whether there is a copy.
         self.known = False
-        self._asking = self._has_producer = False
-        self._ask_at_ms = self._pinged_ms = self._number = 0
-        self._parked: list[int] = []
-        #: Of those parked, the ones whom the ping under way will let go on.
-        self._pinged: list[int] = []
+        self._parked = ParkedSessions()
         forwarder.listen(self)
 
     @property
@@ -338,10 +393,9 @@ class RegistryCopy:
         """A trunk broke: if it is the leader's, nothing new can be learnt until it is back."""
         if shard == self._leader:
             self._fed = self._late = False
-            self._asking = False
+            self._producer_id.asked_of = -1
             self._owed = 0
-            self._pinged, self._parked = self._pinged + self._parked, []
-            self._go_on()
+            self._resumed.extend(self._parked.take_all())
 
     def proceed(self) -> None:
         """Acknowledge what is applied, once all of it is done."""
@@ -355,37 +409,32 @@ class RegistryCopy:
     def check_deadlines(self) -> None:
         """Let nobody wait too long for news, and ask again for what was refused."""
         now = self._time.monotonic_ms()
-        if self._pinged and now - self._pinged_ms >= NEWS_WITHIN_MS:
+        parked = self._parked
+        if parked.is_pinging and now - parked.pinged_ms >= NEWS_WITHIN_MS:
             self._late = True
-            self._pinged, self._parked = self._pinged + self._parked, []
-            self._go_on()
-        quiet = not self._pinged and now - self._pinged_ms >= _AGAIN_AFTER_MS
+            self._resumed.extend(parked.take_all())
+        quiet = not parked.is_pinging and now - parked.pinged_ms >= _AGAIN_AFTER_MS
         if self._late and self._fed and quiet:
             self._ping()
-        if self._fed and now >= self._ask_at_ms:
-            self._ask_producer()
+        if self._fed and self._producer_id.is_due:
+            self._producer_id.ask(self._leader)
 
     def park(self, session: int) -> None:
         """Let a session wait until the copy has what the leader has now."""
-        self._parked.append(session)
-        if not self._pinged:
+        self._parked.waiting.append(session)
+        if not self._parked.is_pinging:
             self._ping()
 
     def _ping(self) -> None:
-        self._pinged, self._parked = self._parked, []
-        self._pinged_ms = self._time.monotonic_ms()
-        self._number += 1
-        self._ask(m.ReachRegistry(), self._number)
-
-    def _go_on(self) -> None:
-        sessions, self._pinged = self._pinged, []
-        self._resumed.extend(sessions)
-        if self._parked and not self._pinged:
-            self._ping()
+        self._parked.begin_ping(self._time.monotonic_ms())
+        self._ask(m.ReachRegistry(), self._parked.number)
 
     def _reached(self, frame: ClientFrame) -> None:
-        if frame.correlation == self._number:
-            self._go_on()
+        if frame.correlation != self._parked.number:
+            return
+        self._resumed.extend(self._parked.take_pinged())
+        if self._parked.waiting:
+            self._ping()
 
     def answered(self, frame: ClientFrame) -> None:
         """Another shard replies to what nobody else here asks."""
@@ -397,14 +446,12 @@ class RegistryCopy:
                 self._late = False
                 self._reached(frame)
             case m.ProducerGrant(producer):
-                self._has_producer = True
-                self._producer.granted(producer)
+                self._producer_id.granted(producer)
             case m.Refusal() if frame.opcode == _REACH:
                 self._late = True
                 self._reached(frame)
             case m.Refusal():  # of the producer
-                self._asking = False
-                self._ask_at_ms = self._time.monotonic_ms() + _AGAIN_AFTER_MS
+                self._producer_id.refused()
 
     def _learn(self, index: int, news: Any) -> None:
         if isinstance(news, bytes):
@@ -419,12 +466,7 @@ class RegistryCopy:
             self._fed = self.known = True
         self._owed = index
         self.proceed()
-        self._ask_producer()
-
-    def _ask_producer(self) -> None:
-        if not (self._asking or self._has_producer):
-            self._asking = True
-            self._ask(m.OpenProducer())
+        self._producer_id.ask(self._leader)
 
     def _ask(self, request: m.Request, number: int = 0) -> None:
         self._forwarder.ask_own(self._leader, request, number)

@@ -341,7 +341,7 @@ class DeviceBatcher:
     def _tell(self, gathering: _Gathering, stamp: int) -> None:
         self._budget.release(gathering.charged)
         c = gathering.confirms
-        self._appender.counts.told_devices(c.codes)
+        self._appender.counts.devices.told(c.codes)
         replies: dict[int, bytes] = {}
         more: dict[int, list[bytes]] = {}  # of those who published several: few, as a rule
         rows = zip(c.devices, c.sns, c.sequences, c.codes, c.offsets, strict=True)

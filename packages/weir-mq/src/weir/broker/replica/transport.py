@@ -35,11 +35,10 @@ from weir.broker.replica.refill import Refill
 from weir.broker.runtime.outbox import Outbox
 from weir.errors import Damaged
 from weir.model.ids import INCARNATION_BITS, REGISTRY_GROUP, SHARD_BITS, place_node
-from weir.order.clock import STAMP_FAR, milliseconds_of, stamp_at
+from weir.order.clock import STAMP_FAR, Time, milliseconds_of, stamp_at
 from weir.protocol.link import LinkFrame
 
-#: Of groups that are not here yet, so many candidates are remembered: a group is opened on its
-#: nodes one after the other, and its first election must not wait for the second.
+#: So many candidates of groups that are not here yet are remembered.
 _EARLY_MAX = 4_096
 _EARLY_MS = 2_000
 #: Plain numbers: each frame is compared with them.
@@ -58,29 +57,111 @@ _FENCE_AHEAD_MS_MAX = 24 * 3_600 * 1_000
 _WALL_MS_MAX = milliseconds_of(STAMP_FAR)
 
 
+class EarlyVotes:
+    """Candidates of groups that are not here yet: a group is opened on its nodes one after the
+    other, and its first election must not wait for the second.
+    """
+
+    __slots__ = ("_requests", "_time")
+
+    def __init__(self, time: Time) -> None:
+        """Begin with none."""
+        self._time = time
+        #: By group and candidate, what it asked, and when.
+        self._requests: OrderedDict[tuple[int, int], tuple[int, LinkFrame]] = OrderedDict()
+
+    def keep(self, sender: int, frame: LinkFrame) -> None:
+        """Remember what a candidate asks, and forget the oldest if there are too many."""
+        key = frame.group, sender
+        self._requests[key] = self._time.monotonic_ms(), frame
+        self._requests.move_to_end(key)
+        if len(self._requests) > _EARLY_MAX:
+            self._requests.popitem(last=False)
+
+    def take(self, group: int) -> list[LinkFrame]:
+        """Return what was asked of a group of late, once."""
+        found = [key for key in self._requests if key[0] == group]
+        since = self._time.monotonic_ms() - _EARLY_MS
+        return [frame for when, frame in map(self._requests.pop, found) if when >= since]
+
+
+class NodeStateExchange:
+    """Tells the nodes that links lead to what clock and disks of this one say, and hears theirs."""
+
+    __slots__ = ("_disks", "_links", "_outbox", "_tell_ms", "_time", "_told_need")
+
+    def __init__(self, links: PeerLinks, disks: FullDisks, outbox: Outbox, time: Clocks) -> None:
+        """Have told nobody yet."""
+        self._links = links
+        self._disks = disks
+        self._outbox = outbox
+        self._time = time
+        self._tell_ms = 0
+        #: Whether it was told that this node takes no publishes.
+        self._told_need = False
+
+    def tell_if_due(self, now_ms: int) -> None:
+        """Tell all, if it is time."""
+        needs = bool(self._disks.needed_bytes)
+        # At once, for the little room that is left goes quickly.
+        if now_ms >= self._tell_ms or needs > self._told_need:
+            self._told_need = needs
+            self._tell_ms = now_ms + TELL_EVERY_MS
+            for place in sorted(self._links.up):
+                self.tell(place)
+
+    def tell(self, place: int) -> None:
+        """Tell the shard at a place."""
+        told = pack_link(ClockTold(self._time.own_ms()))
+        self._outbox.put(SendToPeer(place, True, told))
+        if self._disks.is_full or self._disks.needed_bytes:
+            full = pack_link(FullTold(self._disks.needed_bytes))
+            self._outbox.put(SendToPeer(place, True, full))
+
+    def take(self, place: int, told: ClockTold | FullTold) -> None:
+        """Take what a shard of another node tells. Raises `ImpossibleMessage`."""
+        if isinstance(told, FullTold):
+            self._disks.told(place, told.needed_bytes)
+        elif 0 <= told.wall_ms <= _WALL_MS_MAX:
+            self._time.told(place_node(place), told.wall_ms)
+        else:
+            raise ImpossibleMessage(f"a clock of {told.wall_ms:,} ms makes no stamps")
+
+
+class PromiseLimit:
+    """How far ahead of this node's clocks a promised stamp may lie."""
+
+    __slots__ = ("_stamp", "_time")
+
+    def __init__(self, time: Clocks) -> None:
+        """Look it up when it is needed."""
+        self._time = time
+        #: Whoever asks for a promise up to here need not be doubted.
+        self._stamp = 0
+
+    def forget(self) -> None:
+        """Time has passed: look it up anew."""
+        self._stamp = 0
+
+    def check(self, fence: int) -> None:
+        """Raise `ImpossibleMessage` for a promise that lies too far ahead."""
+        if fence <= self._stamp:
+            return
+        latest = max(self._time.wall_ms(), self._time.own_ms()) + _FENCE_AHEAD_MS_MAX
+        self._stamp = stamp_at(latest)
+        if fence > self._stamp:
+            raise ImpossibleMessage(
+                "a promised stamp is more than a day ahead of this clock: see that the clocks of "
+                "both nodes are right"
+            )
+
+
 class Peers:
     """Joins the groups of a shard to their replicas on other nodes."""
 
-    __slots__ = (
-        "_disks",
-        "_early",
-        "_election_ms",
-        "_fence_max",
-        "_findings",
-        "_groups",
-        "_level",
-        "_links",
-        "_multi",
-        "_node",
-        "_outbox",
-        "_permits",
-        "_refill",
-        "_tell_ms",
-        "_ticked",
-        "_time",
-        "_told_need",
-        "late_ms",
-    )  # fmt: skip
+    __slots__ = ("_early", "_election_ms", "_findings", "_groups", "_level", "_links", "_multi",
+                 "_node", "_node_states", "_outbox", "_permits", "_promise_limit", "_refill",
+                 "_time", "late_ms")  # fmt: skip
 
     def __init__(
         self,
@@ -104,21 +185,15 @@ class Peers:
         self._multi = multi
         self._permits = permits
         self._refill = refill
-        self._disks = disks
+        self._node_states = NodeStateExchange(links, disks, outbox, time)
+        self._promise_limit = PromiseLimit(time)
         self._outbox = outbox
         self._time = time
         self._findings = findings
         self._groups: dict[int, Group] = {}
-        self._ticked = time.monotonic_ms()
         #: When so much time has passed unnoticed that others may have chosen new leaders.
-        self.late_ms = self._ticked + election_ms
-        self._tell_ms = 0
-        #: Whoever asks for a promise up to here need not be doubted; looked up anew with each tick.
-        self._fence_max = 0
-        #: Whether it was told that this node takes no publishes.
-        self._told_need = False
-        #: Of each group that is not here, who seeks to lead it, and since when.
-        self._early: OrderedDict[tuple[int, int], tuple[int, LinkFrame]] = OrderedDict()
+        self.late_ms = time.monotonic_ms() + election_ms
+        self._early = EarlyVotes(time)
 
     # -- groups ------------------------------------------------------------------------------
 
@@ -128,16 +203,11 @@ class Peers:
         if group.damage is not None:
             return  # it takes no part
         self._multi.add(group.id, group.node)
-        if not self._early:
-            return
-        found = [key for key in self._early if key[0] == group.id]
-        since = self._time.monotonic_ms() - _EARLY_MS
-        for when, frame in [self._early.pop(key) for key in found]:
-            if when >= since:
-                message = unpack(frame)
-                with suppress(ImpossibleMessage):
-                    _check(group.node, message)
-                    group.step(message)
+        for frame in self._early.take(group.id):
+            message = unpack(frame)
+            with suppress(ImpossibleMessage):
+                _check(group.node, message)
+                group.step(message)
 
     def stopped(self, group: int, halt: Damaged, error: Exception) -> None:
         """A group here met what it cannot apply: from now on it only listens."""
@@ -161,7 +231,8 @@ class Peers:
         match event:
             case LinkOpened(place, shards, _):
                 self._links.opened(place, shards)
-                self._tell_time(place)  # before any vote: who is elected knows all their clocks
+                # Before any vote: who is elected knows all their clocks.
+                self._node_states.tell(place)
                 self._multi.link_up(place)
             case LinkClosed(place):
                 self._links.closed(place)
@@ -202,35 +273,20 @@ class Peers:
         self._outbox.put(EndLink(place, reason))
 
     def _link_message(self, place: int, message: Told) -> None:
-        if isinstance(message, ClockTold):
-            if not 0 <= message.wall_ms <= _WALL_MS_MAX:
-                raise ImpossibleMessage(f"a clock of {message.wall_ms:,} ms makes no stamps")
-            self._time.told(place_node(place), message.wall_ms)
-        elif isinstance(message, FullTold):
-            self._disks.told(place, message.needed_bytes)
+        if isinstance(message, ClockTold | FullTold):
+            self._node_states.take(place, message)
         else:
             self._check_link(message)
             self._multi.step_link(place, message)
 
     def _check_link(self, message: raft.LinkMessage) -> None:
         """Raise `ImpossibleMessage` for a term or a promise that cannot be true."""
-        self._check_fence(message.fence)
+        self._promise_limit.check(message.fence)
         rows: Sequence[tuple[int, ...]]
         rows = message.led or () if isinstance(message, raft.Beat) else message.dropped
         for number, term, *_ in rows:
             if (group := self._groups.get(number)) is not None:
                 _check_term(group.node, term)
-
-    def _check_fence(self, fence: int) -> None:
-        if fence <= self._fence_max:
-            return
-        latest = max(self._time.wall_ms(), self._time.own_ms()) + _FENCE_AHEAD_MS_MAX
-        self._fence_max = stamp_at(latest)
-        if fence > self._fence_max:
-            raise ImpossibleMessage(
-                "a promised stamp is more than a day ahead of this clock: see that the clocks of "
-                "both nodes are right"
-            )
 
     def _message(self, place: int, frame: LinkFrame) -> None:
         group, message = self._groups.get(frame.group), unpack(frame)
@@ -239,7 +295,7 @@ class Peers:
         if sender != place >> SHARD_BITS or to != self._node:
             raise BadMessage("a message of another node than the one at the other end")
         if isinstance(message, raft.VoteReply):
-            self._check_fence(message.fence)
+            self._promise_limit.check(message.fence)
         if group is not None and group.damage is not None:
             self._overhear(group, message)
         elif group is not None:
@@ -252,10 +308,7 @@ class Peers:
                 elif why := group.offer(message, partial(self._end, place)):
                     raise ImpossibleMessage(why)
         elif frame.kind == FrameKind.VOTE_REQUEST:
-            self._early[frame.group, message.sender] = self._time.monotonic_ms(), frame
-            self._early.move_to_end((frame.group, message.sender))
-            if len(self._early) > _EARLY_MAX:
-                self._early.popitem(last=False)
+            self._early.keep(message.sender, frame)
 
     def _overhear(self, group: Group, message: raft.Message) -> None:
         """Let a group that takes no part hear what is sent to it."""
@@ -271,19 +324,13 @@ class Peers:
     def tick(self) -> None:
         """Let time pass for all groups."""
         now = self._time.monotonic_ms()
-        elapsed, self._ticked = now - self._ticked, now
-        self.late_ms = now + self._election_ms
-        self._fence_max = 0
+        late_ms, self.late_ms = self.late_ms, now + self._election_ms
+        elapsed = self.late_ms - late_ms
+        self._promise_limit.forget()
         self._permits.free_overdue()
         self._refill.ask_again()
         self._time.look()
-        needs = bool(self._disks.needed_bytes)
-        # At once, for the little room that is left goes quickly.
-        if now >= self._tell_ms or needs > self._told_need:
-            self._told_need = needs
-            self._tell_ms = now + TELL_EVERY_MS
-            for place in sorted(self._links.up):
-                self._tell_time(place)
+        self._node_states.tell_if_due(now)
         if elapsed > 0:
             self._multi.tick(elapsed)
             self._process_active()
@@ -294,13 +341,6 @@ class Peers:
             for place, message in self._multi.take_beats():
                 if place in links:
                     self._outbox.put(SendToPeer(place, True, pack_link(message)))
-
-    def _tell_time(self, place: int) -> None:
-        told = pack_link(ClockTold(self._time.own_ms()))
-        self._outbox.put(SendToPeer(place, True, told))
-        if self._disks.is_full or self._disks.needed_bytes:
-            full = pack_link(FullTold(self._disks.needed_bytes))
-            self._outbox.put(SendToPeer(place, True, full))
 
     def _process_active(self) -> None:
         for id in self._multi.take_active():

@@ -157,8 +157,8 @@ class Metrics:
         )
         frames = self._host.reservations
         about = "Device publishes that were confirmed."
-        yield Family("weir_device_confirms_total", "counter", about, one(counts.device_confirms))
-        refused = [*_by_code(counts.refused, "client"), *_by_code(counts.device_refused, "device")]
+        yield Family("weir_device_confirms_total", "counter", about, one(counts.devices.confirms))
+        refused = [*_by_code(counts.refused, "client"), *_by_code(counts.devices.refused, "device")]
         yield Family("weir_refused_total", "counter", "Refusals.", refused)
         yield Family("weir_reads_total", "counter", "Reads of the log.", reads)
         about = "Time from queueing a batch to its commit, in steps of 1 ms."

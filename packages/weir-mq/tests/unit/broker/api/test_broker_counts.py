@@ -51,8 +51,8 @@ def test_a_shard_counts_what_it_took_gave_and_refused(rig: Any) -> None:
 
 def test_answers_to_devices_are_counted_apart() -> None:
     counts = Counts()
-    counts.told_devices([0, 0, 0])
-    counts.told_devices([0, 9, 15, 9])
-    assert counts.device_confirms == 4
-    assert counts.device_refused == {9: 2, 15: 1}
+    counts.devices.told([0, 0, 0])
+    counts.devices.told([0, 9, 15, 9])
+    assert counts.devices.confirms == 4
+    assert counts.devices.refused == {9: 2, 15: 1}
     assert not counts.refused

@@ -69,7 +69,7 @@ def test_ids_are_never_granted_twice_whatever_the_clock_does(
         for _ in range(4):
             rig.connect()
             granted += [rig.answer(1, m.OpenProducer()).producer for _ in range(3)]
-            granted.append(rig.shard._device_producer.id)
+            granted.append(rig.shard._partitions.context.device_producer.id)
             rig.tick()
             rig.settle()
             rig.time.wall -= 60_000

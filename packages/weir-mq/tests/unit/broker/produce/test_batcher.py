@@ -174,7 +174,7 @@ def test_publishes_need_a_hello_and_a_partition_that_serves(rig: Any) -> None:
     rig.topic(rig.connect())
     rig.device(50, d.hello(HUB, 1, "t"))
     rig.device_replies[50].clear()
-    rig.shard._device_producer.id = 0
+    rig.shard._partitions.context.device_producer.id = 0
     rig.device(50, d.publish(1, b"a", 0))
     assert answers(rig) == [(1, 0, Unavailable.code, 0)]
 

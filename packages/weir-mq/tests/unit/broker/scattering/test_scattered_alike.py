@@ -59,7 +59,7 @@ class Alike:
         refusals = self.refusals[request.address.group]
         if not refusals:
             return self.honest(participant, request, caller)
-        self.rig.shard._reports.answer(caller, refusals.pop())
+        self.rig.shard._partitions.context.reports.answer(caller, refusals.pop())
         other = asker_of(self.rig.shard, self.told.append)
         return self.is_overtaken and self.honest(participant, request, other)
 

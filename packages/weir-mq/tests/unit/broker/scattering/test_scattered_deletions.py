@@ -148,7 +148,7 @@ def test_who_aborts_goes_with_who_committed_before(rig: Any) -> None:
     told = Told()
     attempt = ids.Attempt(one.grant.producer, one.grant.epoch, 0, one.stamp)
     both = [first.number, second.number]
-    rounds = rig.shard._coordinator._rounds
+    rounds = rig.shard._services.coordinator._rounds
     rounds.decide(told, attempt, one.numbers, both, Step.ABORT, rig.time.monotonic + 999)
     one.settle(5)
     assert {answer.standing for answer in told.answers.values()} == {Standing.COMMITTED}
