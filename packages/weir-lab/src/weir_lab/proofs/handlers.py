@@ -58,8 +58,9 @@ def _lag(name: str, what: str, options: str) -> Proof:
 OF_HANDLERS = (
     bench(
         "handlers",
-        "400,000 messages one by one through the handlers of one process, each checked and acked; "
-        "and 4,000,000 pulled by a cluster in whole batches and acked, beside a plain reader",
+        "The handlers of one process check and ack 400,000 messages, one by one. And a "
+        "cluster pulls and acks 4,000,000 messages in whole batches, compared with a plain "
+        "reader",
         "handlers",
         {
             "messages/s handled": Figure("messages_per_s"),
@@ -74,24 +75,24 @@ OF_HANDLERS = (
     ),
     _killed(
         "handlers-killed",
-        "100 consumers of a topic with 2 partitions, 5 in a process; 30 of the 20 processes and "
-        "the node are killed with -9 while 100,000 messages flow: with an inbox in PostgreSQL each "
-        "has its effect once",
+        "100 consumers, five in each of 20 processes, share a topic with 2 partitions. While "
+        "they handle 100,000 messages, processes are killed with kill -9 30 times, and the "
+        "node once. With an inbox in PostgreSQL every message has its effect once",
         "",
         30,
         1,
     ),
     _killed(
         "handlers-leader-killed",
-        "the same on three nodes, whose leader is killed with -9 five times meanwhile",
+        "The same on three nodes, whose leader is killed with kill -9 five times meanwhile",
         "--nodes 3 --leader-kills 5",
         30,
         5,
     ),
     _killed(
         "handlers-even",
-        "100 consumers of a topic with 2 partitions, whose handlers take 400 ms: what each has of "
-        "20,000 messages",
+        "100 consumers with handlers of 400 ms share a topic with 2 partitions: how evenly "
+        "they share 20,000 messages",
         "--kills 0 --leader-kills 0 --messages 20000 --work-ms 400 --backlog 3000",
         0,
         0,
@@ -100,7 +101,7 @@ OF_HANDLERS = (
     ),
     _killed(
         "handlers-even-busy",
-        "the same with handlers that take what their commit does, on a machine that has no more",
+        "The same with handlers that only commit to the database, on a machine that is fully used",
         "--kills 0 --leader-kills 0 --messages 20000",
         0,
         0,
@@ -109,14 +110,15 @@ OF_HANDLERS = (
     ),
     _lag(
         "lag",
-        "`weir cluster lag` beside a full count of what is not done, after each of 20 restarts of "
-        "a node that was killed with -9 under load",
+        "`weir cluster lag` is compared with a full count of what is not acked, after each "
+        "of 20 restarts of a node that was killed with kill -9 under load",
         "",
     ),
-    _lag("lag-set", "the same on three nodes, of which one that leads is killed", "--nodes 3"),
+    _lag("lag-set", "The same on three nodes, of which a leader is killed", "--nodes 3"),
     Proof(
         "work",
-        "`weir work --max 8` before 100,000 messages of 2 ms: more processes, and then fewer",
+        "`weir work --max 8` handles 100,000 messages of 2 ms each: it starts more "
+        "processes, and stops them afterwards",
         ("python", "-m", "weir_lab.bench.consumers.pool", "--json"),
         {
             "processes at most": Figure("most_processes"),
@@ -135,8 +137,8 @@ OF_HANDLERS = (
     ),
     tests(
         "holes",
-        "10,000,000 holes in what a cluster has done: 5 bytes each at most, in memory and in a "
-        "checkpoint",
+        "A cluster has acked all but 10,000,000 messages, each between acked ones: each "
+        "takes at most 5 bytes in memory and in a checkpoint",
         "{TESTS:WEIR_HOLES}",
         {
             "holes": Figure("holes"),
@@ -150,8 +152,9 @@ OF_HANDLERS = (
     ),
     tests(
         "inbox-postgres",
-        "an inbox on a PostgreSQL server: each message comes to all writers at once and has one "
-        "effect; writers beside each other, and rows that go meanwhile",
+        "An inbox on a PostgreSQL server: each message is delivered to all writers at once "
+        "and has one effect. Other cases have concurrent writers, and rows that are deleted "
+        "meanwhile",
         "packages/weir-lab/tests/interop/test_inbox_postgres.py",
         {
             "messages": Figure("messages"),
@@ -173,9 +176,10 @@ def _seconds(place: int, side: int) -> Figure:
 OF_DORMITORIES = (
     bench(
         "compare-dormitory",
-        "1,000 to 8,000 locks that report within a second, each record committed to the same "
-        "PostgreSQL: by handlers behind weir, by servers that the locks ask directly, by consumers "
-        "behind ActiveMQ; seconds are to the last reply, recorded are rows of records sent",
+        "1,000 to 8,000 locks report within a second, and each record is committed to the "
+        "same PostgreSQL: by handlers of weir, by servers to which the locks connect "
+        "directly, or by consumers of ActiveMQ. Seconds are until the last reply; recorded "
+        "is the share of the sent records that are in the table",
         "compare --shape dormitory --peer direct,activemq --devices 1000,2000,4000,6000,8000",
         {
             "weir recorded": Figure("rounds.*.rows.0.result.share_recorded"),

@@ -14,12 +14,13 @@ _OTHERS = {
 }
 _ALL_IN_ORDER = (Goal("out of order", "=", 0), *NONE_LOST)
 
-_TURNS = "by turns with partition order and with a sequencer node; the worst of three runs each"
+_TURNS = "in turn with partition order and with a sequencer node; the worst of three runs counts"
 
 OF_ORDER = (
     bench(
         "order",
-        f"total order over 8 partitions, 1 to 200 producers, {_TURNS}; and over one partition",
+        f"Total order over 8 partitions with 1 to 200 producers, {_TURNS}. One partition is "
+        "measured too",
         f"order --partitions 1,8 --producers 1,50,200 {_WITHOUT}",
         {
             "of partition order, 8 partitions": Figure("throughput_ratio_of.8"),
@@ -33,21 +34,22 @@ OF_ORDER = (
     ),
     bench(
         "order-few",
-        f"total order over 2 and 4 partitions, 1 to 200 producers, {_TURNS}",
+        f"Total order over 2 and 4 partitions with 1 to 200 producers, {_TURNS}",
         f"order --partitions 2,4 --producers 1,50,200 {_WITHOUT}",
         {"of partition order": Figure("throughput_ratio"), **_OTHERS},
         *_ALL_IN_ORDER,
     ),
     bench(
         "order-many",
-        f"total order over 16 partitions, 1 to 200 producers, {_TURNS}",
+        f"Total order over 16 partitions with 1 to 200 producers, {_TURNS}",
         f"order --partitions 16 --producers 1,50,200 {_WITHOUT}",
         {"of partition order": Figure("throughput_ratio"), **_OTHERS},
         *_ALL_IN_ORDER,
     ),
     bench(
         "order-idle",
-        "what promises of 100 idle partitions cost, and how late a lone message is in their order",
+        "The processor time that promises of 100 idle partitions cost, and the delivery time "
+        "of a single message in their total order",
         "order --partitions 2 --producers 2 --runs 1 --messages 100000 --idle 100 --no-faults",
         {
             "% of a core, nothing published": Figure("idle.promises_idle"),
@@ -63,8 +65,8 @@ OF_ORDER = (
     ),
     bench(
         "order-faults",
-        "readers in total order while the leader of one partition of three nodes is slow, pauses "
-        "for 2 s, and is killed: how much longer they wait than that partition is away",
+        "Readers in total order on three nodes, while the leader of one partition is slow, pauses "
+        "for 2 s, and is killed: how much longer they wait than that partition is unavailable",
         "order --partitions 2 --producers 2 --runs 1 --messages 100000 --idle 0",
         {
             "slow: partition away ms": Figure("lags.0.away_ms"),

@@ -1,4 +1,4 @@
-"""docs/PROOF.md as text: every claim in figures, its goal, whether it is met, or stale."""
+"""docs/PROOF.md as text: each figure with its goal, and whether it is met or stale."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from weir_lab.proofs.ledger import Kept, Ledger, is_met, missed, shown
 _HEAD = """\
 # Proof
 
-Every figure that weir claims, and the command that measures it. `make proof` measures all figures
-on real processes and plays the first 1,000 worlds of each kind; it takes at most 170 minutes on two
-quiet cores. `make proof-worlds` plays the sweeps of worlds, of Raft and of barriers; it takes at
-most 300 minutes. Both begin with what is stale. Either can be interrupted and started again: it
-goes on with the next row, and a sweep with its next hundred seeds. No command lasts longer than 15
-minutes. `ONLY=burst,latency` runs some rows, `STALE=1` leaves out what is not stale.
+This page lists every figure that weir claims, and the command that measures it. `make proof`
+measures all figures with real processes and plays the first 1,000 worlds of each kind. It takes
+at most 170 minutes on two idle cores. `make proof-worlds` plays the long sweeps of worlds, of
+Raft and of barriers, and takes at most 300 minutes. Both start with the proofs that are stale.
+You can interrupt either of them and start it again: it continues with the next proof, and within
+a sweep with the next hundred seeds. No single command takes longer than 15 minutes.
+`ONLY=burst,latency` runs only these proofs, and `STALE=1` runs only those that are stale.
 
-How to read the table:
+The columns of the table:
 
-* **value** is what the newest run measured, and **goal** what it must reach.
-* **met** says whether the newest run met all goals of today on today's code. `stale` is not met.
-* **runs** says how many runs there were and how many of them met the goals of today, as in `2 of
-  3`. All runs are in [proof.jsonl](proof.jsonl), those that failed too.
-* **code** says whether the newest run measured today's code: `today` or **stale**. Today's means
-  that nothing changed in the modules that the processes of that run loaded (those of its child
-  processes too), in the command and its settings, in the versions of Python and of the packages
-  that were loaded. Comments and docstrings do not count, and neither does the commit. Runs without
-  a list of what they loaded are stale.
+* **value** is what the newest run measured, and **goal** what it has to reach.
+* **met** says whether the newest run reached all goals of today with the code of today. A stale
+  proof is not met.
+* **runs** says how many runs reached the goals of today, and how many runs there were, as in `2
+  of 3`. [proof.jsonl](proof.jsonl) has all runs, also those that failed.
+* **code** is `today` if the newest run measured the code of today, and **stale** otherwise. A run
+  becomes stale when the code of a module changes that its processes or their child processes
+  loaded; when the command or its settings change; or when the version of Python or of a loaded
+  package changes. Changes of comments and docstrings do not count, nor does the commit. A run
+  without a list of the modules that it loaded is stale.
 
-Nothing is kept of a tree that differs from its commit. A machine that does other work at the same
-time gives lower figures: the load before each run stands below.
+A run is kept only if the working tree has no uncommitted changes. Other work on the machine makes
+the figures worse, so the list below shows the load before each run.
 """
 
 
@@ -62,7 +64,7 @@ def page(proofs: Iterable[Proof], ledger: Ledger) -> str:
     if lines:
         parts.append(_summary(lines, len(missing)))
         parts.append("\n".join(_table(lines)) + "\n")
-        parts.append("## How\n")
+        parts.append("## What each proof measures\n")
         parts.append("\n".join(_how(line) for line in lines) + "\n")
         parts.append("## Machines\n")
         parts.append("\n".join(_machines(lines)) + "\n")
@@ -76,8 +78,8 @@ def _summary(lines: Sequence[_Line], missing: int) -> str:
     met = sum(line.met for line in lines)
     missed_today = len(lines) - stale - met
     return (
-        f"{met} of {total} proofs met their goals on today's code; {missed_today} missed a goal, "
-        f"{stale} are stale, {missing} never ran.\n"
+        f"Of {total} proofs, {met} meet their goals with the code of today, {missed_today} miss a "
+        f"goal, {stale} are stale, and {missing} have never run.\n"
     )
 
 
@@ -115,8 +117,9 @@ def _how(line: _Line) -> str:
         f"missed: {goal}" for goal in missed(line.proof, row["figures"])
     )
     return (
-        f"* **{line.proof.name}**: {line.proof.what}. `{shown(line.proof)}`, {row['seconds']:g} s, "
-        f"commit {row['commit']}, load before {row['load_before']:g}."
+        f"* **{line.proof.name}**: {line.proof.what}. Measured by `{shown(line.proof)}` in "
+        f"{row['seconds']:g} s, at commit {row['commit']}; the load before was "
+        f"{row['load_before']:g}."
         f"{f' **{_cell(failure)}**' if failure else ''}"
     )
 

@@ -59,20 +59,20 @@ def _calm(name: str, what: str, seconds: int, *goals: Goal, words: tuple[str, ..
 OF_SETS = (
     _chaos(
         "kill-leader",
-        "kill -9 of the leader of three under 1,000 messages/s, 30 times",
+        "The leader of three nodes is killed with kill -9 under 1,000 messages/s, 30 times",
         30,
         Goal("median ms without confirms", "≤", 1_000),
         Goal("worst ms", "≤", 4_000),
     ),
     _chaos(
         "kill-follower",
-        "kill -9 of a follower under load, 30 times",
+        "A follower is killed with kill -9 under load, 30 times",
         30,
         Goal("worst ms", "≤", 100),
     ),
     _chaos(
         "pause-leader",
-        "a leader that stands still for 8 s, 50 times; what it says when it wakes is not stale",
+        "A leader is paused for 8 s, 50 times. It serves nothing stale when it continues",
         50,
         Goal("median ms without confirms", "≤", 1_500),
         Goal("worst ms", "≤", 2_500),
@@ -81,14 +81,14 @@ OF_SETS = (
     ),
     _chaos(
         "partition",
-        "a leader that is cut off from the other nodes and not from clients, 10 times",
+        "A leader is cut off from the other nodes but not from clients, 10 times",
         10,
     ),
-    _chaos("restart-all", "kill -9 of all three nodes at once, 20 times", 20),
+    _chaos("restart-all", "All three nodes are killed with kill -9 at once, 20 times", 20),
     Proof(
         "regain",
-        "kill -9 of two nodes of three and a restart, 20 times: each of 20 partitions changes its "
-        "leader at most once, and all confirm within 2 s",
+        "Two of three nodes are killed with kill -9 and started again, 20 times: each of 20 "
+        "partitions changes its leader at most once, and all of them confirm within 2 s",
         ("weir", "chaos", "regain", "--times", "20", "--json"),
         {
             "rounds": Figure("rounds"),
@@ -99,17 +99,18 @@ OF_SETS = (
         },
         (Goal("rounds", "=", 20), Goal("rounds that went well", "=", 20)),
     ),
-    _calm("calm", "publishing and reading at full load on three nodes elects nobody", 600),
+    _calm("calm", "Publishing and reading at full load on three nodes causes no election", 600),
     _calm(
         "calm-stalls",
-        "the same while each disk's syncs stand still for 1 s now and then",
+        "The same, while syncs of each disk sometimes take 1 s",
         300,
         Goal("flushes above half a second", "≥", 100),
         words=("--stall-s", "1"),
     ),
     tests(
         "set-kill",
-        "kill -9 of the leader, 30 times, with a reader and two consumers: all once, in order",
+        "The leader is killed with kill -9, 30 times. A reader and two consumers get every "
+        "message once, in order",
         "{TESTS:WEIR_LEADER_KILLS}",
         {"kills": Figure("kills"), "messages": Figure("messages")},
         Goal("kills", "≥", 30),
@@ -118,8 +119,8 @@ OF_SETS = (
     ),
     tests(
         "set-kill-order",
-        "kill -9 of a leader, 15 times: who reads in total order waits no longer than nothing of "
-        "one of its partitions is confirmed",
+        "A leader is killed with kill -9, 15 times. A reader in total order waits no longer "
+        "than one of the partitions is without confirms",
         "{TESTS:WEIR_LAG_KILLS}",
         {
             "kills": Figure("kills"),
@@ -132,8 +133,9 @@ OF_SETS = (
     ),
     tests(
         "set-kill-turns",
-        "kill -9 of who has the turn in total order, 10 times, every other time with the node that "
-        "gave it: whoever follows goes on in the one order",
+        "The consumer that holds the cursor lease of a cluster in total order is killed with "
+        "kill -9, 10 times, every other time together with the node that granted the lease. "
+        "The next consumer continues in the same order",
         "{TESTS:WEIR_TURN_KILLS}",
         {
             "kills": Figure("kills"),
@@ -146,9 +148,9 @@ OF_SETS = (
     ),
     tests(
         "set-flips",
-        "flipped bits, spoiled stretches or cut files on one node of three, in 200 lives of a set: "
-        "nothing is lost, wrong bytes are never served, and the node takes back from the others "
-        "what it lacks",
+        "One node of three has flipped bits, overwritten parts or shortened files, in 200 "
+        "runs of a set: nothing is lost, wrong bytes are never served, and the node copies "
+        "from the others what it lacks",
         "{TESTS:WEIR_SET_FLIPS}",
         {"lives": Figure("lives"), "times damaged": Figure("damages")},
         Goal("lives", "≥", 200),
@@ -157,8 +159,8 @@ OF_SETS = (
     ),
     Proof(
         "idle-groups",
-        "1,000 partitions of three replicas that rest: what the node uses that uses most, and what "
-        "they add to it",
+        "1,000 idle partitions with three replicas: the processor time and memory of the "
+        "node that uses most, and the part of it that the partitions add",
         ("python", "-m", "weir_lab.bench.storage.idle_groups"),
         {
             "% of a core": Figure("more.cpu_percent"),
@@ -169,24 +171,25 @@ OF_SETS = (
         (Goal("% of a core, the whole node", "<", 2), Goal("MB", "≤", 60)),
     ),
     _throughput(
-        "set-produce", "publishing to three nodes that sync, 1 KB", "--shape produce --size 1024",
-        72_000,
+        "set-produce", "Messages of 1 KB are published to three nodes that sync",
+        "--shape produce --size 1024", 72_000,
     ),
     _throughput(
-        "set-consume", "a topic of 400,000 messages of 1 KB drained from three nodes",
+        "set-consume", "A topic of 400,000 messages of 1 KB on three nodes is read to its end",
         "--shape consume --size 1024 --messages 400000", 72_000,
     ),
     _throughput(
-        "set-both", "publishing and reading at once, three nodes that sync, 1 KB",
+        "set-both",
+        "Messages of 1 KB are published and read at the same time, on three nodes that sync",
         "--shape both --size 1024", 72_000,
     ),
     _throughput(
-        "set-small", "publishing to three nodes that sync, 100 bytes", "--shape produce --size 100",
-        350_000,
+        "set-small", "Messages of 100 bytes are published to three nodes that sync",
+        "--shape produce --size 100", 350_000,
     ),
     bench(
         "set-latency",
-        "one message at a time to its confirm by three nodes that sync",
+        "The time from publishing a single message to its confirm by three nodes that sync",
         "latency --replicas 3",
         {
             "confirm p50 ms": Figure("confirm_p50_ms"),
@@ -201,7 +204,8 @@ OF_SETS = (
     *(
         bench(
             f"compare-set-{shape}",
-            f"{shape} of 1 KB on three nodes of weir, RabbitMQ (quorum queues) and NATS JetStream",
+            f"The test `{shape}` with messages of 1 KB, on three nodes each of weir, RabbitMQ "
+            "(quorum queues) and NATS JetStream",
             f"compare --replicas 3 --peer {_PEERS_OF_SETS} --shape {shape} --size 1024",
             {
                 "weir messages/s": Figure("rounds.0.figure"),
@@ -233,16 +237,17 @@ def _powercut(name: str, what: str, nodes: int) -> Proof:
 OF_MACHINES = (
     _powercut(
         "powercut",
-        "20 power cuts of a node on a kernel of its own, under load, with a consumer that works 2 "
-        "ms on each message (`make powercut` installs what it needs)",
+        "A node in a virtual machine loses power 20 times under load, with a consumer that "
+        "works 2 ms on each message (`make powercut` installs what it needs)",
         1,
     ),
     _powercut(
-        "powercut-set", "the same on three kernels: 20 times one, two or all nodes lose power", 3
+        "powercut-set", "The same with three virtual machines: one, two or all of them lose "
+                        "power, 20 times", 3
     ),
     Proof(
         "slow-link",
-        "three nodes on cables of 100 Mbit/s: entries of 1 MiB cause no election",
+        "Three nodes on links of 100 Mbit/s: entries of 1 MiB cause no election",
         ("python", "-m", "weir_lab.bench.faults.slow_link", "--entries", "400"),
         {
             "elections": Figure("elections"),
@@ -253,7 +258,7 @@ OF_MACHINES = (
     ),
     Proof(
         "far-link",
-        "three nodes with 250 ms round trips between them: entries of 1 MiB cause no election",
+        "Three nodes with round trips of 250 ms: entries of 1 MiB cause no election",
         ("python", "-m", "weir_lab.bench.faults.slow_link",
          "--entries", "1000", "--partitions", "3",
          "--round-trip-ms", "250"),

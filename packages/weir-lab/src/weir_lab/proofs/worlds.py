@@ -38,23 +38,24 @@ def _worlds(name: str, what: str, shape: str, seeds: int, faults: int, of_each: 
     )
 
 
-_NODE = "worlds of one node: crashes, torn writes, full and slow disks, skewed clocks"
+_NODE = "worlds of one node, with crashes, torn writes, full and slow disks, and skewed clocks"
 _SET = (
-    "worlds of three nodes: the same, and networks that lose, delay, repeat, reorder and cut; all "
-    "partitions are read in total order, too, from leaders and replicas, while partitions join; in "
-    "some worlds consumers take turns, in others clients scatter"
+    "worlds of three nodes, with the same faults and with networks that lose, delay, repeat, "
+    "reorder and cut. Readers also read all partitions in total order, from leaders and "
+    "replicas, while partitions are added; in some worlds consumers share a cursor, in "
+    "others clients publish atomically to several partitions"
 )
-_CROWDED = "worlds of three nodes in which more programs work than in those, and more of the time"
+_CROWDED = "worlds of three nodes in which more client programs run, and for more of the time"
 
 #: The worlds that `make proof` plays.
 OF_FIRST_WORLDS = (
-    _worlds("first-seeds", f"the first 1,000 {_NODE}", "node", _FIRST, 3),
-    _worlds("first-set-seeds", f"the first 1,000 {_SET}", "even", _FIRST, 20, 200),
+    _worlds("first-seeds", f"The first 1,000 {_NODE}", "node", _FIRST, 3),
+    _worlds("first-set-seeds", f"The first 1,000 {_SET}", "even", _FIRST, 20, 200),
     _worlds("crowded-seeds", f"1,000 {_CROWDED}", "crowded", _FIRST, 20),
     Proof(
         "seed-cost",
-        "what one of those worlds of three nodes costs where nothing else runs: 60 of them, one "
-        "after the other",
+        "The time that one world of three nodes takes on a machine without other load: 60 of "
+        "them, one after the other",
         ("weir", "sim", "run", "--shape", "set", "--seeds", "60", "--jobs", "1", "--json"),
         {
             "violations": Figure("violations"),
@@ -73,7 +74,8 @@ OF_FIRST_WORLDS = (
     ),
     Proof(
         "mutants",
-        "one rule of the code taken away at a time: each time the simulation sees a promise break",
+        "One rule of the code is removed at a time, and each time the simulation finds a "
+        "broken promise",
         ("weir", "sim", "mutants", "--jobs", "2", "--json"),
         {one: Figure(one) for one in ("planted", "caught", "missed")},
         (Goal("planted", "≥", 12), Goal("missed", "=", 0)),
@@ -86,27 +88,29 @@ OF_WORLDS = (
     _worlds("set-seeds", f"10,000 {_SET}", "even", 10_000, 20, 2_000),
     _worlds(
         "scatter-seeds",
-        "2,000 worlds of one node where clients scatter to partitions that are read in total order",
+        "2,000 worlds of one node, where clients publish atomically to partitions that are "
+        "read in total order",
         "node-scattered",
         2_000,
         3,
     ),
     _worlds(
         "ending-seeds",
-        "2,000 worlds of one node where a partition ends while others publish to it, scatter, and "
-        "read in total order",
+        "2,000 worlds of one node, where a partition ends while clients publish to it, "
+        "publish atomically, and read in total order",
         "node-ending",
         2_000,
         3,
     ),
-    _worlds("ending-set-seeds", "500 of those worlds of three nodes", "ending", 500, 20),
+    _worlds("ending-set-seeds", "500 such worlds of three nodes", "ending", 500, 20),
     _worlds(
-        "four-seeds", "200 worlds of four nodes, between which groups move", "four", 200, 20
+        "four-seeds", "200 worlds of four nodes, where replicas move between nodes", "four", 200, 20
     ),
     Proof(
         "barriers",
-        "50,000 seeds of the rule of barriers: real Raft nodes, their votes and promises, on bad "
-        "networks and disks with clocks that jump; seconds are of one core",
+        "50,000 seeds of the rule of barriers: real Raft nodes with their votes and "
+        "promises, on faulty networks and disks, with clocks that jump. Seconds are those of "
+        "one core",
         ("weir", "sim", "barriers", "--seed", "{SEED}", "--seeds", "{SEEDS}", "--json"),
         {
             "seeds": Figure("seeds"),
@@ -125,7 +129,8 @@ OF_WORLDS = (
     ),
     tests(
         "barrier-rules",
-        "each part of the rule of barriers taken away, one by one: the same explorer finds it",
+        "Each part of the rule of barriers is removed, one by one, and the same search finds "
+        "a violation",
         "{TESTS:WEIR_BARRIER_FAULTS}",
         {"rules": Figure("rules"), "seeds until found, most": Figure("seeds", whole="most")},
         Goal("rules", "≥", 12),
@@ -133,7 +138,7 @@ OF_WORLDS = (
     ),
     tests(
         "raft",
-        "4,000 seeds of Raft by itself in groups of one to five, under bad networks and disks",
+        "4,000 seeds of Raft alone, in groups of one to five, on faulty networks and disks",
         "{TESTS:WEIR_RAFT_SEEDS}",
         {one: Figure(one) for one in ("seeds", "elections", "committed")},
         # Those with links between hosts, and those without.

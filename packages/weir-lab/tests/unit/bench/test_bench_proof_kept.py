@@ -95,7 +95,7 @@ def test_rows_are_kept_and_the_page_shows_the_newest(
     assert [json.loads(row)["met"] for row in rows] == [False, True]
     text = (root / "docs" / "PROOF.md").read_text()
     assert "| spoken | a | 2 | ≥ 2 | yes | 1 of 2 | today |" in text
-    assert "1 of 2 proofs met their goals on today's code; 0 missed a goal, 0 are stale" in text
+    assert "Of 2 proofs, 1 meet their goals with the code of today, 0 miss a goal" in text
     assert "Not run yet: latency." in text
 
 
@@ -113,7 +113,7 @@ def test_what_changed_since_is_stale_and_does_not_count_as_met(root: Path) -> No
     assert "| yes | 1 of 1 | today |" in shows()
     part.write_text("ONE = 2\n")
     assert "| stale | 1 of 1 | **stale** |" in shows()
-    assert "0 of 1 proofs met" in page([spoken], Ledger(root))
+    assert "Of 1 proofs, 0 meet" in page([spoken], Ledger(root))
     part.unlink()
     assert "**stale**" in shows()
     part.write_text("ONE = 1\n")
@@ -138,7 +138,7 @@ def test_goals_that_changed_judge_the_runs_there_are(root: Path) -> None:
     harder = speaking('{"a": 2}', Goal("a", "≥", 3), a=Figure("a"))
     text = page([harder], Ledger(root))
     assert "| spoken | a | 2 | ≥ 3 | **no** | 0 of 1 | today |" in text
-    assert "0 of 1 proofs met their goals on today's code; 1 missed a goal" in text
+    assert "Of 1 proofs, 0 meet their goals with the code of today, 1 miss a goal" in text
     assert "**missed: a ≥ 3**" in text
 
 
@@ -147,7 +147,7 @@ def test_the_page_marks_what_failed(root: Path) -> None:
     proven(proof, root)
     text = page([proof, PROOFS["latency"]], Ledger(root))
     assert "| spoken | share | none | = 1 | **no** | 0 of 1 | today |" in text
-    assert "0 of 2 proofs met their goals on today's code; 1 missed a goal" in text
+    assert "Of 2 proofs, 0 meet their goals with the code of today, 1 miss a goal" in text
     assert "exit code 3: a\\|'x'" in text
     assert "Not run yet: latency." in text
 
