@@ -45,7 +45,7 @@ class Consumer:
         options: ConsumerOptions,
         publisher: Publisher,
     ) -> None:
-        """Take the client's link; `open` dials another to the same system. `publisher` publishes
+        """Take the client's connections; `open` dials others to the same system. `publisher` sends
         dead letters.
         """
         options.check()

@@ -53,7 +53,7 @@ class Turns:
     def __init__(
         self,
         home: NetworkClient,
-        link: NetworkClient,
+        network: NetworkClient,
         places: Places,
         options: ConsumerOptions,
         acking: Acking,
@@ -61,14 +61,14 @@ class Turns:
         taker: TurnTaker,
         first: Sequence[int] = (),
     ) -> None:
-        """Ask over `link`, whose end ends the turn; publishes over `home` come after what came.
+        """Ask over `network`, whose end ends the turn; publishes over `home` come after what came.
 
         `acking` counts what came too late. A cluster that is new begins at offsets `first`.
         """
         self.places = places
         self._home = home
         self._monotonic = home.system.monotonic
-        self._link = link
+        self._network = network
         self._options = options
         self._acking = acking
         self._demand = demand
@@ -165,7 +165,7 @@ class Turns:
         self._vector = Vector([begins[p] for p in sorted(begins)])
         self._kept = self._vector.offsets
         await self._close_reading()
-        self._reading = TurnReading(self._link, self.places, begins, self._options.max_bytes)
+        self._reading = TurnReading(self._network, self.places, begins, self._options.max_bytes)
         self._fence, self._attempts = turn.fence, turn.attempts
         self._asked.clear()
         return True
@@ -385,13 +385,13 @@ class TurnReading:
     """Pieces of one batch at a time, in the one order, from where a turn begins."""
 
     def __init__(
-        self, link: NetworkClient, places: Places, begins: Mapping[int, int], max_bytes: int
+        self, network: NetworkClient, places: Places, begins: Mapping[int, int], max_bytes: int
     ) -> None:
         """Read each partition from its offset in `begins` on."""
         options = ReaderOptions(
             start=dict(begins), order="total", max_bytes=max_bytes, value_bytes_max=0
         )
-        self._reader = Reader(link, places.topic, options)
+        self._reader = Reader(network, places.topic, options)
         self._batches = self._reader.batches()
         self._next: asyncio.Task[Delivered] | None = None
         self._rest: Delivered | None = None

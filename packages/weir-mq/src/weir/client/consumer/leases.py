@@ -94,14 +94,14 @@ class TopicLeases:
 
     # Pulling.
 
-    def begin(self, link: NetworkClient, places: Places, first: Sequence[int]) -> None:
+    def begin(self, network: NetworkClient, places: Places, first: Sequence[int]) -> None:
         """Pull, and tell what was settled, where the topic is served from now on. Where all is in
         one order, a new cluster begins at `first`.
         """
         options = self._options
         if takes_turns(options, places):
             turns = Turns(
-                self._home, link, places, options, self._counted, self._demand, self, first
+                self._home, network, places, options, self._counted, self._demand, self, first
             )
             self._acking = self._returning = self._pulling = turns
             return
@@ -414,14 +414,14 @@ class ConsumerLeases:
     def __init__(
         self, home: NetworkClient, subscription: Subscription, options: ConsumerOptions
     ) -> None:
-        """Take the client's link; `open` dials another to the same system."""
+        """Take the client's connections; `open` dials others to the same system."""
         self.topics: dict[str, TopicLeases] = {}
         self._home = home
         self._subscription = subscription
         self._options = options
         self._work_seconds = options.max_work_seconds
         self._demand = Demand()
-        self._link: NetworkClient | None = None
+        self._network: NetworkClient | None = None
         self._feed: FetchBuffer[Holding] | None = None
         #: Of topics that were let go of: how many acks came too late, and their numbers while nodes
         #: may still list them; and what tells that there is one more.
@@ -432,7 +432,7 @@ class ConsumerLeases:
     @property
     def connected(self) -> bool:
         """Whether others wait for what is held, or there may be acks to send."""
-        return self._link is not None
+        return self._network is not None
 
     @property
     def partitions(self) -> int:
@@ -448,35 +448,35 @@ class ConsumerLeases:
 
     async def open(self) -> None:
         """Connect and ask for the partitions. Raises `UnknownTopic`, `Disconnected`."""
-        if self._link is not None:
+        if self._network is not None:
             return
-        self._link = link = self._home.another(self)
+        self._network = network = self._home.another(self)
         self._demand.runs.set()
         try:
-            await link.start()
-            found = await self._subscription.find(link)
+            await network.start()
+            found = await self._subscription.find(network)
             for name in [*self.topics]:
                 if name not in found or self.topics[name].id != found[name].id:
                     self._forget(name)
             options = self._options
             for name, places in found.items():
                 turns = takes_turns(options, places)
-                first = await self._subscription.begin(link, places, options.cluster, turns)
-                self._begin(link, name, places, first)
+                first = await self._subscription.begin(network, places, options.cluster, turns)
+                self._begin(network, name, places, first)
             self._subscription.begun()
         except BaseException:
             await self._disconnect()
             raise
 
     def _begin(
-        self, link: NetworkClient, name: str, places: Places, first: Sequence[int]
+        self, network: NetworkClient, name: str, places: Places, first: Sequence[int]
     ) -> TopicLeases:
         topic = self.topics.get(name)
         if topic is None:
             gone = None if self._subscription.is_named(name) else self._gone
             topic = TopicLeases(self._home, places, self._options, self._demand, gone)
             self.topics[name] = topic
-        topic.begin(link, places, first)
+        topic.begin(network, places, first)
         return topic
 
     def _forget(self, name: str) -> TopicLeases:
@@ -522,8 +522,8 @@ class ConsumerLeases:
 
     async def _look(self, feed: FetchBuffer[Holding]) -> None:
         """Take topics that a prefix matches by now, and let go of those that are deleted."""
-        link = self._link
-        assert link is not None  # grants come over it
+        network = self._network
+        assert network is not None  # grants come over it
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY):
@@ -532,7 +532,7 @@ class ConsumerLeases:
             for name in [name for name, topic in self.topics.items() if topic.is_gone]:
                 await self._let_go(name)
             try:
-                found = await self._subscription.matching(link)
+                found = await self._subscription.matching(network)
             except Disconnected:
                 continue  # whoever pulls notices by himself
             except Refused as error:
@@ -549,7 +549,7 @@ class ConsumerLeases:
                 if known is not None:
                     await self._let_go(name)
                 # All that is in it is new.
-                self._begin(link, name, places, ()).pull(feed)
+                self._begin(network, name, places, ()).pull(feed)
 
     async def _let_go(self, name: str) -> None:
         topic = self._forget(name)
@@ -646,14 +646,14 @@ class ConsumerLeases:
         await self._disconnect()
 
     async def _disconnect(self) -> None:
-        link, self._link = self._link, None
+        network, self._network = self._network, None
         ending = [task for topic in self.topics.values() for task in topic.disconnect()]
         try:
             if ending:
                 await asyncio.wait(ending)
-        finally:  # who is cancelled ends the link all the same: others wait for what is held
-            if link is not None:
-                await link.close()
+        finally:  # who is cancelled ends the connections all the same: others wait for what is held
+            if network is not None:
+                await network.close()
 
 
 @contextlib.asynccontextmanager

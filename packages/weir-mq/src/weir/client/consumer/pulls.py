@@ -134,7 +134,7 @@ class Pulling:
     def __init__(
         self, home: NetworkClient, places: Places, wanted: Wanted, demand: Demand, puller: Puller
     ) -> None:
-        """Take where to ask; `home` is the link whose publishes come after what is pulled."""
+        """Take where to ask; `home` is the client whose publishes come after what is pulled."""
         self.places = places
         self._home = home
         self._monotonic = home.system.monotonic

@@ -70,7 +70,7 @@ class Settlement:
         publisher: Publisher,
         in_hand: InHand,
     ) -> None:
-        """Take the client's link, who publishes dead letters, and what is to know of outcomes."""
+        """Take the connections, who publishes dead letters, and what is to know of outcomes."""
         self.leases = ConsumerLeases(home, subscription, options)
         self.closed = False
         self.cluster = options.cluster

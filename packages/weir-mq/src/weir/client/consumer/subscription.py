@@ -80,23 +80,23 @@ class Subscription:
 
     # Topics.
 
-    async def find(self, link: NetworkClient) -> dict[str, Places]:
+    async def find(self, network: NetworkClient) -> dict[str, Places]:
         """Return where the topics are served, by full name. Raises `UnknownTopic`."""
-        found = {name: await Places.find(link, given) for name, given in self._names.items()}
-        return await self.matching(link) | found
+        found = {name: await Places.find(network, given) for name, given in self._names.items()}
+        return await self.matching(network) | found
 
-    async def matching(self, link: NetworkClient) -> dict[str, Places]:
+    async def matching(self, network: NetworkClient) -> dict[str, Places]:
         """Return where the topics are served that a prefix matches, by full name."""
         found: dict[str, Places] = {}
         for namespace, prefix in self._prefixes:
-            for info in await _listed(link, namespace, prefix):
-                found[info.full_name] = Places(link, info.full_name, info)
+            for info in await _listed(network, namespace, prefix):
+                found[info.full_name] = Places(network, info.full_name, info)
         return found
 
     # Where to start.
 
     async def begin(
-        self, link: NetworkClient, places: Places, cluster: str, takes_turns: bool
+        self, network: NetworkClient, places: Places, cluster: str, takes_turns: bool
     ) -> Sequence[int]:
         """Let a cluster begin at `start` in a topic, unless it has begun there.
 
@@ -105,7 +105,7 @@ class Subscription:
         """
         if self._begin == Begin():
             return ()
-        await self._settle(link)
+        await self._settle(network)
         await places.find_these(self._begin.offsets or ())
         if takes_turns:
             offsets = await self._offsets(places)
@@ -121,12 +121,12 @@ class Subscription:
         """All that is in topics which are found from now on is new: a cluster begins before it."""
         self._begin = Begin()
 
-    async def _settle(self, link: NetworkClient) -> None:
+    async def _settle(self, network: NetworkClient) -> None:
         """Let times be what they are now, for topics that are begun later, too."""
         begin = self._begin
         if begin.needs_clock:
-            self._begin = begin.settled(await link.wall_ms())
-        elif begin.stamp and milliseconds_of(begin.stamp) > await link.wall_ms() + MAX_AHEAD_MS:
+            self._begin = begin.settled(await network.wall_ms())
+        elif begin.stamp and milliseconds_of(begin.stamp) > await network.wall_ms() + MAX_AHEAD_MS:
             raise BadRequest(
                 f"start={self._start!r} is a time ahead of the broker's clock, and nothing is "
                 'stamped then: give a time that has passed, or "latest" to begin behind all there '
@@ -190,13 +190,13 @@ def _prefix_of(text: str) -> tuple[str, str]:
     return namespace, name[:-1]
 
 
-async def _listed(link: NetworkClient, namespace: str, prefix: str) -> list[m.TopicInfo]:
+async def _listed(network: NetworkClient, namespace: str, prefix: str) -> list[m.TopicInfo]:
     """Return the topics of a namespace whose names begin so."""
     found: list[m.TopicInfo] = []
     # Names are told in order, behind this one.
     after, more = (f"{namespace}/{prefix[:-1]}" if len(prefix) > 1 else ""), True
     while more:
-        page = await link.request(m.ListTopics(namespace, after), m.TopicList)
+        page = await network.request(m.ListTopics(namespace, after), m.TopicList)
         names = [info.name for info in page.topics]
         found += [info for info in page.topics if info.name.startswith(prefix)]
         more = page.more and bool(names) and (names[-1].startswith(prefix) or names[-1] < prefix)

@@ -33,7 +33,7 @@ FENCE = 7
 
 
 class Home:
-    """A link of which only the clocks are used."""
+    """A client of which only the clocks are used."""
 
     system = REAL
 
