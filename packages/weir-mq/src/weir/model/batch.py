@@ -530,7 +530,7 @@ class Batch:
             return
         for offset, (value, key, tag, time, pairs) in enumerate(rows, self.header.first_offset):
             message = Message(value, key, tag, time, pairs, topic, partition, offset, stamp)
-            yield message if references is None else LargeMessage.of(message, references.size)
+            yield message if references is None else LargeMessage(message, references.size)
 
     def _from_devices(
         self, rows: Iterable[_Row], origins: Origins, topic: str, partition: int

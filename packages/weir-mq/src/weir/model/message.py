@@ -81,10 +81,9 @@ class LargeMessage(Message):
     _size: int
     _pieces: Pieces | None
 
-    @classmethod
-    def of(cls, message: Message, size: int, pieces: Pieces | None = None) -> Self:
+    def __new__(cls, message: Message, size: int, pieces: Pieces | None = None) -> Self:
         """Take everything but the value from `message`."""
-        large = cls(b"", *message[1:])
+        large = tuple.__new__(cls, (b"", *message[1:]))
         large._size, large._pieces = size, pieces
         return large
 

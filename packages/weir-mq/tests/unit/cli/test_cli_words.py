@@ -172,7 +172,7 @@ def test_a_message_is_one_json_object() -> None:
 
 
 def test_a_value_that_was_not_loaded_is_told_by_its_size() -> None:
-    large = LargeMessage.of(MESSAGE, 7 << 30)
+    large = LargeMessage(MESSAGE, 7 << 30)
     assert text_line(large) == b"2/7  key=UA  tag=EWR  (7,516,192,768 bytes, too large to show)\n"
     fields = json.loads(json_line(large))
     assert (fields["value"], fields["value_bytes"]) == (None, 7 << 30)

@@ -91,7 +91,7 @@ def test_null_is_null(value: Any, text: bytes) -> None:
 
 def test_a_value_that_is_not_here_is_not_unpacked_as_nothing() -> None:
     plain = Message(b"", b"k", "tag", 5, {}, "t", 0, 3, 4)
-    large = LargeMessage.of(plain, 100)
+    large = LargeMessage(plain, 100)
     unpackings: list[Callable[[], object]] = [
         lambda: [*large],
         lambda: large[0],
@@ -103,7 +103,7 @@ def test_a_value_that_is_not_here_is_not_unpacked_as_nothing() -> None:
         with pytest.raises(TooLarge, match="100 bytes"):
             unpack()
     assert (large[1], large[-2], large[1:3]) == (b"k", 4, (b"k", "tag"))
-    assert LargeMessage.of(large, 100).key == b"k"
+    assert LargeMessage(large, 100).key == b"k"
 
 
 def test_a_callback_that_raises_costs_no_report(caplog: pytest.LogCaptureFixture) -> None:

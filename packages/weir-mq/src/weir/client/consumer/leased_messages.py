@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from types import TracebackType
-from typing import Literal, overload
+from typing import Any, Literal, Self, overload
 
 from weir.client.arguments import Delay
 from weir.client.consumer.acknowledgements import AckResult
@@ -36,6 +36,18 @@ class LeasedMessage(Message):
 
     _delivery: Delivery
     _settlement: Settlement
+
+    def __new__(cls, delivery: Delivery, settlement: Settlement) -> Self:
+        """Take what is handed out, and who settles it."""
+        leased = tuple.__new__(cls, delivery.message)
+        leased._delivery = delivery
+        leased._settlement = settlement
+        return leased
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> Message:  # type: ignore[override]
+        """Return a message without a lease: what `_replace` makes is nobody's to settle."""
+        return Message._make(iterable)
 
     @property
     def attempts(self) -> int:
@@ -115,6 +127,15 @@ class LeasedLargeMessage(LeasedMessage, LargeMessage):  # type: ignore[misc]  # 
     """A `LeasedMessage` whose value is not here: `async for piece in message.chunks()` streams it,
     and `value` raises `TooLarge`.
     """
+
+    def __new__(cls, delivery: Delivery, settlement: Settlement) -> Self:
+        """Take what is handed out, and who settles it."""
+        message = delivery.message
+        assert isinstance(message, LargeMessage)  # any other is small
+        leased = LargeMessage.__new__(cls, message, message.size, message.pieces)
+        leased._delivery = delivery
+        leased._settlement = settlement
+        return leased
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,15 +223,9 @@ class LeasedBatch(Grant):
 
 def leased_message(delivery: Delivery, settlement: Settlement) -> LeasedMessage:
     """Return what a consumer hands out of a delivery."""
-    message = delivery.message
-    leased: LeasedMessage
-    if isinstance(message, LargeMessage):
-        leased = LeasedLargeMessage.of(message, message.size, message.pieces)
-    else:
-        leased = tuple.__new__(LeasedSmallMessage, message)
-    leased._delivery = delivery
-    leased._settlement = settlement
-    return leased
+    if isinstance(delivery.message, LargeMessage):
+        return LeasedLargeMessage(delivery, settlement)
+    return LeasedSmallMessage(delivery, settlement)
 
 
 _GRANT = [one.name for one in fields(Grant)]

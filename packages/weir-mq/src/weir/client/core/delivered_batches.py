@@ -112,7 +112,7 @@ class LargeDelivered(Delivered):
             return
         references = self.references
         pieces = None if self.source is None else self.source.pieces(self.partition, references)
-        yield LargeMessage.of(message, references.size, pieces)
+        yield LargeMessage(message, references.size, pieces)
 
 
 def deliver(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from weir.client.connection.system import Background
 from weir.client.core.delivered_batches import Delivered, LargeDelivered
@@ -29,6 +29,12 @@ class BlockingLargeMessage(LargeMessage):
 
     _background: Background
 
+    def __new__(cls, message: LargeMessage, background: Background) -> Self:
+        """Let `background` fetch what another message would stream."""
+        large = LargeMessage.__new__(cls, message, message.size, message.pieces)
+        large._background = background
+        return large
+
     def chunks(self) -> Iterator[Buffer]:  # type: ignore[override]  # the twin without async
         """Yield the value in pieces of up to 8 MiB, fetched as they are asked for."""
         return self._background.iterate(super().chunks())
@@ -42,10 +48,7 @@ def without_async(message: Message, background: Background) -> Message:
     """Return the message itself, or the twin of one whose value has to be fetched."""
     if type(message) is not LargeMessage:
         return message
-    large = BlockingLargeMessage.of(message, message.size, message.pieces)
-    assert isinstance(large, BlockingLargeMessage)  # `of` makes what it is called on
-    large._background = background
-    return large
+    return BlockingLargeMessage(message, background)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from types import TracebackType
-from typing import Literal, overload
+from typing import Any, Literal, Self, overload
 
 from weir.client.arguments import Delay
 from weir.client.connection.system import Background
@@ -21,7 +21,6 @@ from weir.client.sync import (
     Twin,
     delivered_without_async,
     waits,
-    without_async,
 )
 from weir.model.message import LargeMessage, Message
 
@@ -43,6 +42,18 @@ class LeasedMessage(Message):
     _settlement: Settlement
     _background: Background
     _is_settled: bool
+
+    def __new__(cls, delivery: Delivery, settlement: Settlement, background: Background) -> Self:
+        """Take what is handed out, who settles it, and the loop in which that is."""
+        leased = tuple.__new__(cls, delivery.message)
+        leased._delivery, leased._settlement = delivery, settlement
+        leased._background, leased._is_settled = background, False
+        return leased
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> Message:  # type: ignore[override]
+        """Return a message without a lease: what `_replace` makes is nobody's to settle."""
+        return Message._make(iterable)
 
     @property
     def attempts(self) -> int:
@@ -133,6 +144,15 @@ class LeasedLargeMessage(LeasedMessage, BlockingLargeMessage):  # type: ignore[m
     """A `LeasedMessage` whose value is not here: `for piece in message.chunks()` streams it, and
     `value` raises `TooLarge`.
     """
+
+    def __new__(cls, delivery: Delivery, settlement: Settlement, background: Background) -> Self:
+        """Take what is handed out, who settles it, and the loop in which that is."""
+        message = delivery.message
+        assert isinstance(message, LargeMessage)  # any other is small
+        leased = BlockingLargeMessage.__new__(cls, message, background)
+        leased._delivery, leased._settlement = delivery, settlement
+        leased._is_settled = False
+        return leased
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,15 +356,9 @@ class Consumer(Twin[consumers.Consumer]):
         self._ahead.extend(await self.settlement.several(_TOGETHER, thread))
 
     def _leased(self, delivery: Delivery) -> LeasedMessage:
-        message = without_async(delivery.message, self._background)
-        leased: LeasedMessage
-        if isinstance(message, LargeMessage):
-            leased = LeasedLargeMessage.of(message, message.size, message.pieces)
-        else:
-            leased = LeasedSmallMessage._make(message)
-        leased._delivery, leased._settlement = delivery, self._of.settlement
-        leased._background, leased._is_settled = self._background, False
-        return leased
+        large = isinstance(delivery.message, LargeMessage)
+        kind = LeasedLargeMessage if large else LeasedSmallMessage
+        return kind(delivery, self.settlement, self._background)
 
     def __enter__(self) -> Consumer:
         return self.open()

@@ -296,3 +296,16 @@ def test_a_lease_is_extended_in_a_block_or_for_max_work(how: str) -> None:
             assert slow.stale == (how == "neither")
 
     run(scenario)
+
+
+def test_a_changed_copy_of_a_message_has_no_lease() -> None:
+    async def whole() -> None:
+        async with testing.node() as node, weir.connect(node.url) as w, asyncio.timeout(20):
+            await w.create_topic("t")
+            await w.publish("t", b"x")
+            async with w.consumer("t", cluster="c") as consumer, await anext(consumer) as message:
+                copied = message._replace(value=b"y")
+                assert type(copied) is weir.Message
+                assert (copied.value, copied.offset) == (b"y", 0)
+
+    asyncio.run(whole())

@@ -191,7 +191,7 @@ def test_a_message_that_is_here_is_read_the_same_way() -> None:
         assert (message.size, message.loaded) == (5, True)
         assert await message.read() == b"value"
         assert [piece async for piece in message.chunks()] == [b"value"]
-        alone = LargeMessage.of(message._replace(topic="t", partition=1, offset=7), 99)
+        alone = LargeMessage(message._replace(topic="t", partition=1, offset=7), 99)
         assert not alone.loaded
         with pytest.raises(TooLarge, match="t/1 offset 7 has 99 bytes"):
             _ = alone.value
