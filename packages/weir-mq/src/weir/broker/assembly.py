@@ -19,7 +19,7 @@ from weir.broker.groups import Groups
 from weir.broker.listing import Listing
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.registry import Registry
-from weir.broker.partition.context import DeviceProducer, PartitionContext, PartitionEvents
+from weir.broker.partition.partition import DeviceProducer, PartitionContext, PartitionEvents
 from weir.broker.partition.retention import RetentionSweep
 from weir.broker.partition.topics import Topics
 from weir.broker.replica.catch_up import CatchUpPermits

@@ -17,8 +17,7 @@ from weir.broker.brokerset import BrokerSet
 from weir.broker.forwarding.registry_feed import RegistryFeed
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.registry import Registry
-from weir.broker.partition.context import PartitionContext
-from weir.broker.partition.partition import Partition
+from weir.broker.partition.partition import Partition, PartitionContext
 from weir.broker.partition.topics import Topics
 from weir.broker.records.entries import (
     AttemptBarred,

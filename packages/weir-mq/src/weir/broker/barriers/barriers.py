@@ -31,7 +31,7 @@ from weir.broker.barriers.topic_order import (
 )
 from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.metadata.registry import Registry
-from weir.broker.partition.context import PartitionContext
+from weir.broker.partition.partition import PartitionContext
 from weir.broker.partition.topics import Topics
 from weir.broker.produce.appender import VisibleConfirm
 from weir.broker.runtime.outbox import Caller

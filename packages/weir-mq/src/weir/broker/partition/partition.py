@@ -1,19 +1,21 @@
 """One partition on this shard: its replicated state, and what it does while it leads.
 
 What it tells of itself it tells on any replica that may answer for it. What exists only while this
-node leads is in `PartitionLeader`: nobody else may answer for it.
+node leads is in `PartitionLeader`: nobody else may answer for it. What partitions tell their shard
+is data, `PartitionEvents`: the shard's turn looks at it, and acts on it.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import weir_raft as raft
 from weir.broker.consumers.operations import ConsumerRequests, apply_to_clusters
-from weir.broker.partition.context import PartitionContext
 from weir.broker.partition.fetches import Fetches, StablePositions, end_if_astray
 from weir.broker.partition.retention import first_needed
-from weir.broker.produce.appender import Appender, ProduceRequests
+from weir.broker.produce.appender import Admission, Appender, ProduceRequests, VisibleConfirm
 from weir.broker.produce.batcher import DeviceBatch, DeviceBatcher
 from weir.broker.records.entries import (
     AcksPrepared,
@@ -33,13 +35,100 @@ from weir.broker.records.entries import (
 )
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import no_leader
-from weir.broker.scattering.participant import Participant, apply_scattering
+from weir.broker.runtime.budget import Budget
+from weir.broker.runtime.outbox import Outbox
+from weir.broker.runtime.reads import Reads
+from weir.broker.scattering.participant import Participant, ParticipantReports, apply_scattering
 from weir.broker.state.state import PartitionState
 from weir.errors import DamagedRange, Halted, Refused, Unavailable
 from weir.model.ids import node_of, partition_of
 from weir.model.topic import ClusterPause
 from weir.order.barrier import Barrier, barrier_at
-from weir.order.clock import HybridClock
+from weir.order.clock import HighestStamp, HybridClock, Time
+
+
+class Promises(Protocol):
+    """Knows what voters have promised."""
+
+    def fenced(self, group: int) -> int:
+        """Return the highest stamp that the voters of a group led here promised to stand by."""
+
+
+class TopicSizes(Protocol):
+    """Knows how large topics were made."""
+
+    def founded_with(self, group: int) -> int:
+        """Return how many partitions the topic of a group was made with."""
+
+
+class DeviceProducer:
+    """The producer that a shard writes its devices' messages as; its id is 0 until the registry has
+    granted one.
+    """
+
+    __slots__ = ("id",)
+
+    def __init__(self) -> None:
+        """Wait for the registry."""
+        self.id = 0
+
+    def granted(self, id: int) -> None:
+        """Write with this id from now on."""
+        self.id = id
+
+
+class PartitionEvents:
+    """What the partitions of a shard tell it, until its turn looks."""
+
+    __slots__ = ("entries_applied", "leads_changed", "readable", "visible", "waiting")
+
+    def __init__(self) -> None:
+        """Nothing has happened yet."""
+        #: What is to be confirmed once it is visible, and nobody has looked whether it is.
+        self.visible = deque[VisibleConfirm]()
+        #: How often a leadership of a partition here began or ended, or its topic was deleted.
+        self.leads_changed = 0
+        #: How many entries were applied to partitions here.
+        self.entries_applied = 0
+        #: By group, the partitions in which somebody may wait: no other is told that time passes.
+        self.waiting: dict[int, Partition] = {}
+        #: By group, the partitions with new messages for which a fetch waits.
+        self.readable: dict[int, Partition] = {}
+
+    def answer_fetches(self) -> None:
+        """Answer who waits for what was applied: together, for an answer holds all there is."""
+        readable, self.readable = self.readable, {}
+        for partition in readable.values():
+            partition.answer_fetches()
+
+    def check_deadlines(self, now_ms: int) -> None:
+        """Let waits end that are over, and forget the partitions in which nobody waits."""
+        for group in sorted(self.waiting):
+            partition = self.waiting[group]
+            if now_ms < partition.rests_until:
+                continue  # a hundred idle partitions with a reader each cost nothing
+            if partition.waiting:
+                partition.check_deadlines()
+            if not partition.waiting:
+                del self.waiting[group]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionContext:
+    """What the partitions of a shard share."""
+
+    outbox: Outbox
+    reads: Reads
+    budget: Budget
+    time: Time
+    highest: HighestStamp
+    admission: Admission
+    promises: Promises
+    topics: TopicSizes
+    device_producer: DeviceProducer
+    #: Answers of participants in scatterings, and what nobody has finished.
+    reports: ParticipantReports
+    events: PartitionEvents
 
 
 class MembershipProposals:
@@ -299,7 +388,9 @@ class Partition:
         #: How far the clusters are here that read the topic in total order, as the leader of
         #: partition 0 said; None before it has.
         self.cursors_done: dict[str, int] | None = None
-        self._fence = self.rests_until = 0
+        self._fence = 0
+        #: The monotonic time before which time brings nothing, unless somebody begins to wait.
+        self.rests_until = 0
 
     @property
     def leads(self) -> bool:
@@ -362,7 +453,7 @@ class Partition:
         self.rests_until = 0
 
     def answer_fetches(self) -> None:
-        """See `WaitingPartition`."""
+        """Answer the fetches that wait for messages that are there by now."""
         self.fetches.answer_ready()
 
     def check_deadlines(self) -> None:
