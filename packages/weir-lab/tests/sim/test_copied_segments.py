@@ -31,7 +31,7 @@ SHAPE = Shape(faults_until=2_500 * MS, batches=90, device_messages=60, retention
 def test_every_promise_is_kept_while_survivors_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[int] = []
     found: list[ClassSegment] = []
-    retain, saved, read = RetentionSweep._retain, Copies.saved, FoundCopies.read
+    retain, saved, read = RetentionSweep.retain, Copies.saved, FoundCopies.read
 
     def keep(self: RetentionSweep, topic: Topic, partition: Retained) -> None:
         if partition_of(partition.group.id):
@@ -50,7 +50,7 @@ def test_every_promise_is_kept_while_survivors_are_copied(monkeypatch: pytest.Mo
     # Small segments take small entries only; all that is not quite alive is copied.
     monkeypatch.setattr(appender, "ENTRY_BYTES_MAX", 5_000)
     monkeypatch.setattr(compaction, "LIVE_PART", 1)
-    monkeypatch.setattr(RetentionSweep, "_retain", keep)
+    monkeypatch.setattr(RetentionSweep, "retain", keep)
     monkeypatch.setattr(Copies, "saved", save)
     monkeypatch.setattr(FoundCopies, "read", look)
     broken = [one.report() for one in run_seeds(0, SEEDS, SHAPE) if one.violations]

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from rigs.shards import ask_device_access_of, sessions_of, unanswered, welcomes_of
 from rigs.shards_of_a_node import Node
 from weir.broker.api import events as ev
 from weir.broker.runtime.outbox import TOGETHER_MS
@@ -83,8 +84,7 @@ class World:
         self.at_once = at_once
         self.node = node = Node(SHARDS)
         for one in node.all:
-            one.shard._services.devices._access = _NoSecrets()
-            one.shard._services.sessions._arrivals._access = _NoSecrets()
+            ask_device_access_of(one.shard, _NoSecrets())
             node.connect(one.number)
         self.addresses = [
             address
@@ -138,7 +138,7 @@ class World:
             "hung up": [sorted(one.hung_up) for one in node.all],
             "held": [self._held(address) for address in self.addresses],
             "in flight": [self._in_flight(one) for one in node.all],
-            "welcomes": [one.shard._runtime.outbox._welcomes for one in node.all],
+            "welcomes": [welcomes_of(one.shard) for one in node.all],
             "told": [(one.shard.counts.devices.confirms, one.shard.counts.devices.refused)
                      for one in node.all],
         }  # fmt: skip
@@ -146,8 +146,8 @@ class World:
             if n not in self.gone:
                 one.handle(ev.Closed(n))
         node.settle()
-        found["sessions"] = [len(one.shard._services.sessions._by_number) for one in node.all]
-        found["open"] = [len(one.shard._runtime.outbox._open) for one in node.all]
+        found["sessions"] = [len(sessions_of(one.shard)) for one in node.all]
+        found["open"] = [len(unanswered(one.shard)) for one in node.all]
         found["budget"] = [one.shard.budget.used for one in node.all]
         found["guests"] = [
             {remote for _, remote in one.guests.values()} <= {1, OWN_SESSION} for one in node.all
@@ -182,7 +182,7 @@ class World:
 
     @staticmethod
     def _in_flight(one: Any) -> int:
-        sessions = one.shard._services.sessions._by_number.values()
+        sessions = sessions_of(one.shard).values()
         return sum(session.device.in_flight for session in sessions if session.device is not None)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rigs.logs import END_COPY
 from weir.storage.compaction import Copies, CopyPiece, _Copy
 from weir.storage.disk import Disk
 from weir.storage.format.index_file import Rows
@@ -46,7 +47,7 @@ def test_a_segment_freed_before_a_checkpoint_names_its_copies_is_found(
     drive: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    honest = Copies._end
+    honest = getattr(*END_COPY)
 
     def early(self: Copies, copy: _Copy) -> None:
         honest(self, copy)
@@ -55,7 +56,7 @@ def test_a_segment_freed_before_a_checkpoint_names_its_copies_is_found(
         self._segments.drop(copy.source)
         self.class_segments._spares.recycle([copy.source.name])
 
-    monkeypatch.setattr(Copies, "_end", early)
+    monkeypatch.setattr(*END_COPY, early)
     assert drive.caught(300)
 
 

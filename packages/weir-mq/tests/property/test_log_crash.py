@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rigs.logs import KEEP_GROUP
 from weir.codec.fields import Buffer
 from weir.storage import log as log_module
 from weir.storage.format import record
@@ -131,12 +132,12 @@ def test_a_segment_used_again_before_what_supersedes_it_is_durable_is_found(
 def test_a_checkpoint_without_hard_states_is_found(
     drive: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = GroupTable._kept
+    honest = getattr(*KEEP_GROUP)
 
     def forgetful(self: GroupTable, group: int, applied: Mapping[int, int], durable: int) -> Kept:
         return honest(self, group, applied, durable)._replace(term=0, vote=0, fence=0)
 
-    monkeypatch.setattr(GroupTable, "_kept", forgetful)
+    monkeypatch.setattr(*KEEP_GROUP, forgetful)
     assert drive.caught(100)
 
 
@@ -155,10 +156,10 @@ def test_a_part_of_a_snapshot_believed_is_found(
 def test_a_checkpoint_that_forgets_where_a_group_begins_is_found(
     drive: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = GroupTable._kept
+    honest = getattr(*KEEP_GROUP)
 
     def forgetful(self: GroupTable, group: int, applied: Mapping[int, int], durable: int) -> Kept:
         return honest(self, group, applied, durable)._replace(floor=0)
 
-    monkeypatch.setattr(GroupTable, "_kept", forgetful)
+    monkeypatch.setattr(*KEEP_GROUP, forgetful)
     assert drive.caught(100)

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import pytest
 
+from rigs.logs import places_of
 from weir.codec.fields import U64
 from weir.errors import WeirError
 from weir.model.batch import HEADER_SIZE, stamped
@@ -266,7 +267,7 @@ def test_a_lost_segment_costs_its_own_entries_and_no_more(written: Written) -> N
 @pytest.mark.parametrize("index", ["with", "without"])
 def test_a_lost_class_segment_costs_its_own_entries_for_good(written: Written, index: str) -> None:
     lost = written.log.segments.copies[0].name
-    places = written.log.groups.index[LASTING]._places
+    places = places_of(written.log, LASTING)
     lying = sum(written.log.segments.find(place).name == lost for place in places)
     gone = {lost, *([index_name(lost)] if index == "without" else [])}
     disk = disk_with({n: d for n, d in written.files.items() if n not in gone})

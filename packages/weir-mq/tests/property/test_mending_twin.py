@@ -11,6 +11,7 @@ import random
 
 import pytest
 
+from rigs.logs import rows_of
 from weir.model.batch import HEADER_SIZE as BATCH_HEADER
 from weir.model.batch import stamped
 from weir.model.batch_builder import encode
@@ -114,12 +115,7 @@ class History:
 
 def rows(log: Log) -> dict[int, object]:
     """All that a log knows of its entries; nothing lies before the first message."""
-    found: dict[int, object] = {}
-    for group, index in log.groups.index.items():
-        columns = [list(column) for column in index.columns if column is not index._behind]
-        behind = [max(offset, index.base) for offset in index._behind]
-        found[group] = (index.first, index.before, index.base, index.total, behind, columns)
-    return found
+    return {group: rows_of(index) for group, index in log.groups.index.items()}
 
 
 @pytest.mark.parametrize("seed", range(TRIALS))

@@ -198,7 +198,7 @@ class Doors:
         rig.connect()
         self.info = rig.topic(1, "t", partitions)
         self.grant = rig.answer(1, m.OpenProducer())
-        self._sequences = [0] * partitions
+        self.sequences = [0] * partitions
 
     def hub(self, session: int = 50) -> int:
         self.rig.device(session, d.hello(session, 1, "t"))
@@ -219,9 +219,9 @@ class Doors:
         here = m.TopicInfo(
             info.id, info.namespace, info.name, info.order, [info.addresses[partition]]
         )
-        batch = self.rig.batch(here, self.grant, self._sequences[partition], *values)
+        batch = self.rig.batch(here, self.grant, self.sequences[partition], *values)
         assert isinstance(self.rig.answer(1, batch), m.Confirm)
-        self._sequences[partition] += len(values)
+        self.sequences[partition] += len(values)
 
     def replies(self, session: int = 50) -> list[DeviceReply]:
         self.rig.settle()

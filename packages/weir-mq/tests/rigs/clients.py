@@ -102,3 +102,8 @@ def break_connection(hub: Any) -> None:
 def close_connection(hub: Any) -> None:
     """Let a device close its connection, and open another for what comes next."""
     hub._connection.close()
+
+
+def feed_of(consumer: Any) -> Any:
+    """Return what hands grants to a consumer in turn."""
+    return consumer.settlement.leases._feed

@@ -140,3 +140,18 @@ def writes_of(end: Any) -> Iterator[list[bytes]]:
         yield written
     finally:
         end._transport = honest
+
+
+def frame_of(peer: Any) -> Any:
+    """Return the large frame that comes over a connection, if one does."""
+    return peer._frame
+
+
+def is_over(poller: Any) -> bool:
+    """Whether a poller waits for nobody any more."""
+    return bool(poller._epoll.closed)
+
+
+def disk_of(node: Any) -> Any:
+    """Return the disk of a node in memory."""
+    return node._disk

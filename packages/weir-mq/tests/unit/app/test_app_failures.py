@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import weir
+from rigs.apps import dispatcher_of, pause_by
 from weir.app.dead_letters import redrive
 
 AT_ONCE = weir.Backoff(attempts=2, first=0.0, jitter=0)
@@ -78,8 +79,8 @@ def test_an_outage_fills_no_dead_letter_topic(node: Any, seen: Any, all_done: An
             for number in range(40):
                 await w.publish("unlocks", str(number))
             async with app.running() as running, asyncio.timeout(60):
-                breaker = running._all[0]._dispatcher.breaker  # type: ignore[union-attr]
-                breaker._pauses = weir.Backoff(first=0.02, most=0.05, jitter=0)
+                breaker = dispatcher_of(running).breaker
+                pause_by(breaker, weir.Backoff(first=0.02, most=0.05, jitter=0))
                 # Each that is tried alone is tried for the last time, and again, and again.
                 while tries < 60:
                     await asyncio.sleep(0.01)

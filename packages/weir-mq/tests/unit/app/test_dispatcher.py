@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import weir
+from rigs.apps import bury_by, end_pause, pause_by
 from weir.app.core.breaker import State
 
 RETRY = weir.Backoff(attempts=3, first=1, factor=2, most=100, jitter=0)
@@ -82,7 +83,7 @@ def test_what_cannot_be_buried_comes_again(begun: Any, delivery: Any) -> None:
             async def bury(*_: object) -> None:
                 raise weir.errors.Disconnected("nobody answers")
 
-            run.handling._bury = bury
+            bury_by(run.handling, bury)
             one = delivery("x")
             run.source.add(one)
             # Else it would be buried in the end for what its attempts had used up.
@@ -201,7 +202,7 @@ def test_an_outage_pauses_and_buries_nothing(
         nonlocal away
         async with begun(work, retry=RETRY, concurrency=1) as run:
             breaker = run.handling.breaker
-            breaker._pauses = weir.Backoff(first=0.01, most=0.02, jitter=0)
+            pause_by(breaker, weir.Backoff(first=0.01, most=0.02, jitter=0))
             failed = [delivery(str(number), 1) for number in range(10)]
             tried = delivery("tried", 9)
             run.source.add(*failed, tried)
@@ -242,7 +243,7 @@ def test_who_waits_for_more_does_not_block_the_try_of_the_breaker(
         nonlocal run
         async with begun(work, retry=RETRY, concurrency=4) as run:
             breaker = run.handling.breaker
-            breaker._pauses = weir.Backoff(first=3_600, most=3_600, jitter=0)
+            pause_by(breaker, weir.Backoff(first=3_600, most=3_600, jitter=0))
             failed = [delivery("bad") for _ in range(10)]
             for one in failed:
                 run.source.add(one)
@@ -250,8 +251,7 @@ def test_who_waits_for_more_does_not_block_the_try_of_the_breaker(
             for _ in range(20):
                 await asyncio.sleep(0)
             assert (run.source.pauses, run.source.paused) == (1, True)
-            breaker._until = 0.0  # an hour later
-            run.handling._known.set()
+            end_pause(run.handling)  # an hour later
             good = delivery("good")
             run.source.add(good)
             assert await settled(good) == ["done"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import weir
+from rigs.apps import look
 from rigs.consuming import take
 from weir.app import supervisor as module
 from weir.app.supervisor import Blind, Plan, Scaled, Seen, Supervisor
@@ -41,24 +42,24 @@ def test_what_waits_is_what_nobody_has_and_may_be_had(node: Any) -> None:
                     await w.publish(topic, str(number))
             await w.publish("doors", "later", delay="1h")
             supervisor = Supervisor(app_of("shared", "doors", "gates"), plan(node.url), CAT, print)
-            assert (await supervisor._look(w)).left == 0  # there is no such cluster yet
+            assert (await look(supervisor, w)).left == 0  # there is no such cluster yet
             async with w.consumer("doors", cluster="ledger") as consumer:
                 await (await anext(consumer)).nack(delay="1h", confirmed=True)
                 for _ in range(4):
                     await take(consumer)
                 more = asyncio.ensure_future(anext(consumer))  # comes by what is not due
                 async with asyncio.timeout(30):
-                    while (look := await supervisor._look(w)).waiting or look.left > 2:
+                    while (seen := await look(supervisor, w)).waiting or seen.left > 2:
                         await asyncio.sleep(0.01)
-                assert (look.published, look.left) == (6, 2)  # one is held back, one not due
+                assert (seen.published, seen.left) == (6, 2)  # one is held back, one not due
                 more.cancel()
                 await asyncio.wait((more,))
             async with w.consumer("gates", cluster="ledger", max_messages=1) as consumer:
                 message = await anext(consumer)
-                look = await supervisor._look(w)
-                assert (look.published, look.left) == (11, 7)
-                assert 0 < look.waiting < 5
-                assert look.useful is None
+                seen = await look(supervisor, w)
+                assert (seen.published, seen.left) == (11, 7)
+                assert 0 < seen.waiting < 5
+                assert seen.useful is None
                 await message.ack()
 
     asyncio.run(run())
@@ -70,10 +71,10 @@ def test_an_ordered_cluster_has_use_for_a_process_a_partition(node: Any) -> None
             await w.create_topic("doors", partitions=3)
             await w.publish("doors", "one")
             supervisor = Supervisor(app_of("ordered", "doors"), plan(node.url), CAT, print)
-            assert (await supervisor._look(w)).useful is None  # it has not begun
+            assert (await look(supervisor, w)).useful is None  # it has not begun
             async with w.consumer("doors", cluster="ledger", mode="ordered") as consumer:
                 await take(consumer)
-            assert (await supervisor._look(w)).useful == 3
+            assert (await look(supervisor, w)).useful == 3
 
     asyncio.run(run())
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rigs.shards import ask_access_of, handled_by, requests_of, unanswered
 from weir.broker import router
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
@@ -58,11 +59,11 @@ def test_what_is_not_known_is_refused(rig: Any) -> None:
 
 
 def test_every_request_that_is_declared_is_answered(rig: Any) -> None:
-    requests = rig.shard._services.sessions._requests
-    answered = {m.Produce, *requests._handlers, *BY_PARTITION}
+    requests = requests_of(rig.shard)
+    answered = {m.Produce, *handled_by(requests), *BY_PARTITION}
     assert answered == set(m.REQUESTS)
     for kind in BY_PARTITION:
-        assert kind not in requests._handlers
+        assert kind not in handled_by(requests)
         assert kind.declaration.rights
 
 
@@ -76,8 +77,8 @@ def test_access_control_is_asked_for_each_right_of_a_client(rig: Any) -> None:
             raise Unauthorized(f"{principal} may not {verb} {resource}")
 
     info = rig.topic(rig.connect())
-    requests = rig.shard._services.sessions._requests
-    requests._access = access = Asked()
+    access = Asked()
+    ask_access_of(rig.shard, access)
     address = info.addresses[0]
     for request, resource in (
         (m.DescribeTopic("default/t"), "t"),
@@ -141,7 +142,7 @@ def test_every_kind_of_request_is_answered_once(rig: Any) -> None:
     rig.settle()
     rig.tick(100)
     rig.settle()
-    assert rig.shard._runtime.outbox._open[1] == 0
+    assert unanswered(rig.shard)[1] == 0
 
 
 def test_fetches_wait_for_messages_or_time(rig: Any) -> None:

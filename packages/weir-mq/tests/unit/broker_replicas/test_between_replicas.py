@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import weir_raft as raft
+from rigs.shards import device_producer_of
 from weir.broker.api import events as ev
 from weir.broker.replica.frames import pack
 from weir.errors import NotLeader
@@ -105,7 +106,7 @@ def test_devices_are_told_when_nobody_here_can_know(trio: Any) -> None:
     info = trio.topic()
     group = info.addresses[0].group
     leader = trio.leader(group)
-    trio.until(lambda: leader.shard._partitions.context.device_producer.id)
+    trio.until(lambda: device_producer_of(leader.shard).id)
     leader.handle(ev.Opened(50))
     leader.raw[50] = b""
     stream = DeviceStream()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rigs.part_questions import ask_part
+from rigs.shards import note_leaders
 from weir.broker.barriers.topic_order import Ends
 from weir.broker.partition.partition import MembershipProposals
 from weir.broker.scattering.participant import RecoverySchedule
@@ -87,7 +88,7 @@ def test_the_order_waits_for_an_ended_partition_no_more(trio: Any, produce: Any)
     # Nobody leads it any more, and partition 0 has a majority.
     for node in trio.nodes.values():
         node.group(group).machine.leading = None
-        node.shard._partitions.context.events.leads_changed += 1
+        note_leaders(node.shard)
     reply = trio.answer(trio[1], m.AskBarriers(info.id, 0, 2_000))
     assert reply.reached
     ((_, lowest, _), (_, stamp, through)) = reply.registers

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rigs.shards import be_full, flying_of, forget_short_disks, full_disks
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.metadata.reassignment import STEADY_MS
@@ -190,11 +191,10 @@ def test_who_takes_no_publishes_any_more_says_so_at_once(trio: Any) -> None:
     trio.topic()
     teller, *others = trio.live()
     trio.run(1_500)
-    teller.shard._replication.peers._node_states._tell_ms = teller.time.monotonic_ms() + 60_000
-    teller.shard._replication.disks.needed_bytes = 5
+    be_full(teller.shard, 5, teller.time.monotonic_ms() + 60_000)
     trio.run(150)
     for node in others:
-        assert node.shard._replication.disks._full() == {teller.id: 5}
+        assert full_disks(node.shard) == {teller.id: 5}
 
 
 def test_a_leader_takes_publishes_while_one_follower_has_room(
@@ -240,10 +240,10 @@ def test_retries_of_devices_cost_nothing_while_disks_are_full(
     for _ in range(20):
         device(d.publish(3, VALUE, 0))
         trio.run(500)
-    leader.shard._partitions.admission._short.clear()  # as when disks have room for a moment
+    forget_short_disks(leader.shard)  # as when disks have room for a moment
     device(d.publish(3, VALUE, 0))
     trio.run(500)
-    assert not any(gathering.behind for gathering in batcher._flying)
+    assert not any(gathering.behind for gathering in flying_of(batcher))
     assert leader.shard.budget.used == used
     replies = d.DeviceReplies().receive(leader.raw[50])
     assert len(replies) == 1 + 1 + 21

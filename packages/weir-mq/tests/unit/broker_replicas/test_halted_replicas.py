@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import weir_raft as raft
+from rigs.shards import refill_of
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.metadata.catalog import Catalog
@@ -289,7 +290,7 @@ def rot_is_found(node: Any, group: int, index: int) -> None:
     """Spoil an entry, and let the scrub tell of it."""
     rot(node, group, index)
     place = node.shard.writers[0].log.reader.stored(group, index).place
-    node.shard._replication.refill.rotted(group, index, place)
+    refill_of(node.shard).rotted(group, index, place)
 
 
 def test_what_was_confirmed_survives_a_stop_while_old_entries_are_filled_in(
@@ -344,7 +345,7 @@ def test_a_replica_made_since_the_start_stops_while_an_entry_is_filled_in(
         assert lead(node, group, GRANT) == []
     here = node.group(group)
     assert here.damage is not None
-    assert not node.shard._replication.refill.is_hopeful(group)
+    assert not refill_of(node.shard).is_hopeful(group)
     trio.heal()
     trio.run(1_000)
     # As a real leader of a later term comes: whom it heard before was of a higher one.

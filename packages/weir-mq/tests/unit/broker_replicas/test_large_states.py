@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rigs.shards import arriving_at
 from weir.broker.api import effects as ef
 from weir.broker.records.snapshots import Packing, Unpacking, pack
 from weir.model.limits import MIB
@@ -156,7 +157,7 @@ def test_a_state_that_is_decoded_late_does_not_end_a_newer_one(
     away.boot()
     job = until_it_is_decoded(trio, away)
     here = away.group(group)
-    older = here.node.core.state._arriving.meta
+    older = arriving_at(here.node).meta
     # Its link breaks, and the leader has gone on by the time it comes again.
     trio.isolate(away.id)
     away.jobs.remove(job)
@@ -168,7 +169,7 @@ def test_a_state_that_is_decoded_late_does_not_end_a_newer_one(
     away.jobs.append(job)
 
     def newer() -> Any:
-        arriving = here.node.core.state._arriving
+        arriving = arriving_at(here.node)
         return arriving if arriving is not None and arriving.meta != older else None
 
     for _ in range(400):

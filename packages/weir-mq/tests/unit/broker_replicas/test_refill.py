@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rigs.shards import scrub_now
 from weir.errors import Unavailable
 from weir.model.ids import REGISTRY_GROUP, voter_of
 from weir.protocol.client import messages as m
@@ -261,7 +262,7 @@ def test_what_the_scrub_finds_is_filled_in_while_the_node_runs(trio: Any, produc
     victim = trio.leader(group)
     rot(victim, group, 30)
     scrubber = victim.shard.writers[0].chores.scrubber
-    scrubber._due_ms = 0  # not a minute after the start
+    scrub_now(scrubber)  # not a minute after the start
     trio.until(lambda: scrubber.rounds, "it found no end")
     mended(trio, group)
     assert not scrubber.damage

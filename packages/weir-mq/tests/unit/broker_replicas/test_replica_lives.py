@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rigs.shards import begin_anew
 from weir.broker.api import effects as ef
 from weir.model.ids import voter_of
 
@@ -12,9 +13,7 @@ def begun_anew(node: Any, group: int) -> Any:
     """Drop a group from a node, and open it again as another voter with nothing."""
     shard = node.shard
     shard.topics.leave(group)
-    shard._replication.peers.remove(group)
-    shard.writers[0].forget(group)
-    return shard._partitions.groups._open(group, voter_of(node.id, 1), ())
+    return begin_anew(shard, group, voter_of(node.id, 1))
 
 
 def test_a_flush_of_its_former_life_makes_nothing_durable(trio: Any, produce: Any) -> None:

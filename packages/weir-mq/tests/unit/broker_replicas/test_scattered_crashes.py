@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rigs.shards import JUDGE_SCATTERING, is_done
 from weir.broker.scattering import participant
 from weir.broker.scattering.coordinator import Scattering
 from weir.broker.scattering.participant import Participant
@@ -163,7 +164,7 @@ class Author:
         assert all(count == 1 for count in handled.values()), handled
         group = self.inputs.addresses[0].group
         crew = self.trio.leader(group).group(group).machine.state.clusters.get("crew")
-        done = {b"in%d" % n for n in range(INPUTS) if crew is not None and crew._is_done(n, n + 1)}
+        done = {b"in%d" % n for n in range(INPUTS) if crew is not None and is_done(crew, n, n + 1)}
         overtaken = {b"in%d" % offset for offset in self.overtaken}
         assert not overtaken & handled.keys()
         assert done == handled.keys() | overtaken
@@ -335,7 +336,7 @@ def without_memory(patch: pytest.MonkeyPatch) -> None:
 
 def guessing(patch: pytest.MonkeyPatch) -> None:
     """Commit when half of the parts are prepared."""
-    honest = Scattering._judge
+    honest = getattr(*JUDGE_SCATTERING)
 
     def judge(self: Scattering) -> None:
         own = sum(map(self._is_own, self._answers.values()))
@@ -344,7 +345,7 @@ def guessing(patch: pytest.MonkeyPatch) -> None:
         else:
             honest(self)
 
-    patch.setattr(Scattering, "_judge", judge)
+    patch.setattr(*JUDGE_SCATTERING, judge)
 
 
 @pytest.mark.parametrize(

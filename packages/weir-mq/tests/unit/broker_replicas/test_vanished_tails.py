@@ -78,7 +78,7 @@ class Written:
         try:
             node.boot()
         except LogDamaged:
-            node.disk = SimDisk(self.trio[2].disk._rng)
+            node.disk = SimDisk(self.trio[2].disk.dice)
             begin_lost(node.disk, 0, node.shard.identity.system)
             node.boot()
             return False

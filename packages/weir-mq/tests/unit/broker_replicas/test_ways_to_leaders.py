@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rigs.shards import forwarder_of
 from weir.broker.api import events as ev
 from weir.errors import NotLeader, Unavailable, UnknownTopic
 from weir.model.ids import place_of
@@ -84,7 +85,7 @@ def test_requests_under_way_to_a_node_that_dies_are_answered(trio: Any) -> None:
     assert one.reply_to(poll) is None
     leader.kill()
     assert one.reply_to(poll).code == Unavailable.code
-    assert one.shard._cluster.trunks.forwarder.waiting is False
+    assert forwarder_of(one.shard).waiting is False
 
 
 def test_what_a_node_passed_on_goes_no_further(trio: Any) -> None:

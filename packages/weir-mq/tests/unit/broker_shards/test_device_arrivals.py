@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rigs.shards import forwarder_of
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.forwarding.forwarder import Routes
@@ -269,7 +270,7 @@ def test_a_crowd_goes_on_under_the_name_of_who_let_it_in_and_not_for_another_nod
     one = node.all[(info.addresses[0].shard + 1) % 3]
     frames = passed(one.shard.step(ev.Arrived([said(100, device.publish(1, b"v", 0))], "ada")))
     assert [(frame.kind, frame.body[0]) for frame in frames] == [(Kind.ARRIVALS, "ada")]
-    forwarder = one.shard._cluster.trunks.forwarder
+    forwarder = forwarder_of(one.shard)
     forwarder.opened(place_of(2, 0))
     assert not forwarder.device_batch(
         [said(101, device.publish(1, b"v", 0))], "ada", place_of(2, 0)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rigs.shards import forwarder_of
 from weir.broker.api import events as ev
 from weir.broker.forwarding.forwarder import SMALL
 from weir.errors import Overloaded, Unavailable
@@ -188,7 +189,7 @@ def test_small_requests_still_pass_where_large_ones_do_not_but_not_for_ever(node
         refused = node.reply(1, node.ask(1, produce_kib(node, address, grant, 12)))
     assert refused.code == Overloaded.code
     assert node.reply(1, node.ask(1, m.Positions(address))) is None
-    lanes, budget = node.all[1].shard._cluster.trunks.forwarder.lanes, node.all[1].shard.budget
+    lanes, budget = forwarder_of(node.all[1].shard).lanes, node.all[1].shard.budget
 
     def take_all() -> None:
         for _ in range(budget.limit // 2 // SMALL):
@@ -247,5 +248,5 @@ def test_many_peers_that_leave_at_once_are_each_forgotten_by_themselves(node: An
     for session in sessions:
         node.all[1].handle(ev.Closed(session))
     node.settle()
-    assert not node.all[1].shard._cluster.trunks.forwarder.waiting
+    assert not forwarder_of(node.all[1].shard).waiting
     assert looked_at < 100 * len(sessions)

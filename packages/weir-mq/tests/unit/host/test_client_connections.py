@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from rigs.drivers import frame_of
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.runtime.budget import FIRST_BYTES, Budget, State
@@ -288,7 +289,7 @@ def test_first_bytes_of_many_end_with_the_connection_that_waited_longest() -> No
 def test_a_device_that_loses_its_memory_is_cut() -> None:
     scene = Scene()
     scene.peer.receive(PING[:3])
-    frame = scene.peer._frame
+    frame = frame_of(scene.peer)
     assert frame is not None
     frame.state = State.EVICTED
     scene.peer.follow_decision(frame)

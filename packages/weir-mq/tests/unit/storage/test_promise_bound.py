@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rigs.logs import know_no_bound
 from weir.codec.fields import U64
 from weir.storage.format.checkpoint import load
 from weir.storage.format.frame import HEADER_SIZE
@@ -72,7 +73,7 @@ def test_rot_of_the_payload_leaves_it(
     disk.write(name, BLOCK + HEADER_SIZE, [U64.pack(1 << 40)])
     disk.sync(name)
     # What proves that it had been durable comes from a release that knew no bounds.
-    log._next_bound = 0
+    know_no_bound(log)
     log.append(control(1))
     settle(log)
     log.mark_idle()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 import weir
+from rigs.drivers import disk_of
 from weir import device, sync, testing
 from weir.broker.api import events as ev
 from weir.errors import Disconnected
@@ -138,7 +139,7 @@ def test_a_disk_that_raises_breaks_the_node(
         def broken(*_: object) -> None:
             raise OSError("the disk is full")
 
-        monkeypatch.setattr(node._disk, "write", broken)
+        monkeypatch.setattr(disk_of(node), "write", broken)
         with pytest.raises(Disconnected):
             w.publish("t", b"x")
         assert not node.up

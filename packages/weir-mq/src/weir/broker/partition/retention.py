@@ -161,11 +161,11 @@ class RetentionSweep:
             topic = self._topics.catalog.by_id(topic_of(group))
             partition = self._topics.find(group)  # it may not have joined its topic yet
             if topic is not None and partition is not None:
-                self._retain(topic, partition)
+                self.retain(topic, partition)
                 if topic.settings.until_done and topic.order == "total":
                     self._report(topic, partition)
 
-    def _retain(self, topic: Topic, partition: Retained) -> None:
+    def retain(self, topic: Topic, partition: Retained) -> None:
         """Propose a later start of a partition if its topic's settings let messages go."""
         group, state = partition.group, partition.state
         if not partition.leads or not group.accepts:

@@ -96,7 +96,7 @@ class SimDisk:
 
     def __init__(self, rng: random.Random) -> None:
         """Begin with an empty folder; every choice is drawn from `rng`."""
-        self._rng = rng
+        self.dice = rng
         self._visible: dict[str, _File] = {}
         self._stable: dict[str, _File] = {}
         #: Each name's unsynced changes, in order; None is a removal.
@@ -151,10 +151,10 @@ class SimDisk:
         try:
             self._step("write")
         except PowerCut:
-            file.write(offset, data[: self._rng.randint(0, len(data))])
+            file.write(offset, data[: self.dice.randint(0, len(data))])
             raise
         except OSError as error:
-            file.write(offset, data[: self._rng.randint(0, len(data))])
+            file.write(offset, data[: self.dice.randint(0, len(data))])
             raise DiskFailed(f"could not write {name}: {error.strerror}") from error
         file.write(offset, data)
 
@@ -199,11 +199,11 @@ class SimDisk:
     def crash(self) -> None:
         """Cut the power: of everything unsynced a random part stays. A restart sees this object."""
         for name, changes in self._pending.items():
-            if latest := self._rng.randrange(len(changes) + 1):
+            if latest := self.dice.randrange(len(changes) + 1):
                 self._set(self._stable, name, changes[latest - 1])
         self._pending.clear()
         for file in self._stable.values():
-            file.crash(self._rng)
+            file.crash(self.dice)
         self._visible = {n: f for n, f in self._stable.items() if not n.endswith(_ASIDE)}
         self._stable = dict(self._visible)
         self._revive()
@@ -252,7 +252,7 @@ class SimDisk:
         try:
             self._step("sync")
         except OSError as error:
-            file.fail(self._rng)
+            file.fail(self.dice)
             raise DiskFailed(f"could not sync: {error.strerror}") from error
         file.sync()
 

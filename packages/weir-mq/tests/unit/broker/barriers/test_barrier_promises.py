@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import weir_raft as raft
+from rigs.shards import link_of
 from weir.broker.barriers.barriers import Promises
 from weir.model.limits import PROMISE_EVERY_MS
 from weir.order.barrier import Bound
@@ -31,8 +32,13 @@ def logs(time: Any) -> list[FakeLog]:
 
 
 @pytest.fixture
-def promises(time: Any, logs: list[FakeLog]) -> Promises:
-    return Promises(raft.Multi(lambda group, member: member), HighestStamp(), logs, time)
+def multi() -> raft.Multi:
+    return raft.Multi(lambda group, member: member)
+
+
+@pytest.fixture
+def promises(multi: raft.Multi, time: Any, logs: list[FakeLog]) -> Promises:
+    return Promises(multi, HighestStamp(), logs, time)
 
 
 def test_clocks_of_the_shard_stamp_above_what_was_asked_for(time: Any, logs: list[FakeLog]) -> None:
@@ -42,23 +48,25 @@ def test_clocks_of_the_shard_stamp_above_what_was_asked_for(time: Any, logs: lis
     assert HybridClock(0, highest).stamp(time.wall) == stamp_at(time.wall + 300) + 1
 
 
-def test_nobody_is_dragged_further_than_a_client_may_see(promises: Promises, time: Any) -> None:
+def test_nobody_is_dragged_further_than_a_client_may_see(
+    promises: Promises, time: Any, multi: raft.Multi
+) -> None:
     promises.ask(stamp_at(time.wall + 3_600_000))
-    assert promises._multi.fence_asked == stamp_at(time.wall + 1_000)
+    assert multi.fence_asked == stamp_at(time.wall + 1_000)
 
 
 def test_the_least_bound_of_all_logs_is_what_may_be_promised(
-    promises: Promises, logs: list[FakeLog], time: Any
+    promises: Promises, logs: list[FakeLog], time: Any, multi: raft.Multi
 ) -> None:
     promises.ask(0)
     promises.pursue()
     assert all(log.written > stamp_at(time.wall) for log in logs)
     logs[0].bound.written(logs[0].written)
     promises.pursue()
-    assert promises._multi.fence_bound == 0
+    assert multi.fence_bound == 0
     logs[1].bound.written(logs[1].written)
     promises.pursue()
-    assert promises._multi.fence_bound == logs[0].written
+    assert multi.fence_bound == logs[0].written
 
 
 def test_bounds_are_extended_only_while_somebody_asks(
@@ -80,9 +88,8 @@ def test_bounds_are_extended_only_while_somebody_asks(
 
 
 def test_bounds_follow_the_clock_to_what_a_clock_that_was_ahead_asked_for(
-    promises: Promises, logs: list[FakeLog], time: Any
+    promises: Promises, logs: list[FakeLog], time: Any, multi: raft.Multi
 ) -> None:
-    multi = promises._multi
     for log in logs:
         log.bound.written(log.bound.extension(time.wall_ms()))
     promises.pursue()
@@ -97,11 +104,12 @@ def test_bounds_follow_the_clock_to_what_a_clock_that_was_ahead_asked_for(
         assert multi.fence_bound > stamp_at(time.wall)
 
 
-def test_those_who_ask_at_the_same_time_share_a_question(promises: Promises, time: Any) -> None:
-    multi = promises._multi
+def test_those_who_ask_at_the_same_time_share_a_question(
+    promises: Promises, time: Any, multi: raft.Multi
+) -> None:
     multi.link_up(2)
-    multi._slots.links[2].outward.lead(1, 1, 1)
-    multi._slots.links[2].outward.silent = False
+    link_of(multi, 2).outward.lead(1, 1, 1)
+    link_of(multi, 2).outward.silent = False
     promises.ask(0)
     asked = multi.fence_asked
     multi.take_beats()
@@ -112,8 +120,11 @@ def test_those_who_ask_at_the_same_time_share_a_question(promises: Promises, tim
     assert multi.fence_asked == stamp_at(time.wall)
 
 
-def test_asking_again_asks_for_more(promises: Promises) -> None:
+def test_asking_again_asks_for_more(
+    promises: Promises,
+    multi: raft.Multi,
+) -> None:
     promises.ask(0)
-    asked = promises._multi.fence_asked
+    asked = multi.fence_asked
     promises.ask_again()
-    assert promises._multi.fence_asked > asked, "so that whoever answered less looks at it again"
+    assert multi.fence_asked > asked, "so that whoever answered less looks at it again"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rigs.shards import deadlines_of
 from weir.broker.barriers import topic_order as room
 from weir.broker.barriers.topic_order import (
     BarrierWaiter,
@@ -52,7 +53,7 @@ def test_deadlines_of_those_who_were_told_do_not_pile_up() -> None:
     for n in range(5_000):
         waiters.add(waiter(n, 60_000))
         waiters.take(n)
-    assert len(waiters._due) < 200
+    assert len(deadlines_of(waiters)) < 200
 
 
 def test_no_more_wait_than_peers_may_be_connected(monkeypatch: pytest.MonkeyPatch) -> None:

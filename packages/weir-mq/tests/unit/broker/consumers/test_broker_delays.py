@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from rigs.shards import alarm_bytes, row_bytes, wait_in
 from weir.broker.api.events import Closed
 from weir.broker.consumers import modes as pickers
 from weir.broker.consumers.picker import PickerContext
@@ -388,11 +388,10 @@ def test_a_million_delayed_batches_take_bounded_memory(tell: Callable[..., None]
     for n in range(count):
         led.delays.add(DelayRow(n, n + 1, 10**12 + n, 10**12 + n), 0, count + 1)
     times, passed = DueTimes(context), DelayedMessages()
-    times._delayed["crew"] = passed
+    wait_in(times, "crew", passed)
     for n in range(count):
         times.wait(passed, led.delays.of(n), n, n + 1)
-    rows = sum(map(sys.getsizeof, led.delays._columns))
-    alarms = sys.getsizeof(times._alarms) + sum(map(sys.getsizeof, times._alarms))
+    rows, alarms = row_bytes(led.delays), alarm_bytes(times)
     tell(batches=count, row_bytes=rows / count, alarm_bytes=alarms / count)
     assert passed.waiting == Ranges([(0, count)])
     assert rows < 64 * count + 65_536

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rigs.shards import deadlines_of, waits_for_nobody
 from weir.broker.api.events import Closed
 from weir.broker.consumers import acks, leases
 from weir.errors import BadName, BadRequest, Overloaded, StaleGrant, UnknownCluster
@@ -302,8 +303,7 @@ def test_names_that_found_nothing_are_not_kept(crew: Crew, monkeypatch: Any) -> 
     assert rig.answer(2, m.Pull(empty, "three", 1, 1_000)).fence == 0
     rig.handle(Closed(1))
     served = rig.shard.topics.partition(empty.group)[1].leading.consumers.grants
-    assert served._queues == {}
-    assert not any(served._members.values())
+    assert waits_for_nobody(served)
 
 
 @pytest.mark.parametrize("cache", [0, 1 << 20])
@@ -331,7 +331,7 @@ def test_acked_grants_leave_the_leases(crew: Crew) -> None:
         granted = rig.answer(1, crew.pull(1, lease_ms=GRANT_MS_MAX))
         rig.answer(1, crew.ack((granted.fence, granted.offset, granted.next_offset)))
     partition = rig.shard.topics.partition(crew.info.addresses[0].group)[1]
-    assert len(partition.leading.consumers.grants.leases._due) <= 2 * 2 + 256
+    assert len(deadlines_of(partition.leading.consumers.grants.leases)) <= 2 * 2 + 256
     rig.time.pass_ms(GRANT_MS_MAX)
     assert span(rig.answer(1, crew.pull(1))) == (kept.offset, kept.next_offset)
 

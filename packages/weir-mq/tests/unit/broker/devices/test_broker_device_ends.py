@@ -151,7 +151,7 @@ def test_a_subscriber_is_told_once_that_its_topic_is_gone(doors: Any) -> None:
     assert [r.code for r in doors.ask(d.subscribe(1, "crew", "t"))] == [UnknownTopic.code]
     doors.info = doors.rig.topic(1, "t")
     assert [r.code for r in doors.ask(d.subscribe(1, "crew", "t"))] == [0]
-    doors._sequences = [0]
+    doors.sequences = [0]
     doors.publish(b"new")
     assert doors.replies() == [NOTIFY]
 

@@ -280,7 +280,7 @@ def test_who_subscribed_to_all_gets_the_partitions_that_are_added(doors: Any) ->
     doors.subscribed(51, partition=0)
     used = doors.rig.shard.budget.used
     doors.info = doors.rig.answer(1, a.AlterTopic("t", partitions=3))
-    doors._sequences = [0] * 3
+    doors.sequences = [0] * 3
     assert doors.rig.shard.budget.used == used + 2 * subscriptions.WATCH_BYTES
     doors.publish(b"new", partition=2)
     doors.rig.tick(RETRY_AFTER_MS)  # they were not led at once

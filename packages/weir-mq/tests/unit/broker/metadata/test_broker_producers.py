@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from rigs.shards import producers_of
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.records.entries import ProducerOpened, TopicCreated
 from weir.errors import Fenced, ProducerExpired, UnknownProducer
@@ -59,10 +60,6 @@ def test_ids_lie_above_every_stamp_of_the_shard(ready: Any) -> None:
         rig.connect()
 
 
-def ids(catalog: Catalog) -> set[int]:
-    return set(catalog._producers)
-
-
 def test_ids_are_forgotten_by_stamp_two_horizons_after_their_last_grant() -> None:
     catalog = Catalog()
     catalog.open(ProducerOpened(START, 0, "a"))
@@ -70,10 +67,10 @@ def test_ids_are_forgotten_by_stamp_two_horizons_after_their_last_grant() -> Non
     catalog.open(ProducerOpened(START + HORIZON, 0, "c"))
     catalog.open(ProducerOpened(START + 1, 1, "b"))
     catalog.open(ProducerOpened(START + 2 * HORIZON, 0, "d"))
-    assert len(ids(catalog)) == 4
+    assert len(producers_of(catalog)) == 4
     last = START + 2 * HORIZON + 2 * HOUR
     catalog.create(TopicCreated("ns", "t", 1, "partition", last))
-    assert ids(catalog) == {START + 1, START + HORIZON, START + 2 * HORIZON}
+    assert producers_of(catalog) == {START + 1, START + HORIZON, START + 2 * HORIZON}
     assert START < catalog.forgotten_below < START + HORIZON
     assert catalog.last_stamp == last
 
@@ -83,9 +80,9 @@ def test_ids_are_looked_through_once_an_hour_of_stamps() -> None:
     catalog.open(ProducerOpened(START, 0, "a"))
     catalog.open(ProducerOpened(START + 2 * HORIZON - HOUR // 2, 0, "b"))
     catalog.open(ProducerOpened(START + 2 * HORIZON + HOUR // 4, 0, "c"))
-    assert START in ids(catalog), "old enough, but half an hour ago it was not"
+    assert START in producers_of(catalog), "old enough, but half an hour ago it was not"
     catalog.open(ProducerOpened(START + 2 * HORIZON + HOUR, 0, "d"))
-    assert START not in ids(catalog)
+    assert START not in producers_of(catalog)
 
 
 def test_a_replica_from_a_snapshot_forgets_at_the_same_entry() -> None:
@@ -100,7 +97,7 @@ def test_a_replica_from_a_snapshot_forgets_at_the_same_entry() -> None:
         )
         copy.open(record)
         assert copy.encode() == first.encode()
-    assert len(ids(first)) < 12
+    assert len(producers_of(first)) < 12
 
 
 def test_a_producer_that_is_known_to_the_partition_outlives_the_registrys_memory(

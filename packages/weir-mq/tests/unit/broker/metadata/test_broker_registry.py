@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from rigs.shards import device_producer_of
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.records.entries import ProducerOpened, TopicCreated
 from weir.errors import BadName, BadRequest, TopicExists, UnknownTopic, UnknownVersion
@@ -69,7 +70,7 @@ def test_ids_are_never_granted_twice_whatever_the_clock_does(
         for _ in range(4):
             rig.connect()
             granted += [rig.answer(1, m.OpenProducer()).producer for _ in range(3)]
-            granted.append(rig.shard._partitions.context.device_producer.id)
+            granted.append(device_producer_of(rig.shard).id)
             rig.tick()
             rig.settle()
             rig.time.wall -= 60_000

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rigs.shards import doubtful_of
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.errors import Damaged, DamagedRange
@@ -139,11 +140,8 @@ def test_a_damaged_entry_is_tried_again_when_its_lease_ends(rotten: Callable[...
     node.rig.tick(2_000)
     granted = node.answer(node.pull())
     assert (granted.offset, granted.next_offset) in {(0, 1), (1, 2)}
-    assert not list(
-        node.rig.shard.topics.partition(node.address.group)[
-            1
-        ].leading.consumers.grants._context.doubtful
-    )
+    partition = node.rig.shard.topics.partition(node.address.group)[1]
+    assert not doubtful_of(partition.leading.consumers.grants)
 
 
 def test_a_read_that_finds_no_room_waits_for_it(rotten: Callable[..., Rotten]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rigs.shards import be_stopping
 from weir.broker.partition.retention import new_start
 from weir.broker.state.state import PartitionState
 from weir.errors import OffsetOutOfRange
@@ -206,7 +207,7 @@ def test_a_pull_that_was_picked_before_the_start_moved_gets_what_is_left(make: A
 def test_a_stopping_node_moves_no_start(make: Any) -> None:
     rig, info, grant = make(retention_ms=DAY_MS)
     publish(rig, info, grant, 0, 1)
-    rig.shard._shutdown.is_under_way = True
+    be_stopping(rig.shard)
     look(rig, 2 * DAY_MS)
     assert rig.shard.topics.partition(info.addresses[0].group)[1].state.log_start == 0
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rigs.shards import device_producer_of
 from weir.broker.api.effects import StartFlush
 from weir.broker.api.events import Flushed, Rested
 from weir.broker.produce import batcher
@@ -174,7 +175,7 @@ def test_publishes_need_a_hello_and_a_partition_that_serves(rig: Any) -> None:
     rig.topic(rig.connect())
     rig.device(50, d.hello(HUB, 1, "t"))
     rig.device_replies[50].clear()
-    rig.shard._partitions.context.device_producer.id = 0
+    device_producer_of(rig.shard).id = 0
     rig.device(50, d.publish(1, b"a", 0))
     assert answers(rig) == [(1, 0, Unavailable.code, 0)]
 

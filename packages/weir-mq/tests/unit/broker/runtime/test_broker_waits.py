@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rigs.shards import TAKE_WAIT, deadlines_of
 from weir.broker.api.events import Closed
 from weir.broker.runtime import outbox
 from weir.broker.runtime.outbox import Caller, Wait, Waits
@@ -51,7 +52,7 @@ def test_deadlines_of_those_who_were_served_are_forgotten() -> None:
     for at in range(2_000):
         waiting.add(Wait(Caller(2, 0, at), "x", 60_000), front=True)
         waiting.pop()
-    assert len(waiting._due) <= 2 * 2 + 64
+    assert len(deadlines_of(waiting)) <= 2 * 2 + 64
     assert [w.request for w in waiting.ended(60_000)] == ["r0"]
 
 
@@ -73,9 +74,9 @@ def test_a_tick_or_a_close_looks_at_no_other_poll(rig: Any, monkeypatch: Any) ->
         rig.ask(session, m.Fetch(address, 0, 1_000, wait_ms))
         rig.ask(session, m.Pull(address, "crew", 1, 1_000, wait_ms))
     taken: list[int] = []
-    take = Waits._take
+    take = getattr(*TAKE_WAIT)
     monkeypatch.setattr(
-        Waits, "_take", lambda self, number: (taken.append(number), take(self, number))[1]
+        *TAKE_WAIT, lambda self, number: (taken.append(number), take(self, number))[1]
     )
     rig.tick(999)
     assert taken == []

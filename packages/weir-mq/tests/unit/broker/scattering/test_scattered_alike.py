@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rigs.part_questions import ask_part, asker_of, listen
+from rigs.shards import answer_part
 from weir.broker.runtime.outbox import Caller
 from weir.broker.scattering.participant import Participant
 from weir.errors import Refused, SequenceGap, StampTooFar
@@ -59,7 +60,7 @@ class Alike:
         refusals = self.refusals[request.address.group]
         if not refusals:
             return self.honest(participant, request, caller)
-        self.rig.shard._partitions.context.reports.answer(caller, refusals.pop())
+        answer_part(self.rig.shard, caller, refusals.pop())
         other = asker_of(self.rig.shard, self.told.append)
         return self.is_overtaken and self.honest(participant, request, other)
 

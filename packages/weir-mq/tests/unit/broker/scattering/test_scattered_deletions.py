@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from rigs.part_questions import ask_part
+from rigs.shards import rounds_of
 from weir.broker.scattering.rounds import Answers
 from weir.model import ids
 from weir.model.batch import split
@@ -148,7 +149,7 @@ def test_who_aborts_goes_with_who_committed_before(rig: Any) -> None:
     told = Told()
     attempt = ids.Attempt(one.grant.producer, one.grant.epoch, 0, one.stamp)
     both = [first.number, second.number]
-    rounds = rig.shard._services.coordinator._rounds
+    rounds = rounds_of(rig.shard)
     rounds.decide(told, attempt, one.numbers, both, Step.ABORT, rig.time.monotonic + 999)
     one.settle(5)
     assert {answer.standing for answer in told.answers.values()} == {Standing.COMMITTED}

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rigs.shards import stripes_of
 from weir.broker.records.snapshots import pack, unpack
 from weir.broker.state import dedupe
 from weir.broker.state.dedupe import PARTS, Answer, Known, Origin, OriginTable, ProducerTable
@@ -232,13 +233,13 @@ def test_devices_are_spread_over_stripes_and_places(hub_of: Callable[[int], int]
             origin = table.known(hub_of(n), sn)
             assert origin is not None
             assert origin[:3] == (1, n + 1, sn)
-    sizes = [len(stripe) for stripe in table._stripes.values()]
+    sizes = [len(stripe) for stripe in stripes_of(table)]
     assert len(sizes) == 256
     assert 100 < min(sizes) <= max(sizes) < 300
     steps = [
         (place - (dedupe._mix(*dedupe._DEVICE.unpack_from(stripe.rows, 60 * row)) >> 8))
         % len(stripe.places)
-        for stripe in table._stripes.values()
+        for stripe in stripes_of(table)
         for place, row in enumerate(stripe.places)
         if row != dedupe._FREE
     ]
@@ -251,7 +252,7 @@ def test_a_device_takes_less_than_100_bytes() -> None:
     for hub in range(200):
         for sn in range(256):
             table.record(hub, sn, 1, 0, 0, 0)
-    stripes = table._stripes.values()
+    stripes = stripes_of(table)
     spent = sum(sys.getsizeof(s.rows) + sys.getsizeof(s.places) + sys.getsizeof(s) for s in stripes)
     assert spent / len(table) < 100
 
@@ -271,9 +272,9 @@ def test_a_table_in_a_snapshot_is_so_many_bytes() -> None:
 
 def test_an_idle_partition_pays_for_no_stripe() -> None:
     table = OriginTable()
-    assert table._stripes == {}
+    assert stripes_of(table) == []
     table.record(1, 1, 1, 0, 1, 1)
-    assert len(table._stripes) == 1
+    assert len(stripes_of(table)) == 1
 
 
 @given(writes, writes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rigs.shards import range_bytes
 from weir.broker.records.snapshots import pack, unpack
 from weir.broker.state import ranges as room
 from weir.broker.state.ranges import Ranges
@@ -166,8 +166,7 @@ def test_millions_of_holes_take_a_few_bytes_each(tell: Callable[..., None]) -> N
     ranges = Ranges()
     for hole in range(HOLES):
         ranges.add(2 * hole, 2 * hole + 1)
-    memory = sum(map(sys.getsizeof, [ranges._bases, ranges._blocks, *ranges._bases]))
-    memory += sum(map(sys.getsizeof, ranges._blocks))
+    memory = range_bytes(ranges)
     snapshot = ranges.encode()
     encoded = pack(snapshot)
     again = Ranges.decode(*unpack(encoded))

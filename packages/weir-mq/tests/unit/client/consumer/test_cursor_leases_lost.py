@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 import weir
+from rigs import cursor_leases
 from weir import testing
 from weir.broker.runtime.outbox import Outbox
 from weir.client.connection.metadata import Places
@@ -73,8 +74,7 @@ def turns_of(leader: Leader) -> Turns:
         cast(NetworkClient, Home()), cast(NetworkClient, None), cast(Places, leader), options,
         acking, Demand(), cast(TurnTaker, Taker()),
     )  # fmt: skip
-    turns._fence, turns._kept = FENCE, (0,)
-    turns._vector.hand_out(0, 0, 1)
+    cursor_leases.begin(turns, FENCE)
     return turns
 
 
@@ -128,7 +128,7 @@ def test_an_ack_counts_that_was_done_in_a_turn_before_it_was_over() -> None:
         turns = turns_of(leader)
         leader.go.set()
         assert await turns.ack(0, FENCE, [(0, 1)])
-        assert (turns._fence, turns.cursors, turns.stale) == (0, {0: 1}, 0)
+        assert (cursor_leases.fence_of(turns), turns.cursors, turns.stale) == (0, {0: 1}, 0)
 
     asyncio.run(scenario())
 
@@ -140,7 +140,7 @@ def test_what_went_back_counts_if_only_the_answer_was_lost() -> None:
             turns = turns_of(leader)
             leader.go.set()
             assert await turns.now(0, FENCE, [(0, 1)], 0) is in_time
-            assert turns._fence == 0
+            assert cursor_leases.fence_of(turns) == 0
 
     asyncio.run(scenario())
 
@@ -152,8 +152,8 @@ def test_of_several_moves_without_an_answer_the_last_that_was_done_counts() -> N
         lost = Disconnected("gone")
         leader = Leader(lost, lost, StaleGrant("", FENCE), *[StaleGrant("", -FENCE)])
         turns = turns_of(leader)
-        turns._vector.hand_out(0, 1, 2)
-        turns._vector.hand_out(0, 2, 3)
+        cursor_leases.hand_out(turns, 1, 2)
+        cursor_leases.hand_out(turns, 2, 3)
         leader.go.set()
         with pytest.raises(Disconnected):
             await turns.ack(0, FENCE, [(0, 1)])
@@ -169,8 +169,8 @@ def test_of_several_moves_without_an_answer_the_last_that_was_done_counts() -> N
 def test_a_turn_that_outlives_its_reading_is_given_back() -> None:
     async def scenario() -> None:
         turns = turns_of(Leader())
-        assert await turns._piece(asyncio.Semaphore()) is None
-        assert turns._ending.due(False) == (0, True)
+        assert await cursor_leases.next_piece(turns) is None
+        assert cursor_leases.ending_of(turns) == (0, True)
 
     asyncio.run(scenario())
 
@@ -249,8 +249,8 @@ def test_a_turn_begins_where_others_were_in_a_partition_that_joined() -> None:
         leader = Grown(m.Turn(FENCE + 1, 1 << 40, (3, 4), 1))
         leader.go.set()
         turns = turns_of(leader)
-        assert await turns._take()
-        assert turns._vector.offsets == (3, 4)
+        assert await cursor_leases.take(turns)
+        assert cursor_leases.offsets_of(turns) == (3, 4)
 
     asyncio.run(scenario())
 
@@ -262,9 +262,9 @@ def test_a_turn_whose_place_went_past_retention_is_given_back() -> None:
 
     async def scenario() -> None:
         turns = turns_of(Leader())
-        turns._reading = cast(Any, Gone())
-        assert await turns._piece(asyncio.Semaphore()) is None
-        assert turns._ending.due(False) == (0, True)
+        cursor_leases.read_by(turns, Gone())
+        assert await cursor_leases.next_piece(turns) is None
+        assert cursor_leases.ending_of(turns) == (0, True)
 
     asyncio.run(scenario())
 

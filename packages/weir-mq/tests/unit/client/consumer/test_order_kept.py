@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 import weir
-from rigs.clients import PULL_ONCE, SEND_NACK
+from rigs.clients import PULL_ONCE, SEND_NACK, feed_of
 from rigs.consuming import take
 from weir import testing
 from weir.client.consumer.acknowledgements import Nacks
@@ -89,7 +89,7 @@ def test_a_grant_that_waited_for_longer_than_its_lease_comes_before_those_behind
         grants = consumer.batches()
         first = await anext(grants)
         assert await first.ack(confirmed=True)
-        feed = consumer.settlement.leases._feed
+        feed = feed_of(consumer)
         assert feed is not None
         take = feed.take
 

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from rigs.logs import ended_of
 from weir.codec.fields import Buffer
 from weir.server.disk import flushes
 from weir.server.disk.flushes import SAVE_EVERY_SECONDS, PositionSaver
@@ -70,13 +71,13 @@ def test_the_last_flush_of_a_burst_is_saved_by_itself(disk: Watched) -> None:
 def test_saves_are_as_far_apart_as_is_said(disk: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     saver = PositionSaver(1, DurablePosition(disk, OWNER))
-    honest = saver._ended.wait
+    honest = ended_of(saver).wait
 
     def wait(timeout: float | None = None) -> bool:
         waits.append(timeout or 0.0)
         return honest(timeout)
 
-    monkeypatch.setattr(saver._ended, "wait", wait)
+    monkeypatch.setattr(ended_of(saver), "wait", wait)
     began = time.monotonic()
     for position in range(1, 41):
         saver.reached(position)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rigs.logs import CHECK_FREE
 from weir.server.disk.file_disk import FolderInUse
 from weir.server.disk.node_folder import BadFolder, NodeFolder
 
@@ -117,14 +118,14 @@ def test_a_folder_is_founded_once_though_two_begin_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = NodeFolder(tmp_path), NodeFolder(tmp_path)
-    check, founded = NodeFolder._check_free, []
+    check, founded = getattr(*CHECK_FREE), []
 
     def found_meanwhile(folder: NodeFolder, logs: int, folders: dict[int, str]) -> None:
         check(folder, logs, folders)
         if folder is second:
             founded.append(first.found(2))
 
-    monkeypatch.setattr(NodeFolder, "_check_free", found_meanwhile)
+    monkeypatch.setattr(*CHECK_FREE, found_meanwhile)
     assert second.found(2) == founded[0] == NodeFolder(tmp_path).founded()
     (tmp_path / "node.json").unlink()
     with pytest.raises(BadFolder, match="founded with 2 logs"):

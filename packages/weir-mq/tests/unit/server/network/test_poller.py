@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from rigs.drivers import is_over
 from weir.protocol import device as device
 from weir.server.network import poller
 from weir.server.network.poller import DevicePoller, ListeningSocket
@@ -71,7 +72,7 @@ class Scene:
         self.dialed: list[socket.socket] = []
         self.turns: list[str] = []
         self.news = asyncio.Event()
-        self.poller = DevicePoller(self.protocol, self)
+        self.poller = DevicePoller(lambda: self.protocol(), self)
         self.listener = ListeningSocket(socket.AF_INET, socket.SOCK_STREAM)
         self.listener.setblocking(False)
         self.listener.bind(("127.0.0.1", 0))
@@ -126,7 +127,7 @@ def play(
         for end in scene.dialed:
             end.close()
         await asyncio.sleep(0.01)
-        assert scene.poller._epoll.closed, "nobody is left"
+        assert is_over(scene.poller), "nobody is left"
         assert scene.turns == ["gather", "release"] * (len(scene.turns) // 2)
 
     run(whole())
@@ -325,7 +326,7 @@ def test_who_waits_unread_as_the_doors_shut_is_read_in_its_turn() -> None:
             peer.connection_made = connection_made  # type: ignore[method-assign]
             return peer
 
-        scene.poller._protocol = protocol
+        scene.protocol = protocol  # type: ignore[method-assign]
         lock, peer = await scene.comes()
         scene.poller.shut()
         lock.sendall(PING)
