@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rigs.logs import END_COPY
+from rigs.logs import END_COPY, use_again
 from weir.storage.compaction import Copies, CopyPiece, _Copy
 from weir.storage.disk import Disk
 from weir.storage.format.index_file import Rows
@@ -54,7 +54,7 @@ def test_a_segment_freed_before_a_checkpoint_names_its_copies_is_found(
         for move in copy.moves:
             self._groups[move.group].move(move.first, move.positions, move.places)
         self._segments.drop(copy.source)
-        self.class_segments._spares.recycle([copy.source.name])
+        use_again(self, copy.source.name)
 
     monkeypatch.setattr(*END_COPY, early)
     assert drive.caught(300)

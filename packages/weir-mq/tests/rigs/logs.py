@@ -34,3 +34,8 @@ def rows_of(index: Any) -> tuple[object, ...]:
 def ended_of(saver: Any) -> Any:
     """Return the event that ends a saver of positions."""
     return saver._ended
+
+
+def use_again(copies: Any, name: str) -> None:
+    """Let a segment be written to again, whoever still needs what lies in it."""
+    copies.class_segments._spares.recycle([name])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 import weir
+from rigs.clients import network_of
 from rigs.consuming import take
 from weir import testing
 from weir.client.client import Client
@@ -265,7 +266,7 @@ def test_a_lease_that_has_ended_costs_the_others_nothing(fake_broker) -> None:
                 grants = consumer.batches()
                 ended, other = await anext(grants), await anext(grants)
                 held = consumer.settlement.leases.topics["t"].held
-                places = await Places.find(w._network, "t")
+                places = await Places.find(network_of(w), "t")
                 extending = Extending("c", places, 3_600, held, time.monotonic)
                 before = held[0, other.fence].ends
                 assert not await extending.extend([*held.values()])

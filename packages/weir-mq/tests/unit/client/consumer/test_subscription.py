@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 import weir
+from rigs.clients import network_of
 from rigs.consuming import take
 from weir import sync, testing
 from weir.client.client import Client
@@ -309,7 +310,7 @@ def test_who_takes_over_from_one_that_died_as_it_began_does_the_rest() -> None:
     async def scenario(_: testing.Node, w: Client) -> None:
         await fill(w, "t", 5, partitions=3)
         addresses = (await w.describe("t")).addresses
-        await w._network.request(a.BeginCluster(addresses[2], "c", 4), a.ClusterChanged)
+        await network_of(w).request(a.BeginCluster(addresses[2], "c", 4), a.ClusterChanged)
         async with w.consumer("t", cluster="c", start="latest") as consumer:
             assert await values(consumer, 1) == {("t", b"4"): 1}
             assert await is_idle(consumer)
