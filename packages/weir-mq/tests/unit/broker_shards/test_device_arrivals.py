@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rigs.shards import forwarder_of
+from rigs.shards import ask_device_access_of, forwarder_of
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.forwarding.forwarder import Routes
@@ -202,9 +202,7 @@ def test_who_may_not_publish_is_not_let_in_with_the_others(node: Any) -> None:
 
     info = node.answer(0, m.CreateTopic("locks", 1))
     for one in node.all:
-        one.shard._services.devices._access = one.shard._services.sessions._arrivals._access = (
-            Nobody()
-        )
+        ask_device_access_of(one.shard, Nobody())
         one.raw[100] = b""
         one.handle(ev.Arrived([said(100, device.publish(1, b"v", 0))]))
         node.settle()
