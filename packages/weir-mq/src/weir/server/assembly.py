@@ -31,7 +31,7 @@ from weir.model.limits import CONNECTIONS_MAX, MIB
 from weir.server.config import Config, advertised
 from weir.server.disk.file_disk import FileDisk, FolderInUse
 from weir.server.disk.flushes import Flushes, PositionSaver
-from weir.server.disk.node_folder import Founded, NodeFolder, Started, begin, generation_of
+from weir.server.disk.node_folder import Founded, NodeFolder, Started, begin_log, generation_of
 from weir.server.disk.thread_pool import ThreadPool
 from weir.server.driver import Components, Driver, Lifecycle, TimedTurns
 from weir.server.interpreter import stop_by_signal
@@ -122,7 +122,7 @@ async def hosting(
         for number in numbers:
             disk = await _disk(folder.log(number, founded))
             disks[number] = stack.enter_context(contextlib.closing(disk))
-            begin(folder, founded, number, disk)
+            begin_log(folder, founded, number, disk)
         positions: dict[int, DurablePosition] = {}
         for number in numbers:
             place = disks[number]

@@ -280,7 +280,7 @@ class NodeFolder:
             os.close(folder)
 
 
-def begin(folder: NodeFolder, founded: Founded, number: int, disk: FileDisk) -> None:
+def begin_log(folder: NodeFolder, founded: Founded, number: int, disk: FileDisk) -> None:
     """Let log `number` go on in its folder, which `disk` is, or begin in an empty one.
 
     One that is gone begins anew in a set: what it held comes from the others, and until then this

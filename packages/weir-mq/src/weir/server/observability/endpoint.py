@@ -1,9 +1,9 @@
 """The metrics endpoint: a few pages over HTTP, and the text that Prometheus reads.
 
-A page or two over HTTP, and nothing else: GET and HEAD, one request a connection, all bounded.
+Nothing else is served: GET and HEAD, one request a connection, all bounded.
 
-/metrics all figures /healthz 200 while the process serves its loop /readyz 200 once it leads all
-its partitions, 503 while it starts or stops, or its disk is full
+/metrics  all figures        /healthz  200 while the process serves its loop
+/readyz   200 once it leads all its partitions, 503 while it starts or stops, or its disk is full
 
 In a crowd the oldest connection that asks nothing makes room. Where all ask, only pages that cost
 next to nothing are served: nobody can make a node look dead by asking for its figures.

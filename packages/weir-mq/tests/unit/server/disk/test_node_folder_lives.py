@@ -11,7 +11,7 @@ import pytest
 
 from weir.broker.api.settings import Member
 from weir.server.disk.file_disk import FileDisk
-from weir.server.disk.node_folder import BadFolder, NodeFolder, Part, begin
+from weir.server.disk.node_folder import BadFolder, NodeFolder, Part, begin_log
 from weir.storage.recovery import Recovered, recover
 from weir.storage.segment_files import Settings
 
@@ -33,7 +33,7 @@ def disk_of(folder: NodeFolder) -> Iterator[FileDisk]:
     founded = folder.founded()
     assert founded is not None
     with contextlib.closing(FileDisk(folder.log(0, founded))) as disk:
-        begin(folder, founded, 0, disk)
+        begin_log(folder, founded, 0, disk)
         yield disk
 
 
