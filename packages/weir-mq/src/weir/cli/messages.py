@@ -4,10 +4,8 @@ cluster, and acks them.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -168,6 +166,8 @@ async def _given(values: list[str]) -> AsyncIterator[bytes]:
 
 
 async def _lines() -> AsyncIterator[bytes]:
+    import asyncio
+
     from weir.errors import TooLarge
     from weir.model.limits import BATCH_BYTES_MAX
 
@@ -197,6 +197,9 @@ async def _stdin() -> AsyncIterator[bytes]:
     A thread of its own, because an event loop cannot wait for a plain file; a daemon that reads
     below Python's buffers, because nothing can wake it at Ctrl-C.
     """
+    import asyncio
+    import threading
+
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     slots = threading.Semaphore(_AHEAD)

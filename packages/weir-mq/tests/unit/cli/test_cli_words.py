@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import typer
 
+import weir
 from weir.cli import output
 from weir.cli.main import _command, main, whole_command
 from weir.cli.messages import _summary
@@ -30,6 +33,26 @@ def test_without_a_verb_it_says_what_to_type_next(capsys: pytest.CaptureFixture[
     assert (code, err) == (0, "")
     assert "Next: weir dev" in out
     assert len(out.splitlines()) <= 12
+
+
+def test_the_version_is_said_without_loading_what_verbs_need() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "weir.cli", "--version"],
+        env={**os.environ, "PYTHONPATH": str(Path(weir.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == f"{weir.__version__}\n"
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    ours = {name for name in loaded if name.startswith(("weir.", "weir_"))}
+    assert "weir.cli.main" in ours
+    assert {one for one in ours if not one.startswith("weir.cli")} == {
+        "weir.errors",
+        "weir.version",
+    }
+    assert not loaded & {"asyncio", "msgspec", "numpy", "rich", "sqlalchemy", "ssl", "uvloop"}
 
 
 def test_each_verb_is_found_alone_and_says_what_it_says_among_all() -> None:
