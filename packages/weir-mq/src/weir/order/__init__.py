@@ -1,1 +1,1 @@
-"""Stamps and the order they give (DESIGN §5). Barriers and merging join this room later."""
+"""Stamps, barriers, and the one order that they give (DESIGN §5)."""

@@ -110,7 +110,7 @@ def test_what_may_have_been_superseded_is_not_believed_where_others_know(
 ) -> None:
     """What the log doubts is lost here, and comes from the others.
 
-    test_entry_merge.py has what it doubts, and why.
+    test_group_scan.py has what it doubts, and why.
     """
     info, grant = trio.topic(), trio.producer()
     group = info.addresses[0].group
