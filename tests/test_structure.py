@@ -17,6 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = "packages/*/src"
+TESTS = "packages/*/tests/**/*.py"
 BROKER = "weir.broker."
 
 #: A module that is shorter and has one importer is a fragment of that.
@@ -135,23 +136,47 @@ def fragments(root: Path) -> Iterator[Wrong]:
 
 def private_reads(root: Path) -> Iterator[Wrong]:
     """What a module reads of another's object that begins with an underscore."""
-    ours = {name for _, node in classes(root) for name in attributes(node) if name[0] == "_"}
-    for _, node in classes(root):
-        ours |= {n.name for n in node.body if isinstance(n, Function) and n.name[0] == "_"}
-    ours -= PUBLIC
+    ours = private_names(root)
     for module in modules(root):
-        if module.name.startswith(PLANTED_BUGS):
-            continue
-        own = {n.name for n in ast.walk(module.tree) if isinstance(n, Function | ast.ClassDef)}
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.ClassDef):
-                own |= attributes(node)
-        for node in ast.walk(module.tree):
-            if not isinstance(node, ast.Attribute) or node.attr.startswith("__"):
-                continue
-            outside = ast.unparse(node.value) not in ("self", "cls", "os")
-            if outside and node.attr in ours and node.attr not in own:
+        if not module.name.startswith(PLANTED_BUGS):
+            for node in reads_of(module.tree, ours):
                 yield Wrong(module.name, f"line {node.lineno} reads {ast.unparse(node)}")
+
+
+def private_reads_by_tests(root: Path) -> Iterator[Wrong]:
+    """What a test reads of an object of ours that begins with an underscore; a rig may."""
+    ours = private_names(root)
+    for path in sorted(root.glob(TESTS)):
+        if "rigs" not in path.parts:
+            name = path.relative_to(root).as_posix()
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+            imported = {alias.name for node in imports for alias in node.names}
+            for node in reads_of(tree, ours):
+                of = ast.unparse(node.value)
+                if not (of in imported and of.islower()):  # a module, which is no object of ours
+                    yield Wrong(name, f"line {node.lineno} reads {of}.{node.attr}")
+
+
+def private_names(root: Path) -> set[str]:
+    """Return the private attributes and methods of all classes."""
+    ours = {name for _, node in classes(root) for name in attributes(node)}
+    for _, node in classes(root):
+        ours |= {n.name for n in node.body if isinstance(n, Function)}
+    return {name for name in ours if name[0] == "_"} - PUBLIC
+
+
+def reads_of(tree: ast.Module, ours: set[str]) -> Iterator[ast.Attribute]:
+    """Yield where a file reads one of these attributes, and it is none of its own classes'."""
+    own = {n.name for n in ast.walk(tree) if isinstance(n, Function | ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            own |= attributes(node)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute) or node.attr.startswith("__"):
+            continue
+        if node.attr in ours - own and ast.unparse(node.value) not in ("self", "cls", "os"):
+            yield node
 
 
 def lone_subclasses(root: Path) -> Iterator[Wrong]:
@@ -240,6 +265,10 @@ def test_no_module_reads_what_is_private_to_another() -> None:
     assert not complaints(private_reads)
 
 
+def test_no_test_but_by_a_rig_reads_what_is_private() -> None:
+    assert not complaints(private_reads_by_tests)
+
+
 def test_a_base_class_has_more_than_one_subclass() -> None:
     assert not complaints(lone_subclasses, BASES)
     assert BASES.keys() <= {wrong.of for wrong in lone_subclasses(ROOT)}
@@ -252,6 +281,7 @@ def test_the_broker_keeps_few_callbacks() -> None:
 
 A = "packages/weir-mq/src/weir/broker/a.py"
 B = "packages/weir-mq/src/weir/broker/b.py"
+T = "packages/weir-mq/tests/unit/test_a.py"
 
 #: check -> (files, what the complaint must say)
 PLANTED: dict[Check, tuple[dict[str, str], str]] = {
@@ -262,6 +292,10 @@ PLANTED: dict[Check, tuple[dict[str, str], str]] = {
     private_reads: (
         {A: "class C:\n    def __init__(self):\n        self._x = 1\n", B: "print(c._x)\n"},
         "weir.broker.b: line 1 reads c._x",
+    ),
+    private_reads_by_tests: (
+        {A: "class C:\n    def _x(self): ...\n", T: "def test_c():\n    c._x()\n"},
+        "packages/weir-mq/tests/unit/test_a.py: line 2 reads c._x",
     ),
     lone_subclasses: (
         {A: "class Base: ...\n", B: "class Only(Base): ...\n"},
