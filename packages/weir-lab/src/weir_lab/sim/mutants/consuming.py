@@ -18,7 +18,7 @@ ONE = replace(NODE_SHIPPED, takers=(3,), scatterers=(3,), rots=(0,), retentions=
 _ACKING = "weir.client.consumer.acknowledgements"
 _BARRIERS = "weir.client.reader.positions"
 _HOLDINGS = "weir.client.consumer.leases"
-_MERGING = "weir.client.reader.total_order"
+_MERGING = "weir.client.reader.reader"
 _PORTIONS = "weir.client.reader.fetcher"
 _PULLING = "weir.client.consumer.pulls"
 _READER = "weir.client.reader.reader"

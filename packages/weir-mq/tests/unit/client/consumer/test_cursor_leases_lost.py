@@ -26,7 +26,7 @@ from weir.client.consumer.delivery import ConsumerOptions, Holding, Lessor
 from weir.client.consumer.leases import TopicLeases
 from weir.client.consumer.pulls import Demand
 from weir.client.core.grants import Grant
-from weir.client.reader.total_order import TotalOrder
+from weir.client.reader.reader import TotalOrder
 from weir.errors import Disconnected, OffsetOutOfRange, StaleGrant
 from weir.protocol.client import messages as m
 

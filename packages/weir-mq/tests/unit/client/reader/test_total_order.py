@@ -11,7 +11,7 @@ import pytest
 from rigs.clients import error_of, merge_of, network_of
 from weir.client.client import connect
 from weir.client.connection import metadata
-from weir.client.reader import total_order
+from weir.client.reader import reader as readers
 from weir.errors import (
     BadRequest,
     NotLeader,
@@ -101,7 +101,7 @@ def test_nothing_is_asked_while_nothing_is_published(fake_broker) -> None:
                 waiting = asyncio.ensure_future(reader.more())
                 await w.ping()
                 asked = questions(broker)
-                await asyncio.wait([waiting], timeout=4 * total_order.ASK_EVERY)
+                await asyncio.wait([waiting], timeout=4 * readers.ASK_EVERY)
                 assert questions(broker) == asked
                 waiting.cancel()
 
@@ -111,8 +111,8 @@ def test_nothing_is_asked_while_nothing_is_published(fake_broker) -> None:
 def test_a_stalled_partition_holds_back_what_comes_after_it_within_bounds(
     fake_broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(total_order, "HELD_BYTES", 64 * 1024)
-    monkeypatch.setattr(total_order, "_HELD_BYTES_MIN", 1024)
+    monkeypatch.setattr(readers, "HELD_BYTES", 64 * 1024)
+    monkeypatch.setattr(readers, "_HELD_BYTES_MIN", 1024)
 
     async def scenario() -> None:
         async with fake_broker() as broker, connect(broker.url) as w:
@@ -129,7 +129,7 @@ def test_a_stalled_partition_holds_back_what_comes_after_it_within_bounds(
                 async with asyncio.timeout(10):
                     while merge.wants(0):
                         await w.ping()
-                done, _ = await asyncio.wait([more], timeout=10 * total_order.ASK_EVERY)
+                done, _ = await asyncio.wait([more], timeout=10 * readers.ASK_EVERY)
                 assert not done
                 # Its share, and one answer of three batches: no more is asked for.
                 assert 32 * 1024 <= merge.held <= 32 * 1024 + 3 * 5_000
@@ -144,8 +144,8 @@ def test_a_replay_with_little_room_is_merged_by_its_data_alone(
     fake_broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Were barriers alone counted, one whose room is full before it ends would never go on."""
-    monkeypatch.setattr(total_order, "HELD_BYTES", 1)
-    monkeypatch.setattr(total_order, "_HELD_BYTES_MIN", 1)
+    monkeypatch.setattr(readers, "HELD_BYTES", 1)
+    monkeypatch.setattr(readers, "_HELD_BYTES_MIN", 1)
 
     async def scenario() -> None:
         async with fake_broker() as broker, connect(broker.url) as w:
@@ -300,7 +300,7 @@ def test_who_has_ended_holds_nobody_back_and_need_not_be_there(fake_broker) -> N
             async with w.reader("t", order="total") as reader:
                 await w.publish("t", b"a", partition=0)
                 waits = asyncio.ensure_future(read(reader, 2))
-                await asyncio.sleep(4 * total_order.ASK_EVERY)
+                await asyncio.sleep(4 * readers.ASK_EVERY)
                 assert not waits.done(), "its partition says nothing of what lies behind"
                 broker.ends[info.id] = [(1, broker.stamp + 5, 1)]
                 refuse = m.Refusal(NotLeader.code, "nobody leads it")
@@ -337,7 +337,7 @@ def test_an_end_counts_once_all_before_it_was_received(fake_broker) -> None:
             await w.publish("t", b"a", partition=0)
             async with w.reader("t", order="total") as reader:
                 waits = asyncio.ensure_future(read(reader, 4))
-                await asyncio.sleep(6 * total_order.ASK_EVERY)
+                await asyncio.sleep(6 * readers.ASK_EVERY)
                 assert not waits.done(), "what comes before it was not received"
                 broker.logs[late] = held
                 async with broker.news:
