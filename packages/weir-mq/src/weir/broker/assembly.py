@@ -16,7 +16,6 @@ from weir.broker.forwarding.forwarder import Forwarder, Routes
 from weir.broker.forwarding.registry_feed import HeldReplies, RegistryFeed
 from weir.broker.forwarding.trunks import RegistryCopy, RegistryReplica, ShardTrunks
 from weir.broker.groups import Groups
-from weir.broker.listing import Listing
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.partition import DeviceProducer, PartitionContext, PartitionEvents
@@ -29,7 +28,7 @@ from weir.broker.replica.node_state import Clocks, PeerLinks
 from weir.broker.replica.refill import Refill
 from weir.broker.replica.transport import Peers
 from weir.broker.replica.writer import Writer
-from weir.broker.router import Handler, Requests, Sessions
+from weir.broker.router import Handler, Listing, Requests, Sessions
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.reads import Reads

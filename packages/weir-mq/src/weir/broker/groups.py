@@ -213,21 +213,21 @@ class Groups:
         return self._open(REGISTRY_GROUP, voter, ())
 
     def _open(
-        self, id: int, voter: int, founders: tuple[int, ...], is_placed_elsewhere: bool = False
+        self, id: int, voter: int, founders: tuple[int, ...], has_copies: bool = False
     ) -> Group:
         """Restore a group of this shard's logs; it does nothing before it is told to `run`."""
         writer = self._writers[self._layout.log_of(id)]
         recovered, snapshot = writer.restored.groups.get(id), writer.restored.snapshots.get(id)
         if recovered is None and (lost := writer.log.groups.lost_of(id)) is not None:
             recovered = RecoveredGroup(None, 0, lost, hard_state_lost=True)
-        storage = RaftStorage(writer.log, id, recovered, snapshot)
+        storage = RaftStorage(writer.log, id, recovered, snapshot, has_copies)
         context = self._multi.context(id)
         settings = self._settings
         node = node_for(voter, founders, storage, settings.replication, settings.random, context)
         shared = GroupContext(
             self._context.reads, self._permits, self._peers, writer.checkpoints, self._findings
         )
-        group = Group(id, voter, node, writer.log, storage, shared, founders, is_placed_elsewhere)
+        group = Group(id, voter, node, writer.log, storage, shared, founders)
         writer.groups[id] = group
         if recovered is not None and recovered.rotten:
             self._refill.lack(id, recovered.rotten)
@@ -312,7 +312,7 @@ class Groups:
             return
         state = PartitionState.decode(snapshot.data) if snapshot else PartitionState()
         founders = founders if voter in founders else ()
-        group = self._open(id, voter, founders, is_placed_elsewhere=len(voters) > 1)
+        group = self._open(id, voter, founders, has_copies=len(voters) > 1)
         if group.is_read_as_it_lies:  # beyond what could be applied, too
             find_decisions(group, state)
             state.next_offset = max(state.next_offset, writer.log.reader.next_offset(id))

@@ -154,10 +154,10 @@ class RegistryFeed:
         """See `Machine`."""
         self._registry.lead(leadership)
 
-    def lose(self, error: NotLeader) -> None:
+    def lose(self, error: NotLeader, cut_off: bool) -> None:
         """See `Machine`; what is held back is answered for by nobody here."""
         self._replies.lose(error)
-        self._registry.lose(error)
+        self._registry.lose(error, cut_off)
 
     def decode(self, data: Any) -> object:
         """See `Machine`."""

@@ -126,7 +126,7 @@ class Registry:
         """Lead once the first entry of this term is applied."""
         self._clock.raise_to(leadership.fence)
 
-    def lose(self, error: NotLeader) -> None:
+    def lose(self, error: NotLeader, cut_off: bool) -> None:
         """Lead no more: whoever leads next knows what became of what is under way."""
         self._leads = False
         for caller, _ in self._topics.lose():

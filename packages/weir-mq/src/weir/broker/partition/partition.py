@@ -483,7 +483,7 @@ class Partition:
         """
         self._events.leads_changed += 1
         if self.group.has_others:
-            self.lose(error)
+            self.lose(error, cut_off=False)
         self.fetches.end(error)
         if self.leading is not None:
             self.leading.end(error)
@@ -501,7 +501,7 @@ class Partition:
         self.context.outbox.counts.leads_begun += 1
         self._fence = max(self._fence, leadership.fence)
 
-    def lose(self, error: Refused) -> None:
+    def lose(self, error: Refused, cut_off: bool) -> None:
         """Lead no more: all who wait are sent to who leads next, who alone knows what became of
         what they asked for.
         """
@@ -512,7 +512,7 @@ class Partition:
         if leading is None:
             return
         leading.lose(error)
-        if self.group.cut_off:
+        if cut_off:
             self.context.outbox.hang_up(self.group.id, "this node lost touch with the others")
 
     def begin_above(self, floor: int) -> None:

@@ -113,9 +113,12 @@ class CatchUpPermits:
 
 
 class CatchUp:
-    """Answers what one group's Raft node asks for on behalf of the others."""
+    """What members of one group that are behind are sent, on behalf of its Raft node; and the
+    snapshot that it is sent itself.
+    """
 
-    __slots__ = ("_checkpoints", "_group", "_packing", "_permits", "_reads", "_storage", "sent")
+    __slots__ = ("_checkpoints", "_group", "_packing", "_permits", "_reads", "_storage",
+                 "incoming", "sent")  # fmt: skip
 
     def __init__(
         self,
@@ -129,6 +132,7 @@ class CatchUp:
         durable, Raft knows what is gone from the log.
         """
         self._group = group
+        self.incoming = Incoming(storage.log, reads)
         #: By member, through which index it was given entries, until it acknowledges them.
         self.sent: dict[int, int] = {}
         #: For whom a state is being packed.

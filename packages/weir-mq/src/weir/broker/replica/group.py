@@ -15,9 +15,9 @@ import weir_raft as raft
 from weir.broker.api.events import Findings, ReplicaStopped
 from weir.broker.records.entries import Payload, applied_by
 from weir.broker.records.snapshots import unpack_slowly
-from weir.broker.replica.catch_up import CatchUp, CatchUpPermits, Checkpoints, Incoming
+from weir.broker.replica.catch_up import CatchUp, CatchUpPermits, Checkpoints
 from weir.broker.replica.raft_storage import RaftStorage, stage
-from weir.broker.replica.requests import Reader, ReplicaHalt, Rounds, elsewhere, refusal_of
+from weir.broker.replica.requests import GroupWaits, Reader, ReplicaHalt, elsewhere, refusal_of
 from weir.broker.runtime.reads import Pause, Reads
 from weir.codec.fields import Buffer
 from weir.errors import Damaged, NotLeader, Refused, Unavailable
@@ -39,8 +39,10 @@ class Machine(Protocol):
     def lead(self, leadership: raft.Leadership) -> None:
         """This node leads the group from here on."""
 
-    def lose(self, error: NotLeader) -> None:
-        """This node led and does not any more: `error` is for all who wait for it."""
+    def lose(self, error: NotLeader, cut_off: bool) -> None:
+        """This node led and does not any more: `error` is for all who wait for it; `cut_off` says
+        whether that is because the majority was out of reach.
+        """
 
     def changing(self) -> None:
         """The members are about to be changed. Raises `Refused` if that cannot be just now."""
@@ -86,10 +88,9 @@ class GroupContext(NamedTuple):
 class Group:
     """Moves one group forward: proposals into the log, committed entries into the machine."""
 
-    __slots__ = ("_awaited", "_configuration", "_findings", "_halt", "_incoming", "_is_paused",
-                 "_is_placed_elsewhere", "_is_processing", "_reads", "_replicas", "_rounds",
-                 "_supply", "cut_off", "damage", "id", "is_over", "log", "machine", "node",
-                 "rejoin", "storage", "voter")  # fmt: skip
+    __slots__ = ("_catch_up", "_configuration", "_context", "_is_paused", "_is_processing",
+                 "_waits", "damage", "id", "is_over", "log", "machine", "node", "rejoin",
+                 "storage", "voter")  # fmt: skip
 
     machine: Machine
 
@@ -102,37 +103,25 @@ class Group:
         storage: RaftStorage,
         context: GroupContext,
         founders: tuple[int, ...],
-        is_placed_elsewhere: bool = False,
     ) -> None:
         """Take a node restored from `storage`; `run` must come before anything else.
 
-        `founders` voted when the group was new; none are known to a node that joined later. Other
-        nodes are to hold it, too, if it `is_placed_elsewhere`.
+        `founders` voted when the group was new; none are known to a node that joined later.
         """
         self.id = id
         #: This node, as the group knows it.
         self.voter = voter
         self.node = node
         self.log = log
-        #: Whether the last leadership ended because the majority was out of reach.
-        self.cut_off = False
-        #: Whatever is known of that in its own log.
-        self._is_placed_elsewhere = is_placed_elsewhere
         #: What a damaged or incomplete group is told.
         self.rejoin = Rejoin()
         self.storage = storage
-        self._reads = context.reads
-        self._replicas = context.replicas
-        self._findings = context.findings
-        self._supply = CatchUp(self, storage, context.reads, context.permits, context.checkpoints)
-        self._rounds = Rounds()
-        #: The last entry of which the machine is told that the own disk has it; 0 for none.
-        self._awaited = 0
+        self._context = context
+        self._catch_up = CatchUp(self, storage, context.reads, context.permits, context.checkpoints)
+        self._waits = GroupWaits()
         self._is_processing = self._is_paused = False
-        self._incoming = Incoming(storage.log, context.reads)
-        #: Why it stopped since it was opened, if it did.
-        self._halt: ReplicaHalt | None = None
-        #: What this group lost that it needs to go on, or met and cannot apply; None if nothing.
+        #: What this group lost that it needs to go on, or what it met that it cannot apply, where
+        #: it has stopped since it was opened; None if nothing.
         self.damage: Damaged | None = storage.damage
         #: Whether this node has let go of the group.
         self.is_over = False
@@ -160,7 +149,7 @@ class Group:
     @property
     def is_decoding(self) -> bool:
         """Whether a large snapshot that came is being decoded; the group goes on meanwhile."""
-        return self._incoming.is_decoding
+        return self._catch_up.incoming.is_decoding
 
     @property
     def leader(self) -> int:
@@ -170,7 +159,7 @@ class Group:
     @property
     def has_others(self) -> bool:
         """Whether other nodes have a part in this group."""
-        return self._is_placed_elsewhere or self.node.configuration.members != (self.voter,)
+        return self.storage.has_copies or self.node.configuration.members != (self.voter,)
 
     @property
     def knows_its_voter(self) -> bool:
@@ -215,7 +204,7 @@ class Group:
         """Whether the state that a checkpoint is to hold is in the last one alone: it stopped with
         a newer one, which is not to be believed.
         """
-        snapshot = self.storage.snapshot() if self._halt is not None else None
+        snapshot = self.storage.snapshot() if isinstance(self.damage, ReplicaHalt) else None
         return snapshot is not None and snapshot.data is None
 
     def covered(self) -> raft.Snapshot | None:
@@ -263,15 +252,15 @@ class Group:
     @property
     def accepts(self) -> bool:
         """Whether `propose` would take an entry: false while leadership is handed over, too."""
-        return self.node.accepts and self._halt is None
+        return self.node.accepts and self.damage is None
 
     def propose(self, payload: Payload) -> int:
         """Append an entry and stage its bytes; return its index.
 
         Raises `NotLeader`, `Unavailable` or `Overloaded`.
         """
-        if self._halt is not None:
-            raise Unavailable(str(self._halt))
+        if isinstance(self.damage, ReplicaHalt):
+            raise Unavailable(str(self.damage))
         try:
             index = self.node.propose(payload, payload.size)
         except (raft.NotLeader, raft.NotReady, raft.Overloaded) as error:
@@ -283,16 +272,16 @@ class Group:
         """Tell `reader` when what is applied here holds all that was confirmed to anybody by now,
         or why that will not be: at once where no other node could know better.
         """
-        if self._halt is not None:
-            reader.readable(Unavailable(str(self._halt)))
-        elif self._rounds.begin(self.node, reader):
+        if isinstance(self.damage, ReplicaHalt):
+            reader.readable(Unavailable(str(self.damage)))
+        elif self._waits.begin(self.node, reader):
             self.process_ready()
 
     def report_durable(self, index: int) -> None:
         """Tell the machine once this node's own disk has an entry that it proposed just now; never,
         if it does not lead any more by then.
         """
-        self._awaited = index
+        self._waits.durable_index = index
 
     def begins_own_term(self, index: int) -> bool:
         """Whether a NOOP opened the term that this node leads in, and not an earlier one's.
@@ -308,10 +297,11 @@ class Group:
         """Take note that a Ready is durable; apply what is committed by it."""
         self.node.persisted(ready)
         self.process_ready()
-        if self._awaited:
+        waits = self._waits
+        if waits.durable_index:
             durable = self.node.durable_index
-            if durable >= self._awaited:
-                self._awaited = 0
+            if durable >= waits.durable_index:
+                waits.durable_index = 0
             self.machine.durable(durable)
 
     def offer(self, message: raft.InstallSnapshot, refuse: Callable[[str], None]) -> str:
@@ -320,7 +310,11 @@ class Group:
         """
         size = message.snapshot.size
         is_large = self.id != REGISTRY_GROUP and size >= MIB
-        if is_large and self._incoming.is_decoding and message.position + len(message.data) == size:
+        if (
+            is_large
+            and self._catch_up.incoming.is_decoding
+            and message.position + len(message.data) == size
+        ):
             return ""  # it is sent again until it is answered: nothing is joined for that
         whole = self.node.whole_with(message)
         if whole is None:
@@ -334,24 +328,24 @@ class Group:
                 self._take(message, state)
 
         if is_large:
-            self._incoming.decode_aside(whole, self.machine, then)
+            self._catch_up.incoming.decode_aside(whole, self.machine, then)
             return ""
-        if not (why := self._incoming.decode(whole, self.machine)):
-            self._take(message, self._incoming.state)
+        if not (why := self._catch_up.incoming.decode(whole, self.machine)):
+            self._take(message, self._catch_up.incoming.state)
         return why
 
     def _take(self, message: raft.InstallSnapshot, state: object) -> None:
-        self._incoming.state = state
+        self._catch_up.incoming.state = state
         self.step(message)
-        self._incoming.state = None
+        self._catch_up.incoming.state = None
 
     def step(self, message: raft.Message) -> None:
         """Take what another replica sent."""
         if self.storage.unreadable:
             self.rejoin.take(message)
         self.node.step(message)
-        if self._supply.sent and isinstance(message, raft.AppendReply) and not message.rejected:
-            self._supply.acknowledged(message.sender, message.index)
+        if self._catch_up.sent and isinstance(message, raft.AppendReply) and not message.rejected:
+            self._catch_up.acknowledged(message.sender, message.index)
         self.process_ready()
 
     def process_ready(self) -> None:
@@ -365,7 +359,7 @@ class Group:
             return
         self._is_processing, room = True, _AT_ONCE_BYTES
         try:
-            while self._halt is None and node.touched and (ready := node.take()) is not None:
+            while self.damage is None and node.touched and (ready := node.take()) is not None:
                 self._do(ready)
                 if ready.committed and node.touched:
                     room -= _cost(ready.committed)
@@ -378,7 +372,7 @@ class Group:
         """Let other events have their turn first; any that concerns this group may go on, too."""
         if not self._is_paused:
             self._is_paused = True
-            self._reads.start(Pause(self.storage.log), self._pause_over, at_once=True)
+            self._context.reads.start(Pause(self.storage.log), self._pause_over, at_once=True)
 
     def _pause_over(self, _: Sequence[Buffer], failure: Refused | None) -> None:
         self._is_paused = False
@@ -390,7 +384,7 @@ class Group:
         if ready.became_leader:
             self.machine.lead(ready.became_leader)
         if ready.messages:
-            self._replicas.send(self.id, ready.messages)
+            self._context.replicas.send(self.id, ready.messages)
         if ready.snapshot is not None and not self._restore(ready.snapshot):
             return
         if ready.entries or ready.hard_state is not None or ready.snapshot is not None:
@@ -400,8 +394,8 @@ class Group:
                 return
         if ready.reads or ready.loads or ready.wants_snapshot:
             self._serve(ready)
-        elif ready.committed and self._rounds.confirmed:
-            self._rounds.applied(self.node.applied_index)
+        elif ready.committed and self._waits.confirmed:
+            self._waits.applied(self.node.applied_index)
 
     def _apply(self, entry: raft.Entry) -> bool:
         # Told first: whoever leads from this very entry on may propose at once.
@@ -419,23 +413,21 @@ class Group:
 
     def _stop(self, what: str, error: Exception) -> None:
         """Take no part any more: what is here may be half changed, and is not to be believed."""
-        self.damage = self._halt = ReplicaHalt(self.id, what, error)
+        self.damage = halt = ReplicaHalt(self.id, what, error)
         # A leader before this term does not know what this one acknowledged in it.
         self.rejoin = Rejoin(self.node.term)
         if self.node.role is raft.Role.LEADER:
             self._lose(cut_off=False)
-        self._findings.append(ReplicaStopped(self.id, self._halt, error))
+        self._context.findings.append(ReplicaStopped(self.id, halt, error))
 
     def _lose(self, cut_off: bool) -> None:
-        self.cut_off = cut_off
         error = elsewhere(self.leader)
-        self._awaited = 0
-        self._rounds.lose(error)
-        self._supply.lose()
-        self.machine.lose(error)
+        self._waits.lose(error)
+        self._catch_up.lose()
+        self.machine.lose(error, cut_off)
 
     def _restore(self, snapshot: raft.Snapshot) -> bool:
-        state, self._incoming.state = self._incoming.state, None
+        state, self._catch_up.incoming.state = self._catch_up.incoming.state, None
         try:
             if state is None:  # Raft took it later than it was offered
                 assert isinstance(snapshot.data, bytes | bytearray)  # it came over a link
@@ -450,14 +442,14 @@ class Group:
 
     def _serve(self, ready: raft.Ready) -> None:
         for read in ready.reads:
-            self._rounds.confirm(read)
-        self._rounds.applied(self.node.applied_index)
+            self._waits.confirm(read)
+        self._waits.applied(self.node.applied_index)
         for load in ready.loads:
-            self._supply.load(load)
+            self._catch_up.load(load)
         for voter in ready.wants_snapshot:
             snapshot = self.snapshot()
             assert snapshot is not None  # there is something that the member lacks
-            self._supply.snapshot(voter, snapshot)
+            self._catch_up.snapshot(voter, snapshot)
 
 
 def _cost(entries: Sequence[raft.Entry]) -> int:

@@ -37,12 +37,18 @@ _BIN32 = struct.Struct(">BI")
 class RaftStorage:
     """Reads one group's stored log. What blocks is for the start, and for a lone node, alone."""
 
-    __slots__ = ("_group", "_log", "_recovered", "_rotten", "_snapshot", "damage", "unreadable")
+    __slots__ = ("_group", "_log", "_recovered", "_rotten", "_snapshot", "damage", "has_copies",
+                 "unreadable")  # fmt: skip
 
     def __init__(
-        self, log: Log, group: int, recovered: RecoveredGroup | None, snapshot: raft.Snapshot | None
-    ) -> None:
-        """See what recovery found of a group, and its newest snapshot; None where it is new."""
+        self, log: Log, group: int, recovered: RecoveredGroup | None,
+        snapshot: raft.Snapshot | None, has_copies: bool = False,
+    ) -> None:  # fmt: skip
+        """See what recovery found of a group, and its newest snapshot; None where it is new. Other
+        nodes are to hold the group, too, if it `has_copies`.
+        """
+        #: Whatever is known of that in this log.
+        self.has_copies = has_copies
         self._log = log
         self._group = group
         self._recovered = recovered

@@ -165,13 +165,17 @@ class Proposals(Generic[Proposed, Waiter]):
         return list(waiters.values())
 
 
-class Rounds:
-    """The reads of one group that wait for their round, or for an entry to be applied."""
+class GroupWaits:
+    """What waits for one group to go on: reads, for their round or for an entry to be applied, and
+    the machine, for its own disk.
+    """
 
-    __slots__ = ("_asked", "_next", "confirmed")
+    __slots__ = ("_asked", "_next", "confirmed", "durable_index")
 
     def __init__(self) -> None:
         """Begin with none."""
+        #: The last entry of which the machine is told that the own disk has it; 0 for none.
+        self.durable_index = 0
         self._next = 1
         self._asked: dict[int, Reader] = {}
         #: Reads whose round is over, and the entry that each waits for. Indices rise, for rounds
@@ -209,6 +213,7 @@ class Rounds:
 
     def lose(self, error: NotLeader) -> None:
         """This node leads no more: whoever leads next must be asked."""
+        self.durable_index = 0
         asked, self._asked = self._asked, {}
         confirmed, self.confirmed = self.confirmed, deque()
         for reader in (*(reader for _, reader in confirmed), *asked.values()):

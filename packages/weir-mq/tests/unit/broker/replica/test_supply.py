@@ -19,6 +19,7 @@ class Still:
     """A time that stands still; a group that is given entries; a past that reads at once."""
 
     id = 7
+    log = 0
 
     def __init__(self) -> None:
         #: How many entries the reading was to bring.
