@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from itertools import count
 from typing import Any, Generic, Protocol
 
@@ -48,6 +47,11 @@ _HELLO = opcode_of(Hello)
 _ASK_FOR_MESSAGES = frozenset({opcode_of(Fetch), opcode_of(FetchChunks), opcode_of(Pull)})
 _LINK = bytes([LINK_VERSION])
 
+#: How far a connection has come: it waits to be let in, is served, is closed once everything sent
+#: is out, or has this side closed while the peer may still read. These are no `Enum`: to look up a
+#: member takes a quarter of a microsecond, and each frame does.
+_QUEUED, _OPEN, _CLOSING, _SHUT = range(4)
+
 Frames = Sequence[ClientFrame | DeviceRequest]
 
 
@@ -62,18 +66,6 @@ class Receiver(Protocol):
 
     def hang_up(self, reason: str) -> None:
         """Close once everything sent is out."""
-
-
-class Phase(IntEnum):
-    """How far a connection has come."""
-
-    #: It waits to be let in.
-    QUEUED = 0
-    OPEN = 1
-    #: It is closed once everything sent is out, or the time for that is up.
-    CLOSING = 2
-    #: This side is closed; the peer may still read what was sent.
-    SHUT = 3
 
 
 class UnsentReplies:
@@ -131,7 +123,7 @@ class ClientConnection(Generic[T]):
         self.queued = False
         self._connections = connections
         self._transport: T | None = None
-        self._phase = Phase.QUEUED
+        self._phase = _QUEUED
         self._waiting: Frames = ()  # taken from the socket, not served
         self._rest = b""  # many small frames behind those that were served: they wait in line
         self._full = False
@@ -157,7 +149,7 @@ class ClientConnection(Generic[T]):
         """Cut frames; a peer that breaks its dialect is dropped. False for one that is another
         node, as its first bytes say: from now on the connection is a link's.
         """
-        if self._phase >= Phase.CLOSING:
+        if self._phase >= _CLOSING:
             return True
         if self._rest:
             self._rest += data
@@ -199,7 +191,7 @@ class ClientConnection(Generic[T]):
             return
         has_reservation = self._frame is not None and self._frame.state is State.RESERVED
         hold = (connections.queue.held and not has_reservation) or not self._is_admitted
-        hold = hold or self._full or self._phase is Phase.QUEUED
+        hold = hold or self._full or self._phase == _QUEUED
         is_held = hold and not self.may_link
         if self._rest and not is_held:
             connections.backlog.parts[self] = None
@@ -220,7 +212,7 @@ class ClientConnection(Generic[T]):
         """Whether a peer that is not let in yet has hung up: it is not read from, so only the
         system knows.
         """
-        if self._phase is not Phase.QUEUED or self._transport is None:
+        if self._phase != _QUEUED or self._transport is None:
             return self._transport is None
         return self._connections.network.is_gone(self._transport)
 
@@ -232,8 +224,8 @@ class ClientConnection(Generic[T]):
 
     def enter(self) -> None:
         """Be served from now on."""
-        if self._phase is Phase.QUEUED:
-            self._phase = Phase.OPEN
+        if self._phase == _QUEUED:
+            self._phase = _OPEN
         if self._waiting:
             self.serve()
 
@@ -242,7 +234,7 @@ class ClientConnection(Generic[T]):
         peer, so the others come behind what that causes.
         """
         frames = self._waiting
-        if not frames or self._full or self.queued or self._phase is Phase.QUEUED:
+        if not frames or self._full or self.queued or self._phase == _QUEUED:
             return
         self._waiting = ()
         if not self.stream.is_device:
@@ -258,7 +250,7 @@ class ClientConnection(Generic[T]):
     def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
         """Write buffers as they are, in order; `charged` bytes are given back once they are out."""
         transport, connections = self._transport, self._connections
-        if transport is None or self._phase is Phase.SHUT:
+        if transport is None or self._phase == _SHUT:
             connections.budget.release(charged)
             return
         replies = self._replies
@@ -306,7 +298,7 @@ class ClientConnection(Generic[T]):
         elif (
             self._full
             or self._connections.queue.held
-            or self._phase is Phase.QUEUED
+            or self._phase == _QUEUED
             or not self._is_admitted
         ):
             self._since = now  # it is not read from: what is missing may be in the socket
@@ -332,11 +324,11 @@ class ClientConnection(Generic[T]):
 
     def hang_up(self, reason: str) -> None:
         """Close once everything sent is out, or the time for that is up."""
-        if self._phase is Phase.SHUT:
+        if self._phase == _SHUT:
             self.cut()
-        if self._transport is None or self._phase >= Phase.CLOSING:
+        if self._transport is None or self._phase >= _CLOSING:
             return
-        self._phase = Phase.CLOSING
+        self._phase = _CLOSING
         self._connections.log.info("session %d closed: %s", self.session, reason)
         self._transport.close()
         self._end_within(_GRACE_SECONDS)
@@ -344,7 +336,7 @@ class ClientConnection(Generic[T]):
     def serve_part(self) -> None:
         """Serve what is in line, as much of it as a part has."""
         data, self._rest = self._rest, b""
-        if self._transport is not None and self._phase < Phase.CLOSING and data:
+        if self._transport is not None and self._phase < _CLOSING and data:
             self._take(data, self._connections.time())
             self.update()
 
@@ -406,9 +398,9 @@ class ClientConnection(Generic[T]):
         transport, unfinished = self._transport, self.stream.unfinished
         self._end_frame()
         self.stream, self._waiting, self._rest = Connection(), (), b""
-        if transport is None or transport.is_closing() or self._phase >= Phase.CLOSING:
+        if transport is None or transport.is_closing() or self._phase >= _CLOSING:
             return
-        self._phase = Phase.CLOSING
+        self._phase = _CLOSING
         self._connections.log.info("session %d closed: %s", self.session, error)
         transport.pause_reading()
         if unfinished is None or not transport.can_write_eof():
@@ -417,7 +409,7 @@ class ClientConnection(Generic[T]):
         reply = Refusal(error.code, str(error), error.detail)
         transport.writelines(encode_reply(reply, *unfinished))
         transport.write_eof()
-        self._phase = Phase.SHUT
+        self._phase = _SHUT
         self._end_within(_LAST_WORD_SECONDS)
 
     def _end_within(self, seconds: float) -> None:
@@ -427,7 +419,7 @@ class ClientConnection(Generic[T]):
     @property
     def _is_admitted(self) -> bool:
         """Whether the frame under way may be read, if there is one."""
-        return self._phase < Phase.CLOSING and (self._frame is None or self._frame.is_read)
+        return self._phase < _CLOSING and (self._frame is None or self._frame.is_read)
 
     def _count(self, stream: Connection) -> bool:
         """Tell how much has come and is not served; False if the peer is let go for it."""

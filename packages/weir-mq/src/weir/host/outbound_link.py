@@ -20,6 +20,8 @@ from weir.protocol.link import Lane, LinkAnswer, LinkHello, Verdict, is_of
 
 PAUSE_FIRST_SECONDS = 0.05
 PAUSE_MOST_SECONDS = 1.0
+# Looked up once: to look up a member of an `Enum` takes as long as the rest of `lane`.
+_QUICK, _BULK = Lane.QUICK, Lane.BULK
 #: So many different reasons are told until a link is up.
 _COMPLAINTS_MAX = 8
 
@@ -142,7 +144,7 @@ class OutboundLink:
 
     def lane(self, quick: bool) -> ShardWriter | None:
         """Return where frames are to be written; None while the link is down."""
-        return self._lanes.get(Lane.QUICK if quick else Lane.BULK) if self._up else None
+        return self._lanes.get(_QUICK if quick else _BULK) if self._up else None
 
     def check_silence(self) -> None:
         """Look after the lanes."""

@@ -26,6 +26,10 @@ from weir.protocol import trunk
 from weir.protocol.frame import take_client_frame
 from weir.protocol.trunk import Arrival, Kind, TrunkFrame, TrunkStream
 
+# Looked up once: to look up a member of an `Enum` takes as long as to serve a frame.
+_OPENED, _CLOSED, _CLIENT = Kind.OPENED, Kind.CLOSED, Kind.CLIENT
+_REPLIES, _ARRIVALS = Kind.REPLIES, Kind.ARRIVALS
+
 #: Called with the place of the shard whose trunk is closed.
 TrunkClosed = Callable[[int], None]
 
@@ -143,7 +147,7 @@ class RemotePeer:
 
     def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
         """Send replies."""
-        self._end.write(trunk.encode(Kind.REPLIES, self._remote, *buffers), charged)
+        self._end.write(trunk.encode(_REPLIES, self._remote, *buffers), charged)
 
     def answer(self, reply: bytes) -> None:
         """Send a small reply, with those to others."""
@@ -227,7 +231,7 @@ class ServingEnd(TrunkEnd):
     def answer(self, remote: int, reply: bytes) -> None:
         """Write a small reply; another node may not know how to take many at once."""
         if self._is_foreign:
-            self.write(trunk.encode(Kind.REPLIES, remote, reply))
+            self.write(trunk.encode(_REPLIES, remote, reply))
         else:
             super().answer(remote, reply)
 
@@ -268,21 +272,21 @@ class ServingEnd(TrunkEnd):
         while self._waiting and not (self._full or self.queued) and self._transport is not None:
             kind, remote, body = self._waiting[0]
             number = self._numbers.get(remote)
-            if kind == Kind.CLIENT and number is not None:
+            if kind == _CLIENT and number is not None:
                 if not begun:
                     self._waiting.popleft()
                     self._local.queue.receive(number, [take_client_frame(body)])
                 self._serve_more()
                 return
             self._waiting.popleft()
-            if kind == Kind.OPENED:
+            if kind == _OPENED:
                 self._closed(remote)
                 if self._has_room(remote):
                     name = bytes(body).decode()
                     self._numbers[remote] = self._trunks.opened(self, remote, name)
-            elif kind == Kind.CLOSED:
+            elif kind == _CLOSED:
                 self._closed(remote)
-            elif kind == Kind.ARRIVALS:
+            elif kind == _ARRIVALS:
                 if self._is_foreign:
                     text = "a trunk broke: another node passes no crowds of devices on"
                     self._local.log.error(text)
