@@ -17,7 +17,7 @@ import msgspec
 from weir.storage.errors import BadRecord, LogDamaged
 from weir.storage.format.checkpoint import Kept
 from weir.storage.format.frame import KINDS, Kind, frame_size
-from weir.storage.format.index_file import GONE, Rows, empty
+from weir.storage.format.index_file import GONE, Columns, Rows, empty
 from weir.storage.format.record import Base, HardState
 
 _BATCHES = int(Kind.BATCHES)
@@ -342,7 +342,7 @@ class GroupIndex:
             self.first + a,
             max(self._behind[before], self.base) if a else self.base,
             self._totals[before] if a else self.total,
-            *(column[a:b] for column in self.columns),
+            Columns(*(column[a:b] for column in self.columns)),
         )
 
     def join(self, rows: Rows) -> None:
@@ -353,13 +353,13 @@ class GroupIndex:
             self.total = rows.total
         if self.base < 0:
             self.base = rows.base
-        if self._stamps and self._stamps[-1] == UNKNOWN and rows.stamps:
-            self._stamp_lost(rows.stamps[0])
+        if self._stamps and self._stamps[-1] == UNKNOWN and rows.columns.stamps:
+            self._stamp_lost(rows.columns.stamps[0])
         total = self._totals[-1] if self._totals else self.total
         for mine, more in zip(self.columns, rows.columns, strict=True):
             mine.extend(more)
         if rows.total != total:
-            for at in range(len(self._totals) - len(rows.totals), len(self._totals)):
+            for at in range(len(self._totals) - len(rows.columns.totals), len(self._totals)):
                 self._totals[at] += total - rows.total
 
     def move(self, first: int, positions: array[int], places: array[int]) -> None:

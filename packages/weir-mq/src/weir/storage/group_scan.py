@@ -86,7 +86,7 @@ class FoundCopies:
                 continue
             now, later = item.split(position)
             if later is not None:
-                heappush(self._heap, (later.positions[0], next(self._numbers), later, at))
+                heappush(self._heap, (later.columns.positions[0], next(self._numbers), later, at))
             yield at, now, 0
 
     def restart(self, group: int) -> None:
@@ -102,9 +102,9 @@ class FoundCopies:
             if not rows.counts(self._kept.get(group, UNKNOWN).floor):
                 continue
             self.starts[group] = max((rows.start, rows.before), self.starts.get(group, (0, 0)))
-            if rows.positions:
+            if rows.columns.positions:
                 found.note(group, rows.first, rows.last)
-            first = rows.positions[0] if rows.positions else 0
+            first = rows.columns.positions[0] if rows.columns.positions else 0
             heappush(self._heap, (first, next(self._numbers), rows, group))
 
     def _walk(self, found: ClassSegment, data: bytes) -> None:
@@ -245,7 +245,7 @@ class Joining:
         self._told[group] = max((rows.start, rows.before), self._told.get(group, (0, 0)))
         if group in self.index:
             self.index[group].drop(start)
-        if rows.positions and rows.first < start:
+        if rows.columns.positions and rows.first < start:
             self._supersede(group, rows.first)
         if kept.applied and position <= self._replay:
             rows = rows.through(kept.applied)
@@ -253,7 +253,9 @@ class Joining:
         if above is not None:
             index = self._index(group, above.first)
             self._forget(group, above.first)
-            self.doubts.weigh(group, index, above.positions[0], above.first, above.terms[0])
+            self.doubts.weigh(
+                group, index, above.columns.positions[0], above.first, above.columns.terms[0]
+            )
             self._fill(segment, position, group, index, above.first)
             self._mend(group, index, above.base)
             index.join(above)

@@ -134,7 +134,7 @@ def test_rows_are_joined_as_they_were_added() -> None:
             whole.add(at, 1, kind, at * 100, length, first, behind, stamp)
         cuts = sorted(dice.sample(range(700, 2800), 3))
         for start, end in zip([0, *cuts], [*cuts, 1 << 30], strict=True):
-            if (part := whole.rows(start, end)).positions:
+            if (part := whole.rows(start, end)).columns.positions:
                 joined.join(part)
         assert whole.rows(0, 1 << 30) == joined.rows(0, 1 << 30)
         assert (joined.base, joined.batch_bytes) == (whole.base, whole.batch_bytes)

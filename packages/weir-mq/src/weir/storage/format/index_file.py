@@ -56,7 +56,7 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Entries `first` and up of a group, without a gap, a column for each field.
+    """Entries `first` and up of a group, without a gap.
 
     `start` is the group's start when they were taken, `before` the term of the entry before that,
     and `floor` the position from which on the group's frames counted. `base` and `total` sum up
@@ -70,48 +70,27 @@ class Rows:
     first: int
     base: int
     total: int
-    positions: array[int]
-    places: array[int]
-    terms: array[int]
-    behind: array[int]
-    stamps: array[int]
-    totals: array[int]
-    lengths: array[int]
-    kinds: array[int]
+    columns: Columns
 
     def counts(self, floor: int) -> bool:
         """Whether this is said of the group as it is since log position `floor`."""
         return self.floor == floor or (self.start == GONE and self.floor > floor)
 
     @property
-    def columns(self) -> tuple[array[int], ...]:
-        """All columns, in the order in which they lie in a file."""
-        return (
-            self.positions,
-            self.places,
-            self.terms,
-            self.behind,
-            self.stamps,
-            self.totals,
-            self.lengths,
-            self.kinds,
-        )
-
-    @property
     def last(self) -> int:
         """The index of the last entry."""
-        return self.first + len(self.positions) - 1
+        return self.first + len(self.columns.positions) - 1
 
     def above(self, start: int) -> Rows | None:
         """Return the entries from index `start` on; None if there are none."""
         count = start - self.first
-        if count <= 0 and self.positions:
+        if count <= 0 and self.columns.positions:
             return self
-        if start > self.last or not self.positions:
+        if start > self.last or not self.columns.positions:
             return None
         columns = (column[count:] for column in self.columns)
-        base = max(self.base, self.behind[count - 1])
-        return self._of(start, base, self.totals[count - 1], columns)
+        base = max(self.base, self.columns.behind[count - 1])
+        return self._of(start, base, self.columns.totals[count - 1], columns)
 
     def through(self, last: int) -> Rows:
         """Return the entries up to index `last`."""
@@ -122,15 +101,15 @@ class Rows:
 
     def split(self, position: int) -> tuple[Rows, Rows | None]:
         """Return the entries below a log position, and those from there on; None if none are."""
-        count = bisect_left(self.positions, position)
-        if count == len(self.positions):
+        count = bisect_left(self.columns.positions, position)
+        if count == len(self.columns.positions):
             return self, None
         below = (column[:count] for column in self.columns)
         now = self._of(self.first, self.base, self.total, below)
         return now, self.above(self.first + count)
 
     def _of(self, first: int, base: int, total: int, columns: Iterable[array[int]]) -> Rows:
-        return Rows(self.floor, self.start, self.before, first, base, total, *columns)
+        return Rows(self.floor, self.start, self.before, first, base, total, Columns(*columns))
 
     def pack(self, group: int) -> list[Buffer]:
         """Return the group's section of an index file: a head, then the columns, 8-aligned."""
@@ -142,7 +121,7 @@ class Rows:
             self.first,
             self.base,
             self.total,
-            len(self.positions),
+            len(self.columns.positions),
         )
         columns = (column.tobytes() for column in self.columns)
         return [head, *chain.from_iterable((data, padding(len(data))) for data in columns)]
@@ -166,12 +145,12 @@ def unpack_rows(data: memoryview, at: int) -> tuple[int, Rows, int]:
         column.frombytes(data[at : at + size])
         columns.append(column)
         at += size + len(padding(size))
-    return group, Rows(floor, start, before, first, base, total, *columns), at
+    return group, Rows(floor, start, before, first, base, total, Columns(*columns)), at
 
 
 def gone(floor: int) -> Rows:
     """Return the rows of a group of which nothing below log position `floor` is needed any more."""
-    return Rows(floor, GONE, 0, GONE, -1, 0, *empty())
+    return Rows(floor, GONE, 0, GONE, -1, 0, empty())
 
 
 def empty() -> Columns:
