@@ -18,8 +18,7 @@ from weir.client.client import Client
 from weir.client.consumer.delivery import Delivery
 from weir.client.core.retries import Backoff
 from weir.model.message import Message
-from weir.testing.applications import Process
-from weir.testing.worlds import World, world
+from weir.testing.worlds import Process, World, world
 from weir_lab.sim.outcome import Outcome
 from weir_lab.sim.shape import Shape
 
