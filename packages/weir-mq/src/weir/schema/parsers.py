@@ -7,10 +7,24 @@ format is first used.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import get_args
 
 from weir.errors import BadRequest, MissingLibrary
 from weir.schema.fields import SCHEMA_BYTES_MAX, BadSchema, Field, Format, check_size
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A schema as it was written: its format, its bytes, and the message if it is Protobuf."""
+
+    format: Format
+    data: bytes
+    message: str = ""
+
+    def parse(self) -> Field:
+        """Return its fields. Raises `BadSchema` and `MissingLibrary`."""
+        return parse(self.format, self.data, self.message)
 
 
 def parse(format: Format, data: bytes, message: str = "") -> Field:
