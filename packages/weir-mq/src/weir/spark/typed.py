@@ -1,0 +1,155 @@
+"""Typed columns: the values of a topic as a struct of columns, by a schema.
+
+JSON is parsed by Spark's own `from_json`; Avro, Protobuf and Arrow by a function over Arrow columns
+(`weir.schema.columns`). A value that does not fit never ends a query: its struct is null, and
+`reason` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StringType, StructField, StructType
+
+from weir.errors import BadRequest
+from weir.schema.columns import Columns, Decoder, decoder
+from weir.schema.fields import RECORD, Field
+from weir.schema.parsers import Schema
+
+#: The framing of a schema registry: a zero byte and the schema's id, before the body.
+FRAME_BYTES = 5
+DATA, REASON = "data", "reason"
+_CORRUPT = "_weir_corrupt_record"
+
+
+def typed(
+    frame: DataFrame,
+    schema: Schema,
+    *,
+    column: str = "value",
+    framed: bool = False,
+    checked: bool = False,
+) -> DataFrame:
+    """Return a DataFrame, of a stream or a table, with two more columns.
+
+    `data` is a struct with a column for each field of the schema; `reason` is null where a value
+    fits, and says where and why it does not elsewhere; `data` is null there. `column` is the column
+    of values, binary. `framed` strips the five bytes that clients of a schema registry write before
+    an Avro or a JSON body. `checked` also checks lists of values, bounds and closed objects of a
+    JSON Schema, which `from_json` does not know; it is slower.
+
+    Raises `BadSchema` for a type that Spark has no column for, `BadRequest` and `MissingLibrary`.
+    """
+    if framed and schema.format not in ("avro", "json"):
+        raise BadRequest(f"framed=True: {schema.format} values have no frame of five bytes")
+    taken = {DATA, REASON} & set(frame.columns)
+    if taken:
+        raise BadRequest(f"the DataFrame has a column {min(taken)!r} already: rename it")
+    type = from_arrow_type(decoder(schema).type)
+    assert isinstance(type, StructType)
+    root = schema.parse()
+    if schema.format == "json" and root.kind == RECORD and not checked:
+        return _from_json(frame, root, type, F.col(column), framed)
+    both = StructType([StructField(DATA, type), StructField(REASON, StringType())])
+    # Its hints know no function over arrays that returns structs.
+    make: Any = arrow_udf
+    decode = make(_udf(schema, framed), both)
+    result = "_weir_typed"
+    return (
+        frame.withColumn(result, decode(F.col(column)))
+        .withColumn(DATA, F.col(f"{result}.{DATA}"))
+        .withColumn(REASON, F.col(f"{result}.{REASON}"))
+        .drop(result)
+    )
+
+
+def _udf(schema: Schema, framed: bool) -> Callable[[pa.Array], pa.Array]:
+    """Return what a task calls with a column of values; Spark reads its hints, and pickles it."""
+
+    def decode(values: pa.Array) -> pa.Array:
+        of = _decoder(schema)
+        rows, reasons = _unframed(of, values) if framed else of.decode(values.to_pylist())
+        return pa.StructArray.from_arrays(
+            [rows, pa.array(reasons, pa.string())],
+            fields=[pa.field(DATA, rows.type), pa.field(REASON, pa.string())],
+        )
+
+    return decode
+
+
+@cache
+def _decoder(schema: Schema) -> Decoder:
+    """Return the process's decoder of a schema: workers live longer than a batch."""
+    return decoder(schema)
+
+
+NO_FRAME = "the value has no frame: a zero byte and an id of four bytes"
+
+
+def _unframed(decode: Decoder, values: pa.Array) -> Columns:
+    bodies: list[bytes | None] = []
+    lacking: list[int] = []
+    for at, value in enumerate(values.to_pylist()):
+        sound = value is not None and len(value) >= FRAME_BYTES and value[0] == 0
+        if value is not None and not sound:
+            lacking.append(at)
+        bodies.append(value[FRAME_BYTES:] if sound else None)
+    rows, reasons = decode.decode(bodies)
+    for at in lacking:
+        reasons[at] = NO_FRAME
+    return Columns(rows, reasons)
+
+
+def _from_json(
+    frame: DataFrame, root: Field, type: StructType, value: Column, framed: bool
+) -> DataFrame:
+    body = value
+    told: list[tuple[Column, str]] = [(value.isNull(), "the value is null")]
+    if framed:
+        sound = (F.length(value) >= FRAME_BYTES) & (F.hex(F.substring(value, 1, 1)) == "00")
+        told.append((~sound, NO_FRAME))
+        body = F.substring(value, FRAME_BYTES + 1, 1 << 30)
+    text = body.cast("string")
+    told.append((~F.is_valid_utf8(text), "the value is not UTF-8"))
+    read = StructType([*type.fields, StructField(_CORRUPT, StringType())])
+    options = {
+        "mode": "PERMISSIVE",
+        "columnNameOfCorruptRecord": _CORRUPT,
+        "allowNonNumericNumbers": "false",
+    }
+    parsed = "_weir_parsed"
+    found = F.col(parsed)
+    told.append(
+        (found.isNull() | found[_CORRUPT].isNotNull(), "the value is no JSON of the schema")
+    )
+    for path, absent in _absent(root, found, ()):
+        told.append((absent, f"{path}: it is required, and absent or null"))
+    reason = F.lit(None).cast("string")
+    for wrong, words in reversed(told):
+        reason = F.when(wrong, F.lit(words)).otherwise(reason)
+    fields = [found[field.name].alias(field.name) for field in type.fields]
+    return (
+        frame.withColumn(parsed, F.from_json(text, read, options))
+        .withColumn(REASON, reason)
+        .withColumn(DATA, F.when(F.col(REASON).isNull(), F.struct(*fields)))
+        .drop(parsed)
+        .select(*frame.columns, DATA, REASON)
+    )
+
+
+def _absent(root: Field, at: Column, path: tuple[str, ...]) -> Iterator[tuple[str, Column]]:
+    """Yield the required fields of records, and when a record lacks them."""
+    for field in root.fields:
+        below = (*path, field.name)
+        here = at[field.name]
+        if not field.optional and field.kind not in ("union", "null", "any"):
+            yield ".".join(below), at.isNotNull() & here.isNull()
+        if field.kind == RECORD:
+            yield from _absent(field, here, below)
