@@ -13,8 +13,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.errors import BadRequest
-from weir.schema.parsers import Schema
-from weir.spark.typed import NO_FRAME, typed
+from weir.schema import Schema
+from weir.spark import typed
+from weir.spark.columns import NO_FRAME
 
 LOCK = {"type": "record", "name": "Lock", "fields": [{"name": "hub", "type": "long"}]}
 AVRO = Schema("avro", json.dumps(LOCK).encode())

@@ -29,7 +29,7 @@ DATA, REASON = "data", "reason"
 _CORRUPT = "_weir_corrupt_record"
 
 
-def typed(
+def add_columns(
     frame: DataFrame,
     schema: Schema,
     *,
@@ -37,16 +37,7 @@ def typed(
     framed: bool = False,
     checked: bool = False,
 ) -> DataFrame:
-    """Return a DataFrame, of a stream or a table, with two more columns.
-
-    `data` is a struct with a column for each field of the schema; `reason` is null where a value
-    fits, and says where and why it does not elsewhere; `data` is null there. `column` is the column
-    of values, binary. `framed` strips the five bytes that clients of a schema registry write before
-    an Avro or a JSON body. `checked` also checks lists of values, bounds and closed objects of a
-    JSON Schema, which `from_json` does not know; it is slower.
-
-    Raises `BadSchema` for a type that Spark has no column for, `BadRequest` and `MissingLibrary`.
-    """
+    """Return a DataFrame with the columns of `weir.spark.typed`, which says what they are."""
     if framed and schema.format not in ("avro", "json"):
         raise BadRequest(f"framed=True: {schema.format} values have no frame of five bytes")
     taken = {DATA, REASON} & set(frame.columns)
