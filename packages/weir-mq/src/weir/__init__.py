@@ -60,9 +60,8 @@ if TYPE_CHECKING:
     from weir.app.app import App
     from weir.app.inbox import Inbox
     from weir.client.client import Client, connect
-    from weir.client.consumer.consumer import Consumer
-    from weir.client.consumer.delivery import ConsumerOptions
-    from weir.client.consumer.leased_messages import LeasedBatch, LeasedMessage
+    from weir.client.consumer.consumer import Consumer, LeasedBatch, LeasedMessage
+    from weir.client.consumer.subscription import ConsumerOptions
     from weir.client.core.retries import Backoff
     from weir.client.producer.producer import Producer
     from weir.client.producer.receipts import Receipt
@@ -82,10 +81,10 @@ else:
         "Batch": "weir.model.batch",
         "Client": "weir.client.client",
         "Consumer": "weir.client.consumer.consumer",
-        "ConsumerOptions": "weir.client.consumer.delivery",
+        "ConsumerOptions": "weir.client.consumer.subscription",
         "Inbox": "weir.app.inbox",
-        "LeasedBatch": "weir.client.consumer.leased_messages",
-        "LeasedMessage": "weir.client.consumer.leased_messages",
+        "LeasedBatch": "weir.client.consumer.consumer",
+        "LeasedMessage": "weir.client.consumer.consumer",
         "Message": "weir.model.message",
         "Origin": "weir.model.message",
         "Producer": "weir.client.producer.producer",

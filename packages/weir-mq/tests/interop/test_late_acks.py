@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import weir
-from weir.client.consumer.acknowledgements import Stale
+from weir.client.consumer.delivery import Stale
 from weir.model.topic import AckOutcome
 from weir.testing.nodes import Node, running_node
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from weir.client.consumer.consumer import Consumer
-from weir.client.consumer.leased_messages import LeasedMessage
+from weir.client.consumer.consumer import Consumer, LeasedMessage
 
 
 async def take(consumer: Consumer) -> LeasedMessage:

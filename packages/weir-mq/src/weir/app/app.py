@@ -30,7 +30,7 @@ from weir.client.arguments import ConsumerMode, parse_url
 from weir.client.client import Client, connect
 from weir.client.connection.system import SYSTEM
 from weir.client.consumer.consumer import Consumer
-from weir.client.consumer.dead_letters import bury
+from weir.client.consumer.settlement import bury
 from weir.client.core.retries import Backoff, policy_of, seconds
 from weir.client.reader.positions import Start
 from weir.errors import UnknownTopic, WeirError

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from weir.client.client import Client
 from weir.client.connection.system import SYSTEM
-from weir.client.consumer.dead_letters import CLUSTER, HEADERS, TOPIC, copy
 from weir.client.consumer.delivery import Delivery
+from weir.client.consumer.settlement import CLUSTER, HEADERS, TOPIC, copy
 from weir.errors import BadRequest
 from weir.model.message import Message
 

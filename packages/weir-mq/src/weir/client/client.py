@@ -32,10 +32,9 @@ from weir.client.arguments import (
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
 from weir.client.connection.system import SYSTEM
-from weir.client.consumer.acknowledgements import Stale
 from weir.client.consumer.consumer import Consumer
-from weir.client.consumer.delivery import ConsumerOptions
-from weir.client.consumer.subscription import Subscription
+from weir.client.consumer.delivery import Stale
+from weir.client.consumer.subscription import ConsumerOptions, Subscription
 from weir.client.core.batcher import BATCH_BYTES
 from weir.client.core.retries import Backoff, seconds
 from weir.client.nodes import Nodes

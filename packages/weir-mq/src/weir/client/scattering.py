@@ -17,8 +17,8 @@ from typing import Any
 from weir.client.arguments import check_columns, key_bytes, value_bytes
 from weir.client.connection.metadata import ASK_EVERY, Places
 from weir.client.connection.network_client import NetworkClient
+from weir.client.consumer.consumer import LeasedBatch, LeasedMessage
 from weir.client.consumer.delivery import Settled
-from weir.client.consumer.leased_messages import LeasedBatch, LeasedMessage
 from weir.client.consumer.settlement import Leased, Settlement
 from weir.client.core.grants import Run
 from weir.client.producer.receipts import Receipt

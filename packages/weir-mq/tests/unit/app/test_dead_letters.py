@@ -9,8 +9,8 @@ import pytest
 import weir
 from weir import testing
 from weir.app.dead_letters import redrive
-from weir.client.consumer.dead_letters import bury
 from weir.client.consumer.pulls import Pulling
+from weir.client.consumer.settlement import bury
 from weir.client.core.grants import Run
 
 

@@ -15,7 +15,7 @@ from rigs.clients import network_of
 from weir import testing
 from weir.client.arguments import value_bytes
 from weir.client.client import Client
-from weir.client.consumer.acknowledgements import Stale
+from weir.client.consumer.delivery import Stale
 from weir.errors import TooLarge, UnknownTopic
 from weir.model.message import LargeMessage, Message
 

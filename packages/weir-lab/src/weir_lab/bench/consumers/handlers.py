@@ -14,7 +14,7 @@ import msgspec
 
 from weir.app.app import App
 from weir.client.client import Client, connect
-from weir.client.consumer.acknowledgements import AckResult
+from weir.client.consumer.delivery import AckResult
 from weir.model.limits import BATCH_BYTES_MAX, MIB
 from weir.model.message import Message
 from weir_lab.bench.bounds import check_bounds

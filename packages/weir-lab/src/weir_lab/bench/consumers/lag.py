@@ -25,8 +25,7 @@ from random import Random
 import msgspec
 
 from weir.client.client import Client, connect
-from weir.client.consumer.consumer import Consumer
-from weir.client.consumer.leased_messages import LeasedBatch
+from weir.client.consumer.consumer import Consumer, LeasedBatch
 from weir.errors import WeirError
 from weir.model.message import Message
 from weir.server.interpreter import environment, python

@@ -17,7 +17,6 @@ ONE = replace(NODE_SHIPPED, takers=(3,), scatterers=(3,), rots=(0,), retentions=
 
 _ACKING = "weir.client.consumer.acknowledgements"
 _BARRIERS = "weir.client.reader.positions"
-_HOLDINGS = "weir.client.consumer.leases"
 _MERGING = "weir.client.reader.reader"
 _PORTIONS = "weir.client.reader.fetcher"
 _PULLING = "weir.client.consumer.pulls"
@@ -184,8 +183,8 @@ def an_ack_goes_ahead_of_the_work(patch: Patch) -> None:
         _SETTLEMENT,
         "            holding.handed = grant.next_offset\n            self._ready = None\n",
         "            holding.handed = grant.next_offset\n            self._ready = None\n"
-        "            holding.lessor.settle(holding, grant.offset, grant.next_offset)\n"
-        "            holding.lessor.soon()\n",
+        "            holding.lessor.outcomes.settle(holding, grant.offset, grant.next_offset)\n"
+        "            holding.lessor.outcomes.soon()\n",
     )
 
 
@@ -193,7 +192,7 @@ def an_ack_goes_ahead_of_the_work(patch: Patch) -> None:
 def a_nack_is_told_as_an_ack(patch: Patch) -> None:
     """What failed goes back."""
     patch.source(
-        _HOLDINGS,
+        _ACKING,
         "return await self._returning.now(partition, fence, failed, delay_ms)",
         "return bool(await self._acking.ack(partition, fence, failed))",
     )

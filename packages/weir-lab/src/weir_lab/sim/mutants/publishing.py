@@ -246,6 +246,6 @@ def what_is_not_settled_is_acked_when_its_consumer_closes(patch: Patch) -> None:
         "        try:\n            await self._withdraw()\n",
         "        try:\n            for topic in self.topics.values():\n"
         "                for one in [*topic.held.values()]:\n"
-        "                    topic.settle(one, one.grant.offset, one.handed)\n"
+        "                    topic.outcomes.settle(one, one.grant.offset, one.handed)\n"
         "            await self._withdraw()\n",
     )

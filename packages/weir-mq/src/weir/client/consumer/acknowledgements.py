@@ -1,23 +1,29 @@
 """What a consumer has done and what it gives back, on its way to the broker.
 
-Both are gathered by partition and sent together, a moment after the first of it.
+Both are gathered by partition and sent together, a moment after the first of it. `TopicOutcomes`
+notes what becomes of each grant of a topic.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 from weir.client.connection.metadata import Places
-from weir.client.core.grants import Acks, Run, merged, within
-from weir.errors import BadRequest, StaleGrant, UnknownCluster, WeirError
+from weir.client.consumer.delivery import AckResult, Held, Holding, Stale, result_of
+from weir.client.consumer.pulls import Demand, TopicBuffer, TopicPresence
+from weir.client.consumer.subscription import ConsumerOptions
+from weir.client.core.grants import Acks, Run, joined, merged, within, without
+from weir.client.core.retries import seconds
+from weir.errors import BadRequest, StaleGrant, UnknownCluster, UnknownTopic, WeirError
 from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX
-from weir.model.topic import AckOutcome
+from weir.model.topic import AckOutcome, Mode
 from weir.protocol.client import messages as m
 
 log = logging.getLogger(__name__)
@@ -36,57 +42,6 @@ _TOGETHER = 64
 
 #: Fence, delay in milliseconds, and whether nobody tried it.
 _Kind = tuple[int, int, bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Stale:
-    """Messages [offset, next_offset) that were settled after their lease had ended, and whether
-    they are done: `DONE_ELSEWHERE`, `EXPIRED`, or `PARTLY` where that was not told one by one.
-    """
-
-    topic: str
-    partition: int
-    offset: int
-    next_offset: int
-    outcome: AckOutcome = AckOutcome.EXPIRED
-
-
-@dataclass(frozen=True, slots=True)
-class AckResult:
-    """What an ack did; true if this grant did all that was acked.
-
-    `late` are runs (first, next, outcome) of messages that it did not do. All others are `DONE`.
-    """
-
-    late: tuple[tuple[int, int, AckOutcome], ...] = ()
-    #: Of all that was acked together.
-    outcome: AckOutcome = AckOutcome.DONE
-
-    def __bool__(self) -> bool:
-        """Return whether the grant did all of it."""
-        return self.outcome is AckOutcome.DONE
-
-    def of(self, offset: int) -> AckOutcome:
-        """Return what became of one of the messages that were acked, by its offset."""
-        for first, behind, outcome in self.late:
-            if first <= offset < behind:
-                return outcome
-        return AckOutcome.DONE
-
-
-def result_of(runs: Sequence[Run], late: Sequence[tuple[int, int, AckOutcome]] = ()) -> AckResult:
-    """Return the result of an ack of `runs`, of which `late` was not done by their grant."""
-    outcomes = {outcome for *_, outcome in late}
-    count = sum(behind - first for first, behind in runs)
-    if sum(behind - first for first, behind, _ in late) < count:
-        outcomes.add(AckOutcome.DONE)
-    outcome = outcomes.pop() if len(outcomes) == 1 else AckOutcome.PARTLY
-    return AckResult(tuple(sorted(late)), outcome)
-
-
-def expired_result(runs: Sequence[Run]) -> AckResult:
-    """Return the result of an ack of `runs` whose grant is over."""
-    return result_of(runs, [(*run, AckOutcome.EXPIRED) for run in runs])
 
 
 class Acking:
@@ -429,3 +384,255 @@ class Telling:
             await self._gathering.tell(partition)
         except WeirError as error:
             self._gathering.failed(error)
+
+
+class Acknowledging(Protocol):
+    """What takes what is done: acks of grants, or moves of a cursor."""
+
+    @property
+    def cursors(self) -> dict[int, int]:
+        """By partition, the offset below which all is done, as of the last ack."""
+
+    def done(self, partition: int, fence: int, first: int, behind: int) -> None:
+        """Note messages [first, behind) of a grant as done."""
+
+    async def ack(self, partition: int, fence: int, runs: Sequence[Run]) -> AckResult:
+        """Say that they are done; return when a majority knows."""
+
+    def waiting(self) -> list[int]:
+        """Return the partitions with something to send."""
+
+    async def flush(self, partition: int) -> None:
+        """Send all that waits."""
+
+
+class Returning(Protocol):
+    """What takes what goes back."""
+
+    def back(self, partition: int, fence: int, run: Run, delay_ms: int, untried: bool) -> None:
+        """Note that messages of a grant go back."""
+
+    async def now(self, partition: int, fence: int, runs: Sequence[Run], delay_ms: int) -> bool:
+        """Give back; return when a majority knows, False if it was too late."""
+
+    def times(self, partition: int) -> int:
+        """Return how often something of a partition was given back."""
+
+    def waiting(self) -> list[int]:
+        """Return the partitions with something to send."""
+
+    async def flush(self, partition: int) -> None:
+        """Send all that waits."""
+
+
+class CursorMoving(Acknowledging, Returning, Protocol):
+    """What does both by one cursor."""
+
+
+class TopicOutcomes:
+    """What becomes of the grants of one topic, until the broker knows it."""
+
+    def __init__(
+        self,
+        monotonic: Callable[[], float],
+        places: Places,
+        options: ConsumerOptions,
+        demand: Demand,
+        presence: TopicPresence,
+    ) -> None:
+        """Begin with nothing; `begin`, or `take_turns`, says where it is told."""
+        self.held = Held()
+        self._monotonic = monotonic
+        self._is_ordered = options.number is Mode.ORDERED
+        self._demand = demand
+        self._presence = presence
+        self.counted = Acking(places.topic, options.cluster, options.on_stale)
+        self._nacks = Nacks(options.cluster, self._is_ordered, self.counted.expired)
+        self._acking: Acknowledging = self.counted
+        self._returning: Returning = self._nacks
+        self._telling = Telling(self, seconds(options.ack_within))
+        self._feed: TopicBuffer | None = None
+        #: Those with deliveries that are done, and not noted yet.
+        self._news: list[Holding] = []
+        #: When the first lease ends of what is settled and perhaps not told.
+        self._untold_ends = math.inf
+
+    @property
+    def cursors(self) -> dict[int, int]:
+        """By partition, the offset below which the cluster has done all, as of the last ack."""
+        return dict(self._acking.cursors)
+
+    def begin(self, places: Places) -> None:
+        """Tell where the topic is served from now on."""
+        self.counted.begin(places)
+        self._nacks.begin(places)
+
+    def take_turns(self, turns: CursorMoving) -> None:
+        """Tell by the cursor of a turn from now on."""
+        self._acking = self._returning = turns
+
+    def tell_by_itself(self, feed: TopicBuffer) -> None:
+        """Tell by a timer from now on; what is wrong then is told in `feed`."""
+        self._feed = feed
+        self._telling.begin()
+
+    def stop(self) -> None:
+        """Tell nothing more by itself: the feed has ended."""
+        self._telling.stop()
+        self._feed = None
+
+    # Settling.
+
+    def is_outrun(self, holding: Holding) -> bool:
+        """Whether, in order, a grant may be behind what was given back since it was asked for,
+        which comes again first.
+        """
+        return self._is_ordered and holding.asked != self._returning.times(holding.partition)
+
+    def settle(self, holding: Holding, first: int, behind: int) -> None:
+        """Note that what is left of messages [first, behind) is done."""
+        self._note_tried(holding)
+        for run in [*within(holding.left, first, behind)]:
+            self._acking.done(holding.partition, holding.fence, *run)
+        self._take_out(holding, [(first, behind)])
+
+    def settled(self, holding: Holding) -> None:
+        """The first delivery of a grant is done, of those that are not noted yet."""
+        self._note_tried(holding)
+        self._news.append(holding)
+        self.soon()
+
+    def _note_tried(self, holding: Holding) -> None:
+        # That is told before others are begun: one that ends the process would have it fail again.
+        if holding.grant.attempts > 1:
+            self._demand.tells_first = True
+
+    async def ack(self, holding: Holding, runs: Sequence[Run]) -> AckResult:
+        """Say that messages are done; return when a majority knows, and what that did."""
+        self.take_out(holding, runs)
+        return await self._acking.ack(holding.partition, holding.fence, runs)
+
+    def give_back(
+        self, holding: Holding, offsets: Sequence[int], delay_ms: int, untried: bool
+    ) -> None:
+        """Note that messages go back; what is not left of them is not touched."""
+        left = [offset for offset in offsets if holding.holds(offset)]
+        if left:
+            holding.skipped.update(left)
+            runs = joined(left)
+            self._take_out(holding, runs)
+            for run in runs:
+                self._returning.back(holding.partition, holding.fence, run, delay_ms, untried)
+            self.soon()
+
+    def give_back_rest(self, holding: Holding) -> None:
+        """Note that what was not handed out of a grant goes back, untried."""
+        rest = [*within(holding.left, holding.handed, holding.grant.next_offset)]
+        self._take_out(holding, rest)
+        for run in rest:
+            self._returning.back(holding.partition, holding.fence, run, 0, untried=True)
+        if rest:
+            self.soon()
+
+    async def give_back_all(self, holdings: Iterable[Holding]) -> None:
+        """Give all back, and say of what was not handed out that nobody tried it."""
+        for holding in holdings:
+            self.give_back_rest(holding)
+            left, holding.left = holding.left, []
+            for run in left:
+                self._returning.back(holding.partition, holding.fence, run, 0, untried=False)
+        for partition in self._returning.waiting():
+            await self._returning.flush(partition)
+
+    def take_out(self, holding: Holding, runs: Sequence[Run]) -> list[Run]:
+        """Take runs out of what is left; return what of them was there."""
+        self.note_news()
+        there = [*chain.from_iterable(within(holding.left, *run) for run in runs)]
+        self._take_out(holding, runs)
+        return there
+
+    def put_back(self, holding: Holding, runs: Sequence[Run]) -> None:
+        """Take runs back that were taken out: they are held again."""
+        holding.left = sorted([*holding.left, *runs])
+        self.held[holding.partition, holding.fence] = holding
+
+    def _take_out(self, holding: Holding, runs: Sequence[Run]) -> None:
+        self._untold_ends = min(self._untold_ends, holding.ends)
+        if holding.over:
+            self._demand.move()
+        holding.left = without(holding.left, runs)
+        if not holding.left:
+            self.held.pop((holding.partition, holding.fence), None)
+
+    def note_news(self) -> None:
+        """Note what is done of deliveries that were settled one by one."""
+        news, self._news = self._news, []
+        for holding in news:
+            finished, holding.finished = holding.finished, []
+            runs = joined(finished)
+            for run in runs:
+                self._acking.done(holding.partition, holding.fence, *run)
+            self._take_out(holding, runs)
+
+    async def nack(
+        self, holding: Holding, runs: Sequence[Run], behind: Sequence[Run], delay_ms: int
+    ) -> bool:
+        """Give back `runs`, and before that, untried, those behind; False if it was too late."""
+        partition, fence = holding.partition, holding.fence
+        for other in [*self.held.values()] if self._is_ordered else ():
+            if other.partition == partition and other.grant.offset >= holding.grant.next_offset:
+                for run in self.take_out(other, other.grant.leased):
+                    self._returning.back(partition, other.fence, run, delay_ms, untried=True)
+        for run in self.take_out(holding, behind):
+            self._returning.back(partition, fence, run, delay_ms, untried=True)
+        failed = self.take_out(holding, runs)
+        return await self._returning.now(partition, fence, failed, delay_ms)
+
+    # Telling.
+
+    def soon(self) -> None:
+        """Tell what is settled, together with what is settled until then. Of any thread."""
+        self._telling.soon()
+
+    async def flush(self) -> None:
+        """Tell all that is settled; return when a majority knows."""
+        try:
+            await self._telling.flush()
+        except UnknownTopic as error:
+            self._presence.end(error)
+
+    async def tell_overdue(self) -> bool:
+        """Tell what is settled if some of it had a lease that has ended; False if none had."""
+        if any(one.over for one in chain(self.held.values(), self._news)):
+            self.note_news()
+        if self._monotonic() < self._untold_ends:
+            return False
+        self._untold_ends = math.inf
+        await self.flush()
+        return True
+
+    async def quiet(self, partition: int) -> int:
+        """Return when the broker knows of all that was given back of a partition, and how often
+        that was.
+        """
+        return await self._nacks.quiet(partition)
+
+    def waiting(self) -> list[int]:
+        """Return the partitions with something to tell."""
+        return sorted({*self._acking.waiting(), *self._returning.waiting()})
+
+    async def tell(self, partition: int) -> None:
+        """Tell what is settled of a partition."""
+        await self._acking.flush(partition)
+        await self._returning.flush(partition)
+
+    def failed(self, error: WeirError) -> None:
+        """Let whoever takes the next grant know that what was settled could not be told."""
+        try:
+            if isinstance(error, UnknownTopic):
+                self._presence.end(error)
+                return
+        except UnknownTopic:
+            pass
+        if self._feed is not None:
+            self._feed.fail(error)

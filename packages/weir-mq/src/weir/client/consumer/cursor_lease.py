@@ -12,13 +12,13 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
-from weir.client.consumer.acknowledgements import Acking, AckResult, expired_result, result_of
-from weir.client.consumer.delivery import ConsumerOptions, Holding, Lessor
+from weir.client.consumer.acknowledgements import Acking
+from weir.client.consumer.delivery import AckResult, Holding, Lessor, expired_result, result_of
 from weir.client.consumer.pulls import Demand, PendingPulls, TopicBuffer
+from weir.client.consumer.subscription import ConsumerOptions
 from weir.client.core.delivered_batches import Delivered
 from weir.client.core.grants import Ending, Grant, Run, Vector, sorted_out
 from weir.client.core.retries import seconds
@@ -40,13 +40,6 @@ _ASKED_MAX = 8
 _HOME = 0
 
 
-class TurnTaker(Lessor, Protocol):
-    """Whose turns they are."""
-
-    def note_news(self) -> None:
-        """Tell of all that is done by now."""
-
-
 class Turns:
     """One consumer's turns, and what it does in them."""
 
@@ -58,7 +51,7 @@ class Turns:
         options: ConsumerOptions,
         acking: Acking,
         demand: Demand,
-        taker: TurnTaker,
+        lessor: Lessor,
         first: Sequence[int] = (),
     ) -> None:
         """Ask over `network`, whose end ends the turn; publishes over `home` come after what came.
@@ -72,7 +65,7 @@ class Turns:
         self._options = options
         self._acking = acking
         self._demand = demand
-        self._taker = taker
+        self._lessor = lessor
         self._first = first
         self._withdrawing = PendingPulls(options.cluster, places)
         self._lease = seconds(options.lease)
@@ -106,7 +99,7 @@ class Turns:
         """In a pause, once nothing is worked on, another may have the turn."""
         if self._fence:
             self._ending.want(0, untried=True, waits=True)
-            self._taker.soon()
+            self._lessor.outcomes.soon()
 
     async def withdraw(self) -> None:
         """Return, in a pause, when no turn is asked for any more. Raises what a request does."""
@@ -139,7 +132,7 @@ class Turns:
                 if runs.is_set():
                     feed.put(holding)
                 else:
-                    self._taker.refuse(holding)
+                    self._lessor.refuse(holding)
         finally:
             await self._close_reading()
 
@@ -200,7 +193,7 @@ class Turns:
         self._attempts = 1
         self._vector.hand_out(part.partition, part.offset, part.next_offset)
         ends = self._monotonic() + self._lease
-        return Holding(grant, ends, self._monotonic, self._taker, slot, self._times)
+        return Holding(grant, ends, self._monotonic, self._lessor, slot, self._times)
 
     async def _close_reading(self) -> None:
         reading, self._reading = self._reading, None
@@ -275,7 +268,7 @@ class Turns:
     async def flush(self, partition: int) -> None:
         """Tell where the cursor is, if it moved, or that the turn ends; return when it is known."""
         async with self._lock:
-            self._taker.note_news()
+            self._lessor.outcomes.note_news()
             if self.waiting():
                 await self._move()
 

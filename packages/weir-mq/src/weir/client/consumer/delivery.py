@@ -1,4 +1,4 @@
-"""What a consumer asks for and what it holds: grants, and of some of them each message by itself.
+"""What a consumer holds: grants, and of some of them each message by itself; and what an ack did.
 
 Leases are kept up while work goes on.
 """
@@ -6,95 +6,74 @@ Leases are kept up while work goes on.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Protocol
 
-from weir.client.arguments import ConsumerMode, Delay, check_choice, duration, whole_number
+from weir.client.arguments import Delay
 from weir.client.connection.metadata import Places
-from weir.client.consumer.acknowledgements import AckResult, Stale
 from weir.client.core.grants import Grant, Run, covers, joined, merged
-from weir.client.core.retries import Backoff, policy_of
-from weir.errors import BadRequest, StaleGrant, WeirError
+from weir.errors import StaleGrant, WeirError
 from weir.model.ids import Address
-from weir.model.limits import (
-    ACK_RANGES_MAX,
-    FETCH_BYTES_MAX,
-    GRANT_MS_DEFAULT,
-    GRANT_MS_MAX,
-    MIB,
-    VALUE_BYTES_LOADED_MAX,
-)
+from weir.model.limits import ACK_RANGES_MAX
 from weir.model.message import Message
-from weir.model.topic import Mode, check_name, split_name
+from weir.model.topic import AckOutcome
 from weir.protocol.client import messages as m
-
-_MODES = {mode.name.lower(): mode for mode in Mode}
 
 #: A lease is looked at so many times before it ends, and extended once half of it is over.
 _LOOKS = 8
 
 
-def lease_seconds(lease: str | float) -> float:
-    """Return a lease in seconds. Raises `BadRequest` for one that is no lease."""
-    found = duration("lease", lease)
-    if not 1 <= found * 1_000 <= GRANT_MS_MAX:
-        raise BadRequest(f"lease={lease!r}: give 1 ms to {GRANT_MS_MAX // 1_000:,} s")
-    return found
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """Messages [offset, next_offset) that were settled after their lease had ended, and whether
+    they are done: `DONE_ELSEWHERE`, `EXPIRED`, or `PARTLY` where that was not told one by one.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    next_offset: int
+    outcome: AckOutcome = AckOutcome.EXPIRED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerOptions:
-    """How a consumer takes messages, and what becomes of those that fail: see `Client.consumer`."""
+@dataclass(frozen=True, slots=True)
+class AckResult:
+    """What an ack did; true if this grant did all that was acked.
 
-    cluster: str
-    max_messages: int = 1_000
-    max_bytes: int = MIB
-    lease: str | float = GRANT_MS_DEFAULT / 1_000
-    ack_within: str | float = "50ms"
-    on_stale: Callable[[Stale], None] | None = None
-    #: A larger value, which lies in chunks, is not loaded: its message streams it.
-    value_bytes_max: int = VALUE_BYTES_LOADED_MAX
-    mode: ConsumerMode = "shared"
-    #: How long the lease of what is in hand is extended outside a block; None: without end.
-    max_work: str | float | None = "5m"
-    #: Messages without an outcome, at most, before a task that has them all may ask for more.
-    max_in_hand: int = 10_000
-    #: How long what failed waits; and where it goes that was refused, or failed too often.
-    retry: Backoff | None = None
-    dead_letter: str | None = None
+    `late` are runs (first, next, outcome) of messages that it did not do. All others are `DONE`.
+    """
 
-    @property
-    def number(self) -> Mode:
-        """The mode as the wire has it."""
-        return _MODES[self.mode]
+    late: tuple[tuple[int, int, AckOutcome], ...] = ()
+    #: Of all that was acked together.
+    outcome: AckOutcome = AckOutcome.DONE
 
-    @property
-    def max_work_seconds(self) -> float:
-        """For how many seconds the lease of what is in hand is extended outside a block."""
-        return math.inf if self.max_work is None else duration("max_work", self.max_work)
+    def __bool__(self) -> bool:
+        """Return whether the grant did all of it."""
+        return self.outcome is AckOutcome.DONE
 
-    def check(self) -> None:
-        """Raise `BadRequest` or `BadName` for options that cannot work."""
-        if not isinstance(self.cluster, str):
-            raise TypeError(f"cluster={self.cluster!r}: name the cluster that shares the messages")
-        check_name(self.cluster, "cluster")
-        whole_number("max_messages", self.max_messages)
-        whole_number("max_bytes", self.max_bytes, 1, FETCH_BYTES_MAX)
-        whole_number("value_bytes_max", self.value_bytes_max, 0)
-        lease_seconds(self.lease)
-        duration("ack_within", self.ack_within)
-        check_choice("mode", self.mode, ConsumerMode)
-        if self.max_work is not None:
-            duration("max_work", self.max_work)
-        whole_number("max_in_hand", self.max_in_hand)
-        if self.retry is not None and not isinstance(self.retry, Backoff):
-            raise TypeError(f"retry={self.retry!r}: give weir.Backoff(...)")
-        if self.dead_letter is not None:
-            split_name(self.dead_letter)
-        policy_of(self.retry, self.dead_letter)
+    def of(self, offset: int) -> AckOutcome:
+        """Return what became of one of the messages that were acked, by its offset."""
+        for first, behind, outcome in self.late:
+            if first <= offset < behind:
+                return outcome
+        return AckOutcome.DONE
+
+
+def result_of(runs: Sequence[Run], late: Sequence[tuple[int, int, AckOutcome]] = ()) -> AckResult:
+    """Return the result of an ack of `runs`, of which `late` was not done by their grant."""
+    outcomes = {outcome for *_, outcome in late}
+    count = sum(behind - first for first, behind in runs)
+    if sum(behind - first for first, behind, _ in late) < count:
+        outcomes.add(AckOutcome.DONE)
+    outcome = outcomes.pop() if len(outcomes) == 1 else AckOutcome.PARTLY
+    return AckResult(tuple(sorted(late)), outcome)
+
+
+def expired_result(runs: Sequence[Run]) -> AckResult:
+    """Return the result of an ack of `runs` whose grant is over."""
+    return result_of(runs, [(*run, AckOutcome.EXPIRED) for run in runs])
 
 
 def run_of(message: Message) -> Run:
@@ -110,23 +89,17 @@ class Settled(IntEnum):
     GIVEN_BACK = 2
 
 
-class Lessor(Protocol):
-    """Whoever was granted messages of a topic, and tells the broker what becomes of them."""
-
-    def admit(self, holding: Holding) -> bool:
-        """Hold a grant; False if nothing of it is to be handed out."""
-
-    def refuse(self, holding: Holding) -> None:
-        """Give back a grant that was not asked for."""
-
-    def drop(self, holding: Holding) -> None:
-        """Hand out nothing more of a grant."""
+class Outcomes(Protocol):
+    """What becomes of the grants of a topic, until the broker knows it."""
 
     def settle(self, holding: Holding, first: int, behind: int) -> None:
         """Note that messages are done."""
 
     def settled(self, holding: Holding) -> None:
         """Note that the first of its deliveries is done, of those that are not noted yet."""
+
+    def note_news(self) -> None:
+        """Note what is done of deliveries that were settled one by one."""
 
     async def ack(self, holding: Holding, runs: Sequence[Run]) -> AckResult:
         """Say that messages are done; return when a majority knows, and what that did."""
@@ -150,6 +123,26 @@ class Lessor(Protocol):
     def put_back(self, holding: Holding, runs: Sequence[Run]) -> None:
         """Take back what was taken out."""
 
+    def soon(self) -> None:
+        """Tell what is settled before long. Of any thread."""
+
+
+class Lessor(Protocol):
+    """Whoever was granted messages of a topic, and has them until they are settled."""
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """What becomes of them."""
+
+    def admit(self, holding: Holding) -> bool:
+        """Hold a grant; False if nothing of it is to be handed out."""
+
+    def refuse(self, holding: Holding) -> None:
+        """Give back a grant that was not asked for."""
+
+    def drop(self, holding: Holding) -> None:
+        """Hand out nothing more of a grant."""
+
     async def report(self, holding: Holding, runs: list[Run]) -> None:
         """Tell that messages are about to begin that were tried before."""
 
@@ -158,9 +151,6 @@ class Lessor(Protocol):
 
     def address_of(self, holding: Holding) -> Address:
         """Return where a scattering may ack it. Raises `BadRequest` if it may not."""
-
-    def soon(self) -> None:
-        """Tell what is settled before long. Of any thread."""
 
 
 @dataclass(slots=True, eq=False)

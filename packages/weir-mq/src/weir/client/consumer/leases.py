@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import AsyncIterator, Iterable, Sequence
-from itertools import chain
 
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
-from weir.client.consumer.acknowledgements import Acking, AckResult, Nacks, Telling
+from weir.client.consumer.acknowledgements import TopicOutcomes
 from weir.client.consumer.cursor_lease import Turns
-from weir.client.consumer.delivery import ConsumerOptions, Held, Holding
-from weir.client.consumer.pulls import Demand, Pulling, TopicBuffer, Wanted
-from weir.client.consumer.subscription import Subscription
-from weir.client.core.grants import Run, joined, within, without
+from weir.client.consumer.delivery import Holding
+from weir.client.consumer.pulls import Demand, Pulling, TopicBuffer, TopicPresence, Wanted
+from weir.client.consumer.subscription import ConsumerOptions, Subscription
+from weir.client.core.grants import Run
 from weir.client.core.retries import seconds
 from weir.client.reader.fetcher import FetchBuffer
 from weir.errors import BadRequest, Disconnected, Refused, StaleGrant, UnknownTopic, WeirError
@@ -39,7 +37,7 @@ def takes_turns(options: ConsumerOptions, places: Places) -> bool:
 
 
 class TopicLeases:
-    """The grants of one topic, and what becomes of them, over one connection after the other.
+    """The grants of one topic, over one connection after the other.
 
     A topic that a prefix matched is let go of once it is deleted: nothing more of it is told.
     """
@@ -57,81 +55,53 @@ class TopicLeases:
         `gone` is set once the topic is deleted; without it, that is an error.
         """
         self.id = places.id
-        self.held = Held()
-        self.is_gone = False
+        self.presence = TopicPresence(gone)
+        monotonic = home.system.monotonic
+        self.outcomes = TopicOutcomes(monotonic, places, options, demand, self.presence)
+        self.held = self.outcomes.held
         self._home = home
         self._options = options
         self._demand = demand
-        self._gone = gone
-        self._counted = Acking(places.topic, options.cluster, options.on_stale)
-        self._acking: Acking | Turns = self._counted
-        self._returning: Nacks | Turns = Nacks(
-            options.cluster, options.number is Mode.ORDERED, self._counted.expired
-        )
-        self._telling = Telling(self, seconds(options.ack_within))
         #: What is granted where the topic is served; None before `begin`.
         self._pulling: Pulling | Turns | None = None
         self._feed: TopicBuffer | None = None
-        #: Those with deliveries that are done, and not noted yet.
-        self._news: list[Holding] = []
-        #: When the first lease ends of what is settled and perhaps not told.
-        self._untold_ends = math.inf
 
     @property
     def partitions(self) -> int:
         """How many partitions are pulled from."""
         return 0 if self._pulling is None else self._pulling.partitions
 
-    @property
-    def stale(self) -> int:
-        """How many acks came too late."""
-        return self._counted.stale
-
-    @property
-    def cursors(self) -> dict[int, int]:
-        """By partition, the offset below which the cluster has done all, as of the last ack."""
-        return dict(self._acking.cursors)
-
     # Pulling.
 
-    def begin(self, network: NetworkClient, places: Places, first: Sequence[int]) -> None:
+    def begin(self, link: NetworkClient, places: Places, first: Sequence[int]) -> None:
         """Pull, and tell what was settled, where the topic is served from now on. Where all is in
         one order, a new cluster begins at `first`.
         """
-        options = self._options
+        options, demand = self._options, self._demand
         if takes_turns(options, places):
-            turns = Turns(
-                self._home, network, places, options, self._counted, self._demand, self, first
-            )
-            self._acking = self._returning = self._pulling = turns
+            counted = self.outcomes.counted
+            turns = Turns(self._home, link, places, options, counted, demand, self, first)
+            self.outcomes.take_turns(turns)
+            self._pulling = turns
             return
-        assert isinstance(self._returning, Nacks)  # the order of a topic stays
-        self._counted.begin(places)
-        self._returning.begin(places)
+        self.outcomes.begin(places)
         wanted = Wanted(options.cluster, options.number, options.max_bytes, seconds(options.lease))
-        self._pulling = Pulling(self._home, places, wanted, self._demand, self)
+        self._pulling = Pulling(self._home, places, wanted, demand, self)
 
     def pull(self, feed: FetchBuffer[Holding]) -> None:
         """Let grants come into the consumer's feed."""
         assert self._pulling is not None  # it has begun
-        self._feed = TopicBuffer(feed, self._went)
+        self._feed = TopicBuffer(feed, self.presence)
         self._pulling.pull(self._feed)
-        self._telling.begin()
-
-    def _went(self, error: UnknownTopic) -> None:
-        """The topic is deleted. Raises that, unless it may be."""
-        if self._gone is None:
-            raise error
-        self.is_gone = True
-        self._gone.set()
+        self.outcomes.tell_by_itself(self._feed)
 
     async def let_go(self) -> None:
         """Pull nothing more, and tell nothing: the topic is gone."""
-        self.is_gone = True
-        self._telling.stop()
+        self.presence.is_over = True
         ending = self.disconnect()
         if self._feed is not None:
             ending += self._feed.end()
+        self.stop()
         if ending:
             await asyncio.wait(ending)
 
@@ -140,31 +110,24 @@ class TopicLeases:
 
         What of it has expired is noted as done.
         """
-        if self.is_gone or holding.over or (
-            # In order, it may be behind what was given back since, which comes again first.
-            self._is_ordered and holding.asked != self._returning.times(holding.partition)
-        ):  # fmt: skip
+        if self.presence.is_over or holding.over or self.outcomes.is_outrun(holding):
             self.drop(holding)
             return False
         self.held.put(holding)
         if isinstance(self._pulling, Pulling):
             self._pulling.extending.begin()
-        grant = holding.grant
+        grant, outcomes = holding.grant, self.outcomes
         for run in grant.expired:
-            self.settle(holding, *run)
+            outcomes.settle(holding, *run)
         if grant.expired:
-            self.soon()
+            outcomes.soon()
         if grant.batches:
             return True
         # Nothing of it is to be handled: whatever it holds is done.
-        self.settle(holding, grant.offset, grant.next_offset)
-        self.soon()
+        outcomes.settle(holding, grant.offset, grant.next_offset)
+        outcomes.soon()
         holding.let_next_come()
         return False
-
-    @property
-    def _is_ordered(self) -> bool:
-        return self._options.number is Mode.ORDERED
 
     async def may_pull(self, partition: int) -> None:
         """Return once a partition may be pulled from.
@@ -173,11 +136,7 @@ class TopicLeases:
         before. And while work goes on whose lease has ended, nothing is pulled ahead.
         """
         while True:
-            if any(one.over for one in chain(self.held.values(), self._news)):
-                self.note_news()
-            if self._home.system.monotonic() >= self._untold_ends:
-                self._untold_ends = math.inf
-                await self.flush()
+            if await self.outcomes.tell_overdue():
                 continue  # others may have been settled meanwhile
             if self._demand.is_waited_for or not any(
                 one.over and one.begun for one in self.held.values()
@@ -189,8 +148,7 @@ class TopicLeases:
         """Return when the broker knows of all that was given back of a partition, and how often
         that was. In order nothing is pulled before that: what is behind would come without it.
         """
-        assert isinstance(self._returning, Nacks)  # a turn asks for nothing ahead
-        return await self._returning.quiet(partition)
+        return await self.outcomes.quiet(partition)
 
     def in_hand(self, room: int) -> Iterable[tuple[Address, list[Run]]]:
         """Yield what is worked on, by partition, of up to `room` runs."""
@@ -216,107 +174,18 @@ class TopicLeases:
 
     def refuse(self, holding: Holding) -> None:
         """Give back what came in a pause."""
-        self.give_back_rest(holding)
+        self.outcomes.give_back_rest(holding)
         holding.let_next_come()
 
     def drop(self, holding: Holding) -> None:
         """Hand out nothing more of a grant. In order it goes back: its lease may run on where
         the partition is led, and what is behind it would come before it.
         """
-        if self._is_ordered:
-            self.give_back_rest(holding)
+        if self._options.number is Mode.ORDERED:
+            self.outcomes.give_back_rest(holding)
         holding.let_next_come()
 
-    # Settling.
-
-    def settle(self, holding: Holding, first: int, behind: int) -> None:
-        """Note that what is left of messages [first, behind) is done."""
-        self._note_tried(holding)
-        for run in [*within(holding.left, first, behind)]:
-            self._acking.done(holding.partition, holding.fence, *run)
-        self._take_out(holding, [(first, behind)])
-
-    def settled(self, holding: Holding) -> None:
-        """The first delivery of a grant is done, of those that are not noted yet."""
-        self._note_tried(holding)
-        self._news.append(holding)
-        self.soon()
-
-    def _note_tried(self, holding: Holding) -> None:
-        # That is told before others are begun: one that ends the process would have it fail again.
-        if holding.grant.attempts > 1:
-            self._demand.tells_first = True
-
-    async def ack(self, holding: Holding, runs: Sequence[Run]) -> AckResult:
-        """Say that messages are done; return when a majority knows, and what that did."""
-        self.take_out(holding, runs)
-        return await self._acking.ack(holding.partition, holding.fence, runs)
-
-    def give_back(
-        self, holding: Holding, offsets: Sequence[int], delay_ms: int, untried: bool
-    ) -> None:
-        """Note that messages go back; what is not left of them is not touched."""
-        left = [offset for offset in offsets if holding.holds(offset)]
-        if left:
-            holding.skipped.update(left)
-            runs = joined(left)
-            self._take_out(holding, runs)
-            for run in runs:
-                self._returning.back(holding.partition, holding.fence, run, delay_ms, untried)
-            self.soon()
-
-    def give_back_rest(self, holding: Holding) -> None:
-        """Note that what was not handed out of a grant goes back, untried."""
-        rest = [*within(holding.left, holding.handed, holding.grant.next_offset)]
-        self._take_out(holding, rest)
-        for run in rest:
-            self._returning.back(holding.partition, holding.fence, run, 0, untried=True)
-        if rest:
-            self.soon()
-
-    def take_out(self, holding: Holding, runs: Sequence[Run]) -> list[Run]:
-        """Take runs out of what is left; return what of them was there."""
-        self.note_news()
-        there = [*chain.from_iterable(within(holding.left, *run) for run in runs)]
-        self._take_out(holding, runs)
-        return there
-
-    def put_back(self, holding: Holding, runs: Sequence[Run]) -> None:
-        """Take runs back that were taken out: they are held again."""
-        holding.left = sorted([*holding.left, *runs])
-        self.held[holding.partition, holding.fence] = holding
-
-    def _take_out(self, holding: Holding, runs: Sequence[Run]) -> None:
-        self._untold_ends = min(self._untold_ends, holding.ends)
-        if holding.over:
-            self._demand.move()
-        holding.left = without(holding.left, runs)
-        if not holding.left:
-            self.held.pop((holding.partition, holding.fence), None)
-
-    def note_news(self) -> None:
-        """Note what is done of deliveries that were settled one by one."""
-        news, self._news = self._news, []
-        for holding in news:
-            finished, holding.finished = holding.finished, []
-            runs = joined(finished)
-            for run in runs:
-                self._acking.done(holding.partition, holding.fence, *run)
-            self._take_out(holding, runs)
-
-    async def nack(
-        self, holding: Holding, runs: Sequence[Run], behind: Sequence[Run], delay_ms: int
-    ) -> bool:
-        """Give back `runs`, and before that, untried, those behind; False if it was too late."""
-        partition, fence = holding.partition, holding.fence
-        for other in [*self.held.values()] if self._is_ordered else ():
-            if other.partition == partition and other.grant.offset >= holding.grant.next_offset:
-                for run in self.take_out(other, other.grant.leased):
-                    self._returning.back(partition, other.fence, run, delay_ms, untried=True)
-        for run in self.take_out(holding, behind):
-            self._returning.back(partition, fence, run, delay_ms, untried=True)
-        failed = self.take_out(holding, runs)
-        return await self._returning.now(partition, fence, failed, delay_ms)
+    # Leases.
 
     async def report(self, holding: Holding, runs: list[Run]) -> None:
         """Tell that messages are about to begin that were tried before: the broker counts no
@@ -331,7 +200,7 @@ class TopicLeases:
         except StaleGrant:
             holding.ends = self._home.system.monotonic()
         except UnknownTopic as error:
-            self._went(error)
+            self.presence.end(error)
             holding.ends = self._home.system.monotonic()
 
     async def extend(self, holding: Holding, lease: float) -> bool:
@@ -350,55 +219,16 @@ class TopicLeases:
             )
         return self._pulling.places[holding.partition]
 
-    # Telling.
-
-    def soon(self) -> None:
-        """Tell what is settled, together with what is settled until then. Of any thread."""
-        self._telling.soon()
-
-    async def flush(self) -> None:
-        """Tell all that is settled; return when a majority knows."""
-        try:
-            await self._telling.flush()
-        except UnknownTopic as error:
-            self._went(error)
-
-    def waiting(self) -> list[int]:
-        """Return the partitions with something to tell."""
-        return sorted({*self._acking.waiting(), *self._returning.waiting()})
-
-    async def tell(self, partition: int) -> None:
-        """Tell what is settled of a partition."""
-        await self._acking.flush(partition)
-        await self._returning.flush(partition)
-
-    def failed(self, error: WeirError) -> None:
-        """Let whoever takes the next grant know that what was settled could not be told."""
-        try:
-            if isinstance(error, UnknownTopic):
-                self._went(error)
-                return
-        except UnknownTopic:
-            pass
-        if self._feed is not None:
-            self._feed.fail(error)
-
     # Ending.
 
     def stop(self) -> None:
         """Tell nothing more by itself: the feed has ended."""
-        self._telling.stop()
+        self.outcomes.stop()
         self._feed = None
 
     async def give_back_all(self, holdings: Iterable[Holding]) -> None:
         """Give all back, and say of what was not handed out that nobody tried it."""
-        for holding in holdings:
-            self.give_back_rest(holding)
-            left, holding.left = holding.left, []
-            for run in left:
-                self._returning.back(holding.partition, holding.fence, run, 0, untried=False)
-        for partition in self._returning.waiting():
-            await self._returning.flush(partition)
+        await self.outcomes.give_back_all(holdings)
         if isinstance(self._pulling, Turns):
             await self._pulling.leave()
 
@@ -442,7 +272,9 @@ class ConsumerLeases:
     @property
     def stale(self) -> int:
         """How many acks came too late."""
-        return self._stale_before + sum(topic.stale for topic in self.topics.values())
+        return self._stale_before + sum(
+            topic.outcomes.counted.stale for topic in self.topics.values()
+        )
 
     # Pulling.
 
@@ -481,7 +313,7 @@ class ConsumerLeases:
 
     def _forget(self, name: str) -> TopicLeases:
         topic = self.topics.pop(name)
-        self._stale_before += topic.stale
+        self._stale_before += topic.outcomes.counted.stale
         return topic
 
     async def take(self, size: int, dropped: Holding | None = None) -> Holding:
@@ -529,7 +361,7 @@ class ConsumerLeases:
                 async with asyncio.timeout(_LOOK_EVERY):
                     await self._gone.wait()
             self._gone.clear()
-            for name in [name for name, topic in self.topics.items() if topic.is_gone]:
+            for name in [name for name, topic in self.topics.items() if topic.presence.is_over]:
                 await self._let_go(name)
             try:
                 found = await self._subscription.matching(network)
@@ -590,7 +422,7 @@ class ConsumerLeases:
     async def flush(self) -> None:
         """Tell all that is settled; return when a majority knows."""
         for topic in [*self.topics.values()]:
-            await topic.flush()
+            await topic.outcomes.flush()
 
     # Ending.
 
@@ -619,7 +451,7 @@ class ConsumerLeases:
         consumer again, which would count as an attempt.
         """
         for topic in self.topics.values():
-            topic.note_news()
+            topic.outcomes.note_news()
         if not any(topic.held for topic in self.topics.values()):
             return
         self.pause()

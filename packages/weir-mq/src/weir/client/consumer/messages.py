@@ -1,22 +1,154 @@
-"""A consumer's messages one by one, each to be settled by itself, in any order."""
+"""A consumer's messages one by one, each to be settled by itself, in any order; and which task, or
+thread, has what has no outcome yet.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from weir.client.arguments import Delay, delay_ms
-from weir.client.consumer.acknowledgements import AckResult, expired_result
-from weir.client.consumer.delivery import ConsumerOptions, Delivery, Holding, Settled, run_of
-from weir.client.consumer.in_hand import InHand
+from weir.client.consumer.delivery import (
+    AckResult,
+    Delivery,
+    Holding,
+    Settled,
+    expired_result,
+    run_of,
+)
 from weir.client.consumer.leases import ConsumerLeases
+from weir.client.consumer.subscription import ConsumerOptions
 from weir.client.core.delivered_batches import Delivered, LargeDelivered
 from weir.client.core.grants import Prefetch
 from weir.client.reader.fetcher import loaded
-from weir.errors import ValueLost, WeirError
+from weir.errors import TooManyInHand, ValueLost, WeirError
 from weir.model.message import Message
 from weir.model.topic import Mode
+
+#: The one thread that uses a consumer of the client without async.
+THREAD = 1
+#: A task of the event loop, or that thread.
+Holder = asyncio.Task[Any] | int
+
+
+class InHand:
+    """Everything without an outcome, `most` messages of it at a time.
+
+    At that limit who asks for more waits for others to settle something. If there are none, who
+    asks has forgotten to: that is told.
+    """
+
+    def __init__(self, most: int) -> None:
+        """Begin with nothing."""
+        self._most = most
+        #: Who has each message, and each batch; and how many messages a batch has more than one.
+        self._holders: dict[object, Holder | None] = {}
+        self._sizes: dict[object, int] = {}
+        self._batched = 0
+        self._asking: dict[Holder | None, None] = {}
+        self._freed = asyncio.Event()
+
+    @property
+    def free(self) -> int:
+        """How many more may be handed out: none while who asks for more has to ask for `room`."""
+        return max(self._most - len(self._holders) - self._batched, 0)
+
+    def put(self, handed: object, holder: Holder | None) -> None:
+        """Note that a message was handed to a task, or a thread."""
+        self._holders[handed] = holder
+
+    def put_batch(self, handed: object, holder: Holder | None, count: int) -> None:
+        """Note that a batch of `count` messages was handed to a task, or a thread."""
+        self._holders[handed] = holder
+        self._sizes[handed] = count - 1
+        self._batched += count - 1
+
+    def enter(self, handed: object, holder: Holder | None) -> None:
+        """Note that a task works on what may have been handed to another."""
+        if handed in self._holders:
+            self._holders[handed] = holder
+
+    def settled(self, handed: object) -> None:
+        """Note that something has its outcome, if it was in hand at all."""
+        self._holders.pop(handed, None)
+        if self._sizes:
+            self._batched -= self._sizes.pop(handed, 0)
+        if self._asking:
+            self._freed.set()
+
+    def clear(self) -> None:
+        """Nothing is in hand any more: its consumer has given it back."""
+        self._holders.clear()
+        self._sizes.clear()
+        self._batched = 0
+        self._freed.set()
+
+    async def room(self, holder: Holder | None) -> None:
+        """Return when more may be handed out. Raises `TooManyInHand` if nobody can settle any of
+        it, for all who have some ask for more themselves, or have ended.
+        """
+        # Tasks that were just given something enter its block, which makes it theirs.
+        await asyncio.sleep(0)
+        while not self.free:
+            await self.outcome(holder)
+
+    async def outcome(self, holder: Holder | None) -> None:
+        """Return once something in hand has its outcome, if there is any. Raises as `room`."""
+        if not self._holders:
+            return
+        self._asking[holder] = None
+        try:
+            if all(self._cannot_settle(one) for one in self._holders.values()):
+                raise TooManyInHand(
+                    f"{self._most - self.free:,} messages are in hand without an outcome, and no "
+                    f"more come before one has it (max_in_hand={self._most:,}; 1 grant in order): "
+                    "`await message.ack()`, or enter each with `async with message:`, before you "
+                    "ask for the next"
+                )
+            self._freed.clear()
+            await self._freed.wait()
+        finally:
+            self._asking.pop(holder, None)
+
+    def _cannot_settle(self, holder: Holder | None) -> bool:
+        if holder in self._asking:
+            return True
+        return isinstance(holder, asyncio.Task) and holder.done()
+
+
+class WorkClock:
+    """How long the messages took that are settled, which says how many to ask for at a time."""
+
+    def __init__(self, pace: Prefetch, monotonic: Callable[[], float]) -> None:
+        """Take what is to know, and a clock in seconds."""
+        self.pace = pace
+        self._monotonic = monotonic
+        #: How many were settled when that was last told; seconds of work since then.
+        self._told = 0
+        self._worked = 0.0
+        #: Since when some are worked on, of what is not counted yet; None while none is.
+        self._began: float | None = None
+
+    def begin(self) -> None:
+        """Some are worked on from now on."""
+        if self._began is None:
+            self._began = self._monotonic()
+
+    def count(self, goes_on: bool) -> None:
+        """Count the work until now; who waits while nothing is open does not work."""
+        now = self._monotonic()
+        if self._began is not None:
+            self._worked += now - self._began
+        self._began = now if goes_on else None
+
+    def learn(self, settled: int, partitions: int) -> None:
+        """Tell how many were settled since that was told last, in how much work."""
+        if settled > self._told:
+            self.pace.took(settled - self._told, self._worked, partitions)
+            self._told, self._worked = settled, 0.0
 
 
 class Deliveries:
@@ -40,8 +172,7 @@ class Deliveries:
         """
         self._in_hand = in_hand
         self._holdings = holdings
-        self._pace = pace
-        self._monotonic = monotonic
+        self._work = WorkClock(pace, monotonic)
         self._options = options
         self._mode = options.number
         #: The grant that is handed out, and one whose large values are on their way.
@@ -49,11 +180,8 @@ class Deliveries:
         self._ready: Holding | None = None
         self._messages: Iterator[Message] = iter(())
         self._unopened: deque[Delivered] = deque()
-        # Handed out and open; handed out in all; how many were settled when that was last told.
-        self._open = self._handed = self._told = 0
-        #: Since when some are worked on; None while none is. Seconds of work before that.
-        self._began: float | None = None
-        self._worked = 0.0
+        # Handed out and open; handed out in all.
+        self._open = self._handed = 0
         #: Whether somebody waits for a grant; others may be at work meanwhile.
         self._waits = False
 
@@ -105,7 +233,7 @@ class Deliveries:
                 return None  # `more` fetches it
             self._messages = self._unopened.popleft().messages()
         if holding.over and self._mode is Mode.ORDERED:
-            holding.lessor.give_back_rest(holding)
+            holding.lessor.outcomes.give_back_rest(holding)
         self._messages = iter(())
         self._unopened.clear()
         holding.all_handed = True
@@ -137,13 +265,14 @@ class Deliveries:
         if self._unopened:
             await self._fetch(self._unopened[0])
             return
-        self._learn()
+        self._work.count(self._open > 0)
+        self._work.learn(self._handed - self._open, self._holdings.partitions)
         self._holdings.resume()
         self._waits = True
         try:
             if self._ready is None or self._ready.over:
-                self._ready = await self._holdings.take(self._pace.size, self._ready)
-                if self._pace.ahead and self._mode is not Mode.ORDERED:
+                self._ready = await self._holdings.take(self._work.pace.size, self._ready)
+                if self._work.pace.ahead and self._mode is not Mode.ORDERED:
                     self._ready.let_next_come()
             holding = self._ready
         finally:
@@ -153,8 +282,7 @@ class Deliveries:
         self._unopened = deque(holding.grant.batches)
         if self._mode is Mode.SHARED:
             holding.forget_batches()
-        if self._began is None:
-            self._began = self._monotonic()
+        self._work.begin()
 
     async def _fetch(self, delivered: Delivered) -> None:
         """Fetch the value of the next message, as far as it is to be loaded. One that is gone is
@@ -176,11 +304,11 @@ class Deliveries:
         self._unopened.clear()
         for holding in (self._current, self._ready):
             if holding is not None:
-                holding.lessor.give_back_rest(holding)
+                holding.lessor.outcomes.give_back_rest(holding)
                 holding.all_handed = True
                 self._last_of(holding)
         self._current = self._ready = None
-        self._pace.restart()
+        self._work.pace.restart()
 
     async def flush(self) -> None:
         """Tell the broker of all that is settled; return when a majority knows."""
@@ -211,11 +339,11 @@ class Deliveries:
         holding.opened.discard(offset)
         self._open -= 1
         if self._waits and not self._open:
-            self._count()
+            self._work.count(goes_on=False)
         self._in_hand.settled(delivery)
         holding.finished.append(offset)
         if len(holding.finished) == 1:
-            holding.lessor.settled(holding)
+            holding.lessor.outcomes.settled(holding)
         if holding.all_handed and not holding.open:
             self._last_of(holding)
 
@@ -227,7 +355,7 @@ class Deliveries:
         if delivery.state is Settled.OPEN:
             self._close(delivery, Settled.DONE)
         try:
-            return await holding.lessor.ack(holding, [run])
+            return await holding.lessor.outcomes.ack(holding, [run])
         finally:
             self._let_go(holding)
 
@@ -252,7 +380,7 @@ class Deliveries:
         self._close(delivery, Settled.GIVEN_BACK)
         holding.skipped.add(delivery.message.offset)
         try:
-            return await holding.lessor.nack(holding, [run_of(delivery.message)], [], wait)
+            return await holding.lessor.outcomes.nack(holding, [run_of(delivery.message)], [], wait)
         finally:
             self._let_go(holding)
 
@@ -279,7 +407,7 @@ class Deliveries:
     def _return(self, delivery: Delivery, wait: int, untried: bool) -> None:
         holding = delivery.holding
         self._close(delivery, Settled.GIVEN_BACK)
-        holding.lessor.give_back(holding, [delivery.message.offset], wait, untried)
+        holding.lessor.outcomes.give_back(holding, [delivery.message.offset], wait, untried)
         self._let_go(holding)
 
     def _close(self, delivery: Delivery, state: Settled) -> None:
@@ -289,7 +417,7 @@ class Deliveries:
         holding.opened.discard(delivery.message.offset)
         self._open -= 1
         if self._waits and not self._open:
-            self._count()
+            self._work.count(goes_on=False)
         self._in_hand.settled(delivery)
 
     def _let_go(self, holding: Holding) -> None:
@@ -317,7 +445,7 @@ class Deliveries:
             for message in delivered.messages()
             if message.offset >= holding.handed and self._is_behind(failed, message)
         ]
-        holding.lessor.give_back(holding, offsets, wait, untried=True)
+        holding.lessor.outcomes.give_back(holding, offsets, wait, untried=True)
 
     def _is_behind(self, failed: Message, other: Message) -> bool:
         if other.offset <= failed.offset:
@@ -333,21 +461,6 @@ class Deliveries:
             holding.deliveries.clear()
         if self._mode is not Mode.ORDERED or not holding.open:
             holding.let_next_come()
-
-    def _learn(self) -> None:
-        """Let the pace know how many were settled since it was told last, in how much work."""
-        self._count()
-        settled = self._handed - self._open
-        if settled > self._told:
-            self._pace.took(settled - self._told, self._worked, self._holdings.partitions)
-            self._told, self._worked = settled, 0.0
-
-    def _count(self) -> None:
-        """Count the work until now; who waits while nothing is open does not work."""
-        now = self._monotonic()
-        if self._began is not None:
-            self._worked += now - self._began
-        self._began = now if self._open else None
 
 
 def _lies_elsewhere(delivered: Delivered) -> bool:

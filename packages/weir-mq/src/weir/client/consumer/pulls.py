@@ -78,13 +78,29 @@ class Demand:
         await self._moved.wait()
 
 
-class TopicBuffer:
-    """What pulls of one topic put into the feed of its consumer."""
+class TopicPresence:
+    """Whether a topic is there; the end of one that may go is no error."""
 
-    def __init__(self, feed: FetchBuffer[Holding], gone: Callable[[UnknownTopic], None]) -> None:
-        """Let `gone` raise, or not, what a puller is told of its topic."""
-        self._feed = feed
+    def __init__(self, gone: asyncio.Event | None) -> None:
+        """Set `gone` once it is deleted; without it, that is an error."""
+        self.is_over = False
         self._gone = gone
+
+    def end(self, error: UnknownTopic) -> None:
+        """The topic is deleted. Raises that, unless it may go."""
+        if self._gone is None:
+            raise error
+        self.is_over = True
+        self._gone.set()
+
+
+class TopicBuffer:
+    """What pulls of one topic put into the buffer of its consumer."""
+
+    def __init__(self, feed: FetchBuffer[Holding], presence: TopicPresence) -> None:
+        """Take note in `presence` if a puller is told that the topic is gone."""
+        self._feed = feed
+        self._presence = presence
         self._tasks: list[asyncio.Task[None]] = []
 
     def add(self, puller: Callable[[TopicBuffer], Coroutine[None, None, None]]) -> None:
@@ -97,7 +113,7 @@ class TopicBuffer:
         try:
             await puller(self)
         except UnknownTopic as error:
-            self._gone(error)
+            self._presence.end(error)
 
     def put(self, holding: Holding) -> None:
         """Queue a grant."""

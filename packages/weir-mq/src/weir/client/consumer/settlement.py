@@ -1,7 +1,13 @@
 """One consumer: what it hands out, and how each of that comes to its outcome.
 
 The consumer with async and the one without are two ways to speak to it. All of it belongs to the
-event loop's thread, but where it says otherwise.
+event loop's thread, but where it says otherwise. What cannot be handled is a *dead letter*: it goes
+to a topic of its own, and says why. Written on it is:
+
+weir-reason      why, in a line
+weir-attempts    how often it was delivered
+weir-topic, weir-partition, weir-offset, weir-cluster
+                 where it lies, and whose handler it was
 """
 
 from __future__ import annotations
@@ -9,31 +15,91 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from weir.client.arguments import Delay, delay_ms
 from weir.client.connection.network_client import NetworkClient
-from weir.client.consumer.acknowledgements import AckResult, expired_result
-from weir.client.consumer.dead_letters import Publisher, bury
 from weir.client.consumer.delivery import (
-    ConsumerOptions,
+    AckResult,
     Delivery,
     Holding,
     Settled,
-    lease_seconds,
+    expired_result,
     run_of,
 )
-from weir.client.consumer.in_hand import Holder, InHand
 from weir.client.consumer.leases import ConsumerLeases
-from weir.client.consumer.messages import Deliveries
+from weir.client.consumer.messages import Deliveries, Holder, InHand
 from weir.client.consumer.pulls import with_values
-from weir.client.consumer.subscription import Subscription
+from weir.client.consumer.subscription import ConsumerOptions, Subscription, lease_seconds
 from weir.client.core.grants import Grant, Prefetch, Run, joined, within
 from weir.client.core.retries import Dead, policy_of, seconds
+from weir.client.producer.producer import Producer
 from weir.errors import BadRequest, Reject
 from weir.model.message import Message
 from weir.model.topic import Mode
+
+REASON = "weir-reason"
+ATTEMPTS = "weir-attempts"
+TOPIC = "weir-topic"
+PARTITION = "weir-partition"
+OFFSET = "weir-offset"
+CLUSTER = "weir-cluster"
+HEADERS = frozenset((REASON, ATTEMPTS, TOPIC, PARTITION, OFFSET, CLUSTER))
+#: Characters of a reason: an exception may carry a whole document.
+_REASON_MAX = 1_000
+
+
+class Publisher(Protocol):
+    """Whoever publishes to any topic: a client."""
+
+    async def publish(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        tag: str | None = None,
+        time: int | None = None,
+        headers: Mapping[str, bytes] | None = None,
+    ) -> object:
+        """Return once it is confirmed."""
+
+    def producer(self, topic: str) -> Producer:
+        """Return a producer, which streams what is too large to be held."""
+
+
+async def bury(
+    client: Publisher, topic: str, message: Message, cluster: str, attempts: int, reason: str
+) -> None:
+    """Publish a message to a dead-letter topic; return when that is confirmed.
+
+    It may be published twice if whoever does it dies before the ack that follows.
+    """
+    headers = {
+        **message.headers,
+        REASON: reason[:_REASON_MAX].encode(),
+        ATTEMPTS: b"%d" % attempts,
+        TOPIC: message.topic.encode(),
+        PARTITION: b"%d" % message.partition,
+        OFFSET: b"%d" % message.offset,
+        CLUSTER: cluster.encode(),
+    }
+    await copy(client, topic, message, headers)
+
+
+async def copy(
+    client: Publisher, topic: str, message: Message, headers: Mapping[str, bytes]
+) -> None:
+    """Publish a message as it is, but for its headers; return when that is confirmed."""
+    key, tag, when = message.key, message.tag, message.time
+    if message.loaded:
+        await client.publish(topic, message.value, key=key, tag=tag, time=when, headers=headers)
+        return
+    async with client.producer(topic) as producer:
+        pieces = message.chunks()
+        await producer.publish_from(pieces, key=key, tag=tag, time=when, headers=headers)
 
 
 @dataclass(slots=True, eq=False)
@@ -281,9 +347,9 @@ class Settlement:
         if leased.state is Settled.GIVEN_BACK:
             return expired_result(runs)
         holding = leased.holding
-        holding.lessor.take_out(holding, runs)
+        holding.lessor.outcomes.take_out(holding, runs)
         self._note_settled(leased, Settled.DONE)
-        return await holding.lessor.ack(holding, runs)
+        return await holding.lessor.outcomes.ack(holding, runs)
 
     def give_back(self, leased: Leased, delay: Delay | None, untried: bool) -> None:
         """Note that it goes back, to be granted again after a while; None: as `retry` says."""
@@ -296,7 +362,7 @@ class Settlement:
         elif leased.state is Settled.OPEN:
             holding = leased.holding
             offsets = [offset for run in holding.left for offset in range(*run)]
-            holding.lessor.give_back(holding, offsets, delay_ms(wait), untried)
+            holding.lessor.outcomes.give_back(holding, offsets, delay_ms(wait), untried)
             self._note_settled(leased, Settled.GIVEN_BACK)
 
     async def nack(
@@ -314,7 +380,7 @@ class Settlement:
         else:
             runs, behind = _runs_of(messages), self._behind(leased, messages)
         try:
-            return await holding.lessor.nack(holding, runs, behind, delay_ms(wait))
+            return await holding.lessor.outcomes.nack(holding, runs, behind, delay_ms(wait))
         finally:
             self._note_settled(leased, Settled.GIVEN_BACK)
 
@@ -350,7 +416,7 @@ class Settlement:
         """Let a scattering tell that it is done; return what of it is left to be told."""
         holding = leased.holding
         runs = leased.grant.leased if isinstance(leased, BatchLease) else [run_of(leased.message)]
-        there = holding.lessor.take_out(holding, runs)
+        there = holding.lessor.outcomes.take_out(holding, runs)
         if isinstance(leased, Delivery):
             self.deliveries.take_out(leased)
         else:
@@ -360,7 +426,7 @@ class Settlement:
     def put_back(self, leased: Leased, runs: Sequence[Run]) -> None:
         """Take it back, as the scattering came to nothing: it is in hand again."""
         holding = leased.holding
-        holding.lessor.put_back(holding, runs)
+        holding.lessor.outcomes.put_back(holding, runs)
         if isinstance(leased, Delivery):
             self.deliveries.put_back(leased)
         else:
@@ -409,8 +475,8 @@ class Settlement:
 
     def _part_done(self, lease: BatchLease, runs: Sequence[Run]) -> None:
         for first, behind in runs:
-            lease.holding.lessor.settle(lease.holding, first, behind)
-        lease.holding.lessor.soon()
+            lease.holding.lessor.outcomes.settle(lease.holding, first, behind)
+        lease.holding.lessor.outcomes.soon()
         self._note_settled(lease, Settled.DONE)
 
     def _note_settled(self, lease: BatchLease, state: Settled) -> None:

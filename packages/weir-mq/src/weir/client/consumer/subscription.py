@@ -1,17 +1,29 @@
-"""Which topics a consumer takes, and where a cluster begins that has no position in them yet."""
+"""What a consumer is to take: its options, its topics, and where its cluster begins in them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from weir.client.arguments import ConsumerMode, check_choice, duration, whole_number
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
+from weir.client.consumer.delivery import Stale
+from weir.client.core.retries import Backoff, policy_of
 from weir.client.reader.positions import Begin, Start, begin_of, exact
 from weir.errors import BadRequest, OffsetOutOfRange, UnknownOpcode
 from weir.model.ids import Address
-from weir.model.limits import MAX_AHEAD_MS
-from weir.model.topic import check_name, full_name_of, split_name
+from weir.model.limits import (
+    FETCH_BYTES_MAX,
+    GRANT_MS_DEFAULT,
+    GRANT_MS_MAX,
+    MAX_AHEAD_MS,
+    MIB,
+    VALUE_BYTES_LOADED_MAX,
+)
+from weir.model.topic import Mode, check_name, full_name_of, split_name
 from weir.order.clock import milliseconds_of
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
@@ -27,6 +39,67 @@ _HOME = 0
 _TRIES = 5
 #: Far fewer requests than a broker lets one connection have open.
 _ASKED_TOGETHER = 256
+_MODES = {mode.name.lower(): mode for mode in Mode}
+
+
+def lease_seconds(lease: str | float) -> float:
+    """Return a lease in seconds. Raises `BadRequest` for one that is no lease."""
+    found = duration("lease", lease)
+    if not 1 <= found * 1_000 <= GRANT_MS_MAX:
+        raise BadRequest(f"lease={lease!r}: give 1 ms to {GRANT_MS_MAX // 1_000:,} s")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions:
+    """How a consumer takes messages, and what becomes of those that fail: see `Client.consumer`."""
+
+    cluster: str
+    max_messages: int = 1_000
+    max_bytes: int = MIB
+    lease: str | float = GRANT_MS_DEFAULT / 1_000
+    ack_within: str | float = "50ms"
+    on_stale: Callable[[Stale], None] | None = None
+    #: A larger value, which lies in chunks, is not loaded: its message streams it.
+    value_bytes_max: int = VALUE_BYTES_LOADED_MAX
+    mode: ConsumerMode = "shared"
+    #: How long the lease of what is in hand is extended outside a block; None: without end.
+    max_work: str | float | None = "5m"
+    #: Messages without an outcome, at most, before a task that has them all may ask for more.
+    max_in_hand: int = 10_000
+    #: How long what failed waits; and where it goes that was refused, or failed too often.
+    retry: Backoff | None = None
+    dead_letter: str | None = None
+
+    @property
+    def number(self) -> Mode:
+        """The mode as the wire has it."""
+        return _MODES[self.mode]
+
+    @property
+    def max_work_seconds(self) -> float:
+        """For how many seconds the lease of what is in hand is extended outside a block."""
+        return math.inf if self.max_work is None else duration("max_work", self.max_work)
+
+    def check(self) -> None:
+        """Raise `BadRequest` or `BadName` for options that cannot work."""
+        if not isinstance(self.cluster, str):
+            raise TypeError(f"cluster={self.cluster!r}: name the cluster that shares the messages")
+        check_name(self.cluster, "cluster")
+        whole_number("max_messages", self.max_messages)
+        whole_number("max_bytes", self.max_bytes, 1, FETCH_BYTES_MAX)
+        whole_number("value_bytes_max", self.value_bytes_max, 0)
+        lease_seconds(self.lease)
+        duration("ack_within", self.ack_within)
+        check_choice("mode", self.mode, ConsumerMode)
+        if self.max_work is not None:
+            duration("max_work", self.max_work)
+        whole_number("max_in_hand", self.max_in_hand)
+        if self.retry is not None and not isinstance(self.retry, Backoff):
+            raise TypeError(f"retry={self.retry!r}: give weir.Backoff(...)")
+        if self.dead_letter is not None:
+            split_name(self.dead_letter)
+        policy_of(self.retry, self.dead_letter)
 
 
 class Subscription:

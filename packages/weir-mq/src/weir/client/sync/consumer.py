@@ -11,9 +11,8 @@ from typing import Any, Literal, Self, overload
 from weir.client.arguments import Delay
 from weir.client.connection.system import Background
 from weir.client.consumer import consumer as consumers
-from weir.client.consumer.acknowledgements import AckResult
-from weir.client.consumer.delivery import Delivery, Settled
-from weir.client.consumer.in_hand import THREAD
+from weir.client.consumer.delivery import AckResult, Delivery, Settled
+from weir.client.consumer.messages import THREAD
 from weir.client.consumer.settlement import BatchLease, Leased, Settlement
 from weir.client.core.grants import Grant
 from weir.client.sync import (

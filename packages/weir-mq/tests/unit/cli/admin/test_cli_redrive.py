@@ -11,7 +11,7 @@ import pytest
 import weir as facade
 from weir import sync, testing
 from weir.cli.main import main
-from weir.client.consumer.dead_letters import bury
+from weir.client.consumer.settlement import bury
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from weir.client.consumer.delivery import ConsumerOptions, Holding, Lessor
-from weir.client.consumer.in_hand import InHand
+from weir.client.consumer.delivery import Holding, Lessor
 from weir.client.consumer.leases import ConsumerLeases
-from weir.client.consumer.messages import Deliveries
+from weir.client.consumer.messages import Deliveries, InHand
+from weir.client.consumer.subscription import ConsumerOptions
 from weir.client.core.grants import Grant, Prefetch
 from weir.model.message import Message
 
@@ -106,6 +106,7 @@ class Waited:
         self.clock = clock
         self.offset = 0
         self.then = lambda: None
+        self.outcomes = self
 
     async def take(self, size: int, dropped: Holding | None = None) -> Holding:
         self.then()

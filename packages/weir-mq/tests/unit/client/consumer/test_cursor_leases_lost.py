@@ -21,10 +21,11 @@ from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
 from weir.client.connection.system import REAL
 from weir.client.consumer.acknowledgements import Acking
-from weir.client.consumer.cursor_lease import Turns, TurnTaker
-from weir.client.consumer.delivery import ConsumerOptions, Holding, Lessor
+from weir.client.consumer.cursor_lease import Turns
+from weir.client.consumer.delivery import Holding, Lessor
 from weir.client.consumer.leases import TopicLeases
 from weir.client.consumer.pulls import Demand
+from weir.client.consumer.subscription import ConsumerOptions
 from weir.client.core.grants import Grant
 from weir.client.reader.reader import TotalOrder
 from weir.errors import Disconnected, OffsetOutOfRange, StaleGrant
@@ -59,6 +60,9 @@ class Leader:
 class Taker:
     """Has nothing to tell."""
 
+    def __init__(self) -> None:
+        self.outcomes = self
+
     def note_news(self) -> None: ...
 
     def soon(self) -> None: ...
@@ -72,7 +76,7 @@ def turns_of(leader: Leader) -> Turns:
     acking = Acking("t", "c", lambda stale: None)
     turns = Turns(
         cast(NetworkClient, Home()), cast(NetworkClient, None), cast(Places, leader), options,
-        acking, Demand(), cast(TurnTaker, Taker()),
+        acking, Demand(), cast(Lessor, Taker()),
     )  # fmt: skip
     cursor_leases.begin(turns, FENCE)
     return turns

@@ -13,7 +13,7 @@ import weir
 from rigs.consuming import take
 from weir import testing
 from weir.client.client import Client
-from weir.client.consumer.acknowledgements import Stale
+from weir.client.consumer.delivery import Stale
 from weir.errors import BadName, UnknownTopic
 
 

@@ -12,7 +12,7 @@ import weir
 from rigs.consuming import take, take_numbers
 from weir import testing
 from weir.client.client import Client
-from weir.client.consumer.leased_messages import LeasedBatch, LeasedMessage
+from weir.client.consumer.consumer import LeasedBatch, LeasedMessage
 from weir.client.core.retries import Backoff
 from weir.errors import BadRequest, Reject, TooManyInHand
 

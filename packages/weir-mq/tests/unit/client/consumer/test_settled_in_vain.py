@@ -11,7 +11,7 @@ import weir
 from rigs.consuming import take
 from weir.client.connection.metadata import Places
 from weir.client.consumer.acknowledgements import Acking, Nacks
-from weir.client.consumer.leased_messages import LeasedMessage
+from weir.client.consumer.consumer import LeasedMessage
 from weir.errors import BadRequest, StaleGrant, Unavailable, UnknownCluster, UnknownTopic
 from weir.model.ids import Address
 from weir.protocol.client import messages as m

@@ -10,8 +10,7 @@ import pytest
 import weir
 from rigs.consuming import take as take_one
 from weir import sync, testing
-from weir.client.consumer.consumer import Consumer
-from weir.client.consumer.leased_messages import LeasedBatch, LeasedMessage
+from weir.client.consumer.consumer import Consumer, LeasedBatch, LeasedMessage
 from weir.client.consumer.pulls import Pulling
 from weir.client.core.grants import Run
 from weir.errors import StaleGrant, Unavailable, WeirError

@@ -355,7 +355,7 @@ def test_one_stale_range_does_not_spoil_the_others(fake_broker) -> None:
                 grant = await anext(consumer.batches())
                 lost = Grant("t", 0, 9, 0, 100, 101, 1, ())
                 topic = consumer.settlement.leases.topics["t"]
-                topic.settle(Holding(lost, math.inf, time.monotonic, topic), 100, 101)
+                topic.outcomes.settle(Holding(lost, math.inf, time.monotonic, topic), 100, 101)
                 await grant.ack(confirmed=True)
                 assert broker.acked == {group: [(1, 0, 4)]}
                 assert consumer.stale == 1

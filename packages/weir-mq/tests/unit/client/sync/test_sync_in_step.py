@@ -10,7 +10,7 @@ import pytest
 
 from weir.client import client
 from weir.client.connection.network_client import NetworkClient
-from weir.client.consumer import consumer, leased_messages
+from weir.client.consumer import consumer
 from weir.client.core.retries import Backoff
 from weir.client.producer import producer, receipts
 from weir.client.reader import reader
@@ -21,8 +21,8 @@ PAIRS: list[tuple[type, type]] = [
     (producer.Producer, sync.Producer),
     (reader.Reader, sync.Reader),
     (consumer.Consumer, sync.Consumer),
-    (leased_messages.LeasedMessage, sync.LeasedMessage),
-    (leased_messages.LeasedBatch, sync.LeasedBatch),
+    (consumer.LeasedMessage, sync.LeasedMessage),
+    (consumer.LeasedBatch, sync.LeasedBatch),
     (receipts.PendingMessage, sync.PendingMessage),
     (receipts.PendingBatch, sync.PendingBatch),
 ]

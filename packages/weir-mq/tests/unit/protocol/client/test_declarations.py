@@ -15,7 +15,6 @@ import pytest
 import weir
 from weir.client import client as asynchronous
 from weir.client.consumer import consumer as consumers
-from weir.client.consumer import leased_messages as leased
 from weir.client.producer import producer as producers
 from weir.client.sync import client as blocking
 from weir.client.sync import consumer as leased_without_async
@@ -38,7 +37,7 @@ TWINS: dict[str, tuple[Any, Any]] = {
     "Client": (asynchronous.Client, blocking.Client),
     "Producer": (producers.Producer, blocking.Producer),
     "Consumer": (consumers.Consumer, blocking.Consumer),
-    "LeasedMessage": (leased.LeasedMessage, leased_without_async.LeasedMessage),
+    "LeasedMessage": (consumers.LeasedMessage, leased_without_async.LeasedMessage),
 }
 #: Methods of `Client` that ask nothing.
 BESIDES = {"close", "wait_without_end"}

@@ -18,7 +18,7 @@ from weir.app.app import App
 from weir.app.inbox import Inbox
 from weir.client.arguments import ConsumerMode
 from weir.client.client import Client
-from weir.client.consumer.dead_letters import CLUSTER, OFFSET, PARTITION, REASON
+from weir.client.consumer.settlement import CLUSTER, OFFSET, PARTITION, REASON
 from weir.client.core.retries import Backoff
 from weir.errors import Disconnected, Refused, Reject, WeirError
 from weir.model.message import Message

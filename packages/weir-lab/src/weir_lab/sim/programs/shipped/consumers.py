@@ -9,9 +9,8 @@ import asyncio
 
 from weir.client.arguments import consumer_mode
 from weir.client.client import Client
-from weir.client.consumer.acknowledgements import AckResult
-from weir.client.consumer.consumer import Consumer
-from weir.client.consumer.leased_messages import LeasedBatch
+from weir.client.consumer.consumer import Consumer, LeasedBatch
+from weir.client.consumer.delivery import AckResult
 from weir.client.core.retries import Backoff
 from weir.errors import Disconnected, UnknownCluster, WeirError
 from weir.model.topic import AckOutcome, Mode

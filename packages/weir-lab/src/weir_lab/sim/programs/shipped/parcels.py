@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 from weir.client.client import Client
-from weir.client.consumer.consumer import Consumer
-from weir.client.consumer.leased_messages import LeasedMessage
+from weir.client.consumer.consumer import Consumer, LeasedMessage
 from weir.client.core.retries import Backoff
 from weir.client.producer.producer import Producer
 from weir.client.producer.receipts import Receipt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from weir.client.client import Client
-from weir.client.consumer.leased_messages import LeasedBatch
+from weir.client.consumer.consumer import LeasedBatch
 from weir.errors import Disconnected, PartitionEnded, StaleGrant, WeirError
 from weir.model.topic import Mode
 from weir_lab.sim.history import Ack, Confirmed, Publish, Scattering
