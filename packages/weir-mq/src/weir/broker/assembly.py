@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import weir_raft as raft
@@ -40,7 +41,8 @@ from weir.order.clock import HighestStamp, HybridClock, Time
 from weir.protocol.client.order import ReportDone
 
 
-class Runtime(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Runtime:
     """What any component may use."""
 
     identity: Identity
@@ -53,7 +55,8 @@ class Runtime(NamedTuple):
     findings: Findings
 
 
-class Replication(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Replication:
     """Logs, and the other replicas of the groups in them."""
 
     writers: Sequence[Writer]
@@ -66,7 +69,8 @@ class Replication(NamedTuple):
     peers: Peers
 
 
-class Partitions(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Partitions:
     """The partitions of topics that this shard serves."""
 
     topics: Topics
@@ -75,7 +79,8 @@ class Partitions(NamedTuple):
     groups: Groups
 
 
-class Cluster(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Cluster:
     """The other shards and nodes, and what the registry says of all."""
 
     sessions: dict[int, Session]
@@ -86,7 +91,8 @@ class Cluster(NamedTuple):
     brokerset: BrokerSet
 
 
-class Services(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Services:
     """What peers may ask for."""
 
     orders: TotalOrder
@@ -123,7 +129,8 @@ def assemble(
 
 
 def _replication(runtime: Runtime, logs: Sequence[Opened]) -> Replication:
-    identity, layout, settings, time, _, outbox, reads, findings = runtime
+    identity, layout, settings = runtime.identity, runtime.layout, runtime.settings
+    time, outbox, reads, findings = runtime.time, runtime.outbox, runtime.reads, runtime.findings
     writers = [Writer(one, outbox, time, findings, settings.checkpoint_bytes) for one in logs]
     links, permits, disks = PeerLinks(identity.node, layout), CatchUpPermits(time), FullDisks(time)
     replication = settings.replication
@@ -138,17 +145,19 @@ def _replication(runtime: Runtime, logs: Sequence[Opened]) -> Replication:
 
 
 def _partitions(runtime: Runtime, replication: Replication) -> Partitions:
-    identity, layout, settings, time, budget, outbox, reads, findings = runtime
-    writers, by_log, multi, permits, disks, refill, peers = replication
+    identity, layout, settings = runtime.identity, runtime.layout, runtime.settings
+    time, budget, outbox = runtime.time, runtime.budget, runtime.outbox
+    by_log, multi = replication.by_log, replication.multi
     topics = Topics(_saved_catalog(identity, layout, by_log))
-    admission = Admission(writers, budget, disks)
+    admission = Admission(replication.writers, budget, replication.disks)
     context = PartitionContext(
-        outbox, reads, budget, time, HighestStamp(), admission, multi, topics, DeviceProducer(),
-        ParticipantReports(outbox), PartitionEvents(),
+        outbox, runtime.reads, budget, time, HighestStamp(), admission, multi, topics,
+        DeviceProducer(), ParticipantReports(outbox), PartitionEvents(),
     )  # fmt: skip
     groups = Groups(
-        identity, layout, by_log, topics, context, peers, multi, permits, refill, settings, findings
-    )
+        identity, layout, by_log, topics, context, replication.peers, multi, replication.permits,
+        replication.refill, settings, runtime.findings,
+    )  # fmt: skip
     return Partitions(topics, admission, context, groups)
 
 
@@ -160,8 +169,9 @@ def _saved_catalog(identity: Identity, layout: Layout, writers: Mapping[int, Wri
 
 
 def _cluster(runtime: Runtime, replication: Replication, partitions: Partitions) -> Cluster:
-    identity, layout, settings, time, budget, outbox, _, _ = runtime
-    topics, _, context, groups = partitions
+    identity, layout, settings = runtime.identity, runtime.layout, runtime.settings
+    time, budget, outbox = runtime.time, runtime.budget, runtime.outbox
+    topics, context, groups = partitions.topics, partitions.context, partitions.groups
     catalog, sessions, resumed = topics.catalog, dict[int, Session](), deque[int]()
     founded = len(identity.members)
     routes = Routes(layout, identity.node, identity.shard, catalog, groups, founded)
@@ -190,9 +200,10 @@ def _cluster(runtime: Runtime, replication: Replication, partitions: Partitions)
 def _services(
     runtime: Runtime, replication: Replication, partitions: Partitions, cluster: Cluster
 ) -> Services:
-    identity, layout, settings, time, budget, outbox, _, _ = runtime
-    topics, admission, context, _ = partitions
-    by_number, _, trunks, registry, brokerset = cluster
+    identity, layout, settings = runtime.identity, runtime.layout, runtime.settings
+    time, budget, outbox = runtime.time, runtime.budget, runtime.outbox
+    topics, admission, context = partitions.topics, partitions.admission, partitions.context
+    trunks, registry, brokerset = cluster.trunks, cluster.registry, cluster.brokerset
     access, forwarder = settings.access, trunks.forwarder
     orders = TotalOrder(
         topics, registry, forwarder, layout, context, replication.multi, replication.writers
@@ -216,5 +227,5 @@ def _services(
     devices = Devices(
         identity, topics, outbox, access, time, trunks, budget, settings.device_in_hand
     )
-    sessions = Sessions(by_number, outbox, budget, time, topics, trunks, requests, devices)
+    sessions = Sessions(cluster.sessions, outbox, budget, time, topics, trunks, requests, devices)
     return Services(orders, coordinator, listing, sweep, devices, sessions)

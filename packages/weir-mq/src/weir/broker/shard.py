@@ -283,9 +283,8 @@ class Shard:
     def run_deferred(self) -> list[Effect]:
         """Do what any event may have made possible; return what comes of it, in order."""
         runtime, replication, services = self._runtime, self._replication, self._services
-        groups, context, trunks = (
-            self._partitions.groups, self._partitions.context, self._cluster.trunks,
-        )  # fmt: skip
+        partitions, trunks = self._partitions, self._cluster.trunks
+        groups, context = partitions.groups, partitions.context
         if not groups.all_open and trunks.knows_topics:
             groups.open_all()
         # Each publish comes by here, twice, and has mostly made nothing of this possible.
