@@ -71,7 +71,7 @@ class Store:
                     settle(written, "ok")
             for read in ready.reads:
                 self.confirmed.append((read.index, self.reads.pop(read.context)))
-            while self.confirmed and self.confirmed[0][0] <= node.applied_index:
+            while self.confirmed and self.confirmed[0][0] <= node.log.applied:
                 settle(self.confirmed.popleft()[1], "ok")
             # No log is ever compacted and no entry ever read back from a disk, so `snapshot`,
             # `wants_snapshot` and `loads` stay empty here.

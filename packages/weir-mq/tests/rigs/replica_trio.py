@@ -184,7 +184,7 @@ class Node:
         state, found, offset = partition.state, [], partition.state.log_start
         while offset < state.next_offset:
             reading = partition.group.log.reader.read(
-                id, offset, 1 << 20, partition.group.node.commit_index
+                id, offset, 1 << 20, partition.group.node.log.committed
             )
             assert reading is not None
             payloads = reading.cached or reading.run(self.disk)
@@ -361,7 +361,7 @@ class Trio:
 
         def same() -> bool:
             groups = [node.group(group) for node in self.live()]
-            at = {(one.node.applied_index, one.node.last_index) for one in groups if one}
+            at = {(one.node.log.applied, one.node.log.last_index) for one in groups if one}
             return len(at) == 1 and None not in groups
 
         self.until(same, "the replicas never became the same")

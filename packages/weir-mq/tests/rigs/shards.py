@@ -22,11 +22,6 @@ def link_of(multi: Multi, peer: int) -> Link:
     return multi._slots.links[peer]
 
 
-def arriving_at(node: Any) -> Any:
-    """Return the snapshot that is on its way to a Raft node, if one is."""
-    return node.core.state._arriving
-
-
 def requests_of(shard: Shard) -> Any:
     """Return the table of requests."""
     return cast(Any, shard)._services.sessions._requests

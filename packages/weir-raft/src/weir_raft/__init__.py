@@ -28,6 +28,7 @@ from weir_raft.errors import (
     StorageError,
     Unavailable,
 )
+from weir_raft.follower import Arriving
 from weir_raft.groups.multi import Multi
 from weir_raft.membership import Change, Configuration
 from weir_raft.messages import (
@@ -54,6 +55,7 @@ from weir_raft.storage import Entry, EntryKind, HardState, MemoryStorage, Snapsh
 __all__ = [
     "Append",
     "AppendReply",
+    "Arriving",
     "Beat",
     "BeatReply",
     "Change",

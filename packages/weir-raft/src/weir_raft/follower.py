@@ -26,6 +26,11 @@ class Arriving:
         self.meta = meta
         self._data = bytearray()
 
+    @classmethod
+    def of(cls, meta: SnapshotMeta, arriving: Arriving | None) -> Arriving:
+        """Return what has come of this snapshot, if it is the one that is arriving."""
+        return cls(meta) if arriving is None or arriving.meta != meta else arriving
+
     @property
     def position(self) -> int:
         """Bytes below here have come."""
@@ -56,13 +61,13 @@ class Follower:
 
     __slots__ = (
         "_acked",
-        "_arriving",
         "_contact",
         "_heard_at",
         "_matched",
         "_node_state",
         "_owes",
         "_target",
+        "arriving",
         "deadline",
         "leader",
         "owes_vote",
@@ -79,7 +84,8 @@ class Follower:
         self._target = 0
         #: Whom to tell about a vote as soon as it is durable.
         self.owes_vote = NOBODY
-        self._arriving: Arriving | None = None
+        #: The snapshot that has begun to come.
+        self.arriving: Arriving | None = None
         self._contact: Contact | None = None
         self._heard_at = node_state.clock.now if leader else -NEVER
         #: When to campaign if nothing is heard until then; a lone voter waits for nobody. (§3.4)
@@ -180,25 +186,12 @@ class Follower:
         if meta.index < log.committed or meta.size > limit:
             self._reply_snapshot(message, 0, rejected=True)
             return
-        arriving = self._arriving
-        if arriving is None or arriving.meta != meta:
-            arriving = self._arriving = Arriving(meta)
+        arriving = self.arriving = Arriving.of(meta, self.arriving)
         arriving.take(message.position, message.data)
         if arriving.complete:
             self._restore(meta, arriving.data())
         else:
             self._reply_snapshot(message, arriving.position, rejected=False)
-
-    def whole_with(self, message: InstallSnapshot) -> bytes | None:
-        """Return the whole snapshot that a piece completes; None if it completes none."""
-        arriving = self._arriving
-        if arriving is None or arriving.meta != message.snapshot:
-            arriving = Arriving(message.snapshot)
-        return arriving.with_piece(message.position, message.data)
-
-    def awaits(self, meta: SnapshotMeta) -> bool:
-        """Whether no other snapshot is on its way."""
-        return self._arriving is None or self._arriving.meta == meta
 
     def _has(self, meta: SnapshotMeta) -> bool:
         """Whether the leader can go on with the log as it is here, without the snapshot.
@@ -215,7 +208,7 @@ class Follower:
 
     def _restore(self, meta: SnapshotMeta, data: bytearray) -> None:
         node_state = self._node_state
-        self._arriving = None
+        self.arriving = None
         snapshot = Snapshot(
             meta.index, meta.term, data, meta.configuration, meta.base_index, meta.base_term
         )

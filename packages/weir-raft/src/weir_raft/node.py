@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from weir_raft.config import Config, NodeContext, OwnContext
 from weir_raft.core import Core, Role
@@ -10,16 +11,58 @@ from weir_raft.errors import NothingReady
 from weir_raft.follower import Arriving, Follower
 from weir_raft.leader import Leader
 from weir_raft.membership import Change, Configuration
-from weir_raft.messages import InstallSnapshot, Message
+from weir_raft.messages import Message
 from weir_raft.ready import Ready
 from weir_raft.replication import Progress
 from weir_raft.storage import Entry, Snapshot, Storage
 
 
+class NodeLog(Protocol):
+    """What a host may know of a node's log, and do to it."""
+
+    @property
+    def first_index(self) -> int:
+        """The first index above what was compacted."""
+
+    @property
+    def last_index(self) -> int:
+        """The index of the last entry, durable or not."""
+
+    @property
+    def durable(self) -> int:
+        """The index through which this node's own disk holds the log."""
+
+    @property
+    def committed(self) -> int:
+        """The index through which no entry can ever be replaced, as far as this node knows."""
+
+    @property
+    def applied(self) -> int:
+        """The index through which the host has applied."""
+
+    def term(self, index: int) -> int:
+        """The term of one entry, as a Snapshot needs it; Compacted or Unavailable outside."""
+
+    def release(self, index: int) -> None:
+        """Send nobody the log through `index` any more, as far as that is applied and durable: the
+        host lets go of it before a durable snapshot covers it, since this is the only member. Until
+        one does, Storage has these entries again at each start.
+
+        Members that are added and need them get a snapshot. Without effect when repeated.
+        """
+
+
+class NodeHistory(Protocol):
+    """What a host may know of the configurations in a node's log."""
+
+    def at(self, index: int) -> Configuration:
+        """The configuration as of an index that is not compacted, as a Snapshot keeps it."""
+
+
 class Node:
     """One member of one Raft group, driven by its host as ready.py describes. Not thread-safe."""
 
-    __slots__ = ("_active", "_group", "_pending", "context", "core", "touched")
+    __slots__ = ("_active", "_group", "_pending", "context", "core", "history", "log", "touched")
 
     def __init__(
         self, config: Config, storage: Storage, context: NodeContext | None = None
@@ -33,6 +76,10 @@ class Node:
         self.context: NodeContext = OwnContext() if context is None else context
         #: For this library alone.
         self.core = Core(config, storage, self.context)
+        #: How far the log goes, is durable here, committed and applied.
+        self.log: NodeLog = self.core.log
+        #: The configurations in the log.
+        self.history: NodeHistory = self.core.node_state.history
         self._pending = self.core.node_state.pending
         self._active = self.context.active
         self._group = self.context.group
@@ -61,35 +108,6 @@ class Node:
         return self.core.node_state.fence
 
     @property
-    def first_index(self) -> int:
-        """The first index above what was compacted."""
-        return self.core.log.first_index
-
-    @property
-    def last_index(self) -> int:
-        """The index of the last entry, durable or not."""
-        return self.core.log.last_index
-
-    @property
-    def durable_index(self) -> int:
-        """The index through which this node's own disk holds the log."""
-        return self.core.log.durable
-
-    @property
-    def commit_index(self) -> int:
-        """The index through which no entry can ever be replaced, as far as this node knows."""
-        return self.core.log.committed
-
-    @property
-    def applied_index(self) -> int:
-        """The index through which the host has applied."""
-        return self.core.log.applied
-
-    def term_at(self, index: int) -> int:
-        """The term of one entry, as a Snapshot needs it; Compacted or Unavailable outside."""
-        return self.core.log.term(index)
-
-    @property
     def accepts(self) -> bool:
         """Whether propose() is open: leading, an entry of the own term applied, none handed over.
 
@@ -102,10 +120,6 @@ class Node:
     def configuration(self) -> Configuration:
         """Who belongs to the group, by the newest configuration in the log."""
         return self.core.node_state.configuration
-
-    def configuration_at(self, index: int) -> Configuration:
-        """The configuration as of an index that is not compacted, as a Snapshot keeps it."""
-        return self.core.node_state.history.at(index)
 
     def progress(self) -> tuple[Progress, ...]:
         """What a leader knows of the others; empty if it does not lead."""
@@ -133,21 +147,13 @@ class Node:
         self.touched = True
         self.core.step(message)
 
-    def whole_with(self, message: InstallSnapshot) -> bytes | None:
-        """Return the snapshot that a piece of it completes; None if it completes none. A host may
-        look at it before it takes the message.
+    @property
+    def arriving(self) -> Arriving | None:
+        """The snapshot that has begun to come, if one has: a host may look at the whole before it
+        takes the last piece. A piece of another one takes its place.
         """
         state = self.core.state
-        if isinstance(state, Follower):
-            return state.whole_with(message)
-        return Arriving(message.snapshot).with_piece(message.position, message.data)
-
-    def awaits(self, message: InstallSnapshot) -> bool:
-        """Whether no other snapshot has begun to come since a piece did: what came of it would be
-        forgotten for a piece that is taken late.
-        """
-        state = self.core.state
-        return not isinstance(state, Follower) or state.awaits(message.snapshot)
+        return state.arriving if isinstance(state, Follower) else None
 
     def raise_fence(self, value: int) -> None:
         """Keep `value` if it is the highest yet. Opaque here; votes of later terms carry it.
@@ -282,12 +288,3 @@ class Node:
         """
         self.core.log.compact(index)
         self.core.node_state.history.forget(index)
-
-    def release(self, index: int) -> None:
-        """Send nobody the log through `index` any more, as far as that is applied and durable: the
-        host lets go of it before a durable snapshot covers it, since this is the only member. Until
-        one does, Storage has these entries again at each start.
-
-        Members that are added and need them get a snapshot. Without effect when repeated.
-        """
-        self.core.log.release(index)

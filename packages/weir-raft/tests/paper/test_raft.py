@@ -90,7 +90,7 @@ class Leading:
             self.node.persisted(self._asked)
         else:
             self.node.step(AppendReply(1, voter, 3, index))
-        return self.node.commit_index
+        return self.node.log.committed
 
 
 def positions(entries: tuple[Entry, ...] | list[Entry]) -> list[tuple[int, int]]:
@@ -168,7 +168,7 @@ def test_3_5_only_the_leader_takes_commands() -> None:
 def test_3_5_the_leader_appends_a_command_as_a_new_entry(leading: Server) -> None:
     index = leading.node.propose("x", 1)
     assert leading.node.ready().entries == (Entry(index, 1, EntryKind.NORMAL, "x", 1),)
-    assert leading.node.last_index == index
+    assert leading.node.log.last_index == index
 
 
 def test_3_5_the_term_in_an_entry_is_the_one_in_which_it_was_received(leading: Server) -> None:
@@ -213,7 +213,7 @@ def test_figure_3_2_a_leader_only_appends(leading: Server) -> None:
     for item in "abc":
         leading.node.propose(item, 1)
         leading.settle()
-        now = list(leading.storage.entries(1, leading.node.last_index + 1, 100))
+        now = list(leading.storage.entries(1, leading.node.log.last_index + 1, 100))
         assert now[: len(seen)] == seen
         seen = now
 
@@ -255,7 +255,7 @@ def test_3_6_2_a_restarted_lone_leader_commits_its_past_only_with_its_own_entry(
     again.persist(again.node.ready())
     noop = again.node.ready()
     assert again.node.role is Role.LEADER
-    assert again.node.commit_index == 0
+    assert again.node.log.committed == 0
     assert not again.node.has_ready
     again.persist(noop)
     assert positions(again.settle()) == [(1, 1), (2, 1), (3, 2)]
@@ -290,21 +290,21 @@ def test_3_8_an_entry_is_persisted_before_it_counts_towards_its_commitment(
     first = leading.node.ready()
     leading.node.propose("b", 1)
     second = leading.node.ready()
-    assert leading.node.commit_index == 1
+    assert leading.node.log.committed == 1
     leading.persist(first)
-    assert leading.node.commit_index == 2
+    assert leading.node.log.committed == 2
     leading.persist(second)
-    assert leading.node.commit_index == 3
+    assert leading.node.log.committed == 3
 
 
 def test_3_8_the_commit_index_may_start_again_at_zero(leading: Server) -> None:
     leading.node.propose("x", 1)
     leading.settle()
     again = boot(leading.storage)
-    assert again.node.commit_index == 0
+    assert again.node.log.committed == 0
     again.node.campaign()
     again.settle()
-    assert again.node.commit_index == 3
+    assert again.node.log.committed == 3
 
 
 def test_3_8_a_volatile_state_machine_applies_the_log_again(leading: Server) -> None:
@@ -318,7 +318,7 @@ def test_3_8_a_volatile_state_machine_applies_the_log_again(leading: Server) -> 
 def test_3_8_a_durable_state_machine_does_not_apply_an_entry_twice(leading: Server) -> None:
     leading.node.propose("x", 1)
     leading.settle()
-    again = boot(leading.storage, applied=leading.node.applied_index)
+    again = boot(leading.storage, applied=leading.node.log.applied)
     again.node.campaign()
     assert positions(again.settle()) == [(3, 2)]
 
@@ -333,12 +333,12 @@ def test_5_1_a_snapshot_replaces_the_log_before_it_and_keeps_its_last_index_and_
     node.propose("x", 1)
     node.propose("y", 1)
     leading.settle()
-    storage.save_snapshot(Snapshot(2, node.term_at(2), "x"))
+    storage.save_snapshot(Snapshot(2, node.log.term(2), "x"))
     node.compact(2)
     storage.discard(2)
-    assert (node.first_index, node.term_at(2)) == (3, 1)
+    assert (node.log.first_index, node.log.term(2)) == (3, 1)
     again = boot(storage)
-    assert (again.node.applied_index, again.node.term_at(2)) == (2, 1)
+    assert (again.node.log.applied, again.node.log.term(2)) == (2, 1)
     again.node.campaign()
     assert positions(again.settle()) == [(3, 1), (4, 2)]
 
@@ -368,6 +368,6 @@ def test_10_2_1_the_leader_counts_itself_by_its_disk(leading: Server) -> None:
     for item in "abc":
         leading.node.propose(item, 1)
     ready = leading.node.ready()
-    assert (leading.node.last_index, leading.node.commit_index) == (4, 1)
+    assert (leading.node.log.last_index, leading.node.log.committed) == (4, 1)
     leading.persist(ready)
-    assert leading.node.commit_index == 4
+    assert leading.node.log.committed == 4

@@ -93,10 +93,10 @@ class Explorer(Rehearsal):
             if not actor.up or node.role is not raft.Role.LEADER:
                 continue
             last, term = self._led.get((id, node.term), (0, 0))
-            assert node.last_index >= last, f"seed {self.seed}: leader {id} drops {last}"
-            if last >= node.first_index:
-                assert node.term_at(last) == term, f"seed {self.seed}: leader {id} replaces {last}"
-            self._led[id, node.term] = (node.last_index, node.term_at(node.last_index))
+            assert node.log.last_index >= last, f"seed {self.seed}: leader {id} drops {last}"
+            if last >= node.log.first_index:
+                assert node.log.term(last) == term, f"seed {self.seed}: leader {id} replaces {last}"
+            self._led[id, node.term] = (node.log.last_index, node.log.term(node.log.last_index))
 
     def _campaign(self) -> None:
         if actor := self._any():

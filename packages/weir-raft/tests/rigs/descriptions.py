@@ -86,8 +86,8 @@ def describe_node(node: Node) -> str:
     """A node's role, term and positions."""
     return (
         f"{node.role.value} term={node.term} leader={node.leader} fence={node.fence} "
-        f"first={node.first_index} last={node.last_index} "
-        f"commit={node.commit_index} applied={node.applied_index}"
+        f"first={node.log.first_index} last={node.log.last_index} "
+        f"commit={node.log.committed} applied={node.log.applied}"
     )
 
 

@@ -98,7 +98,7 @@ class OrderedActor(Actor):
         self.tail: dict[int, int] = {}
         self.last_stamp = 0
         super().start()
-        for index in range(self.node.first_index, self.disk.last_index() + 1):
+        for index in range(self.node.log.first_index, self.disk.last_index() + 1):
             self.keeps(self.disk.entries(index, index + 1, 1 << 30)[0])
         self._promises = Promises(self.multi, self.highest, (self,), _Watch(self))
         self.multi.fence_bound = self._durable_bound

@@ -130,9 +130,10 @@ def _seen(node: int, run: int, terms: list[int], *, leads: bool, term: int) -> P
     role = raft.Role.LEADER if leads else raft.Role.FOLLOWER
     at: Callable[[int], int] = lambda index: terms[index - 1]  # noqa: E731
     node_of_group = SimpleNamespace(
-        role=role, term=term, first_index=1, last_index=len(terms), applied_index=len(terms),
-        term_at=at,
-    )  # fmt: skip
+        role=role,
+        term=term,
+        log=SimpleNamespace(first_index=1, last_index=len(terms), applied=len(terms), term=at),
+    )
     group = SimpleNamespace(
         id=9,
         node=node_of_group,

@@ -266,7 +266,7 @@ class Groups:
         if group.has_others:
             group.storage.doubt()
         alone = node.configuration.voters == (group.voter,)
-        group.run(machine, campaign=alone or (preferred and not node.last_index))
+        group.run(machine, campaign=alone or (preferred and not node.log.last_index))
         self._peers.add(group)
 
     def open_all(self) -> None:

@@ -40,7 +40,7 @@ def test_a_checkpoint_holds_every_group_as_of_what_is_applied(ready: Any) -> Non
     snapshots = decode_checkpoint(written(States(writer.groups.values())))
     assert set(snapshots) == {0, info.addresses[0].group}
     snapshot = snapshots[info.addresses[0].group]
-    assert snapshot.index == writer.groups[info.addresses[0].group].node.applied_index
+    assert snapshot.index == writer.groups[info.addresses[0].group].node.log.applied
     assert PartitionState.decode(snapshot.data).next_offset == 1
 
 
@@ -88,7 +88,7 @@ def test_a_stopped_node_starts_from_its_checkpoint_alone(ready: Any) -> None:
     confirm = rig.answer(1, rig.batch(info, grant, 0, b"a"))
     rig.handle(ev.Stopping())
     rig.settle()
-    applied = {g.id: g.node.applied_index for g in rig.shard.writers[0].groups.values()}
+    applied = {g.id: g.node.log.applied for g in rig.shard.writers[0].groups.values()}
     rig.disk.crash()
     found = load(rig.disk)
     assert found is not None

@@ -128,9 +128,9 @@ def test_a_change_of_members_follows_an_entry_above_all_promises(spread: Any) ->
     machine.changing()
     trio.run(100)
     assert machine.state.last_stamp > barrier
-    index = leader.group(group).node.last_index
+    index = leader.group(group).node.log.last_index
     machine.changing()
-    assert leader.group(group).node.last_index == index, "one is enough"
+    assert leader.group(group).node.log.last_index == index, "one is enough"
 
 
 def test_visible_is_confirmed_once_all_partitions_have_got_so_far(

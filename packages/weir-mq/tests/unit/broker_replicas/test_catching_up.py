@@ -104,9 +104,9 @@ def test_who_is_being_filled_in_sends_readers_to_who_has_all(
         if step % 20 == 0:
             trio.pass_ms(10)
         here = away.group(group)
-        if here is None or not here.node.applied_index or step % 10:
+        if here is None or not here.node.log.applied or step % 10:
             continue
-        is_filling = here.node.last_index < here.node.applied_index
+        is_filling = here.node.log.last_index < here.node.log.applied
         was_filling |= is_filling
         last = here.machine.state.next_offset - 1
         asked.append(away.ask(m.Fetch(info.addresses[0], last, 1 << 20, 0, True)))
@@ -158,7 +158,7 @@ def test_what_a_leader_alone_has_is_taken_back_and_stays_so_after_a_restart(
     for sequence in range(2, 6):
         old.ask(produce(info, grant, sequence, b"never%d" % sequence))
     trio.settle()
-    assert old.group(group).log.reader.stored(group, old.group(group).node.last_index)
+    assert old.group(group).log.reader.stored(group, old.group(group).node.log.last_index)
     old.kill()
     values += publish(trio, produce, info, grant, 2, 3)
     trio.heal()

@@ -68,13 +68,13 @@ def lead(node: Any, number: int, *records: Any, kind: Kind = Kind.CONTROL) -> li
     """Append records to a group of a node as its leader of a higher term, and commit them."""
     group = node.group(number)
     sender = next(one for one in group.node.configuration.members if one != group.voter)
-    last, term = group.node.last_index, group.node.term + 1
+    last, term = group.node.log.last_index, group.node.term + 1
     appended = []
     for index, record in enumerate(records, last + 1):
         data = record if isinstance(record, bytes) else entries.encode_control(record)
         payload = Payload(kind, (data,), len(data))
         appended.append(raft.Entry(index, term, raft.EntryKind.NORMAL, payload, payload.size))
-    prev, behind = group.node.term_at(last), last + len(appended)
+    prev, behind = group.node.log.term(last), last + len(appended)
     append = r.Append(group.voter, sender, term, last, prev, tuple(appended), behind)
     ended = told(node, number, append)
     while node.jobs:  # what is committed is applied once it is durable here
@@ -163,7 +163,7 @@ def test_a_leader_of_an_earlier_term_does_not_let_what_stopped_be_given_up(trio:
     alone(trio, node)
     lead(node, group, GRANT)
     here = node.group(group)
-    last, term = here.node.last_index, here.node.term
+    last, term = here.node.log.last_index, here.node.term
     for said, is_believed in ((term - 1, False), (term, True)):
         append = r.Append(here.voter, 2 << 16, said, last, said, (), last, True)
         assert told(node, group, append) == []
@@ -183,7 +183,7 @@ def test_a_replica_that_stopped_stops_again_at_the_next_start(trio: Any) -> None
     here = trio.until(lambda: node.group(group), "it was never opened")
     trio.isolate(node.id)
     assert here.damage is None
-    heartbeat = r.Heartbeat(here.voter, 2 << 16, here.node.term + 1, here.node.last_index, 0)
+    heartbeat = r.Heartbeat(here.voter, 2 << 16, here.node.term + 1, here.node.log.last_index, 0)
     told(node, group, heartbeat)
     trio.settle()
     assert [one.group for one in node.halts] == [group]
@@ -244,7 +244,7 @@ def test_a_registrys_replica_that_stopped_is_taken_anew_at_the_next_start(
     node.kill()
     node.boot()
     here = node.group(REGISTRY_GROUP)
-    beat = r.Heartbeat(here.voter, 2 << 16, here.node.term + 1, here.node.last_index, 0)
+    beat = r.Heartbeat(here.voter, 2 << 16, here.node.term + 1, here.node.log.last_index, 0)
     told(node, REGISTRY_GROUP, beat)
     trio.settle()
     assert [one.group for one in node.halts] == [REGISTRY_GROUP]
@@ -372,7 +372,7 @@ def test_a_registrys_replica_that_stopped_is_not_opened_as_it_was_once_it_is_fil
         later = trio.topic("later")
         trio.run(500)
         here = node.group(REGISTRY_GROUP)
-        last = here.node.last_index
+        last = here.node.log.last_index
         rot_is_found(node, REGISTRY_GROUP, last)
         trio.isolate(node.id)
         contradicts = entries.TopicAltered(later.id + 1, 5, entries.SettingsChange())
@@ -381,14 +381,14 @@ def test_a_registrys_replica_that_stopped_is_not_opened_as_it_was_once_it_is_fil
     trio.heal()
     trio.run(5_000)
     assert node.group(REGISTRY_GROUP) is here
-    assert (here.damage is not None, here.node.last_index >= last) == (True, True)
+    assert (here.damage is not None, here.node.log.last_index >= last) == (True, True)
 
 
 def large(trio: Any, node: Any, group: int, data: bytes) -> list[str]:
     """Send a node a snapshot of a group; return why the link ended by the time it is looked at."""
     here = node.group(group)
     sender = next(one for one in here.node.configuration.members if one != here.voter)
-    term, index = here.node.term + 1, here.node.last_index + 1_000
+    term, index = here.node.term + 1, here.node.log.last_index + 1_000
     known = here.node.configuration
     meta = r.SnapshotMeta(index, term, known, index, term, len(data))
     ended: list[str] = []
@@ -410,12 +410,12 @@ def test_a_large_snapshot_that_cannot_be_decoded_ends_the_link(trio: Any, size: 
     _, _, group = settled(trio)
     node = trio[1]
     alone(trio, node)
-    before = node.group(group).node.last_index
+    before = node.group(group).node.log.last_index
     assert large(trio, node, group, b"\x91" + bytes(size)) == [
         "a snapshot came that cannot be decoded"
     ]
     assert node.shard.counts.bad_frames == 1
-    assert (node.group(group).node.last_index, node.halts) == (before, [])
+    assert (node.group(group).node.log.last_index, node.halts) == (before, [])
     assert node.group(group).damage is None
     trio.heal()
     trio.same_everywhere(group)
@@ -447,11 +447,11 @@ def test_an_entry_of_a_newer_release_ends_the_link_and_says_so(
     trio.leader()
     node = trio[1]
     alone(trio, node)
-    before = node.group(REGISTRY_GROUP).node.last_index
+    before = node.group(REGISTRY_GROUP).node.log.last_index
     (why,) = lead(node, REGISTRY_GROUP, record, kind=kind)
     assert "written by a newer release of weir" in why
     assert "upgrade this node" in why
-    assert node.group(REGISTRY_GROUP).node.last_index == before
+    assert node.group(REGISTRY_GROUP).node.log.last_index == before
     trio.run(1_000)
 
 
@@ -499,10 +499,10 @@ def test_a_stamp_or_an_offset_with_no_room_above_it_ends_the_link(trio: Any, wha
         plain = encode([b"x"], group=group, producer=1, epoch=1)
         place = (FAR, 0) if what == "batch" else (5, FAR - 1)
         kind, data = Kind.BATCHES, stamped(plain, *place) + bytes(plain[HEADER_SIZE:])
-    before = node.group(number).node.last_index
+    before = node.group(number).node.log.last_index
     (why,) = lead(node, number, data, kind=kind)
     assert why.startswith("no leader wrote")
-    assert node.group(number).node.last_index == before
+    assert node.group(number).node.log.last_index == before
 
 
 @pytest.mark.parametrize("voters", [(1 << 16, 1 << 16), (0,), (), ((1 << 63) - 1,)])

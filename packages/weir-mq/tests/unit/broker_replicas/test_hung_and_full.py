@@ -131,7 +131,7 @@ def test_a_reader_may_be_ahead_of_a_leader_whose_own_disk_lags(trio: Any, produc
     hang(trio, leader, 200)
     assert follower.reply_to(follower.ask(m.Fetch(address, 1, 1 << 20, 0, True))).next_offset == 2
     node = leader.group(group).node
-    assert node.applied_index < node.commit_index
+    assert node.log.applied < node.log.committed
     asked = [leader.ask(m.Fetch(address, 2, 1 << 20, wait_ms)) for wait_ms in (0, 60_000)]
     hang(trio, leader, 200)
     assert [leader.reply_to(number) for number in (confirm, *asked)] == [None] * 3

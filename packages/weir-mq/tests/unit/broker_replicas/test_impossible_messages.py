@@ -46,7 +46,7 @@ def told(trio: Any, data: bytes) -> list[str]:
 
 def state(trio: Any) -> tuple[int, int, int]:
     group, peers = trio[1].group(0), trio[1].shard
-    return group.node.term, group.node.last_index, peers.counts.bad_frames
+    return group.node.term, group.node.log.last_index, peers.counts.bad_frames
 
 
 def snapshot(index: int, base: int, position: int = 0) -> r.InstallSnapshot:

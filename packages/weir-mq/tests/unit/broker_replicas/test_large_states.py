@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from rigs.shards import arriving_at
 from weir.broker.api import effects as ef
 from weir.broker.records.snapshots import Packing, Unpacking, pack
 from weir.model.limits import MIB
@@ -76,7 +75,7 @@ def test_a_large_state_is_packed_and_decoded_off_the_loop(make_trio: Any, produc
     here = away.group(group)
     assert here.is_decoding
     # Nothing of it is taken before it is known to be a state.
-    assert here.kept_index == here.node.applied_index < 50
+    assert here.kept_index == here.node.log.applied < 50
     # The registry's group at this node lives on, and the others confirm.
     assert away.group(0).leader
     publish(trio, produce, info, grant, 103, 0)
@@ -157,7 +156,7 @@ def test_a_state_that_is_decoded_late_does_not_end_a_newer_one(
     away.boot()
     job = until_it_is_decoded(trio, away)
     here = away.group(group)
-    older = arriving_at(here.node).meta
+    older = here.node.arriving.meta
     # Its link breaks, and the leader has gone on by the time it comes again.
     trio.isolate(away.id)
     away.jobs.remove(job)
@@ -169,7 +168,7 @@ def test_a_state_that_is_decoded_late_does_not_end_a_newer_one(
     away.jobs.append(job)
 
     def newer() -> Any:
-        arriving = arriving_at(here.node)
+        arriving = here.node.arriving
         return arriving if arriving is not None and arriving.meta != older else None
 
     for _ in range(400):
@@ -184,5 +183,5 @@ def test_a_state_that_is_decoded_late_does_not_end_a_newer_one(
     away.step()
     assert newer() is found
     assert found.position >= position
-    assert here.node.applied_index < older.index
+    assert here.node.log.applied < older.index
     trio.same_everywhere(group)

@@ -108,9 +108,9 @@ def test_one_of_two_repairs_itself(trio: Any, produce: Any) -> None:
     values = fill(trio, produce, info, grant, 0, 20)
     holders = [node for node in trio.live() if node.group(group) is not None]
     assert len(holders) == 2
-    last = max(node.group(group).node.last_index for node in holders)
+    last = max(node.group(group).node.log.last_index for node in holders)
     for node in holders:
-        trio.until(lambda node=node: node.group(group).node.durable_index == last, "not there")
+        trio.until(lambda node=node: node.group(group).node.log.durable == last, "not there")
     holders[1].kill()
     for index in range(4, 16):
         rot(holders[1], group, index)
@@ -238,7 +238,7 @@ def test_rot_in_payloads_here_and_there_costs_nothing(trio: Any, produce: Any, s
     trio.run(300)  # what was written last is known to have been durable, or it is a torn tail
     for node in trio.live():
         node.kill()
-    last = {id: trio[1].shard.writers[0].groups[id].node.last_index for id in (0, group)}
+    last = {id: trio[1].shard.writers[0].groups[id].node.log.last_index for id in (0, group)}
     for id, count in last.items():
         for index in range(1, count + 1):
             whole = dice.randrange(1, 4)  # somebody has it still

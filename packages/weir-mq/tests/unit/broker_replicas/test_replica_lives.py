@@ -31,7 +31,7 @@ def test_a_flush_of_its_former_life_makes_nothing_durable(trio: Any, produce: An
     again = begun_anew(other, group)
     while other.jobs:
         other.step()
-    assert (again.node.durable_index, again.node.last_index) == (0, 0)
+    assert (again.node.log.durable, again.node.log.last_index) == (0, 0)
 
 
 def test_a_checkpoint_of_its_former_life_covers_nothing(trio: Any, produce: Any) -> None:

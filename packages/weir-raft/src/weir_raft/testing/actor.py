@@ -147,25 +147,25 @@ class Actor:
         self._checks.applied(self.applied, snapshot.term, self.crc)
 
     def _offer(self, voter: int) -> None:
-        self.node.send_snapshot(voter, self._snapshot(self.node.applied_index))
+        self.node.send_snapshot(voter, self._snapshot(self.node.log.applied))
 
     def _snapshot(self, index: int) -> raft.Snapshot:
         node = self.node
-        base = max(node.first_index - 1, index - self._kept_entries)
+        base = max(node.log.first_index - 1, index - self._kept_entries)
         return raft.Snapshot(
             index,
-            node.term_at(index),
+            node.log.term(index),
             self.state(index),
-            node.configuration_at(index),
+            node.history.at(index),
             base,
-            node.term_at(base),
+            node.log.term(base),
         )
 
     def compact(self) -> None:
         """Take a snapshot and drop what lies below its base."""
         node = self.node
-        index = node.applied_index
-        if self.disk.last_index() < index or index < node.first_index:
+        index = node.log.applied
+        if self.disk.last_index() < index or index < node.log.first_index:
             return
         if any(ready.snapshot is not None for ready in self.unsynced):
             return

@@ -30,13 +30,13 @@ class Checks:
         other = self._leader_of.setdefault(term, id)
         assert other == id, f"{self._name}: {other} and {id} lead term {term}"
         for index, (committed, _) in self.committed.items():
-            if index >= node.first_index and committed < term:
-                assert index <= node.last_index, f"{self._name}: leader {id} lacks {index}"
-                assert node.term_at(index) == committed, f"{self._name}: {id} differs at {index}"
+            if index >= node.log.first_index and committed < term:
+                assert index <= node.log.last_index, f"{self._name}: leader {id} lacks {index}"
+                assert node.log.term(index) == committed, f"{self._name}: {id} differs at {index}"
 
     def appended(self, node: raft.Node, entry: raft.Entry) -> None:
         """Log matching: an index and a term name one entry, and one history below it."""
-        before = node.term_at(entry.index - 1)
+        before = node.log.term(entry.index - 1)
         kept = self._entries.setdefault((entry.index, entry.term), (entry.data, before))
         assert kept == (entry.data, before) or not before, (
             f"{self._name}: two entries {entry.index} of term {entry.term}"

@@ -289,12 +289,12 @@ class Rehearsal:
         leader = max(leaders, key=lambda a: a.node.term)
         members = leader.node.configuration.members
         return (
-            leader.node.applied_index >= self.checks.committed_through
+            leader.node.log.applied >= self.checks.committed_through
             and not leader.node.configuration.joint
-            and leader.node.applied_index == leader.node.last_index
+            and leader.node.log.applied == leader.node.log.last_index
             and all(
                 self.actors[id].applied == leader.applied
-                and self.actors[id].node.last_index == leader.node.last_index
+                and self.actors[id].node.log.last_index == leader.node.log.last_index
                 for id in members
             )
         )

@@ -66,7 +66,7 @@ def test_4_1_a_server_uses_the_newest_configuration_in_its_log() -> None:
     data = configuration.pack()
     two.tell(Append(2, 1, 1, 0, 0, (Entry(1, 1, EntryKind.CONFIGURATION, data, len(data)),), 0))
     assert two.node.configuration == configuration
-    assert two.node.commit_index == 0
+    assert two.node.log.committed == 0
 
 
 def test_4_1_a_server_falls_back_when_the_entry_is_replaced() -> None:
@@ -101,9 +101,9 @@ def test_4_2_1_a_new_server_catches_up_before_it_counts() -> None:
     one.node.change(Change(add_learners=(4,)))
     one.sent()
     one.tell(AppendReply(1, 4, 1, 2))
-    assert one.node.commit_index == 1
+    assert one.node.log.committed == 1
     one.tell(AppendReply(1, 3, 1, 2))
-    assert one.node.commit_index == 2
+    assert one.node.log.committed == 2
 
 
 def test_4_2_2_a_leader_removes_itself_last(group: Rehearsal) -> None:
@@ -124,14 +124,14 @@ def test_4_2_2_it_does_not_count_itself_in_the_configuration_it_is_not_part_of()
     one.sent()
     # Joint: 1 and 2 of the old half, but of the new one only 2.
     one.tell(AppendReply(1, 2, 1, 2))
-    assert one.node.commit_index == 1
+    assert one.node.log.committed == 1
     one.tell(AppendReply(1, 3, 1, 2))
-    assert one.node.commit_index == 2
+    assert one.node.log.committed == 2
     # Left: 2 and 3 alone decide.
     one.tell(AppendReply(1, 2, 1, 3))
-    assert (one.node.commit_index, one.node.role) == (2, Role.LEADER)
+    assert (one.node.log.committed, one.node.role) == (2, Role.LEADER)
     one.tell(AppendReply(1, 3, 1, 3))
-    assert (one.node.commit_index, one.node.role) == (3, Role.FOLLOWER)
+    assert (one.node.log.committed, one.node.role) == (3, Role.FOLLOWER)
 
 
 def test_4_2_3_a_removed_server_deposes_nobody(group: Rehearsal) -> None:
@@ -157,9 +157,9 @@ def test_4_3_agreement_needs_separate_majorities_of_both() -> None:
     one.node.change(Change(add_voters=(4, 5), remove=(2, 3)))
     one.sent()
     one.tell(AppendReply(1, 2, 1, 2), AppendReply(1, 3, 1, 2))
-    assert one.node.commit_index == 1
+    assert one.node.log.committed == 1
     one.tell(AppendReply(1, 4, 1, 2))
-    assert one.node.commit_index == 2
+    assert one.node.log.committed == 2
 
 
 def test_4_3_an_election_in_the_joint_phase_needs_both_halves() -> None:
@@ -184,7 +184,7 @@ def test_4_3_the_joint_phase_is_left_once_it_is_committed() -> None:
     assert one.node.configuration == Configuration((1, 2, 4), (1, 2, 3))
     one.tell(AppendReply(1, 2, 1, 2))
     assert one.node.configuration == Configuration((1, 2, 4))
-    assert one.node.last_index == 3
+    assert one.node.log.last_index == 3
 
 
 def test_4_3_a_joint_phase_outlives_its_leader(group: Rehearsal) -> None:

@@ -61,7 +61,7 @@ def test_6_4_a_read_is_served_at_what_was_committed_when_it_was_asked_for() -> N
     one.node.propose("later", 1)
     round = max(m.round for m in one.sent() if hasattr(m, "round"))
     one.tell(AppendReply(1, 2, 1, 2, commit=1))
-    assert one.node.commit_index == 2
+    assert one.node.log.committed == 2
     one.tell(HeartbeatReply(1, 2, 1, round))
     assert one.reads == [ReadState(7, 1)]
 
@@ -103,7 +103,7 @@ def test_5_1_the_last_entry_of_a_snapshot_stays_known() -> None:
     one.node.compact(3)
     one.disk.discard(3)
     one.restart()
-    assert (one.node.first_index, one.node.term_at(3), one.node.applied_index) == (4, 2, 3)
+    assert (one.node.log.first_index, one.node.log.term(3), one.node.log.applied) == (4, 2, 3)
 
 
 def test_5_1_each_server_compacts_by_itself() -> None:
@@ -112,7 +112,7 @@ def test_5_1_each_server_compacts_by_itself() -> None:
     two.tell(Append(2, 1, 1, 0, 0, log_of(1, 1, 1), 2))
     two.disk.save_snapshot(Snapshot(2, 1, b"state", THREE))
     two.node.compact(2)
-    assert two.node.first_index == 3
+    assert two.node.log.first_index == 3
 
 
 def test_5_2_a_snapshot_is_for_who_needs_what_is_gone() -> None:
@@ -157,7 +157,7 @@ def test_5_2_a_snapshot_of_less_than_is_committed_takes_nothing_back() -> None:
     two = Member(2, term=1)
     two.tell(Append(2, 1, 1, 0, 0, log_of(1, 1, 1), 3))
     two.tell(InstallSnapshot(2, 1, 1, SnapshotMeta(2, 1, THREE, 2, 1, 3), 0, b"abc", True))
-    assert (two.node.commit_index, two.terms, two.disk.snapshot()) == (3, [1, 1, 1], None)
+    assert (two.node.log.committed, two.terms, two.disk.snapshot()) == (3, [1, 1, 1], None)
 
 
 def test_a_snapshot_over_a_log_that_is_kept_counts_only_as_far_as_the_log_goes() -> None:
@@ -166,10 +166,10 @@ def test_a_snapshot_over_a_log_that_is_kept_counts_only_as_far_as_the_log_goes()
     meta = SnapshotMeta(20, 2, THREE, 10, 1, 3)
     (reply,) = two.tell(InstallSnapshot(2, 1, 2, meta, 0, b"abc", True))
     assert isinstance(reply, AppendReply)
-    assert (reply.index, two.node.applied_index) == (10, 20)
+    assert (reply.index, two.node.log.applied) == (10, 20)
     two.pass_ms(5_000)
     assert two.node.role is Role.FOLLOWER
     two.tell(Append(2, 1, 2, 10, 1, log_of(*(2,) * 10, first=11), 20))
-    assert (two.node.last_index, two.applied) == (20, [])
+    assert (two.node.log.last_index, two.applied) == (20, [])
     two.pass_ms(2_000)
     assert two.node.role is not Role.FOLLOWER

@@ -61,9 +61,9 @@ def test_3_5_an_entry_is_committed_on_a_majority_and_only_then_applied() -> None
     one = Member(1, voters=(1, 2, 3, 4, 5))
     one.lead((2, 3))
     one.tell(AppendReply(1, 2, 1, 1))
-    assert (one.node.commit_index, one.applied) == (0, [])
+    assert (one.node.log.committed, one.applied) == (0, [])
     one.tell(AppendReply(1, 5, 1, 1))
-    assert (one.node.commit_index, [e.index for e in one.applied]) == (1, [1])
+    assert (one.node.log.committed, [e.index for e in one.applied]) == (1, [1])
 
 
 def test_3_5_followers_apply_what_the_leader_says_is_committed() -> None:
@@ -149,9 +149,9 @@ def test_3_6_2_an_entry_of_an_earlier_term_does_not_commit_by_count() -> None:
     one = Member(1, 1, 2, term=3)
     one.lead()
     one.tell(AppendReply(1, 2, 4, 2), AppendReply(1, 3, 4, 2))
-    assert one.node.commit_index == 0
+    assert one.node.log.committed == 0
     one.tell(AppendReply(1, 2, 4, 3))
-    assert one.node.commit_index == 3
+    assert one.node.log.committed == 3
 
 
 def test_3_6_2_a_new_leader_begins_with_an_entry_of_its_own() -> None:
@@ -197,7 +197,7 @@ def test_3_8_a_restart_applies_the_log_again_as_it_learns_that_it_is_committed()
     one.lead()
     one.tell(AppendReply(1, 2, 2, 3))
     one.restart()
-    assert one.node.commit_index == 0
+    assert one.node.log.committed == 0
     one.lead()
     one.tell(AppendReply(1, 3, 3, 4))
     assert [e.index for e in one.applied] == [1, 2, 3, 4]
@@ -224,9 +224,9 @@ def test_10_2_1_followers_may_commit_what_the_leader_has_not_written() -> None:
     one.node.propose("x", 1)
     one.sent()
     one.tell(AppendReply(1, 2, 1, 2), AppendReply(1, 3, 1, 2))
-    assert one.node.commit_index == 1
+    assert one.node.log.committed == 1
     one.tell(AppendReply(1, 4, 1, 2))
-    assert one.node.commit_index == 2
+    assert one.node.log.committed == 2
 
 
 def test_10_2_2_many_commands_travel_together() -> None:

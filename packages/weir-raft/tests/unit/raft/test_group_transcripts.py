@@ -83,14 +83,14 @@ class Scene:
 
     def _state(self, id: int) -> str:
         node, disk = self._group.actors[id].node, self._group.actors[id].disk
-        log = range(node.first_index, disk.last_index() + 1)
+        log = range(node.log.first_index, disk.last_index() + 1)
         entries = " ".join(f"{index}@{disk.term(index)}" for index in log) or "empty"
         who = node.configuration
         names = [("voters", who.voters), ("outgoing", who.outgoing), ("learners", who.learners)]
         members = [f"{name}={','.join(map(str, ids))}" for name, ids in names if ids]
         return (
             f"{id} {node.role.value} term={node.term} leader={node.leader} "
-            f"commit={node.commit_index} applied={node.applied_index} "
+            f"commit={node.log.committed} applied={node.log.applied} "
             f"{' '.join(members)} log: {entries}"
         )
 

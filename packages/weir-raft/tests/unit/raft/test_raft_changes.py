@@ -27,7 +27,7 @@ def test_voters_change_through_a_joint_configuration_that_is_left_by_itself(
     assert one.node.configuration == Configuration((1, 2, 4, 5), (1, 2, 3))
     group.pass_ms(200)
     assert one.node.configuration == Configuration((1, 2, 4, 5))
-    assert one.node.configuration_at(index).joint
+    assert one.node.history.at(index).joint
     assert [group.actors[id].applied for id in (2, 4, 5)] == [one.applied] * 3
     assert group.actors[5].node.configuration == one.node.configuration
 
@@ -37,7 +37,7 @@ def test_a_joint_configuration_decides_nothing_without_both_halves(group: Rehear
     group.severed |= {(1, 4), (1, 5)}
     one.node.change(Change(add_voters=(4, 5), remove=(2, 3)))
     group.flow()
-    assert one.node.commit_index == 1
+    assert one.node.log.committed == 1
     assert one.node.configuration.joint
     group.severed.clear()
     group.pass_ms(300)
@@ -81,7 +81,7 @@ def test_learners_get_the_log_and_never_count(group: Rehearsal) -> None:
         group.actors[other].crash(group.dice)
     one.node.propose("x", 1)
     group.flow()
-    assert one.node.commit_index == one.node.last_index - 1
+    assert one.node.log.committed == one.node.log.last_index - 1
     group.pass_ms(1_000)
     assert one.node.role is not Role.LEADER
     group.pass_ms(3_000)

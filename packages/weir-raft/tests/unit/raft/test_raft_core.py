@@ -164,4 +164,4 @@ def test_a_reply_from_the_future_of_the_log_is_not_believed() -> None:
     node.step(VoteReply(1, 2, 1, granted=True))
     node.step(AppendReply(1, 2, 1, 100))
     node.step(AppendReply(1, 9, 1, 1))
-    assert node.commit_index == 0
+    assert node.log.committed == 0

@@ -169,7 +169,7 @@ def test_a_leader_hands_over_only_after_the_other_caught_up(group: Rehearsal) ->
     group.severed.clear()
     group.pass_ms(600)
     assert group.actors[2].node.role is Role.LEADER
-    assert group.actors[2].node.last_index == one.node.last_index
+    assert group.actors[2].node.log.last_index == one.node.log.last_index
 
 
 def test_a_transfer_that_fails_is_given_up(group: Rehearsal) -> None:

@@ -217,10 +217,10 @@ def test_followers_catch_up_when_their_link_comes_back(hosts: Hosts) -> None:
     for item in range(10):
         leader.propose(item, 10)
         hosts.flow()
-    assert leader.commit_index == leader.last_index
+    assert leader.log.committed == leader.log.last_index
     hosts.mend()
     hosts.pass_ms(1_000)
-    assert hosts.all[3].nodes[group].applied_index == leader.last_index
+    assert hosts.all[3].nodes[group].log.applied == leader.log.last_index
 
 
 def test_a_read_sends_its_round_at_once_and_counts_only_later_answers(hosts: Hosts) -> None:
@@ -239,7 +239,7 @@ def test_a_read_sends_its_round_at_once_and_counts_only_later_answers(hosts: Hos
     assert one.reads == []
     assert any(isinstance(message, Beat) for _, message in one.links)
     hosts.flow()
-    assert one.reads == [(group, ReadState(5, one.nodes[group].commit_index))]
+    assert one.reads == [(group, ReadState(5, one.nodes[group].log.committed))]
 
 
 def test_no_read_is_confirmed_by_who_follows_somebody_else(hosts: Hosts) -> None:
@@ -271,7 +271,7 @@ def test_a_group_that_a_peer_lacks_is_named_and_taken_up_when_it_comes(hosts: Ho
     hosts.all[3].multi.add(group, gone)
     hosts.pass_ms(1_000)
     hosts.check(30)
-    assert gone.applied_index == hosts.all[1].nodes[group].applied_index
+    assert gone.log.applied == hosts.all[1].nodes[group].log.applied
 
 
 def test_a_host_that_forgot_what_beats_named_asks_for_it(hosts: Hosts) -> None:
@@ -295,7 +295,7 @@ def test_a_restarted_host_finds_its_place_again(hosts: Hosts) -> None:
     hosts.mend()
     hosts.pass_ms(4_000)
     hosts.check(30)
-    assert len({node.applied_index for node in (h.nodes[0] for h in hosts.all.values())}) == 1
+    assert len({node.log.applied for node in (h.nodes[0] for h in hosts.all.values())}) == 1
 
 
 def test_members_of_a_changed_configuration_are_beaten_for_or_no_more(hosts: Hosts) -> None:
@@ -411,4 +411,4 @@ def test_whatever_happens_to_links_there_is_one_leader_a_term(seed: int) -> None
     hosts.pass_ms(5_000)
     hosts.check(8)
     for group in range(8):
-        assert len({host.nodes[group].applied_index for host in hosts.all.values()}) == 1
+        assert len({host.nodes[group].log.applied for host in hosts.all.values()}) == 1

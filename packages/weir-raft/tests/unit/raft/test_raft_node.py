@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def test_a_new_node_wants_nothing(lone: Start) -> None:
     node = lone().node
-    assert (node.role, node.term, node.leader, node.last_index) == (Role.FOLLOWER, 0, 0, 0)
+    assert (node.role, node.term, node.leader, node.log.last_index) == (Role.FOLLOWER, 0, 0, 0)
     assert not node.has_ready
     with pytest.raises(NothingReady):
         node.ready()
@@ -86,13 +86,13 @@ def test_nothing_commits_before_its_sync_however_far_the_host_lags(leader: Lone)
     for item in "abc":
         leader.propose(item)
         assert leader.take().committed == ()
-    assert (node.last_index, node.commit_index) == (4, 1)
+    assert (node.log.last_index, node.log.committed) == (4, 1)
     first, second, third = leader.unsynced
     node.persisted(first.number)
-    assert node.commit_index == 2
+    assert node.log.committed == 2
     node.persisted(second.number)
     node.persisted(third.number)
-    assert node.commit_index == 4
+    assert node.log.committed == 4
     assert [entry.data for entry in node.ready().committed] == ["a", "b", "c"]
 
 
@@ -106,12 +106,12 @@ def test_acknowledgements_come_in_order_and_once(leader: Lone) -> None:
         node.persisted(second)
     with pytest.raises(OutOfOrder, match="were handed out"):
         node.persisted(second + 1)
-    assert node.commit_index == 1
+    assert node.log.committed == 1
     node.persisted(first)
     with pytest.raises(OutOfOrder, match="are acknowledged"):
         node.persisted(first)
     node.persisted(second)
-    assert node.commit_index == 3
+    assert node.log.committed == 3
 
 
 def test_a_ready_that_asks_nothing_may_be_acknowledged_or_not(leader: Lone) -> None:
@@ -170,7 +170,7 @@ def test_overload_refuses_without_a_trace(lone: Start) -> None:
     host.node.propose("big", 800)
     with pytest.raises(Overloaded):
         host.node.propose("more", 100)
-    assert host.node.last_index == 2
+    assert host.node.log.last_index == 2
     host.settle()
     assert host.node.propose("more", 100) == 3
 
@@ -196,12 +196,12 @@ def test_a_restart_hands_everything_out_again_through_its_own_noop(leader: Lone)
     leader.propose("a", "b", "c")
     leader.settle()
     again = leader.restart(max_apply_bytes=2)
-    assert (again.node.term, again.node.commit_index, again.node.last_index) == (1, 0, 4)
+    assert (again.node.term, again.node.log.committed, again.node.log.last_index) == (1, 0, 4)
     again.node.campaign()
     again.take()
     again.sync()
     again.take()
-    assert again.node.commit_index == 0
+    assert again.node.log.committed == 0
     again.sync()
     chunks = []
     while again.node.has_ready:
@@ -233,14 +233,14 @@ def test_snapshot_compact_discard_restart(leader: Lone) -> None:
     leader.propose("a", "b")
     leader.settle()
     node, storage = leader.node, leader.storage
-    storage.save_snapshot(Snapshot(2, node.term_at(2), "a"))
+    storage.save_snapshot(Snapshot(2, node.log.term(2), "a"))
     node.compact(2)
     storage.discard(2)
-    assert (node.first_index, node.term_at(2), node.term_at(3)) == (3, 1, 1)
+    assert (node.log.first_index, node.log.term(2), node.log.term(3)) == (3, 1, 1)
     leader.propose("c")
     leader.settle()
     again = leader.restart()
-    assert (again.node.first_index, again.node.applied_index) == (3, 2)
+    assert (again.node.log.first_index, again.node.log.applied) == (3, 2)
     again.lead()
     assert again.data == ["b", "c"]
 

@@ -74,4 +74,4 @@ def test_reads_under_way_are_served_when_the_leader_is_left_alone(group: Rehears
     one = group.actors[1].node
     assert (one.role, one.configuration.voters) == (Role.LEADER, (1,))
     one.read_index(5)
-    assert reads(one) == [ReadState(5, one.commit_index)]
+    assert reads(one) == [ReadState(5, one.log.committed)]

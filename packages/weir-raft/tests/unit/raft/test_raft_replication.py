@@ -101,7 +101,7 @@ def test_a_write_that_was_superseded_makes_nothing_durable_even_if_it_comes_back
 def test_a_commit_reaches_no_further_than_what_is_known_to_match() -> None:
     follower = Follower(1, 1, 1)
     follower.node.step(Append(2, 1, 2, 1, 1, (), 3))
-    assert follower.node.commit_index == 1
+    assert follower.node.log.committed == 1
 
 
 def test_a_refusal_names_where_the_logs_could_agree() -> None:
@@ -122,7 +122,7 @@ def test_a_refusal_names_where_the_logs_could_agree() -> None:
 def test_a_broken_append_is_ignored(broken: tuple[Entry, ...]) -> None:
     follower = Follower()
     follower.node.step(Append(2, 1, 1, 0, 0, broken, 0))
-    assert follower.node.last_index == 0
+    assert follower.node.log.last_index == 0
 
 
 def progress(group: Rehearsal, member: int) -> Progress:
@@ -137,7 +137,7 @@ def test_proposals_made_together_are_sent_together_and_before_they_are_durable(
         one.node.propose(item, 10)
     one.serve()
     assert [len(m.entries) for m in group.mail if isinstance(m, Append)] == [3, 3]
-    assert one.node.commit_index == 1
+    assert one.node.log.committed == 1
     for message in list(group.mail):
         group.hand_over(message)
     for other in (2, 3):
@@ -145,7 +145,7 @@ def test_proposals_made_together_are_sent_together_and_before_they_are_durable(
         group.actors[other].serve()
     for message in list(group.mail):
         group.hand_over(message)
-    assert one.node.commit_index == 4
+    assert one.node.log.committed == 4
     assert one.applied == 1
     group.flow()
     assert one.applied == 4
@@ -171,7 +171,7 @@ def test_an_entry_larger_than_the_window_passes_alone(group: Rehearsal) -> None:
     sent = [m for m in group.mail if isinstance(m, Append) and m.to == 2]
     assert [[e.index for e in m.entries] for m in sent] == [[2]]
     group.flow()
-    assert one.node.commit_index == 3
+    assert one.node.log.committed == 3
 
 
 def test_lost_appends_are_found_out_without_sending_them_again_in_vain(group: Rehearsal) -> None:
@@ -184,7 +184,7 @@ def test_lost_appends_are_found_out_without_sending_them_again_in_vain(group: Re
     asked = [m for m in group.mail if isinstance(m, Append)]
     assert [m.entries for m in asked] == [(), ()]
     group.flow()
-    assert one.node.commit_index == 2
+    assert one.node.log.committed == 2
 
 
 def test_appends_that_overtake_each_other_do_no_harm(group: Rehearsal) -> None:
@@ -195,8 +195,8 @@ def test_appends_that_overtake_each_other_do_no_harm(group: Rehearsal) -> None:
     group.mail.reverse()
     group.flow()
     group.pass_ms(300)
-    assert {a.node.last_index for a in group.actors.values() if a.id <= 3} == {7}
-    assert one.node.commit_index == 7
+    assert {a.node.log.last_index for a in group.actors.values() if a.id <= 3} == {7}
+    assert one.node.log.committed == 7
 
 
 def test_followers_hear_of_the_last_commit_soon(group: Rehearsal) -> None:
@@ -221,12 +221,12 @@ def test_an_older_terms_entry_does_not_commit_by_count() -> None:
     noop = node.ready()
     for voter in (2, 3):
         node.step(AppendReply(1, voter, 4, 2))
-    assert node.commit_index == 0
+    assert node.log.committed == 0
     node.persisted(noop.number)
     node.step(AppendReply(1, 2, 4, 3))
-    assert node.commit_index == 0
+    assert node.log.committed == 0
     node.step(AppendReply(1, 3, 4, 3))
-    assert node.commit_index == 3
+    assert node.log.committed == 3
 
 
 def test_a_deposed_leaders_tail_is_replaced_everywhere(group: Rehearsal) -> None:
@@ -242,7 +242,7 @@ def test_a_deposed_leaders_tail_is_replaced_everywhere(group: Rehearsal) -> None
     group.severed.clear()
     group.pass_ms(1_000)
     assert one.crc == leader.crc
-    assert one.node.last_index == leader.node.last_index < 6
+    assert one.node.log.last_index == leader.node.log.last_index < 6
 
 
 def test_entries_that_no_memory_holds_are_loaded() -> None:
@@ -298,13 +298,13 @@ def test_what_was_read_for_who_is_no_member_any_more_goes_to_nobody() -> None:
     node.ready()
     node.step(AppendReply(1, 2, 2, 0))
     (load,) = node.ready().loads
-    node.applied(node.commit_index)
+    node.applied(node.log.committed)
     node.change(Change(remove=(2,)))
     while node.configuration.members != (1, 3):
         ready = node.ready()
         storage.save(ready.hard_state, ready.entries)
         node.persisted(ready.number)
-        node.step(AppendReply(1, 3, 2, node.last_index))
+        node.step(AppendReply(1, 3, 2, node.log.last_index))
         for entry in ready.committed:
             node.applied(entry.index)
     while node.has_ready:
@@ -320,7 +320,7 @@ def test_who_lost_what_it_acknowledged_gets_it_again() -> None:
     for item in "abc":
         one.node.propose(item, 1)
     group.flow()
-    assert (progress(group, 2).match, one.node.commit_index) == (4, 4)
+    assert (progress(group, 2).match, one.node.log.committed) == (4, 4)
     one.multi.link_down(2)
     one.multi.link_up(2)
     one.tick(50)

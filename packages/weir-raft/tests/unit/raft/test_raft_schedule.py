@@ -53,20 +53,20 @@ class Schedule(RuleBasedStateMachine):
                 self.sync_one()
             if self.durable:
                 self.acknowledge_one()
-            if self.handed > self.node.applied_index:
+            if self.handed > self.node.log.applied:
                 self.node.applied(self.handed)
 
     @rule(sizes=st.lists(st.integers(0, 4), min_size=1, max_size=4))
     def propose(self, sizes: list[int]) -> None:
-        before = self.node.last_index
-        may = self.node.leader == 1 and self.node.applied_index >= self.own_from > 0
+        before = self.node.log.last_index
+        may = self.node.leader == 1 and self.node.log.applied >= self.own_from > 0
         try:
             for place, size in enumerate(sizes, 1):
                 assert self.node.propose(self.proposed, size) == before + place
                 self.proposed += 1
         except (NotLeader, NotReady):
             assert not may
-            assert self.node.last_index == before
+            assert self.node.log.last_index == before
         else:
             assert may
 
@@ -119,18 +119,18 @@ class Schedule(RuleBasedStateMachine):
         self.node.persisted(self.durable.pop(0).number)
 
     @rule(data=st.data())
-    @precondition(lambda self: self.handed > self.node.applied_index)
+    @precondition(lambda self: self.handed > self.node.log.applied)
     def apply_some(self, data: st.DataObject) -> None:
-        self.node.applied(data.draw(st.integers(self.node.applied_index + 1, self.handed)))
+        self.node.applied(data.draw(st.integers(self.node.log.applied + 1, self.handed)))
 
     @rule(data=st.data())
-    @precondition(lambda self: self.node.applied_index >= self.node.first_index)
+    @precondition(lambda self: self.node.log.applied >= self.node.log.first_index)
     def snapshot(self, data: st.DataObject) -> None:
-        index = data.draw(st.integers(self.node.first_index, self.node.applied_index))
-        self.storage.save_snapshot(Snapshot(index, self.node.term_at(index), None))
+        index = data.draw(st.integers(self.node.log.first_index, self.node.log.applied))
+        self.storage.save_snapshot(Snapshot(index, self.node.log.term(index), None))
         if data.draw(st.booleans()):
             self.node.compact(index)
-            assert self.node.term_at(index) == self.committed[index - 1].term
+            assert self.node.log.term(index) == self.committed[index - 1].term
 
     @rule(data=st.data())
     def crash(self, data: st.DataObject) -> None:
@@ -141,7 +141,7 @@ class Schedule(RuleBasedStateMachine):
             torn = self.written[whole]
             kept = data.draw(st.integers(0, len(torn.entries)))
             self.storage.save(torn.hard_state, torn.entries[:kept])
-        applied = data.draw(st.sampled_from([0, self.node.applied_index]))
+        applied = data.draw(st.sampled_from([0, self.node.log.applied]))
         self.start(applied)
 
     @invariant()
@@ -153,14 +153,14 @@ class Schedule(RuleBasedStateMachine):
     @invariant()
     def positions_are_ordered(self) -> None:
         node = self.node
-        assert node.applied_index <= node.commit_index <= node.last_index
-        assert node.commit_index <= self.storage.last_index()
+        assert node.log.applied <= node.log.committed <= node.log.last_index
+        assert node.log.committed <= self.storage.last_index()
 
     def teardown(self) -> None:
         """Served to the end, a restarted node hands out every committed entry again."""
         self.start()
         self.lead()
-        assert self.handed == self.node.last_index >= len(self.committed) > 0
+        assert self.handed == self.node.log.last_index >= len(self.committed) > 0
         super().teardown()
 
 

@@ -52,11 +52,11 @@ def test_a_follower_behind_the_log_gets_a_snapshot_in_pieces(
 ) -> None:
     group = behind()
     one, three = group.actors[1], group.actors[3]
-    assert one.node.first_index == 22
+    assert one.node.log.first_index == 22
     three.start()
     group.pass_ms(1_000)
-    assert (three.applied, three.crc, three.node.last_index) == (21, one.crc, 21)
-    assert three.node.first_index == 22
+    assert (three.applied, three.crc, three.node.log.last_index) == (21, one.crc, 21)
+    assert three.node.log.first_index == 22
     one.node.propose("x", 1)
     group.pass_ms(100)
     assert three.applied == 22
@@ -67,7 +67,7 @@ def test_what_the_log_still_holds_below_a_snapshot_is_filled_in_before_it_counts
 ) -> None:
     group = behind(kept_entries=10)
     one, three = group.actors[1], group.actors[3]
-    assert one.node.first_index == 12
+    assert one.node.log.first_index == 12
     three.start()
     seen: list[tuple[int, int]] = []
     for _ in range(400):
@@ -80,14 +80,14 @@ def test_what_the_log_still_holds_below_a_snapshot_is_filled_in_before_it_counts
             actor.sync(1)
             actor.serve()
         match = next(p.match for p in one.node.progress() if p.member == 3)
-        seen.append((three.node.last_index, match))
-        if three.applied == 21 and three.node.last_index < 21:
+        seen.append((three.node.log.last_index, match))
+        if three.applied == 21 and three.node.log.last_index < 21:
             three.node.campaign()
             assert three.node.role is Role.FOLLOWER
     assert (11, 11) in seen
     assert all(match <= last for last, match in seen)
     assert seen[-1] == (21, 21)
-    assert (three.node.first_index, three.crc) == (12, one.crc)
+    assert (three.node.log.first_index, three.crc) == (12, one.crc)
 
 
 def test_a_restart_while_filling_in_goes_on_from_what_is_there(
@@ -100,9 +100,9 @@ def test_a_restart_while_filling_in_goes_on_from_what_is_there(
     )
     three.disk.save(None, one.disk.entries(12, 15, 1000))
     three.start()
-    assert (three.node.last_index, three.node.applied_index) == (14, 21)
+    assert (three.node.log.last_index, three.node.log.applied) == (14, 21)
     group.pass_ms(1_000)
-    assert (three.node.last_index, three.crc) == (21, one.crc)
+    assert (three.node.log.last_index, three.crc) == (21, one.crc)
 
 
 def test_pieces_that_are_lost_repeated_or_late_make_the_same_snapshot(
@@ -178,7 +178,7 @@ def test_a_snapshot_takes_nothing_away_that_its_leader_would_send_again(group: R
     # Its leader had heard nothing for long: this was on its way when the acknowledgement came.
     two.node.step(install(0, b"abcd", SnapshotMeta(40, 1, META.configuration, 20, 1, 4)))
     two.serve()
-    assert (two.node.last_index, two.node.commit_index) == (25, 10)
+    assert (two.node.log.last_index, two.node.log.committed) == (25, 10)
     assert group.mail == [acknowledged, acknowledged]
 
 
@@ -190,7 +190,7 @@ def test_a_snapshot_takes_away_what_is_not_its_leaders(group: Rehearsal) -> None
     other = SnapshotMeta(40, 2, META.configuration, 20, 2, 4)
     two.node.step(InstallSnapshot(2, 3, 2, other, 0, b"abcd", done=True))
     two.serve()
-    assert (two.node.last_index, two.applied) == (20, 40)
+    assert (two.node.log.last_index, two.applied) == (20, 40)
 
 
 def test_a_snapshot_beyond_the_limit_is_refused_before_it_is_kept() -> None:

@@ -36,7 +36,7 @@ def test_who_acknowledged_what_another_lacks_is_not_spared(group: Rehearsal) -> 
     apart(group, 3)
     one.node.propose("x", 1)
     group.flow()
-    assert one.node.commit_index == 2, "by what 1 and 2 have"
+    assert one.node.log.committed == 2, "by what 1 and 2 have"
     group.actors[2].crash(group.dice)
     assert not told(group)
     group.severed.clear()
@@ -79,7 +79,7 @@ def test_who_has_everything_may_ask_again(group: Rehearsal) -> None:
     group.flow()
     group.severed.clear()
     group.pass_ms(300)
-    assert one.node.commit_index == two.node.commit_index == 2
+    assert one.node.log.committed == two.node.log.committed == 2
     assert not group.mail, "nothing more is to be said"
     two.node.ask_again()
     two.serve()

@@ -77,7 +77,7 @@ class Scene:
             # First, so that a refused acknowledgement leaves the disk as it was.
             self._node.persisted(number)
             self._storage.save(self._asked[number].hard_state, self._asked[number].entries)
-        return f"commit {self._node.commit_index}"
+        return f"commit {self._node.log.committed}"
 
     def do_write(self, number: str) -> str:
         """write NUMBER: reaches the disk, but its acknowledgement is never given."""
@@ -86,10 +86,10 @@ class Scene:
 
     def do_applied(self, index: str) -> str:
         self._node.applied(int(index))
-        return f"applied {self._node.applied_index}"
+        return f"applied {self._node.log.applied}"
 
     def do_snapshot(self, index: str) -> str:
-        self._storage.save_snapshot(Snapshot(int(index), self._node.term_at(int(index)), None))
+        self._storage.save_snapshot(Snapshot(int(index), self._node.log.term(int(index)), None))
         return "ok"
 
     def do_compact(self, index: str) -> str:

@@ -99,14 +99,14 @@ class Plot(Storm, ABC):
         return None
 
     def _last(self, host: Host, group: int) -> int:
-        return max((node.last_index for node in self._nodes(host, group)), default=0)
+        return max((node.log.last_index for node in self._nodes(host, group)), default=0)
 
     def _durable(self, host: Host, group: int) -> int:
-        return max((node.durable_index for node in self._nodes(host, group)), default=0)
+        return max((node.log.durable for node in self._nodes(host, group)), default=0)
 
     def _term(self, host: Host, group: int, index: int) -> int:
         """Return the term of an entry; 0 where there is none."""
         for node in self._nodes(host, group):
-            if node.first_index <= index <= node.last_index:
-                return node.term_at(index)
+            if node.log.first_index <= index <= node.log.last_index:
+                return node.log.term(index)
         return 0

@@ -125,7 +125,7 @@ class PickerContext:
     def read(self, first: int, behind: int, size: int) -> Reading | None:
         """Plan to read the whole entries that hold [first, behind), those within `size` bytes."""
         group = self.group
-        return group.log.reader.read(group.id, first, size, group.node.commit_index, behind)
+        return group.log.reader.read(group.id, first, size, group.node.log.committed, behind)
 
     def due_ms(self) -> int:
         """Return up to which time messages are due, in ms since 1970: what the wall clock says.

@@ -206,7 +206,7 @@ class RegistryReplica:
             group = self._registry.group
             if group is None:
                 self._end(False)
-            elif group.node.applied_index >= current.index:
+            elif group.node.log.applied >= current.index:
                 self._end(True)
         if self.known and self._producer_id.is_due:
             self._producer_id.ask(self._routes.registry)
@@ -274,7 +274,7 @@ class RegistryReplica:
     def _tell(self, caller: Caller, current: bool) -> None:
         """Tell a shard how far the registry is, if that is known."""
         if current and self._registry.group is not None:
-            reached = m.RegistryReached(self._registry.group.node.applied_index)
+            reached = m.RegistryReached(self._registry.group.node.log.applied)
             self._outbox.reply(caller, reached)
         else:
             self._outbox.refuse(caller, no_registry())

@@ -81,7 +81,7 @@ def next_step(
 
 def current_members(node: raft.Node) -> Callable[[int], bool]:
     """Return what tells whether a member has all but the newest entries of the group led here."""
-    least = node.commit_index - _BEHIND_MAX
+    least = node.log.committed - _BEHIND_MAX
     current = {
         one.member
         for one in node.progress()
@@ -94,7 +94,7 @@ def near_members(node: raft.Node) -> Callable[[int], bool]:
     """Return what tells whether a member has all within moments: what is committed is there or on
     its way. The group stands still while a new leader is waited for, or a vote that counts anew.
     """
-    is_current, all_sent = current_members(node), node.commit_index
+    is_current, all_sent = current_members(node), node.log.committed
     near = {
         one.member for one in node.progress() if one.sent >= all_sent and is_current(one.member)
     }
@@ -232,7 +232,7 @@ class GroupMover:
         if not near_members(group.node)(preferred):
             return
         node = group.node
-        since, committed = self._steady[group.id] = before.get(group.id, (now, node.commit_index))
+        since, committed = self._steady[group.id] = before.get(group.id, (now, node.log.committed))
         has = max(one.match for one in node.progress() if one.member == preferred)
         late = now - since >= STEADY_MS and now - self._drift_ms >= _DRIFT_EVERY_MS
         if late and has >= committed:

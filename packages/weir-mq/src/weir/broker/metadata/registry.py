@@ -290,7 +290,7 @@ class Registry:
     @property
     def first_needed(self) -> int:
         """A snapshot holds all there is to know: no entry below it is needed."""
-        return self.group.node.last_index + 1 if self.group is not None else 0
+        return self.group.node.log.last_index + 1 if self.group is not None else 0
 
     def _created(self, index: int, record: TopicCreated) -> None:
         topic, is_new = self.catalog.create(record)

@@ -154,7 +154,7 @@ class Fetches:
             request.offset,
             min(max(request.max_bytes, 1), FETCH_BYTES_MAX),
             # What an entry means, and who belongs to the order by it, is known once it is applied.
-            self._group.node.applied_index,
+            self._group.node.log.applied,
             self._state.decided_offset,
         )
         if reading is None:
@@ -250,7 +250,7 @@ class ChunkReads:
             request.index,
             min(request.count, CHUNKS_PER_FETCH_MAX),
             min(max(request.max_bytes, 1), FETCH_BYTES_MAX),
-            self._group.node.commit_index,
+            self._group.node.log.committed,
         )
         if reading is None:
             raise ValueLost(

@@ -267,7 +267,7 @@ class PartitionLeader:
     def at_rest(self) -> bool:
         """Whether nothing is under way."""
         node = self._group.node
-        return not self.has_gathered and node.applied_index == node.last_index
+        return not self.has_gathered and node.log.applied == node.log.last_index
 
     def cut(self) -> int:
         """Propose what has gathered; return from how many reads of devices' connections."""

@@ -71,7 +71,7 @@ def new_start(
 
 def first_needed(group: Group, state: PartitionState) -> int:
     """Return the Raft index of the first entry that holds messages to keep, or is to hold some."""
-    stored, index = group.log.reader.cut_by_stamp(group.id, 0), group.node.last_index + 1
+    stored, index = group.log.reader.cut_by_stamp(group.id, 0), group.node.log.last_index + 1
     if stored is not None and state.log_start < state.next_offset:
         index = max(stored[0], state.first_index)
     return state.values.first_needed_index(index, state.log_start)
@@ -85,7 +85,7 @@ def _cut(
         return 0, 0
     log, cuts = group.log, []
     # Behind all that is committed: what remains of a topic that was idle for too long.
-    everything = (group.node.applied_index + 1, state.next_offset)
+    everything = (group.node.log.applied + 1, state.next_offset)
     if settings.retention_ms != FOREVER:
         oldest = stamp_at(max(wall_ms - settings.retention_ms, 0))
         cuts.append(log.reader.cut_by_stamp(group.id, oldest) or everything)

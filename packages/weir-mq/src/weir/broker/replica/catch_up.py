@@ -202,8 +202,8 @@ class CatchUp:
         self, voter: int, state: raft.Snapshot, found: Sequence[Buffer], failure: Refused | None
     ) -> None:
         self._packing.discard(voter)
-        first = self._group.node.first_index - 1
-        index, term = max((first, self._group.node.term_at(first)), self._storage.base)
+        first = self._group.node.log.first_index - 1
+        index, term = max((first, self._group.node.log.term(first)), self._storage.base)
         if failure is not None or index > state.index:
             return  # what comes behind it is gone by now: a newer one will do
         snapshot = replace(state, data=found[0], base_index=index, base_term=term)

@@ -184,7 +184,7 @@ class Group:
         committed before that term.
         """
         node = self.node
-        return bool(node.leader and node.applied_index and self._applied_term == node.term)
+        return bool(node.leader and node.log.applied and self._applied_term == node.term)
 
     # -- snapshots ---------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class Group:
         That of a damaged group stays as the last one had it.
         """
         if self.damage is None:
-            return self.node.applied_index
+            return self.node.log.applied
         snapshot = self.storage.snapshot()
         return snapshot.index if snapshot else 0
 
@@ -209,7 +209,7 @@ class Group:
 
     def covered(self) -> raft.Snapshot | None:
         """Return what `snapshot` does, without the state."""
-        if not (index := self.node.applied_index):
+        if not (index := self.node.log.applied):
             return None
         return raft.Snapshot(index, self._applied_term, None, self._configuration)
 
@@ -222,14 +222,14 @@ class Group:
 
     @property
     def _applied_term(self) -> int:
-        index = self.node.applied_index
+        index = self.node.log.applied
         # While older entries are filled in, the log ends below what an installed snapshot holds.
         known = self.storage.saved_term(index)
-        return self.node.term_at(index) if known is None else known
+        return self.node.log.term(index) if known is None else known
 
     def saved(self, snapshot: raft.Snapshot) -> None:
         """A durable checkpoint holds this: let go of entries nobody needs."""
-        if self.damage is not None or self.node.durable_index < self.node.applied_index:
+        if self.damage is not None or self.node.log.durable < self.node.log.applied:
             return  # what is still being filled in lies below what is applied
         self.storage.saved(snapshot)
         needed = min(self.machine.first_needed, snapshot.index + 1)
@@ -243,8 +243,8 @@ class Group:
         """
         if not self.has_others:
             # Only what is gone for the others, who may come, is gone from the log.
-            self.node.release(index - 1)
-        index = min(index, self.node.first_index)
+            self.node.log.release(index - 1)
+        index = min(index, self.node.log.first_index)
         self.log.drop_below(self.id, index)
 
     # -- proposals and reads -----------------------------------------------------------------
@@ -289,7 +289,7 @@ class Group:
         After a restart the NOOPs of earlier terms are applied again, before entries that count.
         """
         node = self.node
-        return node.role is raft.Role.LEADER and node.term_at(index) == node.term
+        return node.role is raft.Role.LEADER and node.log.term(index) == node.term
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -299,7 +299,7 @@ class Group:
         self.process_ready()
         waits = self._waits
         if waits.durable_index:
-            durable = self.node.durable_index
+            durable = self.node.log.durable
             if durable >= waits.durable_index:
                 waits.durable_index = 0
             self.machine.durable(durable)
@@ -316,7 +316,8 @@ class Group:
             and message.position + len(message.data) == size
         ):
             return ""  # it is sent again until it is answered: nothing is joined for that
-        whole = self.node.whole_with(message)
+        arriving = raft.Arriving.of(message.snapshot, self.node.arriving)
+        whole = arriving.with_piece(message.position, message.data)
         if whole is None:
             self.step(message)
             return ""
@@ -324,7 +325,7 @@ class Group:
         def then(state: object, why: str) -> None:
             if why:
                 refuse(why)
-            elif not self.is_over and self.damage is None and self.node.awaits(message):
+            elif not self.is_over and self.damage is None and self._awaits(message):
                 self._take(message, state)
 
         if is_large:
@@ -333,6 +334,11 @@ class Group:
         if not (why := self._catch_up.incoming.decode(whole, self.machine)):
             self._take(message, self._catch_up.incoming.state)
         return why
+
+    def _awaits(self, message: raft.InstallSnapshot) -> bool:
+        """Whether no other snapshot has begun to come since a piece did."""
+        arriving = self.node.arriving
+        return arriving is None or arriving.meta == message.snapshot
 
     def _take(self, message: raft.InstallSnapshot, state: object) -> None:
         self._catch_up.incoming.state = state
@@ -395,7 +401,7 @@ class Group:
         if ready.reads or ready.loads or ready.wants_snapshot:
             self._serve(ready)
         elif ready.committed and self._waits.confirmed:
-            self._waits.applied(self.node.applied_index)
+            self._waits.applied(self.node.log.applied)
 
     def _apply(self, entry: raft.Entry) -> bool:
         # Told first: whoever leads from this very entry on may propose at once.
@@ -443,7 +449,7 @@ class Group:
     def _serve(self, ready: raft.Ready) -> None:
         for read in ready.reads:
             self._waits.confirm(read)
-        self._waits.applied(self.node.applied_index)
+        self._waits.applied(self.node.log.applied)
         for load in ready.loads:
             self._catch_up.load(load)
         for voter in ready.wants_snapshot:

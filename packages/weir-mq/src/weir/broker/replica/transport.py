@@ -388,7 +388,7 @@ def _check(node: raft.Node, message: raft.Message) -> None:
                 raise ImpossibleMessage("a snapshot begins behind its end")
     if sorted(terms) != terms:
         raise ImpossibleMessage("the terms of its log do not rise to the term of its sender")
-    if index > _INDEXES_AHEAD_MAX and index > node.last_index + _INDEXES_AHEAD_MAX:
+    if index > _INDEXES_AHEAD_MAX and index > node.log.last_index + _INDEXES_AHEAD_MAX:
         raise ImpossibleMessage(
-            f"entry {index:,} is told of, where the log ends with {node.last_index:,}"
+            f"entry {index:,} is told of, where the log ends with {node.log.last_index:,}"
         )

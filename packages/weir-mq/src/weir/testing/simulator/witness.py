@@ -41,7 +41,7 @@ class Witness:
         seen, run = self._seen, process.run
         for group in groups_of(process):
             node, place = group.node, (run, group.id)
-            now = node.term, node.applied_index, node.role is _LEADER
+            now = node.term, node.log.applied, node.role is _LEADER
             if seen.get(place) == now:
                 continue
             seen[place] = now
@@ -56,12 +56,12 @@ class Witness:
 
     def _follow(self, group: Group, process: RunningProcess) -> None:
         node, place = group.node, (process.run, group.id)
-        first = max(self._looked.get(place, 0) + 1, node.first_index)
-        through = min(node.applied_index, node.last_index)
+        first = max(self._looked.get(place, 0) + 1, node.log.first_index)
+        through = min(node.log.applied, node.log.last_index)
         number, applied = group.id, self._applied
         for index in range(first, through + 1):
             try:
-                term = node.term_at(index)
+                term = node.log.term(index)
             except raft.Compacted:
                 continue
             if not term:  # its entry rotted, and nobody needs it
@@ -80,7 +80,7 @@ class Witness:
                 if group.damage is not None:
                     continue
                 state = pack(group.machine.encode())
-                at = group.id, group.node.applied_index
+                at = group.id, group.node.log.applied
                 node, other = states.setdefault(at, (process.node, state))
                 if other != state:
                     text = f"nodes {node} and {process.node} applied through {at[1]}, and differ"

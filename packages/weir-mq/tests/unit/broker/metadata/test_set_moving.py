@@ -139,7 +139,7 @@ class FakeNode:
     match: dict[int, int] = field(default_factory=dict)
     #: Through which entry all is on its way to everybody.
     sent: int = 1_000
-    commit_index: int = 1_000
+    log: Any = field(default_factory=lambda: SimpleNamespace(committed=1_000))
     asked: list[object] = field(default_factory=list)
     busy: bool = False
 
@@ -208,7 +208,7 @@ def test_leadership_drifts_back_once_the_preferred_leader_has_long_been_up_to_da
     clock.now = STEADY_MS
     moving.look([FakeGroup(B, node)], nodes)
     assert node.asked == [], "it has acknowledged nothing since: its disk hangs, perhaps"
-    node.match[A], node.sent, node.commit_index = 1_000, 1_100, 1_100
+    node.match[A], node.sent, node.log.committed = 1_000, 1_100, 1_100
     moving.look([FakeGroup(B, node)], nodes)
     assert node.asked == [Transfer(A)]
 

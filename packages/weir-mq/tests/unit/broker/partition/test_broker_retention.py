@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -231,8 +232,7 @@ class _Group:
 
     def __init__(self, log: _Log, applied: int) -> None:
         self.log = log
-        self.node = self
-        self.applied_index = applied
+        self.node = SimpleNamespace(log=SimpleNamespace(applied=applied))
 
 
 @pytest.mark.parametrize(

@@ -217,9 +217,9 @@ def test_the_intake_of_a_restarted_node_goes_on_behind_its_log(
 def test_large_batches_stand_alone_and_small_ones_share_an_entry(ready: Any) -> None:
     rig, info, grant = ready
     partition = next(iter(rig.shard.topics.partitions()))
-    before = partition.group.node.last_index
+    before = partition.group.node.log.last_index
     requests = [rig.batch(info, grant, n, b"v") for n in range(3)]
     asked = rig.ask(1, *requests)
     rig.settle()
     assert dict(rig.replies[1])[asked].offset == 2
-    assert partition.group.node.last_index - before == 1
+    assert partition.group.node.log.last_index - before == 1
