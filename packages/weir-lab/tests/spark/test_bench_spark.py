@@ -31,10 +31,12 @@ def test_both_sources_read_every_row(spark: SparkSession, monkeypatch: pytest.Mo
     said: list[str] = []
     settings = Settings(messages=3_001, partitions=2, rounds=1)
     result = measure(settings, Parts(spark), said.append)
-    assert [(one.source, one.rows) for one in result.queries] == [("weir", 3_001), ("bare", 3_001)]
+    sources = ["weir", "columns", "bare"]
+    assert [(one.source, one.rows) for one in result.queries] == [(one, 3_001) for one in sources]
     assert result.ratio == pytest.approx(result.rows_per_s / result.bare_rows_per_s)
+    assert result.columns_ratio == pytest.approx(result.columns_rows_per_s / result.rows_per_s)
     assert result.rows_per_s == median([result.queries[0].rows_per_s])
-    assert result.warm_up_queries_excluded == 2
+    assert result.warm_up_queries_excluded == 3
     assert "warmed up" in said[1]
 
     monkeypatch.setattr(spark_rows, "shared_out", lambda messages, partitions: [5, 5])

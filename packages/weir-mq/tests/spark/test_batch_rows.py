@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -93,6 +94,21 @@ def test_options_select_what_a_condition_would(
         assert expected, options
         found = table(spark, node, **options).orderBy("partition", "offset").collect()
         assert found == expected, options
+
+
+def test_columns_are_those_that_are_named(
+    spark: SparkSession, node: Node, stamps: list[int]
+) -> None:
+    for columns, options in (
+        (["value"], {}),
+        (["offset", "partition", "headers"], {"tags": '["odd"]', "keys": '["k1", "k2"]'}),
+        (["stamp", "time", "key", "tag", "topic"], {"partitions": "[1]"}),
+    ):
+        found = table(spark, node, columns=json.dumps(columns), **options)
+        assert found.columns == columns
+        expected = table(spark, node, **options).select(*columns)
+        assert found.count() == expected.count() > 0
+        assert found.exceptAll(expected).count() == 0 if "headers" not in columns else True
 
 
 def test_one_frame_gives_each_query_its_own_rows(

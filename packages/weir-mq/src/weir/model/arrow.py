@@ -67,10 +67,12 @@ def record_batch(
     skip: int = 0,
     take: int | None = None,
     large: bytes | None = None,
+    names: tuple[str, ...] = tuple(SCHEMA.names),
 ) -> pa.RecordBatch:
     """Open `batch` as Arrow, without its first `skip` messages, and at most `take` of the rest.
 
     `large` is the value of a batch that holds references to its chunks; it is null without.
+    `names` are the columns of `SCHEMA` to open; the others are not looked at.
     Every offset is checked at C speed: malformed columns raise `BadBatch`. A batch that does not
     begin on a multiple of 8 bytes in memory, which Arrow must not read in place, is copied once.
     """
@@ -80,37 +82,50 @@ def record_batch(
     if not batch.header.compression and pa.py_buffer(batch.view).address % ALIGNMENT:
         batch = Batch(bytes(batch.view))
     rows = count - skip if take is None else min(take, count - skip)
-    first = batch.header.first_offset + skip
     try:
-        columns = [column.slice(skip, rows) for column in _stored(batch, large)]
+        columns = [_column(name, batch, topic, partition, large) for name in names]
+        opened = [column.slice(skip, rows) for column in columns]
     except (pa.ArrowInvalid, pa.ArrowIndexError) as error:
         raise BadBatch(f"the columns of the batch make no sense: {error}") from None
-    given = [
-        _repeated(topic, pa.string(), rows),
-        _repeated(partition, pa.int32(), rows),
-        _numbers(pa.int64(), np.arange(first, first + rows, dtype=np.int64)),
-        _numbers(pa.int64(), np.full(rows, batch.header.stamp, dtype=np.int64)),
-    ]
-    return pa.RecordBatch.from_arrays(given + columns, schema=SCHEMA)
+    return pa.RecordBatch.from_arrays(opened, schema=schema_of(names))
 
 
-def _stored(batch: Batch, large: bytes | None) -> list[pa.Array]:
-    """Return time, key, tag, value and headers of all messages, each checked."""
+@lru_cache(maxsize=64)
+def schema_of(names: tuple[str, ...]) -> pa.Schema:
+    """Return the columns of `SCHEMA` with these names, in their order."""
+    return pa.schema([SCHEMA.field(name) for name in names])
+
+
+def _column(name: str, batch: Batch, topic: str, partition: int, large: bytes | None) -> pa.Array:
+    """Return a column of all messages, checked."""
     n = len(batch)
-    if batch.references is None:
-        value = _bytes(pa.binary(), batch.value_column)
-    else:
-        value = pa.array([large], pa.binary())
-    times = batch.numbers(Columns.TIME)
-    if times is None:
-        time = _numbers(_TIME, np.full(n, batch.header.base_time, dtype=np.int64))
-    else:
-        time = _numbers(_TIME, times)
-    if (keys := batch.key_column) is None:
-        key = pa.nulls(n, pa.binary())
-    else:
-        key = _bytes(pa.binary(), keys[1], keys[0])
-    return [time, key, _opened_tags(batch), value, _opened_headers(batch)]
+    match name:
+        case "topic":
+            return _repeated(topic, pa.string(), n)
+        case "partition":
+            return _repeated(partition, pa.int32(), n)
+        case "offset":
+            first = batch.header.first_offset
+            return _numbers(pa.int64(), np.arange(first, first + n, dtype=np.int64))
+        case "stamp":
+            return _numbers(pa.int64(), np.full(n, batch.header.stamp, dtype=np.int64))
+        case "time":
+            times = batch.numbers(Columns.TIME)
+            if times is None:
+                return _numbers(_TIME, np.full(n, batch.header.base_time, dtype=np.int64))
+            return _numbers(_TIME, times)
+        case "key":
+            if (keys := batch.key_column) is None:
+                return pa.nulls(n, pa.binary())
+            return _bytes(pa.binary(), keys[1], keys[0])
+        case "tag":
+            return _opened_tags(batch)
+        case "value":
+            if batch.references is not None:
+                return pa.array([large], pa.binary())
+            return _bytes(pa.binary(), batch.value_column)
+        case _:
+            return _opened_headers(batch)
 
 
 def _bytes(kind: pa.DataType, column: BytesColumn, validity: memoryview | None = None) -> pa.Array:

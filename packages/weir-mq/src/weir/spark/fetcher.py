@@ -19,7 +19,7 @@ from weir.model.limits import MIB
 from weir.protocol.client import messages as m
 from weir.spark import planning
 from weir.spark.blocking_client import BlockingClient, ask
-from weir.spark.options import EVERYTHING, LARGE_VALUES, Hosts, LargeValues, Options
+from weir.spark.options import COLUMNS, EVERYTHING, LARGE_VALUES, Hosts, LargeValues, Options
 from weir.spark.planning import Cut, Range
 from weir.spark.selection import Selection
 
@@ -61,13 +61,17 @@ def portions(options: Options, info: m.TopicInfo, begin: Cut, behind: Cut) -> li
 
 
 def record_batches(
-    portion: Portion, fetch_bytes_max: int, selection: Selection = EVERYTHING
+    portion: Portion,
+    fetch_bytes_max: int,
+    selection: Selection = EVERYTHING,
+    columns: tuple[str, ...] = COLUMNS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted messages of a portion in offset order, as `weir.model.arrow.SCHEMA`.
+    """Yield the wanted messages of a portion in offset order; `columns` of
+    `weir.model.arrow.SCHEMA`.
 
     Raises `RangeLost` unless every offset of it arrives, once.
     """
-    return combined(_opened(portion.source, portion.range, fetch_bytes_max, selection))
+    return combined(_opened(portion.source, portion.range, fetch_bytes_max, selection, columns))
 
 
 def combined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -90,9 +94,13 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _opened(
-    source: Source, part: Range, fetch_bytes_max: int, selection: Selection
+    source: Source,
+    part: Range,
+    fetch_bytes_max: int,
+    selection: Selection,
+    columns: tuple[str, ...],
 ) -> Iterator[pa.RecordBatch]:
-    leader = _Leader(source, part.partition)
+    leader = _Leader(source, part.partition, selection, columns)
     at = part.first
     rows = size = 0
     while at < part.behind:
@@ -104,9 +112,9 @@ def _opened(
             rows += delivered.batch.header.count
             size += delivered.batch.header.total_size
             if not selection.filters_rows:
-                yield leader.columns(delivered)
+                yield leader.opened(delivered, columns)
             elif selection.wants(delivered.batch):
-                wanted = leader.wanted(delivered, selection)
+                wanted = leader.wanted(delivered)
                 if wanted.num_rows:
                     yield wanted
 
@@ -114,10 +122,16 @@ def _opened(
 class _Leader:
     """The leader of one partition, asked again where it is when it has moved."""
 
-    def __init__(self, source: Source, partition: int) -> None:
+    def __init__(
+        self, source: Source, partition: int, selection: Selection, columns: tuple[str, ...]
+    ) -> None:
         self._source = source
         self._partition = partition
         self._address = source.address
+        self._selection = selection
+        self._columns = columns
+        #: What is opened to find the wanted rows: columns that the user did not ask for, too.
+        self._looked_at = (*columns, *(one for one in selection.columns if one not in columns))
 
     def fetch(self, first: int, behind: int, max_bytes: int) -> tuple[list[Delivered], int]:
         """Return checked batches from `first` on, none of it at or past `behind`, and the offset up
@@ -160,22 +174,26 @@ class _Leader:
             raise self._lost(first, behind, "the broker has nothing there")
         return delivered, expected
 
-    def columns(self, part: Delivered) -> pa.RecordBatch:
+    def opened(self, part: Delivered, columns: tuple[str, ...]) -> pa.RecordBatch:
         """Return messages as Arrow, a large value fetched if the query loads it."""
         value = None
-        if isinstance(part, LargeDelivered) and self._source.large.loads(part):
+        if (
+            isinstance(part, LargeDelivered)
+            and "value" in columns
+            and self._source.large.loads(part)
+        ):
             value = ask(self._source.hosts, lambda client: self._value(client, part))
         return record_batch(
-            part.batch, part.topic, part.partition, part.skip, len(part), large=value
+            part.batch, part.topic, part.partition, part.skip, len(part), value, columns
         )
 
-    def wanted(self, part: Delivered, selection: Selection) -> pa.RecordBatch:
+    def wanted(self, part: Delivered) -> pa.RecordBatch:
         """Return the rows of `part` that pass; the value of a row that does not is not fetched."""
         if isinstance(part, LargeDelivered):
-            row = record_batch(part.batch, part.topic, part.partition, part.skip, len(part))
-            if not selection.filter(row).num_rows:
+            row = self._selection.filter(self.opened(part, self._selection.columns))
+            if not row.num_rows:
                 return row.slice(0, 0)
-        return selection.filter(self.columns(part))
+        return self._selection.filter(self.opened(part, self._looked_at)).select([*self._columns])
 
     def _value(self, client: BlockingClient, part: LargeDelivered) -> bytes:
         try:

@@ -22,6 +22,8 @@ keys                only messages with one of these keys: a JSON list such as
 tags                only messages with one of these tags: a JSON list such as ["late", ""]; ""
                     stands for no tag
 partitions          only these partitions, a JSON list: [0, 2]
+columns             only these columns, in this order, a JSON list: ["offset", "value"]; what is not
+                    named is not opened, so fewer columns are faster
 maxRowsPerBatch     most messages in a micro-batch (default: all there are)
 maxBytesPerFetch    most bytes asked for at once (default 8 MiB)
 minPartitions       split ranges until there are so many tasks (default: one a partition)
@@ -44,6 +46,7 @@ from datetime import datetime
 from weir.client.arguments import PORT, parse_url
 from weir.client.core.delivered_batches import LargeDelivered
 from weir.errors import BadName, BadOption, BadRequest, ValueTooLarge
+from weir.model.arrow import SCHEMA
 from weir.model.limits import FETCH_BYTES_MAX, PARTITIONS_PER_TOPIC_MAX, VALUE_BYTES_LOADED_MAX
 from weir.model.topic import check_order, split_name
 from weir.order.clock import stamp_at
@@ -67,6 +70,7 @@ NAMES = (
     "keys",
     "tags",
     "partitions",
+    "columns",
     "maxRowsPerBatch",
     "maxBytesPerFetch",
     "minPartitions",
@@ -78,6 +82,8 @@ _ROWS_MAX = (1 << 63) - 1
 _STAMP_MAX = (1 << 63) - 2
 #: No option leaves messages out.
 EVERYTHING = Selection()
+#: What every topic has.
+COLUMNS = tuple(SCHEMA.names)
 #: A record batch holds offsets of 32 bits.
 VALUE_BYTES_MAX = 1 << 30
 
@@ -149,6 +155,7 @@ class Options:
     partition_rows_max: int | None = None
     large: LargeValues = LARGE_VALUES
     order: str | None = None
+    columns: tuple[str, ...] = COLUMNS
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
@@ -178,6 +185,7 @@ class Options:
             partition_rows_max=_number(options, "maxRowsPerPartition", _ROWS_MAX),
             large=_large(options),
             order=_order(options),
+            columns=_columns(options),
         )
 
 
@@ -234,6 +242,23 @@ def _order(options: Mapping[str, str]) -> str | None:
     except BadRequest as error:
         raise BadOption(f"option {error}") from None
     return text.strip().lower()
+
+
+def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    text = options.get("columns")
+    if text is None:
+        return COLUMNS
+    try:
+        given = json.loads(text)
+        sound = isinstance(given, list) and bool(given) and all(name in COLUMNS for name in given)
+    except (ValueError, TypeError):
+        sound = False
+    if not sound or len(set(given)) != len(given):
+        raise BadOption(
+            f"option columns is {text!r}: give a JSON list of different names out of "
+            f"{_list(COLUMNS)}"
+        )
+    return tuple(given)
 
 
 def parse_starting(options: Mapping[str, str]) -> Bound:

@@ -49,6 +49,11 @@ class Selection:
         return self.keys is not None or self.tags is not None
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns by which messages are told apart."""
+        return ("key",) * (self.keys is not None) + ("tag",) * (self.tags is not None)
+
+    @property
     def digest(self) -> str:
         """A short text that is the same for the same selection; "" if all messages are read."""
         if not self.filters_rows and self.partitions is None:

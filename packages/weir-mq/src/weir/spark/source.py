@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from weir.errors import BadOption
-from weir.model.arrow import SCHEMA
+from weir.model.arrow import schema_of
 from weir.spark import planning
 from weir.spark.cuts import BarrierCuts, Cuts
 from weir.spark.fetcher import Portion, portions, record_batches
@@ -82,8 +82,8 @@ class WeirDataSource(DataSource):
         return "weir"
 
     def schema(self) -> StructType:
-        """Return the columns of every topic: `weir.model.arrow.SCHEMA`."""
-        return from_arrow_schema(SCHEMA)
+        """Return the columns that are asked for, by default all of `weir.model.arrow.SCHEMA`."""
+        return from_arrow_schema(schema_of(self._checked.columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of what is there now; no broker is asked yet."""
@@ -145,7 +145,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _read(partition: InputPartition | None, options: Options) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, Task):
         return iter(())
-    return record_batches(partition.portion, options.fetch_bytes_max, options.selection)
+    portion, selection = partition.portion, options.selection
+    return record_batches(portion, options.fetch_bytes_max, selection, options.columns)
 
 
 def _rows_max(limit: ReadLimit) -> int | None:

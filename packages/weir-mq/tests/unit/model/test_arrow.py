@@ -68,6 +68,27 @@ def test_columns_say_what_the_readers_say(left_out: str | None) -> None:
     assert rows_in(found) == rows_of(batch)
 
 
+@pytest.mark.parametrize("names", [(name,) for name in SCHEMA.names] + [("value", "offset", "tag")])
+def test_columns_that_are_named_are_opened_alone(names: tuple[str, ...]) -> None:
+    batch = stamped_batch(VALUES, **COLUMNS)
+    found = record_batch(batch, "t", 3, 1, 2, names=names)
+    assert found.equals(record_batch(batch, "t", 3, 1, 2).select([*names]))
+
+
+def test_columns_that_are_not_named_are_not_looked_at() -> None:
+    whole = bytearray(stamped_batch(VALUES, **COLUMNS).view)
+    sound = Batch(bytes(whole))
+    keys = sound.key_column
+    assert keys is not None
+    at = bytes(whole).rindex(bytes(keys[1].offsets))
+    whole[at : at + 4] = b"\xff" * 4
+    damaged = Batch(bytes(whole))
+    with pytest.raises(BadBatch):
+        record_batch(damaged, "t", 3)
+    found = record_batch(damaged, "t", 3, names=("value",))
+    assert found["value"].to_pylist() == [bytes(value) for value in VALUES]
+
+
 def test_columns_that_are_not_there_are_null_empty_or_the_base_time() -> None:
     found = record_batch(stamped_batch(VALUES), "t", 3)
     assert found["key"].null_count == found["tag"].null_count == 3

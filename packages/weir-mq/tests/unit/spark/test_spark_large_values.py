@@ -93,6 +93,15 @@ def test_a_value_that_is_not_selected_is_not_loaded(monkeypatch: pytest.MonkeyPa
         read(b"k")
 
 
+def test_a_value_that_is_no_column_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = closing()
+    source = Source((("broker", 1),), "t", ADDRESS, LargeValues(len(WHOLE) - 1))
+    monkeypatch.setattr(fetcher._Leader, "fetch", lambda *_: ([part], 1))
+    for selection in (Selection(), Selection(keys=frozenset([b"k"]))):
+        (rows,) = record_batches(Portion(source, Range(0, 0, 1)), 1 << 20, selection, ("offset",))
+        assert rows.to_pylist() == [{"offset": 0}]
+
+
 def test_both_are_options() -> None:
     given = {"topic": "t", "maxValueBytes": "99", "largeValues": "NULL"}
     assert Options.parse(given).large == LargeValues(99, null=True)

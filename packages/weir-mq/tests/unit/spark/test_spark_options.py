@@ -29,11 +29,12 @@ def test_every_option_is_read_in_any_case() -> None:
         "MaxBytesPerFetch": "65536",
         "minPartitions": "4",
         "maxRowsPerPartition": "5",
+        "Columns": '["value", "offset"]',
     }
     expected = Options(
         "shop/orders", (("a", 1), ("b", 6800)), Offsets({0: 12, 3: 0}), Offsets({0: 90}),
         Selection(frozenset([b"k"]), frozenset([""]), frozenset([1])),
-        10, 65_536, 4, 5,
+        10, 65_536, 4, 5, columns=("value", "offset"),
     )  # fmt: skip
     assert Options.parse(given) == expected
     assert pickle.loads(pickle.dumps(expected)) == expected
@@ -57,6 +58,11 @@ def test_every_option_is_read_in_any_case() -> None:
         ({"topic": "t", "pushdown": "true"}, "load options keys, tags or partitions"),
         ({"topic": "t", "pushDown": "false"}, "load options keys, tags or partitions"),
         ({"topic": "t", "keys": "EWR"}, "JSON list of keys"),
+        ({"topic": "t", "columns": "value"}, "JSON list of different names out of topic"),
+        ({"topic": "t", "columns": "[]"}, "JSON list of different names"),
+        ({"topic": "t", "columns": '["value", "values"]'}, "JSON list of different names"),
+        ({"topic": "t", "columns": '["value", "value"]'}, "JSON list of different names"),
+        ({"topic": "t", "columns": '[["value"]]'}, "JSON list of different names"),
         ({"topic": "t", "maxRowsPerBatch": "0"}, "from 1 to"),
         ({"topic": "t", "maxRowsPerBatch": "-5"}, "maxRowsPerBatch is '-5'"),
         ({"topic": "t", "minPartitions": "many"}, "minPartitions"),

@@ -1,7 +1,8 @@
 """A topic into Spark's `noop` sink, beside the least that any Python source costs, in one run.
 
-Both queries read the same record batches, all columns, in as many tasks; weir's come from a node
-and are checked against CRC and hash. A first query of each kind warms Spark up, uncounted.
+Two queries read the same record batches, all columns, in as many tasks; weir's come from a node and
+are checked against CRC and hash. A third reads weir's column `value` alone. A first query of each
+kind warms Spark up, uncounted.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class Query(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """Medians over the rounds; `ratio` is weir's rate over the bare source's.
+    """Medians over the rounds; `ratio` is weir's rate over the bare source's, `columns_ratio` that
+    of the column `value` alone over all nine.
 
     `rows_per_s` counts the time of micro-batches, `query_rows_per_s` from start to end of a query.
     """
@@ -92,6 +94,8 @@ class Result(msgspec.Struct, frozen=True):
     bare_rows_per_s: float
     bare_query_rows_per_s: float
     ratio: float
+    columns_rows_per_s: float
+    columns_ratio: float
     warm_up_queries_excluded: int
     filesystem: str | None
     queries: list[Query]
@@ -113,10 +117,15 @@ def measure(settings: Settings, parts: SparkParts, say: Say) -> Result:
         say(f"{settings.messages:,} messages are there; starting Spark")
         spark = parts.session()
         spark.dataSource.register(BareSource)
+
+        def stream() -> Any:
+            return (
+                spark.readStream.format("weir").option("topic", TOPIC).option("url", side.node.url)
+            )
+
         readers = {
-            "weir": spark.readStream.format("weir")
-            .option("topic", TOPIC)
-            .option("url", side.node.url),
+            "weir": stream(),
+            "columns": stream().option("columns", '["value"]'),
             "bare": spark.readStream.format(NAME).option("files", "\n".join(files)),
         }
         for source, reader in readers.items():
@@ -196,6 +205,7 @@ def _result(settings: Settings, side: Own, queries: list[Query], warm_ups: int) 
 
     own = middle("weir", lambda one: one.rows_per_s)
     bare = middle("bare", lambda one: one.rows_per_s)
+    columns = middle("columns", lambda one: one.rows_per_s)
     return Result(
         settings.messages,
         own,
@@ -203,6 +213,8 @@ def _result(settings: Settings, side: Own, queries: list[Query], warm_ups: int) 
         bare,
         middle("bare", lambda one: one.query_rows_per_s),
         own / bare,
+        columns,
+        columns / own,
         warm_ups,
         filesystem_of(side.folder),
         queries,
