@@ -81,7 +81,7 @@ def test_columns_that_are_not_named_are_not_looked_at() -> None:
     keys = sound.key_column
     assert keys is not None
     at = pa.py_buffer(keys[1].offsets).address - pa.py_buffer(sound.view).address
-    whole[at : at + 4] = b"\xff" * 4
+    whole[at + 4 : at + 8] = b"\xff" * 4
     damaged = Batch(bytes(whole))
     with pytest.raises(BadBatch):
         record_batch(damaged, "t", 3)
