@@ -8,18 +8,18 @@ from typing import Any, cast
 
 def begin(turns: Any, fence: int) -> None:
     """Give it a turn at message 0, which is in hand."""
-    turns._fence, turns._kept = fence, (0,)
-    turns._vector.hand_out(0, 0, 1)
+    turns._turn.begin(fence, 1, [0])
+    turns._turn.vector.hand_out(0, 0, 1)
 
 
 def hand_out(turns: Any, first: int, behind: int) -> None:
     """Let more of partition 0 be in hand."""
-    turns._vector.hand_out(0, first, behind)
+    turns._turn.vector.hand_out(0, first, behind)
 
 
 def fence_of(turns: Any) -> int:
     """Return the fence of its turn; 0 while it has none."""
-    return cast(int, turns._fence)
+    return cast(int, turns._turn.fence)
 
 
 async def take(turns: Any) -> bool:
@@ -29,7 +29,7 @@ async def take(turns: Any) -> bool:
 
 def offsets_of(turns: Any) -> tuple[int, ...]:
     """Return where its turn began."""
-    return cast("tuple[int, ...]", turns._vector.offsets)
+    return cast("tuple[int, ...]", turns._turn.vector.offsets)
 
 
 def read_by(turns: Any, reading: Any) -> None:
@@ -44,4 +44,4 @@ async def next_piece(turns: Any) -> Any:
 
 def ending_of(turns: Any) -> tuple[int, bool] | None:
     """Return how its turn is given back, if it is: the delay, and whether nothing was tried."""
-    return cast("tuple[int, bool] | None", turns._ending.due(False))
+    return cast("tuple[int, bool] | None", turns._turn.ending.due(False))

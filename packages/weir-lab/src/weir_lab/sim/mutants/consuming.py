@@ -122,7 +122,7 @@ def who_joins_the_order_is_read_from_there_on(patch: Patch) -> None:
 @mutant(seed=1, breaks={"OneCursor"}, shape=ONE)
 def a_turn_is_kept_after_it_was_lost(patch: Patch) -> None:
     """Who is told that its turn is over hands out nothing more of it, and has not done it."""
-    behind = "                return\n            self._kept = offsets  # it was done"
+    behind = "                return\n            self._turn.kept = offsets  # it was done"
     patch.source(_TURNS, "                self._lost(offsets)\n" + behind, behind)
 
 
@@ -131,7 +131,7 @@ def an_ack_in_a_lost_turn_is_believed(patch: Patch) -> None:
     """What is said to be done in a turn is, if the broker knew before that turn was over."""
     patch.source(
         _TURNS,
-        "in_time = fence == self._fence or self._was_kept(partition, fence, runs)",
+        "in_time = fence == self._turn.fence or self._turn.was_kept(partition, fence, runs)",
         "in_time = True",
     )
 
@@ -171,7 +171,7 @@ def a_piece_is_handed_out_behind_its_turn(patch: Patch) -> None:
     """What came when the turn was over is not handed out."""
     patch.source(
         _TURNS,
-        "        if part is None or not self._fence:\n",
+        "        if part is None or not self._turn.fence:\n",
         "        if part is None:\n",
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from weir.client.connection.metadata import Places
@@ -40,6 +40,104 @@ _ASKED_MAX = 8
 _HOME = 0
 
 
+class TurnProgress:
+    """How far a consumer came in its turn, and in the one before, as the broker knows it."""
+
+    def __init__(self) -> None:
+        """Begin without a turn."""
+        #: The turn's number, 0 without one; and the how-manieth it is that begins at its place.
+        self.fence = self.attempts = 0
+        #: What is done, and what of that the broker knows.
+        self.vector = Vector()
+        self.kept: tuple[int, ...] = ()
+        #: How it is to end, if it is; and how often something was given back, in all turns.
+        self.ending = Ending()
+        self.times = 0
+        #: Where the cursor was asked to be in this turn, without an answer.
+        self._asked: deque[tuple[int, ...]] = deque(maxlen=_ASKED_MAX)
+        #: Of the last turn that is over: its number, what the broker knew to be done in it, and
+        #: whether it was given back.
+        self._ended: tuple[int, tuple[int, ...], bool] = (0, (), False)
+
+    def begin(self, fence: int, attempts: int, offsets: Sequence[int]) -> None:
+        """Begin a turn where all below `offsets` is done."""
+        self.fence, self.attempts = fence, attempts
+        self.vector = Vector(offsets)
+        self.kept = self.vector.offsets
+        self._asked.clear()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something that the broker is to know."""
+        if not self.fence:
+            return False
+        due = self.ending.due(self.vector.has_open)
+        return due is not None or self.vector.offsets != self.kept
+
+    def back(self, partition: int, run: Run, delay_ms: int, untried: bool) -> None:
+        """Messages go back: the turn ends in front of them."""
+        self.times += 1
+        self.vector.back(partition, *run)
+        self.ending.want(delay_ms, untried)
+
+    def ask(self, offsets: tuple[int, ...]) -> None:
+        """The broker is about to be asked to have the cursor there."""
+        if offsets != self.kept and offsets not in self._asked:
+            self._asked.append(offsets)
+
+    def keep(self, offsets: tuple[int, ...]) -> None:
+        """The broker has answered: the cursor is there."""
+        self.kept = offsets
+        self._asked.clear()
+
+    def unanswered(self, but: tuple[int, ...] | None) -> list[tuple[int, ...]]:
+        """Return where the cursor was asked to be without an answer, without one of them."""
+        return [one for one in self._asked if one != but]
+
+    def end(self, given_back: bool) -> None:
+        """The turn is over."""
+        self._ended = self.fence, self.kept, given_back
+        self.fence = 0
+        self.ending.clear()
+
+    def was_kept(self, partition: int, fence: int, runs: Sequence[Run]) -> bool:
+        """Whether the broker knew of messages before their turn was over."""
+        number, kept, _ = self._ended
+        reached = kept[partition] if partition < len(kept) else 0
+        return fence == number and all(behind <= reached for _, behind in runs)
+
+    def was_given_back(self, fence: int) -> bool:
+        """Whether a turn is over because it was given back."""
+        number, _, given_back = self._ended
+        return fence == number and given_back
+
+
+class TurnClock:
+    """How long a turn lasts, and what time it is where it was given."""
+
+    def __init__(self, lease: float, monotonic: Callable[[], float]) -> None:
+        """Take the seconds of a lease, and a clock in seconds."""
+        self.lease = lease
+        self.monotonic = monotonic
+        #: The broker's time in milliseconds, less this process's monotonic time.
+        self._ahead_ms = 0.0
+
+    @property
+    def lease_ms(self) -> int:
+        """How many milliseconds a turn is asked for."""
+        return int(self.lease * 1_000)
+
+    @property
+    def now_us(self) -> int:
+        """The broker's time, in µs since 1970."""
+        return int((self.monotonic() * 1_000 + self._ahead_ms) * 1_000)
+
+    def told(self, deadline: int) -> None:
+        """The broker has said when a turn ends that it has just given, or kept."""
+        now_ms = milliseconds_of(deadline) - self.lease * 1_000
+        self._ahead_ms = now_ms - self.monotonic() * 1_000
+
+
 class Turns:
     """One consumer's turns, and what it does in them."""
 
@@ -60,7 +158,6 @@ class Turns:
         """
         self.places = places
         self._home = home
-        self._monotonic = home.system.monotonic
         self._network = network
         self._options = options
         self._acking = acking
@@ -68,25 +165,13 @@ class Turns:
         self._lessor = lessor
         self._first = first
         self._withdrawing = PendingPulls(options.cluster, places)
-        self._lease = seconds(options.lease)
         self._lock = asyncio.Lock()
-        self._vector = Vector()
-        #: The turn's number, 0 without one; what the broker knows to be done; how it is to end.
-        self._fence = self._attempts = 0
-        self._kept: tuple[int, ...] = ()
-        #: Of the last turn that is over: its number, what the broker knew to be done in it, and
-        #: whether it was given back.
-        self._ended: tuple[int, tuple[int, ...], bool] = (0, (), False)
-        #: Where the cursor was asked to be in this turn, without an answer.
-        self._asked: deque[tuple[int, ...]] = deque(maxlen=_ASKED_MAX)
-        self._ending = Ending()
-        self._times = 0
+        self._turn = TurnProgress()
+        self._clock = TurnClock(seconds(options.lease), home.system.monotonic)
         #: Whether somebody was told that delays are for nothing here.
         self._warned = False
         self._out: Holding | None = None
         self._reading: TurnReading | None = None
-        #: The broker's time in milliseconds, less this process's monotonic time.
-        self._ahead_ms = 0.0
 
     # -- handing out -------------------------------------------------------------------------
 
@@ -97,8 +182,8 @@ class Turns:
 
     def pause(self) -> None:
         """In a pause, once nothing is worked on, another may have the turn."""
-        if self._fence:
-            self._ending.want(0, untried=True, waits=True)
+        if self._turn.fence:
+            self._turn.ending.want(0, untried=True, waits=True)
             self._lessor.outcomes.soon()
 
     async def withdraw(self) -> None:
@@ -122,9 +207,9 @@ class Turns:
                     await runs.wait()
                 with self._withdrawing.asks(_HOME):
                     await self.flush(_HOME)
-                    if not self._fence and await self._take() and not runs.is_set():
-                        self._ending.want(0, untried=True)
-                holding = await self._piece(slot) if self._fence else None
+                    if not self._turn.fence and await self._take() and not runs.is_set():
+                        self._turn.ending.want(0, untried=True)
+                holding = await self._piece(slot) if self._turn.fence else None
                 if holding is None:
                     slot.release()
                     continue
@@ -140,14 +225,14 @@ class Turns:
         """Wait for the turn, and read on at its cursor; False if it is another's still."""
 
         def request(address: Address) -> m.Request:
-            lease, wait = int(self._lease * 1_000), int(LONG_POLL * 1_000)
+            lease, wait = self._clock.lease_ms, int(LONG_POLL * 1_000)
             begin = (*self._first, *[0] * (len(self.places) - len(self._first)))
             return m.TakeTurn(address, self._options.cluster, begin, lease, wait)
 
         turn = await self.places.ask(_HOME, request, m.Turn, wait=LONG_POLL)
         if not turn.fence:
             return False
-        self._told(turn.deadline)
+        self._clock.told(turn.deadline)
         # Where others were in partitions that joined since: they would begin anew there.
         await self.places.find_all(len(turn.offsets))
         known = await self.places.positions()
@@ -155,45 +240,42 @@ class Turns:
             p: max(turn.offsets[p] if p < len(turn.offsets) else 0, reply.start)
             for p, reply in known.items()
         }
-        self._vector = Vector([begins[p] for p in sorted(begins)])
-        self._kept = self._vector.offsets
         await self._close_reading()
         self._reading = TurnReading(self._network, self.places, begins, self._options.max_bytes)
-        self._fence, self._attempts = turn.fence, turn.attempts
-        self._asked.clear()
+        self._turn.begin(turn.fence, turn.attempts, [begins[p] for p in sorted(begins)])
         return True
 
     async def _piece(self, slot: asyncio.Semaphore) -> Holding | None:
         """Return the next messages to hand out; None if the turn ended meanwhile."""
         size = self._demand.size
-        if self._attempts > 1:
+        if self._turn.attempts > 1:
             size = 1  # what failed is tried alone: nothing behind it has failed
         self._out = None
         if self._reading is None:  # an earlier feed had it, and ended while it had the turn
-            self._ending.want(0, untried=True)
+            self._turn.ending.want(0, untried=True)
             return None
         try:
             part = await self._reading.piece(size)
         except OffsetOutOfRange:
             # Retention has come by: the next turn begins behind what it took.
-            self._ending.want(0, untried=True)
+            self._turn.ending.want(0, untried=True)
             return None
-        if part is None or not self._fence:
+        if part is None or not self._turn.fence:
             return None
         self._home.saw(part.batch.header.stamp)
-        now = int((self._monotonic() * 1_000 + self._ahead_ms) * 1_000)
+        now = self._clock.now_us
         left, expired = sorted_out([part], (), now)
         if not self._warned and _is_early(part, now):
             self._warned = True
             log.warning("%s: a delay holds nothing back in total order", self.places.topic)
         grant = Grant(
-            self.places.topic, part.partition, self._fence, 0, part.offset, part.next_offset,
-            max(self._attempts, 1), tuple(left), (), tuple(expired),
+            self.places.topic, part.partition, self._turn.fence, 0, part.offset, part.next_offset,
+            max(self._turn.attempts, 1), tuple(left), (), tuple(expired),
         )  # fmt: skip
-        self._attempts = 1
-        self._vector.hand_out(part.partition, part.offset, part.next_offset)
-        ends = self._monotonic() + self._lease
-        return Holding(grant, ends, self._monotonic, self._lessor, slot, self._times)
+        self._turn.attempts = 1
+        self._turn.vector.hand_out(part.partition, part.offset, part.next_offset)
+        ends = self._clock.monotonic() + self._clock.lease
+        return Holding(grant, ends, self._clock.monotonic, self._lessor, slot, self._turn.times)
 
     async def _close_reading(self) -> None:
         reading, self._reading = self._reading, None
@@ -210,60 +292,47 @@ class Turns:
     @property
     def cursors(self) -> dict[int, int]:
         """By partition, the offset below which the cluster has done all, as of the last ack."""
-        return dict(enumerate(self._kept))
+        return dict(enumerate(self._turn.kept))
 
     def done(self, partition: int, fence: int, first: int, behind: int) -> None:
         """Note messages [first, behind) of a turn as done."""
-        if fence == self._fence:
-            self._vector.done(partition, first, behind)
+        if fence == self._turn.fence:
+            self._turn.vector.done(partition, first, behind)
         else:
             self._acking.expired(partition, (fence, first, behind))
 
     async def ack(self, partition: int, fence: int, runs: Sequence[Run]) -> AckResult:
         """Say that they are done; return when a majority knows."""
-        if fence != self._fence:
+        if fence != self._turn.fence:
             return expired_result(runs)
         for run in runs:
             self.done(partition, fence, *run)
         await self.flush(_HOME)
         # Another request may have been told that the turn was over, and not have said all of this.
-        in_time = fence == self._fence or self._was_kept(partition, fence, runs)
+        in_time = fence == self._turn.fence or self._turn.was_kept(partition, fence, runs)
         return result_of(runs) if in_time else expired_result(runs)
 
     def back(self, partition: int, fence: int, run: Run, delay_ms: int, untried: bool) -> None:
         """Note that messages go back: the turn ends in front of them."""
-        if fence == self._fence:
-            self._times += 1
-            self._vector.back(partition, *run)
-            self._ending.want(delay_ms, untried)
+        if fence == self._turn.fence:
+            self._turn.back(partition, run, delay_ms, untried)
 
     async def now(self, partition: int, fence: int, runs: Sequence[Run], delay_ms: int) -> bool:
         """Give back; return when a majority knows, False if it was too late."""
-        if fence != self._fence:
+        if fence != self._turn.fence:
             return False
-        self._times += 1
-        self._ending.want(delay_ms, untried=False)
+        self._turn.times += 1
+        self._turn.ending.want(delay_ms, untried=False)
         await self.flush(_HOME)
-        number, _, given_back = self._ended
-        return fence == self._fence or (fence == number and given_back)
-
-    def _was_kept(self, partition: int, fence: int, runs: Sequence[Run]) -> bool:
-        """Whether the broker knew of messages before their turn was over."""
-        number, kept, _ = self._ended
-        reached = kept[partition] if partition < len(kept) else 0
-        return fence == number and all(behind <= reached for _, behind in runs)
+        return fence == self._turn.fence or self._turn.was_given_back(fence)
 
     def times(self, partition: int) -> int:
         """Return how often something was given back."""
-        return self._times
+        return self._turn.times
 
     def waiting(self) -> list[int]:
         """Return where there is something to tell."""
-        if not self._fence:
-            return []
-        due = self._ending.due(self._vector.has_open)
-        news = due is not None or self._vector.offsets != self._kept
-        return [_HOME] if news else []
+        return [_HOME] if self._turn.has_news else []
 
     async def flush(self, partition: int) -> None:
         """Tell where the cursor is, if it moved, or that the turn ends; return when it is known."""
@@ -274,98 +343,94 @@ class Turns:
 
     async def leave(self) -> None:
         """Give the turn back, if there is one."""
-        if self._fence:
-            self._ending.want(0, untried=not self._vector.has_open)
+        if self._turn.fence:
+            self._turn.ending.want(0, untried=not self._turn.vector.has_open)
             await self.flush(_HOME)
 
     async def extend(self, holding: Holding, lease: float) -> bool:
         """Keep the turn for the lease of all turns from now on; False if it was over."""
         async with self._lock:
-            if not self._fence or holding.fence != self._fence:
+            if not self._turn.fence or holding.fence != self._turn.fence:
                 return False
             await self._move()
-            return holding.fence == self._fence
+            return holding.fence == self._turn.fence
 
     async def _keep(self, feed: TopicBuffer) -> None:
         """Keep the turn while nothing is to be done, or as long as work takes if that is wanted."""
         while True:
-            await asyncio.sleep(self._lease / _LOOKS)
-            if self._fence and (self._out is None or self._out.worked_on):
+            await asyncio.sleep(self._clock.lease / _LOOKS)
+            if self._turn.fence and (self._out is None or self._out.worked_on):
                 async with self._lock:
-                    if self._fence:
+                    if self._turn.fence:
                         await self._move()
 
     async def _move(self) -> None:
         """Ask for the cursor to be where it is here."""
-        offsets, fence, working = self._vector.offsets, self._fence, self._vector.has_open
-        ending = self._ending.due(working)
-        delay_ms, untried = ending or (int(self._lease * 1_000), self._out is None and not working)
+        offsets, fence, working = (
+            self._turn.vector.offsets,
+            self._turn.fence,
+            self._turn.vector.has_open,
+        )
+        ending = self._turn.ending.due(working)
+        delay_ms, untried = ending or (self._clock.lease_ms, self._out is None and not working)
 
         def request(address: Address) -> m.Request:
             cluster, ends = self._options.cluster, ending is not None
             return m.MoveCursor(address, cluster, fence, offsets, delay_ms, ends, untried)
 
-        began = self._monotonic()
-        if offsets != self._kept and offsets not in self._asked:
-            self._asked.append(offsets)
+        began = self._clock.monotonic()
+        self._turn.ask(offsets)
         try:
             moved = await self.places.ask(_HOME, request, m.Moved)
         except StaleGrant as error:
             if error.detail != -fence:
-                await self._learn(fence, [one for one in self._asked if ending or one != offsets])
+                await self._learn(fence, self._turn.unanswered(but=None if ending else offsets))
                 self._lost(offsets)
                 return
-            self._kept = offsets  # it was done, and the answer was lost
+            self._turn.kept = offsets  # it was done, and the answer was lost
             if ending is None:
                 self._lost(offsets)
             else:
                 self._over(given_back=True)
             return
-        self._kept = offsets
-        self._asked.clear()
+        self._turn.keep(offsets)
         if ending is not None:
             self._over(given_back=True)
             return
-        self._told(moved.deadline)
+        self._clock.told(moved.deadline)
         if self._out is not None:
-            self._out.ends = max(self._out.ends, began + self._lease)
+            self._out.ends = max(self._out.ends, began + self._clock.lease)
 
     async def _learn(self, fence: int, asked: Sequence[tuple[int, ...]]) -> None:
         """Learn how far a turn came that is over, where moves to `asked` had no answer."""
         for offsets in reversed(asked):
 
             def request(address: Address, said: tuple[int, ...] = offsets) -> m.Request:
-                lease_ms = int(self._lease * 1_000)
+                lease_ms = self._clock.lease_ms
                 return m.MoveCursor(address, self._options.cluster, fence, said, lease_ms)
 
             try:
                 await self.places.ask(_HOME, request, m.Moved)
             except StaleGrant as error:
                 if error.detail == -fence:
-                    self._kept = offsets
+                    self._turn.kept = offsets
                     return
 
     def _lost(self, offsets: tuple[int, ...]) -> None:
         """The turn was over before: what was done in it since is another's to do."""
-        fence = self._fence
+        fence = self._turn.fence
         self._over()
         for partition, offset in enumerate(offsets):
-            before = self._kept[partition] if partition < len(self._kept) else 0
+            before = self._turn.kept[partition] if partition < len(self._turn.kept) else 0
             if offset > before:
                 self._acking.expired(partition, (fence, before, offset))
 
     def _over(self, given_back: bool = False) -> None:
-        self._ended = self._fence, self._kept, given_back
-        self._fence = 0
-        self._ending.clear()
+        self._turn.end(given_back)
         if self._out is not None:
-            self._out.ends = min(self._out.ends, self._monotonic())
+            self._out.ends = min(self._out.ends, self._clock.monotonic())
         if self._reading is not None:
             self._reading.stop()
-
-    def _told(self, deadline: int) -> None:
-        now_ms = milliseconds_of(deadline) - self._lease * 1_000
-        self._ahead_ms = now_ms - self._monotonic() * 1_000
 
 
 def _is_early(part: Delivered, now: int) -> bool:
