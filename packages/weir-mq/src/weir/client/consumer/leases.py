@@ -49,10 +49,12 @@ class TopicLeases:
         options: ConsumerOptions,
         demand: Demand,
         gone: asyncio.Event | None,
+        first: Sequence[int],
     ) -> None:
         """Publishes over `home` come after what comes here; `demand` is the consumer's.
 
-        `gone` is set once the topic is deleted; without it, that is an error.
+        `gone` is set once the topic is deleted; without it, that is an error. Where all is in one
+        order, a new cluster begins at offsets `first`, over whichever connection it has its turn.
         """
         self.id = places.id
         self.presence = TopicPresence(gone)
@@ -62,6 +64,7 @@ class TopicLeases:
         self._home = home
         self._options = options
         self._demand = demand
+        self._first = first
         #: What is granted where the topic is served; None before `begin`.
         self._pulling: Pulling | Turns | None = None
         self._feed: TopicBuffer | None = None
@@ -73,14 +76,12 @@ class TopicLeases:
 
     # Pulling.
 
-    def begin(self, link: NetworkClient, places: Places, first: Sequence[int]) -> None:
-        """Pull, and tell what was settled, where the topic is served from now on. Where all is in
-        one order, a new cluster begins at `first`.
-        """
+    def begin(self, link: NetworkClient, places: Places) -> None:
+        """Pull, and tell what was settled, where the topic is served from now on."""
         options, demand = self._options, self._demand
         if takes_turns(options, places):
             counted = self.outcomes.counted
-            turns = Turns(self._home, link, places, options, counted, demand, self, first)
+            turns = Turns(self._home, link, places, options, counted, demand, self, self._first)
             self.outcomes.take_turns(turns)
             self._pulling = turns
             return
@@ -306,9 +307,9 @@ class ConsumerLeases:
         topic = self.topics.get(name)
         if topic is None:
             gone = None if self._subscription.is_named(name) else self._gone
-            topic = TopicLeases(self._home, places, self._options, self._demand, gone)
+            topic = TopicLeases(self._home, places, self._options, self._demand, gone, first)
             self.topics[name] = topic
-        topic.begin(network, places, first)
+        topic.begin(network, places)
         return topic
 
     def _forget(self, name: str) -> TopicLeases:

@@ -303,8 +303,8 @@ def test_a_ping_tells_nothing_of_a_partition_that_is_not_known_yet() -> None:
 
     async def scenario() -> None:
         places = cast(Places, Two())
-        leases = TopicLeases(home, places, options, Demand(), None)
-        leases.begin(home, places, ())
+        leases = TopicLeases(home, places, options, Demand(), None, ())
+        leases.begin(home, places)
         grant = Grant("t", 2, FENCE, 0, 0, 1, 1, ())
         leases.held.put(Holding(grant, time.monotonic() + 30, time.monotonic, leases))
         assert [*leases.in_hand(100)] == []

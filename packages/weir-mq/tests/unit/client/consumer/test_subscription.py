@@ -343,6 +343,18 @@ def test_it_starts_as_a_reader_does(order: Any, mode: Any, start: Any, expected:
     run(scenario)
 
 
+# It began at the earliest message then: nobody had told the broker where to begin.
+def test_a_cluster_in_total_order_begins_there_though_its_consumer_lost_its_connection() -> None:
+    async def scenario(_: testing.Node, w: Client) -> None:
+        await fill(w, "t", 5, partitions=2, order="total")
+        async with w.consumer("t", cluster="c", mode="ordered", start="latest") as consumer:
+            await consumer.settlement.leases.reset()
+            await w.publish("t", b"new", partition=1)
+            assert await values(consumer, 1) == {("t", b"new"): 1}
+
+    run(scenario)
+
+
 def test_consumers_that_begin_a_cluster_together_agree() -> None:
     async def scenario(_: testing.Node, w: Client) -> None:
         await fill(w, "t", 5, partitions=4)
