@@ -33,6 +33,26 @@ def test_every_message_is_handled_and_acked(node: Any, seen: Any) -> None:
     asyncio.run(test())
 
 
+def test_handlers_of_a_new_cluster_begin_where_they_are_told_to(node: Any, seen: Any) -> None:
+    async def test() -> None:
+        app = weir.App(node.url)
+
+        @app.subscribe("unlocks", cluster="ledger", start="latest")
+        async def record(message: weir.Message) -> None:
+            seen.add(message)
+
+        async with weir.connect(node.url) as w:
+            await w.create_topic("unlocks", partitions=2)
+            await w.publish("unlocks", b"before")
+            async with app.running():
+                await w.publish("unlocks", b"after")
+                assert await seen.some(1) == [b"after"]
+
+    asyncio.run(test())
+    with pytest.raises(weir.errors.BadRequest, match="start='soon'"):
+        weir.App().subscribe("unlocks", cluster="ledger", start="soon")(print)
+
+
 def test_plain_functions_run_in_threads_beside_each_other(node: Any, seen: Any) -> None:
     async def test() -> None:
         app, both = weir.App(node.url), threading.Barrier(2, timeout=30)
