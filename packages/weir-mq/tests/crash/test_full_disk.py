@@ -42,7 +42,8 @@ from pathlib import Path
 
 from weir.server.config import Config, LogConfig, MemoryConfig, MetricsConfig, NodeConfig
 from weir.server.disk.file_disk import FileDisk
-from weir.server.processes import assembly, node
+from weir.server import assembly
+from weir.server.processes import node
 
 folder, size = Path(sys.argv[1]), int(sys.argv[2])
 
