@@ -13,7 +13,7 @@ import pytest
 
 import weir
 from weir import device
-from weir.broker.partition.partition import Partition
+from weir.broker.produce.appender import ProduceRequests
 from weir.errors import (
     BadRequest,
     Disconnected,
@@ -289,7 +289,7 @@ def test_a_bug_in_the_shard_ends_the_node_and_a_restart_goes_on(
         async with node(tmp_path) as port, weir.connect(url(port), request_timeout=1) as w:
             await w.create_topic("t")
             await w.publish("t", b"kept")
-            monkeypatch.setattr(Partition, "publish", _bug)
+            monkeypatch.setattr(ProduceRequests, "publish", _bug)
             with pytest.raises(Disconnected):
                 await w.publish("t", b"broken")
 
