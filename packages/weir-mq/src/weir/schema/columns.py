@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from weir.schema import Schema
 from weir.schema.fields import ARRAY, MAP, RECORD, UNION, BadSchema, Field
-from weir.schema.parsers import Schema
 
 #: The name of the column if the schema is no record.
 VALUE = "value"

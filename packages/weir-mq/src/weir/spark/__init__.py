@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from weir.schema.parsers import Schema
+    from weir.schema import Schema
 
 __all__ = ["typed"]
 

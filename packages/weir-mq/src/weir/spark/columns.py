@@ -19,9 +19,9 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
 from weir.errors import BadRequest
+from weir.schema import Schema
 from weir.schema.columns import Columns, Decoder, decoder
 from weir.schema.fields import RECORD, Field
-from weir.schema.parsers import Schema
 
 #: The framing of a schema registry: a zero byte and the schema's id, before the body.
 FRAME_BYTES = 5

@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from weir.schema import parse
 from weir.schema.compatibility import problems
 from weir.schema.fields import ARRAY, RECORD, BadSchema, Field
-from weir.schema.parsers import parse
 
 
 def arrow(*fields: pa.Field) -> Field:

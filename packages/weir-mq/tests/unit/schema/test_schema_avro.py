@@ -13,9 +13,9 @@ from fastavro.read import SchemaResolutionError
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from weir.schema import parse
 from weir.schema.compatibility import problems
 from weir.schema.fields import ARRAY, MAP, RECORD, UNION, BadSchema, Field
-from weir.schema.parsers import parse
 
 
 def avro(schema: object) -> Field:

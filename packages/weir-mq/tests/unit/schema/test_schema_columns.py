@@ -18,9 +18,9 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weir.schema import Schema
 from weir.schema.columns import REASON_MAX, decoder
 from weir.schema.fields import BadSchema
-from weir.schema.parsers import Schema
 
 
 def decoded(schema: Schema, *values: bytes | None) -> tuple[list[Any], list[str | None]]:

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from weir.schema import parse
 from weir.schema.compatibility import problems
 from weir.schema.fields import ARRAY, MAP, RECORD, UNION, BadSchema, Field
-from weir.schema.parsers import parse
 
 LOCAL = "https://json-schema.org/draft/2020-12/schema"
 

@@ -11,9 +11,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+from weir.schema import parse
 from weir.schema.compatibility import problems
 from weir.schema.fields import ARRAY, RECORD, BadSchema, Field
-from weir.schema.parsers import parse
 from weir.schema.protobuf import SCALARS
 
 TYPES = {name: number for number, name in SCALARS.items()}

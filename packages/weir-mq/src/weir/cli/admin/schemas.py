@@ -127,8 +127,8 @@ def _rule(name: str) -> Rule:
 
 
 def _read(file: Path, format: Format, message: str) -> Field:
+    from weir.schema import parse
     from weir.schema.fields import SCHEMA_BYTES_MAX, BadSchema
-    from weir.schema.parsers import parse
 
     with file.open("rb") as opened:
         data = opened.read(SCHEMA_BYTES_MAX + 1)

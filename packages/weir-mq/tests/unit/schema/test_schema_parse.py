@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weir.errors import BadRequest, MissingLibrary
+from weir.schema import parse
 from weir.schema.fields import (
     SCHEMA_BYTES_MAX,
     BadSchema,
@@ -22,7 +23,6 @@ from weir.schema.fields import (
     decode,
     encode,
 )
-from weir.schema.parsers import parse
 
 
 def outcome(format: Format, data: bytes) -> Field | None:
