@@ -7,7 +7,7 @@ that what is excused here with a reason can be left out, and an excuse that is n
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -20,10 +20,20 @@ SOURCES = "packages/*/src"
 TESTS = "packages/*/tests/**/*.py"
 BROKER = "weir.broker."
 
+FILE_LINES_MAX = 700
+METHODS_MAX = 25
+ATTRIBUTES_MAX = 15
+MODULES_MAX = 15
 #: A module that is shorter and has one importer is a fragment of that.
 FRAGMENT_LINES = 60
+#: So many things may be larger than the ceilings, each with its reason.
+EXCUSED_MAX = 10
 CALLBACKS_MAX = 25
 
+#: What is larger than the ceilings, and why.
+CROWDED: Mapping[str, str] = {
+    "weir.client.client.Client": "it is the public API, a method for each thing that is asked",
+}
 #: Short modules with one importer or none, and why they are modules.
 FRAGMENTS: Mapping[str, str] = {
     "weir.cli.__main__": "`python -m weir.cli` starts it",
@@ -54,6 +64,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 PUBLIC = {"_asdict", "_fields", "_make", "_replace"}
 #: They take rules of the code away, whose names are often private.
 PLANTED_BUGS = "weir_lab.sim.mutants."
+#: What a class is made of whose attributes are the fields of a record.
+RECORDS = {"dataclass", "Struct", "NamedTuple"}
 
 
 class Module(NamedTuple):
@@ -112,6 +124,37 @@ def attributes(node: ast.ClassDef) -> set[str]:
             }
     declared = (n.target for n in node.body if isinstance(n, ast.AnnAssign))
     return found | {target.id for target in declared if isinstance(target, ast.Name)}
+
+
+def long_files(root: Path) -> Iterator[Wrong]:
+    for module in modules(root):
+        if module.lines > FILE_LINES_MAX:
+            yield Wrong(module.name, f"{module.lines} lines, at most {FILE_LINES_MAX}")
+
+
+def crowded_packages(root: Path) -> Iterator[Wrong]:
+    held = Counter(m.name.rpartition(".")[0] for m in modules(root) if not m.is_package)
+    for package, count in held.items():
+        if count > MODULES_MAX:
+            yield Wrong(package, f"{count} modules, at most {MODULES_MAX}: make rooms in it")
+
+
+def crowded_classes(root: Path) -> Iterator[Wrong]:
+    for module, node in classes(root):
+        of = f"{module.name}.{node.name}"
+        methods = [n for n in node.body if isinstance(n, Function) and n.name[0] != "_"]
+        if len(methods) > METHODS_MAX:
+            yield Wrong(of, f"{len(methods)} public methods, at most {METHODS_MAX}")
+        held = len(attributes(node))
+        if held > ATTRIBUTES_MAX and not is_record(node):
+            yield Wrong(of, f"{held} attributes, at most {ATTRIBUTES_MAX}: split it by duty")
+
+
+def is_record(node: ast.ClassDef) -> bool:
+    """Whether a class only holds fields: of a format, a trace, or a measurement."""
+    made_of = {ast.unparse(one) for one in (*node.bases, *node.decorator_list)}
+    named = {text.split("(")[0].split(".")[-1] for text in made_of}
+    return bool(named & RECORDS)
 
 
 def fragments(root: Path) -> Iterator[Wrong]:
@@ -254,6 +297,17 @@ def complaints(check: Check, excused: Mapping[str, str] | None = None, root: Pat
     return "\n".join(f"{one.of}: {one.text}" for one in found)
 
 
+@pytest.mark.parametrize("check", [long_files, crowded_packages, crowded_classes])
+def test_nothing_is_crowded_without_a_reason(check: Check) -> None:
+    assert not complaints(check, CROWDED)
+
+
+def test_the_crowded_are_few_and_are_crowded() -> None:
+    crowded = {w.of for c in (long_files, crowded_packages, crowded_classes) for w in c(ROOT)}
+    assert len(CROWDED) <= EXCUSED_MAX
+    assert CROWDED.keys() <= crowded
+
+
 def test_no_module_is_a_fragment_without_a_reason() -> None:
     assert not complaints(fragments, FRAGMENTS)
     assert FRAGMENTS.keys() <= {wrong.of for wrong in fragments(ROOT)}
@@ -277,12 +331,23 @@ def test_the_broker_keeps_few_callbacks() -> None:
     assert len(found) <= CALLBACKS_MAX, "\n".join(f"{one.of}: {one.text}" for one in found)
 
 
+METHODS = "".join(f"    def do_{n}(self): ...\n" for n in range(26))
+FIELDS = "".join(f"        self.a{n} = n\n" for n in range(16))
 A = "packages/weir-mq/src/weir/broker/a.py"
 B = "packages/weir-mq/src/weir/broker/b.py"
 T = "packages/weir-mq/tests/unit/test_a.py"
 
 #: check -> (files, what the complaint must say)
 PLANTED: dict[Check, tuple[dict[str, str], str]] = {
+    long_files: ({A: "x = 1\n" * 701}, "weir.broker.a: 701 lines"),
+    crowded_packages: (
+        {f"packages/weir-mq/src/weir/broker/m{n}.py": "" for n in range(16)},
+        "weir.broker: 16 modules",
+    ),
+    crowded_classes: (
+        {A: f"class C:\n{METHODS}\n    def __init__(self, n):\n{FIELDS}"},
+        "weir.broker.a.C: 16 attributes",
+    ),
     fragments: (
         {A: "x = 1\n", B: "from weir.broker import a\n" * 60},
         "weir.broker.a: 1 lines: it belongs in weir.broker.b",

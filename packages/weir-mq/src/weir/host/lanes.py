@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from weir.broker.api import events as ev
-from weir.codec.fields import Buffer, total
+from weir.codec import Buffer, total
 from weir.errors import RemoteProtocolError
 from weir.host.ports import Transport
 from weir.host.shard_connections import LocalShard, ShardWriter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Protocol, TypeVar
 
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 
 #: Calls what it is given behind this turn of the host.
 Soon = Callable[[Callable[[], None]], object]

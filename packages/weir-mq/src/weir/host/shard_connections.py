@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from weir.broker.runtime.budget import Budget, Unfinished
 from weir.broker.shard import Shard
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.host.connections import Connections
 from weir.host.ports import Later, Log, Soon, Transport
 from weir.host.shard_loop import EventQueue

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import RemoteProtocolError
 from weir.host.ports import Transport
 from weir.host.shard_connections import LocalShard, ShardConnection, ShardWriter

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from weir.codec.fields import ALIGNMENT, Buffer, padding
+from weir.codec import ALIGNMENT, Buffer, padding
 from weir.errors import BadBatch, BadRequest, TooLarge
 from weir.model import columns as col
 from weir.model.batch import HEADER_SIZE, Batch, Columns

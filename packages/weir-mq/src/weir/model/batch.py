@@ -37,8 +37,7 @@ from enum import IntEnum, IntFlag
 from itertools import pairwise
 from typing import NamedTuple
 
-from weir.codec.compression import inflate
-from weir.codec.fields import ALIGNMENT, Buffer, crc32c, extended, padded, xxh3
+from weir.codec import ALIGNMENT, Buffer, crc32c, extended, inflate, padded, xxh3
 from weir.errors import BadBatch
 from weir.model import columns as col
 from weir.model.columns import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Sized
 
-from weir.codec.compression import deflate
-from weir.codec.fields import Buffer, padded, padding, total
+from weir.codec import Buffer, deflate, padded, padding, total
 from weir.errors import TooLarge
 from weir.model import columns as col
 from weir.model.batch import HEADER_SIZE, Columns, Packed, seal

@@ -31,7 +31,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import xxhash
 
-from weir.codec.fields import ALIGNMENT, Buffer, padded, padding
+from weir.codec import ALIGNMENT, Buffer, padded, padding
 from weir.errors import BadBatch, TooLarge
 from weir.model.ids import LIMIT_MAX, are_parts
 from weir.model.limits import (

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import msgspec
 
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import TooLarge
 
 

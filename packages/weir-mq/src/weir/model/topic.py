@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NamedTuple, cast, get_args
 import msgspec
 import xxhash
 
-from weir.codec.fields import U64
+from weir.codec import U64
 from weir.errors import BadName, BadRequest, NotTogether
 from weir.model.ids import Natural, group_of
 from weir.model.limits import (

@@ -1,11 +1,17 @@
 """The barrier of one partition, as its leader hands it out, and how far the promises of a voter, on
-which it rests, may go: durable before they are given (DESIGN §5 Barrier safety).
+which it rests, may go: durable before they are given (DESIGN §5 Barrier safety). And the merge of
+partitions up to their barriers, which is what a reader in total order does.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import heapq
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
+from weir.errors import RemoteProtocolError
 from weir.order.clock import stamp_at
 
 #: A voter that starts again stands by all it may have promised, so each extension may cost whoever
@@ -13,6 +19,11 @@ from weir.order.clock import stamp_at
 EXTENSION_MS = 1_000
 #: Less than this in hand, and it is time for the next extension: a flush takes its time.
 _LEAST_MS = 500
+#: Above every stamp: nothing is waited for.
+NO_BOUND = 1 << 63
+Item = TypeVar("Item")
+#: Barriers of a partition that wait for data; one of the middle goes if there are more.
+_PENDING_MAX = 64
 
 
 class Barrier(NamedTuple):
@@ -67,3 +78,197 @@ class Bound:
     def written(self, bound: int) -> None:
         """Note that a bound is durable."""
         self.durable = max(self.durable, bound)
+
+
+@dataclass(slots=True)
+class _Member:
+    """A partition that counts above `floor` and up to `end`; nothing of it is at or below floor."""
+
+    floor: int
+    end: int = NO_BOUND
+    #: The highest barrier that was reported and may be used.
+    reached: int = 0
+
+    @property
+    def bound(self) -> int:
+        """Up to here nothing new comes of it."""
+        reached = max(self.floor, self.reached)
+        return NO_BOUND if reached >= self.end else reached
+
+
+class Roster:
+    """A register a partition, never one a node (counterexample 4); the domain's barrier is the
+    least of them, and a partition that nobody reports keeps its last value.
+    """
+
+    __slots__ = ("_barrier", "_members")
+
+    def __init__(self, partitions: Iterable[int]) -> None:
+        """Begin with the partitions that the domain was founded with."""
+        self._members = {partition: _Member(0) for partition in partitions}
+        #: None once it may have changed: it is asked for far more often than it does.
+        self._barrier: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, partition: int) -> bool:
+        return partition in self._members
+
+    def join(self, partition: int, floor: int) -> None:
+        """Count a partition in: it was created to stamp above `floor` (counterexample 6)."""
+        self._members.setdefault(partition, _Member(floor))
+        self._barrier = None
+
+    def end(self, partition: int, stamp: int) -> None:
+        """Count a partition out above `stamp`: it was sealed there."""
+        member = self._members[partition]
+        member.end = min(member.end, stamp)
+        self._barrier = None
+
+    def report(self, partition: int, stamp: int) -> None:
+        """Note that nothing at or below `stamp` comes of a partition any more, but what is here."""
+        member = self._members[partition]
+        if stamp > member.reached:
+            if self._barrier == member.bound:
+                self._barrier = None
+            member.reached = stamp
+
+    @property
+    def barrier(self) -> int:
+        """All at or below it is here, of every partition."""
+        if self._barrier is None:
+            self._barrier = min((member.bound for member in self._members.values()), default=0)
+        return self._barrier
+
+    def behind(self) -> list[int]:
+        """The partitions that hold the barrier where it is: those to hear of first."""
+        barrier = self.barrier
+        if barrier == NO_BOUND:
+            return []
+        return [p for p, member in self._members.items() if member.bound == barrier]
+
+
+class Merged(NamedTuple, Generic[Item]):
+    """A batch in its turn: (stamp, partition, offset) is its place in the one order."""
+
+    stamp: int
+    partition: int
+    offset: int
+    size: int
+    item: Item
+
+
+class _Input:
+    """How far one partition was received, and its barriers that lie behind that."""
+
+    __slots__ = ("held", "next", "pending")
+
+    def __init__(self, offset: int) -> None:
+        self.next = offset
+        self.pending: deque[Barrier] = deque()
+        #: Bytes that wait for the barrier.
+        self.held = 0
+
+
+class Merge(Generic[Item]):
+    """Takes batches and barriers of partitions, each in its own order; gives the one order.
+
+    `bytes_max`: a partition that holds so much gets no more until the barrier lets some of it go.
+    Each gets as much for itself, so one that is ahead never keeps back one that is waited for.
+    """
+
+    def __init__(self, roster: Roster, start: Mapping[int, int], bytes_max: int) -> None:
+        """Begin at the offsets of `start`."""
+        self.roster = roster
+        self._bytes_max = bytes_max
+        self._inputs = {partition: _Input(offset) for partition, offset in start.items()}
+        self._heap: list[tuple[int, int, int, int, Item]] = []
+        self._highest = 0
+
+    def add(self, partition: int, offset: int) -> None:
+        """Take a partition that joined the roster, from `offset` on."""
+        self._inputs.setdefault(partition, _Input(offset))
+
+    def next(self, partition: int) -> int:
+        """The offset from which on a partition was not received."""
+        return self._inputs[partition].next
+
+    def wants(self, partition: int) -> bool:
+        """Whether there is room for more of a partition."""
+        return self._inputs[partition].held < self._bytes_max
+
+    @property
+    def held(self) -> int:
+        """Bytes that wait for the barrier."""
+        return sum(one.held for one in self._inputs.values())
+
+    @property
+    def highest(self) -> int:
+        """The highest stamp that waits for the barrier; 0 if nothing waits."""
+        return self._highest if self._heap else 0
+
+    def holds(self, partition: int) -> bool:
+        """Whether something of a partition waits for the barrier."""
+        return self._inputs[partition].held > 0
+
+    def __contains__(self, partition: int) -> bool:
+        return partition in self._inputs
+
+    def push(
+        self, partition: int, stamp: int, offset: int, behind: int, size: int, item: Item
+    ) -> None:
+        """Take the batch [offset, behind) of a partition, `size` bytes.
+
+        Raises `RemoteProtocolError` unless it begins where what was received ends, or if it is
+        stamped where its partition had promised that nothing comes any more.
+        """
+        one = self._inputs[partition]
+        if offset != one.next:
+            raise RemoteProtocolError(
+                f"partition {partition}: offset {offset} came where {one.next} is next"
+            )
+        if stamp <= self.roster.barrier:
+            raise RemoteProtocolError(
+                f"partition {partition}: offset {offset} is stamped {stamp}, and all at or below "
+                f"{self.roster.barrier} was said to be here"
+            )
+        heapq.heappush(self._heap, (stamp, partition, offset, size, item))
+        one.held += size
+        self._highest = max(self._highest, stamp)
+        self._reached(partition, one, behind)
+        # Stamps rise with offsets. Were only barriers counted, one whose room is full before the
+        # next barrier's offset would wait for itself.
+        self.roster.report(partition, stamp)
+
+    def skip(self, partition: int, behind: int) -> None:
+        """Note that nothing up to `behind` is for us: filtered, void, or past retention."""
+        one = self._inputs[partition]
+        if behind > one.next:
+            self._reached(partition, one, behind)
+
+    def barrier(self, partition: int, barrier: Barrier) -> None:
+        """Take a partition's barrier, and use it once all below its offset was received."""
+        one = self._inputs[partition]
+        if barrier.through <= one.next:
+            self.roster.report(partition, barrier.stamp)
+            return
+        if len(one.pending) == _PENDING_MAX:
+            # The oldest is the next to be of use, the newest says most.
+            del one.pending[_PENDING_MAX // 2]
+        one.pending.append(barrier)
+
+    def _reached(self, partition: int, one: _Input, behind: int) -> None:
+        one.next = behind
+        while one.pending and one.pending[0].through <= behind:
+            self.roster.report(partition, one.pending.popleft().stamp)
+
+    def take(self) -> list[Merged[Item]]:
+        """Return what lies at or below the barrier, in the one order."""
+        barrier, heap = self.roster.barrier, self._heap
+        taken: list[Merged[Item]] = []
+        while heap and heap[0][0] <= barrier:
+            merged = Merged(*heapq.heappop(heap))
+            self._inputs[merged.partition].held -= merged.size
+            taken.append(merged)
+        return taken

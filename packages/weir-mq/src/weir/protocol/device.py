@@ -50,7 +50,7 @@ from typing import Annotated
 
 import msgspec
 
-from weir.codec.fields import Buffer, Unsigned8, Unsigned16, Unsigned32, Unsigned64
+from weir.codec import Buffer, Unsigned8, Unsigned16, Unsigned32, Unsigned64
 from weir.errors import BadChecksum, BadRequest, RemoteProtocolError, TooLarge, UnknownOpcode
 from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import DEVICE_BODY_BYTES_MAX, GRANT_MS_DEFAULT

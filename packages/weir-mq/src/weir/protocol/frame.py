@@ -12,7 +12,7 @@ from enum import IntFlag
 
 import msgspec
 
-from weir.codec.fields import Buffer, compact
+from weir.codec import Buffer, compact
 from weir.errors import RemoteProtocolError
 
 #: version u8 = 2, flags u8, opcode u16, length u32 of the body, correlation u64.

@@ -19,7 +19,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from weir.codec.fields import Buffer, total
+from weir.codec import Buffer, total
 from weir.errors import RemoteProtocolError
 from weir.model.ids import NODE_MAX, Natural
 from weir.model.limits import LINK_FRAME_BYTES_MAX, LINK_HELLO_BYTES_MAX, LOGS_MAX

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
-from weir.codec.fields import Buffer, total
+from weir.codec import Buffer, total
 from weir.errors import RemoteProtocolError
 from weir.model.limits import TRUNK_FRAME_BYTES_MAX
 from weir.protocol.client.codec import client_frame_size

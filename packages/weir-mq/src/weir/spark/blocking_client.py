@@ -16,7 +16,7 @@ import numpy as np
 
 from weir.client.connection.system import SYSTEM
 from weir.client.core.retries import Backoff
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import (
     BadBatch,
     Disconnected,

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
-from weir.codec.fields import Buffer, padding
+from weir.codec import Buffer, padding
 from weir.model.limits import MIB
 from weir.model.topic import FOREVER
 from weir.storage.disk import Disk

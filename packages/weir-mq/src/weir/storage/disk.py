@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 
 #: Told again and again which part of a file is done, from 0 to 1; it may wait, so that others get
 #: at the disk meanwhile. Returns whether the rest is worth writing, too.

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from weir.codec.fields import Buffer, padding
+from weir.codec import Buffer, padding
 from weir.errors import TooLarge
 from weir.storage.disk import Disk
 from weir.storage.errors import BadRecord

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.model.batch import headers
 from weir.storage.disk import Disk
 from weir.storage.errors import LogDamaged

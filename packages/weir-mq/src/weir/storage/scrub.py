@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.model.batch import headers
 from weir.model.limits import MIB
 from weir.storage.disk import Disk, Readable

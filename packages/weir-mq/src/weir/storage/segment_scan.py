@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from weir.codec.fields import U64
+from weir.codec import U64
 from weir.storage.errors import LogDamaged, UnknownKind
 from weir.storage.format.checkpoint import Checkpoint
 from weir.storage.format.durable_position import NAME

@@ -23,7 +23,7 @@ from weir.broker.api.settings import Identity
 from weir.broker.replica.checkpoints import Opened
 from weir.broker.shard import Shard
 from weir.client.connection.system import Background, BackgroundThread
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
 from weir.host.logs import FlushSchedule

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weir.model.batch import split
-from weir.order.barrier import Barrier
-from weir.order.merge import Merge, Roster
+from weir.order.barrier import Barrier, Merge, Roster
 from weir.protocol.client import messages as m
 
 _BYTES_MAX = 1 << 20

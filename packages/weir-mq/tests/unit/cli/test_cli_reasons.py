@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from weir.cli.main import main
-from weir.cli.reasons import EXTRAS, in_words, not_installed
+from weir.cli.process import EXTRAS, in_words, not_installed
 
 ROOT = Path(__file__).parents[5]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import xxhash
 
-from weir.codec.fields import crc32c, xxh3
+from weir.codec import crc32c, xxh3
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weir.codec.compression import LZ4, ZSTD, deflate, inflate
+from weir.codec import LZ4, ZSTD, deflate, inflate
 from weir.errors import BadBatch, MissingLibrary
 
 DATA = b"the same again and again, " * 400

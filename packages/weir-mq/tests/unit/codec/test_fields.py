@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.codec.fields import compact, joined, padded, padding, total
+from weir.codec import compact, joined, padded, padding, total
 
 
 @pytest.mark.parametrize(("size", "expected"), [(0, 0), (1, 8), (7, 8), (8, 8), (9, 16), (88, 88)])

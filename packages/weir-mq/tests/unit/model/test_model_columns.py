@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import BadBatch, TooLarge
 from weir.model import columns as col
 from weir.model.columns import BytesColumn, Cursor

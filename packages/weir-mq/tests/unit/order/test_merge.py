@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.errors import RemoteProtocolError
-from weir.order.barrier import Barrier
-from weir.order.merge import NO_BOUND, Merge, Merged, Roster
+from weir.order.barrier import NO_BOUND, Barrier, Merge, Merged, Roster
 
 
 def _merge(partitions: int, bytes_max: int = 1_000) -> Merge[str]:

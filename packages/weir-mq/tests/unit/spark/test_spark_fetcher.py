@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from weir.client.connection.system import REAL, SYSTEM
-from weir.codec.fields import ALIGNMENT
+from weir.codec import ALIGNMENT
 from weir.errors import BadBatch, Disconnected, NotLeader, OffsetOutOfRange, RangeLost, Unauthorized
 from weir.model.arrow import SCHEMA
 from weir.model.batch import HEADER_SIZE, stamped

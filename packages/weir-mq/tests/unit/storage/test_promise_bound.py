@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rigs.logs import know_no_bound
-from weir.codec.fields import U64
+from weir.codec import U64
 from weir.storage.format.checkpoint import load
 from weir.storage.format.frame import HEADER_SIZE
 from weir.storage.format.record import Record

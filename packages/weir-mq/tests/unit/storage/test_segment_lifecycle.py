@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from weir.codec.fields import crc32c
+from weir.codec import crc32c
 from weir.errors import Damaged
 from weir.storage.errors import BadIndexFile, LogDamaged, UnknownKind
 from weir.storage.format.checkpoint import CHECKPOINT, COPY, Checkpoint, load, save, unpack

@@ -26,9 +26,8 @@ from weir.broker.replica.raft_storage import RaftStorage
 from weir.broker.state.state import PartitionState
 from weir.model.ids import group_of
 from weir.model.topic import Topic
-from weir.order.barrier import Barrier, barrier_at
+from weir.order.barrier import Barrier, Merge, Roster, barrier_at
 from weir.order.clock import HybridClock, stamp_at
-from weir.order.merge import Merge, Roster
 from weir.protocol.client.messages import Barriers
 from weir.protocol.client.order import ReportJoined
 from weir.testing.simulator.world import MS, SECOND

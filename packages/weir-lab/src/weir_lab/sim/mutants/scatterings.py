@@ -17,7 +17,7 @@ from weir.broker.state.clusters import ClusterState
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.scatterings import Taken
 from weir.broker.state.state import PartitionState
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.model.ids import Attempt
 from weir.model.topic import Topic
 from weir.order.barrier import Barrier, barrier_at

@@ -40,7 +40,7 @@ INDEXED = Shape(
     batches=160,
     rots=(2,),
 )
-_MERGE = "weir.order.merge"
+_MERGE = "weir.order.barrier"
 _WRITER = "weir.broker.replica.writer"
 
 

@@ -12,7 +12,7 @@ import random
 import time
 import zlib
 
-from weir.codec.fields import U64
+from weir.codec import U64
 from weir.errors import DiskFailed, WeirError
 from weir.storage.errors import LogDamaged
 from weir.storage.format.durable_position import DurablePosition, Owner

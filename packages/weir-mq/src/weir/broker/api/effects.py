@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.storage.disk import Disk
 from weir.storage.format.checkpoint import Checkpoint
 from weir.storage.log import Flush

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import Damaged
 from weir.model.topic import Topic
 from weir.protocol.device import DeviceRequest

@@ -27,7 +27,7 @@ from weir.broker.runtime.reads import Reads
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import BadRequest, Refused, StaleGrant, Unavailable
 from weir.model.limits import GRANT_MS_MAX, WAIT_MS_MAX
 from weir.model.topic import Mode, check_name

@@ -24,7 +24,7 @@ from weir.broker.consumers.picker import (
 from weir.broker.runtime.reads import batches_in
 from weir.broker.state.clusters import Grant
 from weir.broker.state.ranges import Ranges
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import BadBatch, MissingLibrary, Refused, Unavailable
 from weir.model.batch import Batch
 from weir.model.limits import (

@@ -17,7 +17,7 @@ from weir.broker.runtime.reads import batches_in
 from weir.broker.state.clusters import ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import DelayRow
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import BadBatch, Refused
 from weir.model.batch import Columns
 from weir.model.ids import LIMIT_MAX

@@ -36,7 +36,7 @@ from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.reads import batches_in
 from weir.broker.runtime.session import Session
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import (
     BadBatch,
     BadRequest,

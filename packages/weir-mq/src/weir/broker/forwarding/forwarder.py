@@ -24,7 +24,7 @@ from weir.broker.replica.requests import out_of_reach
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import TO_DEVICE, Caller, Outbox
 from weir.broker.runtime.session import ANONYMOUS, Session
-from weir.codec.fields import Buffer, total
+from weir.codec import Buffer, total
 from weir.errors import NotLeader, Overloaded, Refused, RemoteProtocolError, Unavailable
 from weir.model.ids import REGISTRY_GROUP, Address, node_of, place_node, place_of, place_shard
 from weir.model.limits import KIB, RETRY_AFTER_MS

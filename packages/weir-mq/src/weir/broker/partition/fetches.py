@@ -20,7 +20,7 @@ from weir.broker.runtime.outbox import Caller, Outbox, Wait, Waits
 from weir.broker.runtime.reads import Reads, without
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import BadRequest, DamagedRange, OffsetOutOfRange, Refused, Unavailable, ValueLost
 from weir.model.ids import node_of
 from weir.model.limits import CHUNKS_PER_FETCH_MAX, FETCH_BYTES_MAX, WAIT_MS_MAX

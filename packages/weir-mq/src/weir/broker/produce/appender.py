@@ -19,7 +19,7 @@ from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.state.dedupe import Answer, Known, chunk_answer
 from weir.broker.state.large_values import ValuesUnderWay
 from weir.broker.state.state import PartitionState
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import (
     BadBatch,
     BadChecksum,

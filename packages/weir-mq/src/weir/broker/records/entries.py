@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 import weir_raft as raft
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import Halted
 from weir.model.batch import Batch, Columns
 from weir.model.columns import Piece, References, Scattered

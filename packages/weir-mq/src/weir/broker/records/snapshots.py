@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from weir.codec.fields import Buffer, crc32c
+from weir.codec import Buffer, crc32c
 from weir.model.limits import MIB
 from weir.storage.disk import Disk
 

@@ -23,7 +23,7 @@ from weir.broker.records.snapshots import Decoder, Packing, Unpacking, taken
 from weir.broker.replica.raft_storage import RaftStorage
 from weir.broker.replica.requests import why_no_state
 from weir.broker.runtime.reads import Reads
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import DamagedRange, Refused
 from weir.order.clock import Time
 from weir.storage.log_reader import Reading

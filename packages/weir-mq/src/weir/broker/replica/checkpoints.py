@@ -14,7 +14,7 @@ from weir.broker.records.snapshots import crc_from, pack_onto, taken
 from weir.broker.replica.group import Group
 from weir.broker.replica.raft_storage import installed
 from weir.broker.runtime.outbox import Outbox
-from weir.codec.fields import U32, crc32c
+from weir.codec import U32, crc32c
 from weir.errors import Damaged
 from weir.order.clock import Time
 from weir.storage.errors import LogDamaged

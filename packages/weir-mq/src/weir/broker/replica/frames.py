@@ -38,7 +38,7 @@ from weir.broker.records.entries import (
     read_back,
     stored_in,
 )
-from weir.codec.fields import U32, Buffer, crc32c, total
+from weir.codec import U32, Buffer, crc32c, total
 from weir.errors import Halted, WeirError
 from weir.model.ids import REGISTRY_GROUP, VOTER_MAX
 from weir.order.clock import STAMP_FAR

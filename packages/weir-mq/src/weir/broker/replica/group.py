@@ -19,7 +19,7 @@ from weir.broker.replica.catch_up import CatchUp, CatchUpPermits, Checkpoints
 from weir.broker.replica.raft_storage import RaftStorage, stage
 from weir.broker.replica.requests import GroupWaits, Reader, ReplicaHalt, elsewhere, refusal_of
 from weir.broker.runtime.reads import Pause, Reads
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import Damaged, NotLeader, Refused, Unavailable
 from weir.model.ids import REGISTRY_GROUP
 from weir.model.limits import KIB, MIB

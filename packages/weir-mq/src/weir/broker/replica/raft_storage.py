@@ -12,7 +12,7 @@ import weir_raft as raft
 from weir.broker.api.settings import Replication
 from weir.broker.records.entries import Payload, entry_of, read_back, stored_in, unread
 from weir.broker.records.snapshots import pack, unpack
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.model.limits import KIB
 from weir.storage.errors import LogDamaged
 from weir.storage.format.frame import Kind

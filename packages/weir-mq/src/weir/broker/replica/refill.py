@@ -27,7 +27,7 @@ from weir.broker.replica.node_state import PeerLinks
 from weir.broker.replica.writer import Writer
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.reads import Reads
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import Refused
 from weir.model.limits import MIB
 from weir.order.clock import Time

@@ -17,7 +17,7 @@ import msgspec
 from weir.broker.api.counts import Counts
 from weir.broker.api.effects import Answers, Effect, Hangup, Send
 from weir.broker.runtime.budget import Budget
-from weir.codec.fields import Buffer, total
+from weir.codec import Buffer, total
 from weir.errors import Overloaded, Refused
 from weir.model.limits import CONNECTIONS_MAX, RETRY_AFTER_MS
 from weir.protocol.client.codec import encode_reply

@@ -15,7 +15,7 @@ from weir.broker.api.events import ReadDone
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.state.ranges import Ranges
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import DamagedRange, Refused, Unavailable
 from weir.model.batch import HEADER_SIZE, Batch
 from weir.storage.disk import Disk

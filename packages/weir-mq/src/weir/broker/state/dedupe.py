@@ -16,7 +16,7 @@ import msgspec
 import xxhash
 
 from weir.broker.records.snapshots import Frozen, opened
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.model.limits import DEVICE_WINDOW, PIPELINE_WINDOW
 
 _MASK = (1 << 64) - 1

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from weir.broker.records.snapshots import Frozen, opened
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import UnknownVersion
 
 #: Boundaries in a block at most. It is even: a run lies in one block.

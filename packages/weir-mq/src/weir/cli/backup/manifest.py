@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 import xxhash
 
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import WeirError
 
 MANIFEST = "manifest.json"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from weir.cli.reasons import EXTRAS, what_to_do
+from weir.cli.process import EXTRAS, what_to_do
 from weir.errors import WeirError
 from weir.model.limits import CONNECTIONS_MAX, MIB
 

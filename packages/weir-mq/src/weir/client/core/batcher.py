@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from weir.codec.compression import deflate
-from weir.codec.fields import Buffer
+from weir.codec import Buffer, deflate
 from weir.errors import BadRequest, MissingLibrary
 from weir.model.batch import Compression
 from weir.model.batch_builder import encode

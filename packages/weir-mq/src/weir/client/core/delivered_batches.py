@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import compress, islice
 from typing import Protocol
 
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import BadBatch, BadRequest, TooLarge
 from weir.model.batch import HEADER_SIZE, Batch, Columns, split
 from weir.model.columns import Cursor, References, chained, key_hash, tag_indices, text

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import Overloaded, RemoteProtocolError
 from weir.model.limits import REQUESTS_PENDING_MAX
 from weir.protocol.client import messages as m

@@ -13,7 +13,7 @@ from weir.client.core.batcher import PLAIN, Packing
 from weir.client.producer.partition_sender import PartitionSender
 from weir.client.producer.receipts import PendingBatch, Receipt, Unconfirmed
 from weir.client.producer.sender import TopicSender
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.model.batch import parse
 from weir.model.batch_builder import encode
 from weir.model.columns import References, chained, extend

@@ -18,7 +18,7 @@ from weir.client.core.sequencer import (
     Stranded,
 )
 from weir.client.producer.receipts import BatchReceipt, PendingBatch, PendingMessage, Unconfirmed
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import (
     BadChecksum,
     Disconnected,

@@ -42,7 +42,7 @@ from weir.client.producer.receipts import (
     Unconfirmed,
 )
 from weir.client.producer.sender import ProducerOptions, TopicSender
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import Overloaded, PartitionEnded, Refused, UnknownTopic, WeirError
 from weir.model.columns import is_large
 from weir.model.limits import BATCH_BYTES_MAX, VALUE_CHUNK_BYTES

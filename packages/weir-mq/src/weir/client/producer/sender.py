@@ -20,7 +20,7 @@ from weir.client.core.batcher import BATCH_BYTES, Gathered, Packing, Whole, pick
 from weir.client.core.retries import seconds
 from weir.client.producer.partition_sender import PartitionSender
 from weir.client.producer.receipts import BatchReceipt, PendingBatch, Unconfirmed
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import (
     BadRequest,
     Disconnected,

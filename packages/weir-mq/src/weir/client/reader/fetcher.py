@@ -16,7 +16,7 @@ from weir.client.connection.network_client import NetworkClient
 from weir.client.core.delivered_batches import Assembly, Delivered, LargeDelivered, deliver
 from weir.client.core.grants import Run, without
 from weir.client.reader.positions import Span
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import BadBatch, Disconnected, OffsetOutOfRange, Refused, WeirError
 from weir.model.columns import References
 from weir.model.ids import Address

@@ -42,9 +42,8 @@ from weir.errors import BadRequest, Unavailable, WeirError
 from weir.model.limits import FETCH_BYTES_MAX, MIB, VALUE_BYTES_LOADED_MAX
 from weir.model.message import Message
 from weir.model.topic import Order, check_order
-from weir.order.barrier import Barrier
+from weir.order.barrier import NO_BOUND, Barrier, Merge, Roster
 from weir.order.clock import STAMP_MAX
-from weir.order.merge import NO_BOUND, Merge, Roster
 from weir.protocol.client import messages as m
 
 #: What all partitions together may hold that waits for the barrier; as much may wait for the user.

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from weir.client.connection.system import Background
 from weir.client.core.delivered_batches import Delivered, LargeDelivered
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.model.message import LargeMessage, Message
 
 P = ParamSpec("P")

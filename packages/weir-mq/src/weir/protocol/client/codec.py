@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from weir.codec.fields import Buffer, total
+from weir.codec import Buffer, total
 from weir.errors import BadRequest, RemoteProtocolError, TooLarge, UnknownOpcode
 from weir.model.ids import ADDRESS, Address
 from weir.model.limits import CLIENT_FRAME_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, GRANT_RUNS_MAX

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from weir.codec.fields import Buffer, Unsigned8
+from weir.codec import Buffer, Unsigned8
 from weir.errors import DamagedRange, StaleGrant, UnknownCluster
 from weir.model.ids import Address, Natural
 from weir.model.limits import ACK_RANGES_MAX, PARTITIONS_PER_TOPIC_MAX

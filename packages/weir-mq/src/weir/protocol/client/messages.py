@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from weir.codec.fields import Buffer, Unsigned16, Unsigned32
+from weir.codec import Buffer, Unsigned16, Unsigned32
 from weir.errors import (
     BadChecksum,
     DamagedRange,

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from weir.codec.fields import Unsigned32
+from weir.codec import Unsigned32
 from weir.errors import (
     Fenced,
     NotTogether,

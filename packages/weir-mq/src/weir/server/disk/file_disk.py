@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from weir.codec.fields import Buffer, total
+from weir.codec import Buffer, total
 from weir.errors import DiskFailed, WeirError
 from weir.storage.disk import Pacer, at_once
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple, Protocol
 
-from weir.codec.fields import U32, crc32c
+from weir.codec import U32, crc32c
 from weir.errors import Damaged
 from weir.storage.disk import Disk, Readable
 from weir.storage.errors import UnknownKind

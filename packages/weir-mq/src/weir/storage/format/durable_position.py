@@ -21,7 +21,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from weir.codec.fields import U32, crc32c
+from weir.codec import U32, crc32c
 from weir.storage.disk import Disk, Readable
 
 NAME = "durable-position"

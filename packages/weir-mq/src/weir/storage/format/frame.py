@@ -23,7 +23,7 @@ from enum import IntEnum
 
 import msgspec
 
-from weir.codec.fields import ALIGNMENT, U32, U64, Buffer, crc32c, extended
+from weir.codec import ALIGNMENT, U32, U64, Buffer, crc32c, extended
 from weir.errors import BadBatch
 from weir.model.batch import check_batches
 from weir.storage.errors import UnknownKind

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
-from weir.codec.fields import U32, Buffer, crc32c, padding
+from weir.codec import U32, Buffer, crc32c, padding
 from weir.storage.disk import Disk, Readable
 from weir.storage.errors import BadIndexFile
 from weir.storage.format.segment import Segment, segment_number

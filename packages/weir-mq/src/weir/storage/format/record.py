@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from weir.codec.fields import Buffer, total
+from weir.codec import Buffer, total
 from weir.storage.format.frame import Frame, Kind
 
 _HARD_STATE = struct.Struct("<QQQ")

@@ -22,7 +22,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from weir.codec.fields import U32, U64, Buffer, crc32c
+from weir.codec import U32, U64, Buffer, crc32c
 from weir.storage.errors import UnknownKind
 from weir.storage.format.frame import BadFrame, Kind, frame_size, pack
 

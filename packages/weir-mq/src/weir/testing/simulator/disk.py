@@ -11,7 +11,7 @@ import os
 import random
 from collections.abc import Sequence
 
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import DiskFailed
 from weir.storage.disk import Pacer, at_once
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable
 from typing import Protocol
 
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.host.connections import ClientConnection, Connections
 from weir.host.greeting import DialedConnection
 from weir.host.ports import Transport

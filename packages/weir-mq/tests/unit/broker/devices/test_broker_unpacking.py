@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weir.broker.devices.receivers import Taken, take
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import BadBatch
 from weir.model.batch import HEADER_SIZE, stamped
 from weir.model.batch_builder import encode

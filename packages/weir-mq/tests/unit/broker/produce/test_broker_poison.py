@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weir.codec.fields import crc32c, xxh3
+from weir.codec import crc32c, xxh3
 from weir.errors import BadBatch, BadRequest
 from weir.model.batch import Batch
 from weir.model.batch_builder import encode

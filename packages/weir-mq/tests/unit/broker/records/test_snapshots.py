@@ -17,7 +17,7 @@ from weir.broker.records.snapshots import Frozen, Packing, crc_from, pack, pack_
 from weir.broker.state.clusters import ClusterState
 from weir.broker.state.dedupe import Answer
 from weir.broker.state.state import PartitionState
-from weir.codec.fields import crc32c
+from weir.codec import crc32c
 from weir.testing.simulator.disk import SimDisk
 
 ROWS = int(os.environ.get("WEIR_STATE_ROWS", "40000"))

@@ -28,7 +28,7 @@ from weir.broker.replica.frames import (
     unpack,
     unpack_link,
 )
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.model.batch_builder import encode
 from weir.protocol.link import LinkFrame, LinkStream
 from weir.storage.format.frame import Kind

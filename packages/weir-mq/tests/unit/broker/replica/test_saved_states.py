@@ -7,7 +7,7 @@ from typing import cast
 import msgspec
 
 from weir.broker.replica.checkpoints import Opened, saved_states
-from weir.codec.fields import U32, crc32c
+from weir.codec import U32, crc32c
 from weir.storage.log import Log
 from weir.storage.recovery import RecoveredGroup
 

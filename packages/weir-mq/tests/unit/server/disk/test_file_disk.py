@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.errors import DiskFailed
 from weir.server.disk.file_disk import FileDisk, FolderInUse
 from weir.storage.disk import Disk

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from rigs.logs import ended_of
-from weir.codec.fields import Buffer
+from weir.codec import Buffer
 from weir.server.disk import flushes
 from weir.server.disk.flushes import SAVE_EVERY_SECONDS, PositionSaver
 from weir.storage.format.durable_position import DurablePosition, Owner, look

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.codec.fields import crc32c
+from weir.codec import crc32c
 from weir.model.batch_builder import encode
 from weir.storage.errors import UnknownKind
 from weir.storage.format.frame import (

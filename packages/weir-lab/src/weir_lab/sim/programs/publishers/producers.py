@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar
 
-from weir.codec import compression
+from weir import codec
 from weir.errors import (
     Fenced,
     PartitionEnded,
@@ -40,7 +40,7 @@ _KEYS = (None, b"a", b"b", b"c")
 _DELAYED = 0.3
 #: Shorter than consumers wait in the end before they go.
 _DELAYS_MS = (0, 20, 100, 300)
-_COMPRESSIONS = (0, compression.LZ4, compression.ZSTD)
+_COMPRESSIONS = (0, codec.LZ4, codec.ZSTD)
 #: How mischief is met.
 _EXPECTED = (SequenceGap, SequenceReused, ValueLost, Fenced, PartitionEnded)
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from weir.errors import OffsetOutOfRange, RemoteProtocolError, refusal
 from weir.model.batch import Batch
-from weir.order.barrier import Barrier
-from weir.order.merge import NO_BOUND, Merge, Roster
+from weir.order.barrier import NO_BOUND, Barrier, Merge, Roster
 from weir.protocol.client import messages as m
 from weir.testing.simulator.network import Link
 from weir.testing.simulator.world import MS

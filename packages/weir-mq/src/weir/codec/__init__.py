@@ -1,1 +1,0 @@
-"""Bytes <-> fields and checksums: the floor that every format stands on."""
