@@ -153,8 +153,8 @@ def test_a_port_of_the_figures_that_is_in_use_is_named(tmp_path: Path) -> None:
 def test_a_second_signal_ends_a_drain_that_hangs(number: signal.Signals, tmp_path: Path) -> None:
     # A shard that never says that it has stopped, as one whose disk has no room does.
     script = (
-        "from weir.broker.shard import Shard; from weir.cli.main import run; "
-        "Shard._stop = lambda self: None; run()"
+        "from weir.broker.shard import Shutdown; from weir.cli.main import run; "
+        "Shutdown.proceed = lambda self: None; run()"
     )
     with subprocess.Popen(
         [*python("weir.cli")[:-2], "-c", script, "serve", "--data", str(tmp_path / "d")],
