@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -56,11 +57,12 @@ def all_of(process: subprocess.Popen[bytes]) -> list[int]:
     return [int(json.loads(line)["value"]) for line in process.stdout.read().splitlines()]
 
 
-async def fill(w: weir.client.client.Client, count: int = COUNT) -> None:
+async def fill(w: weir.client.client.Client, count: int = COUNT, behind: bytes = b"") -> None:
     await w.create_topic("t", partitions=1)
     async with w.producer("t") as producer:
         await producer.send_many(
-            [b"%d" % i for i in range(count)], keys=[b"%d" % (i % KEYS) for i in range(count)]
+            [b"%d%b" % (i, behind) for i in range(count)],
+            keys=[b"%d" % (i % KEYS) for i in range(count)],
         )
 
 
@@ -102,8 +104,11 @@ def test_what_a_killed_consumer_held_goes_to_others_at_once(node: Node, mode: st
 def test_a_consumer_that_stands_still_costs_the_others_nothing(node: Node) -> None:
     async def scenario() -> None:
         async with weir.connect(node.url) as w, asyncio.timeout(60):
-            await fill(w, 5)
+            await fill(w, 5, b" " * 20_000)
             with consumer(node) as still:
+                # It waits for its reader with the second message, and asks for none meanwhile.
+                assert still.stdout is not None
+                fcntl.fcntl(still.stdout, fcntl.F_SETPIPE_SZ, 4_096)
                 await asyncio.to_thread(next_of, still)
                 still.send_signal(signal.SIGSTOP)
                 async with w.producer("t") as producer:

@@ -261,7 +261,7 @@ SOUND: dict[str, Damage] = {
 }
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from([*SOUND]), st.data())
 def test_damaged_values_are_rows_or_have_reasons(format: str, data: st.DataObject) -> None:
     schema, sound = SOUND[format]

@@ -182,7 +182,7 @@ def declared(text: dict[str, Any], value: Any) -> bool:
     return value.keys() <= text["properties"].keys()
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(SCHEMAS, SCHEMAS)
 def test_a_reader_that_is_admitted_finds_every_written_value_valid(
     reader: dict[str, Any], writer: dict[str, Any]

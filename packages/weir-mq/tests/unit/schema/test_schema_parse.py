@@ -80,13 +80,13 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(JSON)
 def test_any_json_is_an_avro_schema_or_refused(text: Any) -> None:
     outcome("avro", json.dumps(text).encode())
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(JSON)
 def test_any_json_is_a_json_schema_or_refused(text: Any) -> None:
     outcome("json", json.dumps(text).encode())
@@ -106,7 +106,7 @@ SOUND: dict[Format, bytes] = {
 }
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(["protobuf", "arrow"]), st.data())
 def test_damaged_bytes_are_a_schema_or_refused(format: Format, data: st.DataObject) -> None:
     damaged = bytearray(SOUND[format])
