@@ -124,7 +124,7 @@ def an_early_turn_is_never_given_back(patch: Patch) -> None:
     )
 
 
-@mutant(seed=6, breaks={"AllOrNone", "Durable", "OneOffset"}, shape=THREE)
+@mutant(seed=13, breaks={"AllOrNone", "Durable", "OneOffset"}, shape=THREE)
 def a_producer_id_is_used_again_in_doubt(patch: Patch) -> None:
     """Of a producer id it is known what it sent last, or it scatters nothing more."""
     patch.source(
@@ -173,7 +173,7 @@ def acks_of_a_scattering_are_left_out(patch: Patch) -> None:
     )
 
 
-@mutant(seed=9, breaks={"Delivered"}, shape=SHAPE)
+@mutant(seed=10, breaks={"Delivered"}, shape=SHAPE)
 def a_large_value_is_closed_without_its_last_piece(patch: Patch) -> None:
     """A large value is closed by references to all of its chunks."""
     patch.source(
@@ -186,7 +186,7 @@ def a_large_value_is_closed_without_its_last_piece(patch: Patch) -> None:
     )
 
 
-@mutant(seed=5, breaks={"Delivered"}, shape=SHAPE)
+@mutant(seed=8, breaks={"Delivered"}, shape=SHAPE)
 def delays_count_from_this_machines_clock(patch: Patch) -> None:
     """A delay counts from what the clock of the broker says."""
     patch.source(
@@ -216,7 +216,7 @@ def delays_end_by_stamps(patch: Patch) -> None:
     patch.setattr(PickerContext, "due_ms", due_ms)
 
 
-@mutant(seed=7, breaks={"Delivered"}, shape=SHAPE)
+@mutant(seed=9, breaks={"Delivered"}, shape=SHAPE)
 def the_next_message_says_that_the_one_before_is_done(patch: Patch) -> None:
     """A message is done once that is said, and never because the next one was asked for."""
     patch.source(
