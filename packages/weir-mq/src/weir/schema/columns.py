@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.schema import Schema
-from weir.schema.fields import ARRAY, MAP, RECORD, UNION, BadSchema, Field
+from weir.schema.fields import ARRAY, MAP, RECORD, UNION, BadSchema, Field, join
 
 #: The name of the column if the schema is no record.
 VALUE = "value"
@@ -248,6 +248,7 @@ def _row(root: Field) -> Callable[[Any], dict[str, Any]]:
 def _avro(schema: Schema, root: Field) -> Callable[[bytes], dict[str, Any]]:
     from fastavro import parse_schema, schemaless_reader
 
+    _check_items(root, [])
     parsed = parse_schema(json.loads(schema.data))
     row = _row(root)
 
@@ -264,12 +265,30 @@ def _avro(schema: Schema, root: Field) -> Callable[[bytes], dict[str, Any]]:
     return read
 
 
+def _check_items(field: Field, path: list[str]) -> None:
+    """Raise `BadSchema` for arrays whose items take no bytes: a value of nine bytes could claim so
+    many of them that no memory holds them.
+    """
+    for child in field.fields:
+        below = [*path, "[]" if field.kind == ARRAY else child.name]
+        if field.kind == ARRAY and _takes_no_bytes(child):
+            raise BadSchema(f"{join(below)}: an item takes no bytes, so no value bounds the array")
+        _check_items(child, below)
+
+
+def _takes_no_bytes(field: Field) -> bool:
+    if field.kind == RECORD:
+        return all(_takes_no_bytes(one) for one in field.fields)
+    return field.kind == "null" or (field.kind == "fixed" and field.bounds == (("size", 0),))
+
+
 def _json(schema: Schema, root: Field) -> Callable[[bytes], dict[str, Any]]:
     from jsonschema.exceptions import best_match
-    from jsonschema.validators import validator_for
+
+    from weir.schema.json_schema import validator_of
 
     text = json.loads(schema.data)
-    validator = validator_for(text, default=validator_for({"$schema": NEWEST_JSON}))(text)
+    validator = validator_of(text)(text)
     row = _row(root)
 
     def refuse(word: str) -> None:
@@ -286,9 +305,6 @@ def _json(schema: Schema, root: Field) -> Callable[[bytes], dict[str, Any]]:
         return row(found)
 
     return read
-
-
-NEWEST_JSON = "https://json-schema.org/draft/2020-12/schema"
 
 
 def _protobuf(schema: Schema) -> Callable[[bytes], dict[str, Any]]:

@@ -41,11 +41,16 @@ def parse(data: bytes, message: str = "") -> Field:
     if "$schema" in text and validator_for(text, default=None) is None:
         raise BadSchema(f"$schema {text['$schema']!r} is not a known draft: use {NEWEST}")
     try:
-        validator_for(text, default=validator_for({"$schema": NEWEST})).check_schema(text)
+        validator_of(text).check_schema(text)
     except SchemaError as error:
         place = "/".join(map(str, error.absolute_path)) or "the schema"
         raise BadSchema(f"{place}: {error.message[:200]}") from None
     return _Parser(text).field(text, "")
+
+
+def validator_of(schema: Mapping[str, Any]) -> Any:
+    """Return the library's validator class of the draft that a schema names, or of the newest."""
+    return validator_for(schema, default=validator_for({"$schema": NEWEST}))
 
 
 class _Parser:

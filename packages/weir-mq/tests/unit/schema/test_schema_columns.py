@@ -247,6 +247,22 @@ def test_types_without_a_column_are_refused(type: pa.DataType, words: str) -> No
         decoder(Schema("arrow", pa.schema([("a", type)]).serialize().to_pybytes()))
 
 
+@pytest.mark.parametrize(
+    "items",
+    [
+        "null",
+        {"type": "fixed", "name": "F", "size": 0},
+        {"type": "record", "name": "E", "fields": [{"name": "n", "type": "null"}]},
+    ],
+)
+def test_an_array_whose_items_take_no_bytes_is_refused(items: Any) -> None:
+    """A few bytes would claim 2^60 of them."""
+    inner = {"type": "array", "items": items}
+    fields = [{"name": "a", "type": {"type": "map", "values": inner}}]
+    with pytest.raises(BadSchema, match=r"a.*\[\]: an item takes no bytes"):
+        decoder(avro({"type": "record", "name": "R", "fields": fields}))
+
+
 def test_no_values_are_no_rows() -> None:
     for schema in (avro(AVRO), LOCKS, PROTO, ARROWS):
         assert decoded(schema) == ([], [])
