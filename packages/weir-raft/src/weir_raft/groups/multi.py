@@ -9,7 +9,7 @@ where nothing happens cost nothing. The rules are those of a node alone: contact
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from weir_raft.config import NEVER, Clock, Contact, NodeContext, Promise
 from weir_raft.errors import HostError
@@ -213,16 +213,14 @@ class Multi:
         if slot.established is not state:
             if not isinstance(state, Leader) or not _is_established(node_state, state):
                 return 0
-            slot.established = (
-                state  # for as long as it leads: this is asked for all groups in a row
-            )
+            slot.established = state  # for as long as it leads
         if slot.configuration is not node_state.history.newest or slot.state is not state:
             self._slots.note_changes()
         asked, bound = self.fence_asked, self.fence_bound
         own = bound if bound < asked else asked
         if own > self._promise.fence:
             self._promise.raise_to(own)
-        if not slot.peers:  # alone, as on a single node, where all groups are asked in a row
+        if not slot.peers:
             return own
         fence = NEVER
         for half in slot.halves:
@@ -231,6 +229,25 @@ class Multi:
                 promised.append(link.outward.promises(group) if link else own)
             fence = min(fence, committed_index(promised))
         return fence
+
+    def fences(self, groups: Iterable[int]) -> Iterator[int]:
+        """Yield what `fenced` returns for each of many groups.
+
+        A group without peers, as on a single node, costs no call: its fence is this node's own.
+        """
+        slots, promise = self._slots.all, self._promise
+        for group in groups:
+            slot = slots[group]
+            state = slot.node.core.state
+            own = min(self.fence_bound, self.fence_asked)
+            if (
+                slot.peers
+                or own > promise.fence
+                or slot.established is not state
+                or slot.configuration is not slot.node.core.node_state.history.newest
+            ):
+                own = self.fenced(group)
+            yield own
 
     # Links
 

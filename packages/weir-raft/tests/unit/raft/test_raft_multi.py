@@ -20,6 +20,7 @@ from weir_raft import (
     Node,
     ReadState,
     Role,
+    VoteRequest,
 )
 from weir_raft.core import Core
 from weir_raft.leader import Leader
@@ -381,12 +382,33 @@ def test_lone_voters_need_no_links() -> None:
     assert host.multi.take_active() == []
 
 
+def test_fences_of_lone_voters_are_those_of_each() -> None:
+    host = Host(1, 0, (), 1)
+    multi = host.multi
+    for group in range(3):
+        host.add(group, (1,))
+    multi.fence_asked, multi.fence_bound = 100, 70
+    assert list(multi.fences(range(3))) == [0, 0, 0], "nobody leads yet"
+    multi.tick(50)
+    host.serve()
+    for asked, bound, told in ((100, 70, 70), (100, 70, 70), (100, 200, 100), (300, 200, 200)):
+        multi.fence_asked, multi.fence_bound = asked, bound
+        assert list(multi.fences(range(3))) == [told] * 3
+        assert host.nodes[2].fence == told, "its votes say so"
+    host.nodes[0].change(Change(add_voters=(2,)))
+    assert list(multi.fences([0])) == [0], "nobody else has promised anything"
+    leading = host.nodes[1]
+    leading.step(VoteRequest(1, 2, leading.term + 1, 99, 99, forced=True))
+    assert leading.role is Role.FOLLOWER
+    assert list(multi.fences(range(3))) == [multi.fenced(group) for group in range(3)]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_happens_to_links_there_is_one_leader_a_term(seed: int) -> None:
     hosts = Hosts(8, seed)
     dice = random.Random(seed)
     leaders: dict[tuple[int, int], int] = {}
-    for _ in range(150):
+    for step in range(150):
         draw = dice.random()
         if draw < 0.1:
             hosts.break_off(dice.choice((1, 2, 3)), tell=dice.random() < 0.5)
@@ -404,7 +426,11 @@ def test_whatever_happens_to_links_there_is_one_leader_a_term(seed: int) -> None
                     host.nodes[group].propose("x", 10)
         hosts.pass_ms(dice.choice((50, 100, 400)))
         for host in hosts.all.values():
-            for group in host.led():
+            groups = sorted(host.led())
+            host.multi.fence_asked = host.multi.fence_bound = step
+            fences = list(host.multi.fences(groups))
+            assert fences == [host.multi.fenced(group) for group in groups]
+            for group in groups:
                 term = host.nodes[group].term
                 assert leaders.setdefault((group, term), host.id) == host.id
     hosts.mend()

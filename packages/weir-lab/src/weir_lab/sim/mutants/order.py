@@ -4,7 +4,7 @@ rosters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -12,6 +12,7 @@ import weir_raft as raft
 from weir.broker.api.events import TICK_MS
 from weir.broker.barriers.barriers import BarrierAnswers
 from weir.broker.barriers.topic_order import (
+    Fences,
     Growth,
     LedPartition,
     OrderPlan,
@@ -199,10 +200,10 @@ def a_barrier_without_its_offset(patch: Patch) -> None:
 def a_register_a_node(patch: Patch) -> None:
     """There is a register a partition, and never one a node (counterexample 4)."""
 
-    def see(
-        self: TopicOrder, led: Sequence[LedPartition], fenced: Callable[[int], int], stamp: int
-    ) -> int:
-        barriers = {one: one.leading.barrier(fenced(one.group)) for one in self.plan.led}
+    def see(self: TopicOrder, led: Sequence[LedPartition], fences: Fences, stamp: int) -> int:
+        groups = [one.group for one in self.plan.led]
+        promised = zip(self.plan.led, fences(groups), strict=True)
+        barriers = {one: one.leading.barrier(fence) for one, fence in promised}
         highest = max((barrier.stamp for barrier in barriers.values()), default=0)
         self.take((one.partition, highest, barriers[one].through) for one in led)
         for one in led:

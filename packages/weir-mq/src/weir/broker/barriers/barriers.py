@@ -340,7 +340,7 @@ class BarrierAnswers:
             while topic is not None:
                 joined = len(order.roster)
                 self._take_plan(order, topic)
-                if order.is_behind(waiter, multi.fenced):
+                if order.is_behind(waiter, multi.fences):
                     return
                 if joined == len(order.roster):
                     break  # else there is one more to look at
@@ -362,7 +362,7 @@ class BarrierAnswers:
         order = self._orders[waiter.topic, waiter.scope]
         if not reached:  # else all was looked at of late
             self._take_plan(order, topic)
-            order.see(order.plan.led, self._multi.fenced, 0)
+            order.see(order.plan.led, self._multi.fences, 0)
             self._take_plan(order, topic)
         ends = tuple((partition, *end) for partition, end in sorted(order.ends.items()))
         known = Barriers(topic.id, order.known(waiter.stamp), order.roster, reached, ends)

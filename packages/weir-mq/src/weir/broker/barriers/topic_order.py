@@ -20,7 +20,8 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import IntEnum, auto
+from operator import attrgetter
 from typing import NamedTuple
 
 from weir.broker.api.settings import Layout
@@ -49,9 +50,12 @@ ANYTIME = -1
 _NEVER = (0, 0)
 #: How often the registry is told again what it does not know yet.
 _REPORT_EVERY_MS = 1_000
+#: What a majority has promised for each of some groups that are led here.
+Fences = Callable[[Iterable[int]], Iterable[int]]
+_group_of = attrgetter("group")
 
 
-class Scope(Enum):
+class Scope(IntEnum):
     """Of which partitions of a topic somebody is to be told."""
 
     #: Of all, wherever they are led: peers.
@@ -233,7 +237,7 @@ class TopicOrder:
         known, heard = self.registers, self._heard
         for partition, stamp, through in registers:
             if stamp > known.get(partition, NO_BARRIER).stamp:
-                known[partition] = Barrier(stamp, through)
+                known[partition] = tuple.__new__(Barrier, (stamp, through))  # in C: there are many
             if query and query > heard.get(partition, 0):
                 heard[partition] = query
 
@@ -273,9 +277,9 @@ class TopicOrder:
         self.plan, self.planned_at = plan, at
         self._looked_for = _NEVER
 
-    def is_behind(self, waiter: BarrierWaiter, fenced: Callable[[int], int]) -> bool:
+    def is_behind(self, waiter: BarrierWaiter, fences: Fences) -> bool:
         """Return whether some partition is not where somebody waits for it. Each is looked at until
-        it is there once; `fenced` says what was promised for those that are led here.
+        it is there once; `fences` says what was promised for those that are led here.
         """
         if self._looked_for != (waiter.stamp, waiter.after):
             self._looked_for = waiter.stamp, waiter.after
@@ -283,18 +287,19 @@ class TopicOrder:
             self._behind = self._not_at(self.plan.others, waiter)
         here, others = self.behind_here, self._behind
         if here:
-            del here[self.see(here, fenced, waiter.stamp) :]
+            del here[self.see(here, fences, waiter.stamp) :]
         if others and not here and not self._not_at(others[-1:], waiter):
             others[:] = self._not_at(others, waiter)
         return bool(here or others)
 
-    def see(self, led: Sequence[LedPartition], fenced: Callable[[int], int], stamp: int) -> int:
+    def see(self, led: Sequence[LedPartition], fences: Fences, stamp: int) -> int:
         """Take what partitions say that are led here, from the last one on, until one is behind
         `stamp`. Return how many are left; that one is the last of them.
         """
         registers, ends, left = self.registers, self.ends, len(led)
-        for partition, group, leading, state in reversed(led):
-            barrier = leading.barrier(fenced(group))
+        promised = fences(map(_group_of, reversed(led)))
+        for (partition, _, leading, state), fence in zip(reversed(led), promised, strict=False):
+            barrier = leading.barrier(fence)
             at = barrier.stamp
             if at > registers.get(partition, NO_BARRIER).stamp:
                 registers[partition] = barrier

@@ -230,7 +230,8 @@ class PartitionLeader:
         if not (state.scatterings.batches or self.appender.flying or self.membership.joining):
             # It rests, as most partitions of most topics do: each question looks at all of them.
             committed = state.last_stamp
-            return Barrier(committed if committed > fenced else fenced, state.next_offset)
+            stamp = committed if committed > fenced else fenced
+            return tuple.__new__(Barrier, (stamp, state.next_offset))  # in C: there are many
         undecided = state.undecided or self.appender.lowest_under_way  # committed before, so lower
         if joining := self.membership.joining:  # whoever is told more must know who has joined
             floor = min(joining.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -81,8 +82,8 @@ def order(*here: LedPartition, others: tuple[int, ...] = (), **places: int) -> T
     return found
 
 
-def nothing(group: int) -> int:
-    return 0
+def nothing(groups: Iterable[int]) -> Iterator[int]:
+    return (0 for _ in groups)
 
 
 def test_all_partitions_must_be_there() -> None:
@@ -92,7 +93,7 @@ def test_all_partitions_must_be_there() -> None:
     assert not one.is_behind(waiter(50), nothing)
     assert one.is_behind(waiter(55), nothing), "partition 0 is at 50"
     assert one.to_ask() == (True, set())
-    assert not one.is_behind(waiter(55), lambda group: 55)
+    assert not one.is_behind(waiter(55), lambda groups: [55 for _ in groups])
 
 
 def test_those_who_lead_what_is_behind_are_asked_once_each() -> None:
