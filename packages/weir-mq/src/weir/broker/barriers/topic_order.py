@@ -326,12 +326,9 @@ class TopicOrder:
         """Return those of these partitions, led elsewhere, that are not where somebody waits."""
         registers, ends, heard = self.registers, self.ends, self._heard
         stamp, after = waiter.stamp, waiter.after  # nothing is heard before ANYTIME
-        found = []
-        for p in partitions:
-            is_behind = registers.get(p, NO_BARRIER).stamp < stamp or heard.get(p, 0) <= after
-            if is_behind and p not in ends:
-                found.append(p)
-        return found
+        return [p for p in partitions
+                if (registers.get(p, NO_BARRIER).stamp < stamp or heard.get(p, 0) <= after)
+                and p not in ends]  # fmt: skip
 
 
 class Reports:
