@@ -23,16 +23,33 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
+    Sequence,
 )
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
-
-from weir.broker.api.counts import Histogram
+from typing import Literal, Protocol
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Labels = Mapping[str, str]
+
+
+class Histogram(Protocol):
+    """Values counted by class: `counts[i]` are those up to `bounds[i]`, the last one the rest."""
+
+    @property
+    def bounds(self) -> Sequence[float]:
+        """The upper ends of the classes, rising."""
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """How many values are in each class, and above all of them."""
+
+    @property
+    def total(self) -> float:
+        """The sum of the values."""
+
+
 Sample = tuple[Labels, float | Histogram]
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -71,10 +88,10 @@ class Family:
         yield f"# HELP {self.name} {self.about}"
         yield f"# TYPE {self.name} {self.kind}"
         for labels, value in self.samples:
-            if isinstance(value, Histogram):
-                yield from _histogram(self.name, labels, value)
-            else:
+            if isinstance(value, int | float):
                 yield f"{self.name}{_labels(labels)} {_number(value)}"
+            else:
+                yield from _histogram(self.name, labels, value)
 
 
 def one(value: float | Histogram) -> list[Sample]:
