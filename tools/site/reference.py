@@ -310,7 +310,12 @@ def _kinds(root: type) -> list[Any]:
 
 
 def metrics() -> str:
-    """Every figure that a node serves, as a node tells them that runs for a moment."""
+    """Every figure that a node serves, as a node tells them that runs for a moment; and those of
+    streaming queries.
+    """
+    from weir.spark.monitoring.page import families
+    from weir.spark.monitoring.readers import Told
+
     rows: dict[str, tuple[str, str]] = {}
     kinds: dict[str, str] = {}
     for line in _served().splitlines():
@@ -328,6 +333,14 @@ def metrics() -> str:
     ]
     for name, (_, about) in sorted(rows.items()):
         parts.append(f"| `{name}` | {kinds.get(name, '')} | {_cell(about)} |")
+    parts += [
+        "\n## Streaming queries\n",
+        "`weir.spark.watch` serves these beside a driver of Spark "
+        "([Watching queries](../how-to/spark.md#watching-queries)).\n",
+        "| metric | type | meaning |\n| --- | --- | --- |",
+    ]
+    for family in families([], Told({}, {}), 0):
+        parts.append(f"| `{family.name}` | {family.kind} | {_cell(family.about)} |")
     return "\n".join(parts)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from weir.schema import Schema
+    from weir.spark.monitoring.listener import Watch
 
-__all__ = ["typed"]
+__all__ = ["count_bad", "typed", "watch"]
 
 
 def typed(
@@ -38,3 +39,38 @@ def typed(
     from weir.spark.columns import add_columns
 
     return add_columns(frame, schema, column=column, framed=framed, checked=checked)
+
+
+def watch(
+    spark: SparkSession,
+    url: str,
+    *,
+    port: int | None = None,
+    host: str = "127.0.0.1",
+    readers: bool = True,
+    every: float = 5.0,
+) -> Watch:
+    """Watch the streaming queries of a session; return a `Watch`, to be closed in the end.
+
+    `url` is the broker's. With `port`, figures are served to Prometheus at
+    `http://host:port/metrics`; 0 is any free port, and `Watch.url` says which. With `readers`, the
+    broker is told `every` so many seconds how far each query is: `weir cluster list` shows it as
+    `spark.NAME`, and the broker says how far behind it is, also while it does not run. That needs
+    the right to steer clusters. A broker that is away holds up no query.
+
+    Raises `BadOption` for a port that is taken, and for `every` below 0.1.
+    """
+    from weir.spark.monitoring import listener
+
+    return listener.watch(spark, url, port=port, host=host, readers=readers, every=every)
+
+
+def count_bad(frame: DataFrame, reason: str = "reason") -> DataFrame:
+    """Return a stream that counts rows whose column `reason` is not null, as `typed` makes it.
+
+    The count is in the progress of the query, and `watch` shows it as
+    `weir_spark_bad_values_total`. Use it once a query.
+    """
+    from weir.spark.monitoring import listener
+
+    return listener.count_bad(frame, reason)
