@@ -61,6 +61,8 @@ PARTS = st.lists(NATURAL, min_size=1, max_size=3).map(tuple)
 ACKS = st.lists(st.tuples(TEXT, st.lists(st.tuples(NATURAL, NATURAL, NATURAL))), max_size=2)
 PART = st.builds(Part, ADDRESS, BODY, ACKS)
 VECTOR = st.lists(NATURAL, max_size=4).map(tuple)
+READ_TO = st.lists(st.tuples(NATURAL, NATURAL), max_size=3)
+CUT_AT = st.lists(NATURAL, max_size=4)
 HUB = st.integers(0, 2**32 - 1)
 #: Rows of messages that a grant did not do, with what became of each.
 LATE = st.lists(st.tuples(NATURAL, NATURAL, NATURAL, st.integers(0, 255)), max_size=3).map(tuple)
@@ -77,6 +79,22 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.ReachRegistry: st.just(m.ReachRegistry()),
     m.Positions: st.builds(m.Positions, ADDRESS, NATURAL),
     m.AskBarriers: st.builds(m.AskBarriers, NATURAL, NATURAL, NATURAL, st.booleans()),
+    m.ResolveCut: st.builds(
+        m.ResolveCut,
+        st.lists(TEXT, min_size=1, max_size=3),
+        st.lists(st.builds(m.TopicPositions, NATURAL, READ_TO), max_size=2),
+        *[NATURAL] * 5,
+        st.lists(NATURAL, max_size=3),
+        st.booleans(),
+        st.booleans(),
+    ),
+    m.LocateOffsets: st.builds(
+        m.LocateOffsets,
+        st.lists(st.tuples(NATURAL, NATURAL, NATURAL), min_size=1, max_size=3),
+        NATURAL,
+        NATURAL,
+        st.booleans(),
+    ),
     m.ReportJoined: st.builds(m.ReportJoined, NATURAL, NATURAL, NATURAL),
     m.ReportDone: st.builds(
         m.ReportDone, ADDRESS, st.lists(st.tuples(TEXT, NATURAL), max_size=3).map(tuple)
@@ -187,6 +205,18 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
             st.booleans(),
             st.lists(st.tuples(NATURAL, NATURAL, NATURAL), max_size=2).map(tuple),
         ),
+    ),
+    m.ResolvedCut: (
+        opcode_of(m.ResolveCut),
+        st.builds(
+            m.ResolvedCut,
+            NATURAL,
+            st.lists(st.builds(m.TopicCut, INFO, CUT_AT, CUT_AT, CUT_AT), max_size=2),
+        ),
+    ),
+    m.LocatedOffsets: (
+        opcode_of(m.LocateOffsets),
+        st.builds(m.LocatedOffsets, st.lists(st.tuples(*[NATURAL] * 6), max_size=3)),
     ),
     m.Confirm: (opcode_of(m.Produce), st.builds(m.Confirm, INT64, INT64, st.booleans(), NATURAL)),
     m.Acked: (opcode_of(m.Ack), st.builds(m.Acked, NATURAL, LATE)),

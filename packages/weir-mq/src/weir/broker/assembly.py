@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import weir_raft as raft
 from weir.broker.api.events import Findings
 from weir.broker.api.settings import Identity, Layout, ShardSettings
-from weir.broker.barriers.barriers import TotalOrder
+from weir.broker.barriers.total_order import TotalOrder
 from weir.broker.brokerset import BrokerSet
 from weir.broker.devices.requests import Devices
 from weir.broker.forwarding.forwarder import Forwarder, Routes
@@ -206,8 +206,8 @@ def _services(
     trunks, registry, brokerset = cluster.trunks, cluster.registry, cluster.brokerset
     access, forwarder = settings.access, trunks.forwarder
     orders = TotalOrder(
-        topics, registry, forwarder, layout, context, replication.multi, replication.writers
-    )  # fmt: skip
+        topics, registry, forwarder, layout, context, replication.multi, replication.writers, access
+    )
     listing = Listing(topics, registry, trunks, outbox, time)
     sweep = RetentionSweep(topics, forwarder, outbox, time, settings.retention_every_ms)
     coordinator = Coordinator(

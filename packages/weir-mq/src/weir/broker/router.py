@@ -230,7 +230,7 @@ class Requests:
     def _resource(self, resource: Resource, request: Any) -> str | None:
         """Return the name of what a request is about. Raises `UnknownTopic`, `BadName`."""
         match resource:
-            case Resource.PARTS:
+            case Resource.PARTS | Resource.TOPICS:
                 return None
             case Resource.NODES:
                 return "nodes"

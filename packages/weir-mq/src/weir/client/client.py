@@ -344,6 +344,28 @@ class Client:
         found = (await places.positions()).values()
         return [reply.start for reply in found], [reply.end for reply in found]
 
+    async def resolve_cut(
+        self,
+        *topics: str,
+        after: m.ResolvedCut | None = None,
+        rows_max: int = 0,
+        bytes_max: int = 0,
+        wait: float | str = 0.0,
+    ) -> m.ResolvedCut:
+        """Return a cut through topics: a stamp, and of each partition the offset behind all that is
+        stamped at or below it.
+
+        `after`: an earlier answer, for what comes behind that; then at most `rows_max` messages or
+        about `bytes_max` bytes, and always the next one (0: no limit). While nothing new is
+        committed, the answer waits up to `wait` (seconds or "500ms"); then it has no topics. Raises
+        `UnknownTopic`, `BadRequest`, and `Unavailable` while a partition has no leader.
+        """
+        read = [m.TopicPositions(one.info.id, list(enumerate(one.ends)))
+                for one in (after.topics if after is not None else ())]  # fmt: skip
+        stamp, wait = after.stamp if after is not None else 0, seconds(wait)
+        request = m.ResolveCut([*topics], read, stamp, rows_max, bytes_max, round(wait * 1_000))
+        return await self._network.request(request, m.ResolvedCut, wait=wait)
+
     async def parts(self, name: str) -> list[Part]:
         """Return what each partition of a topic holds, and where it is served."""
         return await self._administration.parts(name)

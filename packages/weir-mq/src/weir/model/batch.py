@@ -305,6 +305,13 @@ def check_whole(view: Buffer, group: int, at: int = 0) -> Header:
     return header
 
 
+def stored_header(view: Buffer, at: int = 0) -> Header:
+    """Return the header at byte `at` of a batch that was checked when it was stored; the rest of
+    the batch need not lie behind it.
+    """
+    return tuple.__new__(Header, _HEADER.unpack_from(view, at))
+
+
 def headers(payload: Buffer) -> list[Header]:
     """Parse the headers of concatenated batches (an entry's payload); bytes left over are bad."""
     found, at = [], 0

@@ -76,6 +76,12 @@ UNTIL_DONE_MAX = 64
 TOPICS_TOGETHER_MAX = 16
 SCATTERINGS_KEPT_MAX = 4_096
 
+# Cuts (DESIGN §5 Spark): topics and partitions of one, and partitions of all that a shard resolves.
+CUT_TOPICS_MAX = 256
+CUT_PARTITIONS_MAX = 4_096
+CUTS_AT_ONCE_MAX = 1_024
+CUTS_PARTITIONS_MAX = 65_536
+
 # Fetches, grants, waits.
 FETCH_BYTES_MAX = 8 * MIB
 WAIT_MS_MAX = 60_000

@@ -375,6 +375,24 @@ class GroupIndex:
             self._places[a:b] = places[dropped:]
 
 
+def size_between(index: GroupIndex, first: int, behind: int) -> int:
+    """Return about how many bytes messages [first, behind) take: of an entry that holds others as
+    well, in proportion to how many.
+    """
+    ends, totals = index.columns.behind, index.columns.totals
+
+    def below(offset: int) -> int:
+        at = bisect_right(ends, offset)
+        size = totals[at - 1] if at else index.total
+        if at == len(ends):
+            return size
+        start = max(ends[at - 1], index.base) if at else index.base
+        count = max(ends[at] - start, 1)
+        return size + (totals[at] - size) * max(offset - start, 0) // count
+
+    return below(behind) - below(first)
+
+
 class LostEntries:
     """Entries of one group that lay in a damaged place: what stands in for them, and what they held
     once that is known. Their term is 0: nobody knows it, and reading them fails.

@@ -17,10 +17,12 @@ from weir.storage.errors import LogDamaged
 from weir.storage.format.frame import HEADER_SIZE, BadFrame, Kind, frame_size, verify
 from weir.storage.format.record import Raw
 from weir.storage.format.segment import Segment
-from weir.storage.group_index import Filled, GroupIndex, LostEntries, Stored
+from weir.storage.group_index import Filled, GroupIndex, LostEntries, Stored, size_between
 from weir.storage.scrub import MendPiece, ScrubPiece
 from weir.storage.segment_files import Segments
 
+#: Behind every log position.
+_ANYWHERE = 1 << 63
 #: What keeping a payload takes besides its own bytes.
 ENTRY_BYTES = 256
 
@@ -288,17 +290,30 @@ class LogReader:
         spans = spans_of(placed)
         return Reading(self._log, group, -1, size, None, spans, self._segments.pins)
 
-    def offset_at(self, group: int, stamp: int) -> int | None:
-        """Return the first offset of the first durable entry that holds a message stamped `stamp`
-        or higher; None if there is none. Messages before that one may lie in the entry too.
-        """
-        cut = self.cut_by_stamp(group, stamp)
-        return cut[1] if cut else None
-
     def cut_by_stamp(self, group: int, stamp: int) -> tuple[int, int] | None:
-        """Return Raft index and first offset of that entry: all below are older than `stamp`."""
+        """Return Raft index and first offset of the first durable entry that holds a message
+        stamped `stamp` or higher; None if there is none. Messages before that one may lie in the
+        entry too; all below it are older than `stamp`.
+        """
         index = self._groups.get(group)
         return index.at_stamp(stamp, self.durable) if index else None
+
+    def entry_above(self, group: int, stamp: int) -> tuple[Stored, int] | None:
+        """Return the first entry, durable or not, that holds a message stamped above `stamp`, and
+        the offset of its first message; None if there is none.
+        """
+        index = self._groups.get(group)
+        cut = index.at_stamp(stamp + 1, _ANYWHERE) if index is not None else None
+        if index is None or cut is None or (stored := index.get(cut[0])) is None:
+            return None
+        return stored, cut[1]
+
+    def bytes_between(self, group: int, first: int, behind: int) -> int:
+        """Return about how many bytes messages [first, behind) take: of an entry that holds others
+        as well, in proportion.
+        """
+        index = self._groups.get(group)
+        return size_between(index, first, behind) if index and first < behind else 0
 
     def cut_by_offset(self, group: int, offset: int) -> tuple[int, int] | None:
         """Return Raft index and first offset of the durable entry that holds a message's offset;

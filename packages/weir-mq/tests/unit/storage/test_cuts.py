@@ -9,7 +9,7 @@ import pytest
 
 from weir.storage.format.frame import Kind
 from weir.storage.format.record import Record
-from weir.storage.group_index import GroupIndex
+from weir.storage.group_index import GroupIndex, size_between
 from weir.storage.log import Log
 from weir.storage.recovery import recover
 from weir.storage.segment_files import Settings
@@ -62,6 +62,18 @@ def test_cuts_are_those_of_a_walk(seed: int) -> None:
     for stamp in range(0, 300, 3):
         expected = obvious(rows, durable, lambda at, stamp=stamp: rows[at][5] >= stamp)  # type: ignore[misc]
         assert index.at_stamp(stamp, durable) == expected
+    stored = [row for row in rows if row[4] >= 0]
+
+    def below(offset: int) -> int:
+        """Bytes in front of an offset: of the entry that holds it, in proportion."""
+        return sum(
+            length * min(max(offset - first, 0), behind - first) // (behind - first)
+            for _, _, length, first, behind, _ in stored
+        )
+
+    for begin in range(0, 120, 7):
+        for end in range(begin, 120, 5):
+            assert size_between(index, begin, end) == below(end) - below(begin)
     flushed = [r for r in rows if r[0] * 100 < durable]
     with_messages = [at for at, r in enumerate(flushed) if r[4] >= 0]
 
@@ -91,21 +103,20 @@ def test_a_log_finds_offsets_by_stamp_also_after_a_restart(
     settle(log)
     log.append(batches(4, 5))
     for one in (log, recover(disk, small).log):
-        assert [one.reader.offset_at(GROUP, stamp) for stamp in (0, 1, 2, 3, 4)] == [
-            0,
-            0,
-            3,
-            3,
-            None,
-        ]
-        assert one.reader.cut_by_stamp(GROUP, 2) == (3, 3)
+        cuts = [one.reader.cut_by_stamp(GROUP, stamp) for stamp in (0, 1, 2, 3, 4)]
+        assert cuts == [(1, 0), (1, 0), (3, 3), (3, 3), None]
         assert one.reader.cut_by_size(GROUP, 1, lambda _: 0) == (3, 3)
         assert one.reader.cut_by_size(GROUP, 1 << 30, lambda _: 0) == (1, 0)
-        assert one.reader.offset_at(9, 0) is None
+        assert one.reader.cut_by_stamp(9, 0) is None
+        assert one.reader.entry_above(9, 0) is None
+        assert one.reader.bytes_between(9, 0, 5) == 0
         assert one.reader.cut_by_size(9, 1, lambda _: 0) is None
         assert one.reader.group_bytes(9) == 0
+    above = log.reader.entry_above(GROUP, 3)  # durable or not
+    assert above is not None
+    assert (above[0].index, above[1]) == (4, 5)
     settle(log)
-    assert log.reader.offset_at(GROUP, 4) == 5
+    assert log.reader.cut_by_stamp(GROUP, 4) == (4, 5)
     assert log.reader.group_bytes(GROUP) == sum(
         log.reader.stored(GROUP, i).length for i in (1, 3, 4)
     )  # type: ignore[union-attr]

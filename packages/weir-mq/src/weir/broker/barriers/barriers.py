@@ -12,10 +12,11 @@ last, or after `PROMISE_EVERY_MS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 import weir_raft as raft
 from weir.broker.api.settings import Layout
@@ -23,14 +24,11 @@ from weir.broker.barriers.topic_order import (
     ANYTIME,
     BarrierWaiter,
     BarrierWaiters,
-    Ends,
-    Growth,
     OrderPlanner,
     Scope,
     TopicOrder,
 )
 from weir.broker.forwarding.forwarder import Forwarder
-from weir.broker.metadata.registry import Registry
 from weir.broker.partition.partition import PartitionContext
 from weir.broker.partition.topics import Topics
 from weir.broker.produce.appender import VisibleConfirm
@@ -43,7 +41,7 @@ from weir.model.topic import Topic
 from weir.order.barrier import Bound
 from weir.order.clock import HighestStamp, Time, stamp_at
 from weir.protocol.client.codec import decode_reply
-from weir.protocol.client.order import AskBarriers, Barriers, ReportEnded, ReportJoined
+from weir.protocol.client.order import AskBarriers, Barriers
 from weir.protocol.frame import ClientFrame
 
 _AHEAD = stamp_at(MAX_AHEAD_MS)
@@ -222,11 +220,19 @@ class BarrierQueries:
         del self._under_way[query.key], self._numbered[query.number]
 
 
+class OrderReached(NamedTuple):
+    """What a cut waited for: a topic's barriers, None if the topic is gone."""
+
+    cut: int
+    topic: int
+    barriers: Barriers | None
+
+
 class BarrierAnswers:
     """Answers those who ask for the barriers of topics, and confirms what is visible."""
 
     __slots__ = ("_events", "_multi", "_orders", "_outbox", "_planner", "_promises", "_queries",
-                 "_time", "_topics", "waiters")  # fmt: skip
+                 "_time", "_topics", "reached", "waiters")  # fmt: skip
 
     def __init__(
         self, topics: Topics, promises: Promises, multi: raft.Multi, forwarder: Forwarder,
@@ -240,8 +246,9 @@ class BarrierAnswers:
         self._events = context.events
         self._outbox = context.outbox
         self._time = time = context.time
-        #: Who waits.
+        #: Who waits; and what cuts waited for, until those are looked at.
         self.waiters = BarrierWaiters()
+        self.reached: deque[OrderReached] = deque()
         self._queries = BarrierQueries(forwarder, time)
         self._orders: dict[tuple[int, Scope], TopicOrder] = {}
         forwarder.listen(self, AskBarriers)
@@ -250,19 +257,35 @@ class BarrierAnswers:
         """Answer now or later. Raises `UnknownTopic` or `Overloaded`."""
         topic = self._topics.catalog.by_id(request.topic)
         if topic is None:
-            raise _gone(request.topic)
+            raise gone(request.topic)
         self.waiters.check_room()
         scope = Scope.ALL
         if session.is_shard:
             scope = Scope.LED if session.foreign else Scope.OWN
-        wall, stamp, after = self._time.wall_ms(), request.stamp, ANYTIME
-        if request.anew or not stamp:
-            # So that only a promise that is asked for now can get there, or a commit.
-            now = stamp_at(wall)
-            stamp = max(stamp or now, min(self._promises.unheard, now + _AHEAD))
-            after = self._queries.newest
+        stamp, after = self._asked(request.stamp, request.anew)
         deadline_ms = self._time.monotonic_ms() + min(request.wait_ms, WAIT_MS_MAX)
         self._wait(BarrierWaiter(topic.id, scope, stamp, deadline_ms, caller, after=after))
+
+    def await_order(
+        self, topic: int, stamp: int, deadline_ms: int, caller: Caller, cut: int
+    ) -> None:
+        """Let `reached` tell the barriers of a topic's partitions once all are at `stamp`, or with
+        0 once all are asked anew; or at a deadline, as they are. Raises `Overloaded`.
+        """
+        self.waiters.check_room()
+        at, after = self._asked(stamp, False)
+        self._wait(BarrierWaiter(topic, Scope.ALL, at, deadline_ms, caller, after=after, cut=cut))
+
+    def _asked(self, stamp: int, anew: bool) -> tuple[int, int]:
+        """Return the stamp that all partitions have to be at for who asks for `stamp`, and the
+        query behind which they have to be asked.
+        """
+        if stamp and not anew:
+            return stamp, ANYTIME
+        # So that only a promise that is asked for now can get there, or a commit.
+        now = stamp_at(self._time.wall_ms())
+        unheard = min(self._promises.unheard, now + _AHEAD)
+        return max(stamp or now, unheard), self._queries.newest
 
     def confirm_visible(self, one: VisibleConfirm) -> None:
         """Confirm a batch once nothing can come at or below its stamp any more in any partition of
@@ -271,7 +294,7 @@ class BarrierAnswers:
         topic, stamp = topic_of(one.group), one.confirm.stamp
         try:
             if self._topics.catalog.by_id(topic) is None:
-                raise _gone(topic)
+                raise gone(topic)
             self.waiters.check_room()
         except Refused as error:
             self._outbox.refuse(one.caller, error)
@@ -357,7 +380,10 @@ class BarrierAnswers:
                 self._outbox.refuse(caller, _not_visible())
             return
         if topic is None:
-            self._outbox.refuse(caller, _gone(waiter.topic))
+            if waiter.cut:
+                self.reached.append(OrderReached(waiter.cut, waiter.topic, None))
+            else:
+                self._outbox.refuse(caller, gone(waiter.topic))
             return
         order = self._orders[waiter.topic, waiter.scope]
         if not reached:  # else all was looked at of late
@@ -366,7 +392,10 @@ class BarrierAnswers:
             self._take_plan(order, topic)
         ends = tuple((partition, *end) for partition, end in sorted(order.ends.items()))
         known = Barriers(topic.id, order.known(waiter.stamp), order.roster, reached, ends)
-        self._outbox.reply(caller, known)
+        if waiter.cut:
+            self.reached.append(OrderReached(waiter.cut, waiter.topic, known))
+        else:
+            self._outbox.reply(caller, known)
 
     def _take_plan(self, order: TopicOrder, topic: Topic) -> None:
         joined = len(order.roster)
@@ -408,7 +437,8 @@ class BarrierAnswers:
             self._pursue(order)
 
 
-def _gone(topic: int) -> UnknownTopic:
+def gone(topic: int) -> UnknownTopic:
+    """Return what is said of a topic that is not there."""
     return UnknownTopic(f"no topic has id {topic}: it was deleted, or there never was one", topic)
 
 
@@ -417,61 +447,3 @@ def _not_visible() -> Unavailable:
         "it is committed, but not all of the topic's partitions have got so far, or can: send it "
         "again to wait on"
     )
-
-
-class TotalOrder:
-    """Joins what the room has to a shard."""
-
-    __slots__ = ("_answers", "_catalog", "_ends", "_events", "_growth", "_multi", "_promises",
-                 "_registry")  # fmt: skip
-
-    def __init__(
-        self, topics: Topics, registry: Registry, forwarder: Forwarder, layout: Layout,
-        context: PartitionContext, multi: raft.Multi, logs: Sequence[Bounded],
-    ) -> None:  # fmt: skip
-        """Nobody asks for anything yet. Events of partitions say what is to be visible."""
-        self._catalog = topics.catalog
-        self._registry = registry
-        self._events = context.events
-        self._multi = multi
-        self._promises = promises = Promises(multi, context.highest, logs, context.time)
-        self._answers = BarrierAnswers(topics, promises, multi, forwarder, layout, context)
-        self._growth = Growth(topics, registry, forwarder, context.outbox, context.time)
-        self._ends = Ends(topics, registry, forwarder, context.outbox, context.time)
-
-    def handlers(self) -> dict[type[Any], Callable[..., None]]:
-        """Return what answers each request about orders."""
-        return {
-            AskBarriers: self._answers.ask,
-            ReportJoined: self._growth.reported,
-            ReportEnded: self._ends.reported,
-        }
-
-    def session_closed(self, session: int) -> None:
-        """Forget a peer that is gone."""
-        self._answers.waiters.session_closed(session)
-
-    def trunk_closed(self, place: int) -> None:
-        """The trunk to another shard broke."""
-        self._answers.trunk_closed(place)
-
-    def proceed(self) -> None:
-        """Go on with what any event may have made possible; cheap while nobody asks."""
-        if self._catalog.growing:
-            self._growth.join_partitions()
-        if self._catalog.ending:
-            self._ends.end_partitions()
-        visible = self._events.visible
-        while visible:
-            self._answers.confirm_visible(visible.popleft())
-        promises = self._promises
-        if promises.is_pending or self._multi.fence_wanted > promises.wanted:
-            promises.pursue()
-        if self._answers.waiters.waiting:
-            self._answers.answer_reached()
-
-    def check_deadlines(self) -> None:
-        """Let nobody wait for ever."""
-        self._registry.administration.check_deadlines()
-        self._registry.endings.check_deadlines()
-        self._answers.check_deadlines()

@@ -79,6 +79,8 @@ class BarrierWaiter:
     confirm: Confirm | None = None
     #: The number of a query: answers to it, or to earlier ones, will not do.
     after: int = ANYTIME
+    #: The number of the cut that waits for this; 0: none does, and `caller` is told itself.
+    cut: int = 0
     number: int = 0
     #: Whether it was told, or is gone.
     is_over: bool = False

@@ -273,8 +273,9 @@ def positions_of(group: Group, state: PartitionState, stamp: int) -> PositionsRe
     begin, end = state.log_start, state.decided_offset
     if not stamp:
         return PositionsReply(begin, end, begin)
-    at = group.log.reader.offset_at(group.id, stamp)
-    return PositionsReply(begin, end, end if at is None else min(max(at, begin), end))
+    # What others have committed may not be durable here yet, and is cut at all the same.
+    entry = group.log.reader.entry_above(group.id, stamp - 1)
+    return PositionsReply(begin, end, end if entry is None else min(max(entry[1], begin), end))
 
 
 class PositionWaiter(NamedTuple):

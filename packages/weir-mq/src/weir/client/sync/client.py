@@ -280,6 +280,7 @@ class Client(Twin[asynchronous.Client]):
     forget_hub = waits(asynchronous.Client.forget_hub)
     describe = waits(asynchronous.Client.describe)
     positions = waits(asynchronous.Client.positions)
+    resolve_cut = waits(asynchronous.Client.resolve_cut)
     ping = waits(asynchronous.Client.ping)
     producer = gives(asynchronous.Client.producer, Producer)
     reader = gives(asynchronous.Client.reader, Reader)

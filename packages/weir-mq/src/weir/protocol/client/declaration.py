@@ -49,6 +49,7 @@ class Resource(Enum):
     NAMESPACE = "the namespace"
     NODES = "`nodes`"
     PARTS = "the topic of each part"
+    TOPICS = "each of `topics`"
 
 
 class Retry(Enum):

@@ -74,13 +74,19 @@ from weir.protocol.client.declaration import opcode_of as opcode_of
 from weir.protocol.client.order import AskBarriers as AskBarriers
 from weir.protocol.client.order import Barriers as Barriers
 from weir.protocol.client.order import Decide as Decide
+from weir.protocol.client.order import LocatedOffsets as LocatedOffsets
+from weir.protocol.client.order import LocateOffsets as LocateOffsets
 from weir.protocol.client.order import PartState as PartState
 from weir.protocol.client.order import Prepare as Prepare
 from weir.protocol.client.order import ReportDone as ReportDone
 from weir.protocol.client.order import ReportEnded as ReportEnded
 from weir.protocol.client.order import ReportJoined as ReportJoined
+from weir.protocol.client.order import ResolveCut as ResolveCut
+from weir.protocol.client.order import ResolvedCut as ResolvedCut
 from weir.protocol.client.order import Scatter as Scatter
 from weir.protocol.client.order import ScatterConfirm as ScatterConfirm
+from weir.protocol.client.order import TopicCut as TopicCut
+from weir.protocol.client.order import TopicPositions as TopicPositions
 
 PROTOCOL = 1
 

@@ -1,7 +1,8 @@
 """Requests about the one order of many partitions (DESIGN §5 Aggregation, Scattering;
 docs/adr/0024).
 
-Readers in total order ask for barriers: how far the order is complete. Who publishes to several
+Readers in total order ask for barriers: how far the order is complete; a query that reads portion
+after portion asks where the next one ends, as a cut. Who publishes to several
 partitions at one stamp asks the shard that coordinates, and that asks the leaders of the parts.
 """
 
@@ -14,6 +15,7 @@ import msgspec
 
 from weir.codec import Unsigned32
 from weir.errors import (
+    BadName,
     Fenced,
     NotTogether,
     PartitionEnded,
@@ -25,7 +27,13 @@ from weir.errors import (
     UnknownTopic,
 )
 from weir.model.ids import Address, Natural
-from weir.model.limits import ACK_RANGES_MAX, SCATTER_PARTS_MAX
+from weir.model.limits import (
+    ACK_RANGES_MAX,
+    CUT_PARTITIONS_MAX,
+    CUT_TOPICS_MAX,
+    SCATTER_PARTS_MAX,
+)
+from weir.protocol.client.admin import TopicInfo
 from weir.protocol.client.declaration import (
     Asker,
     Control,
@@ -43,6 +51,12 @@ Ranges = Annotated[list[tuple[Natural, Natural, Natural]], msgspec.Meta(max_leng
 #: By cluster the ranges (fence, first, next) of its grants that are done.
 Acks = Annotated[list[tuple[str, Ranges]], msgspec.Meta(max_length=SCATTER_PARTS_MAX)]
 Parts = Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1, max_length=SCATTER_PARTS_MAX)]
+Names = Annotated[list[str], msgspec.Meta(min_length=1, max_length=CUT_TOPICS_MAX)]
+Offsets = Annotated[list[tuple[Natural, Natural]], msgspec.Meta(max_length=CUT_PARTITIONS_MAX)]
+Asked = Annotated[
+    list[tuple[Natural, Natural, Natural]],
+    msgspec.Meta(min_length=1, max_length=CUT_PARTITIONS_MAX),
+]
 
 
 class Barriers(ControlReply, frozen=True, array_like=True):
@@ -88,6 +102,112 @@ class AskBarriers(ControlRequest, frozen=True, array_like=True):
     stamp: Natural = 0
     wait_ms: Natural = 0
     anew: bool = False
+
+
+class TopicPositions(Control, frozen=True, array_like=True):
+    """How far a topic, by its id, was read: (partition, offset that comes next) each."""
+
+    topic: Natural
+    offsets: Offsets
+
+
+class TopicCut(Control, frozen=True, array_like=True):
+    """A topic, and of each of its partitions, in partition order, the first offset that is still
+    there, the offset behind what lies before the cut, and the one behind the last committed
+    message, for lag. Of those that were not asked for, all are 0.
+    """
+
+    info: TopicInfo
+    starts: list[Natural]
+    ends: list[Natural]
+    committed: list[Natural]
+
+
+class ResolvedCut(ControlReply, frozen=True, array_like=True):
+    """A cut through topics, in the order in which they were asked for; no topics if nothing came
+    in time.
+
+    What lies before it is all of these topics that is ever stamped at or below `stamp`, and
+    nothing else; all of it is committed. A stamp of 0 says that each partition ends by itself.
+    """
+
+    stamp: Natural
+    topics: list[TopicCut]
+
+
+class ResolveCut(ControlRequest, frozen=True, array_like=True):
+    """Ask for a cut through topics, by their names: how far all of their partitions are complete,
+    and the offsets that this means.
+
+    The cut lies at the least barrier of all partitions of all topics, and at or below `stamp_max`
+    unless that is 0. What is `after` was read before, up to `stamp` where that was a cut; of a
+    topic or partition that is not there, nothing was. Is there more behind that than `rows_max`
+    messages or about `bytes_max` bytes, an earlier cut is taken; but always one with something
+    before it, even if that is more (0: no limit). With `partitions`, only those are counted and
+    waited for.
+
+    If nothing is committed behind `after`, the answer waits for it for `wait_ms` at most. With
+    `latest`, all that was confirmed to anybody before lies before the cut. With `by_partition`,
+    the offsets are the committed ends of the partitions, and no limit holds. Any shard of any node
+    answers; it asks the others.
+    """
+
+    declaration = Declaration(
+        42,
+        Scope.HERE,
+        ResolvedCut,
+        Retry.READ,
+        rights=(Right("read", Resource.TOPICS),),
+        refusals=(UnknownTopic, BadName),
+        methods=("Client.resolve_cut",),
+    )
+
+    topics: Names
+    after: Annotated[list[TopicPositions], msgspec.Meta(max_length=CUT_TOPICS_MAX)] = msgspec.field(
+        default_factory=list
+    )
+    stamp: Natural = 0
+    rows_max: Natural = 0
+    bytes_max: Natural = 0
+    wait_ms: Natural = 0
+    stamp_max: Natural = 0
+    partitions: Annotated[list[Natural], msgspec.Meta(max_length=CUT_PARTITIONS_MAX)] = (
+        msgspec.field(default_factory=list)
+    )
+    latest: bool = False
+    by_partition: bool = False
+
+
+class LocatedOffsets(ControlReply, frozen=True, array_like=True):
+    """What is known of partitions, as (group, first offset, offset asked for, offset behind the
+    last committed message, about how many bytes lie between what was read before and the offset
+    asked for, the stamp of what comes next or later).
+    """
+
+    found: list[tuple[Natural, Natural, Natural, Natural, Natural, Natural]]
+
+
+class LocateOffsets(ControlRequest, frozen=True, array_like=True):
+    """Only shards ask this of each other: for each of these partitions, as (group, offset that was
+    read up to, offset below which all up to the stamp lies), the offset behind all that is stamped
+    at or below `stamp`; with 0, behind all that is committed.
+
+    The answer comes once all are found that this shard leads, or after `wait_ms` with those that
+    are. With `news`, it comes once one of them is behind what was read.
+    """
+
+    declaration = Declaration(
+        48,
+        Scope.HERE,
+        LocatedOffsets,
+        Retry.READ,
+        asker=Asker.SHARD,
+    )
+
+    asked: Asked
+    stamp: Natural = 0
+    wait_ms: Natural = 0
+    news: bool = False
 
 
 class ReportJoined(ControlRequest, frozen=True, array_like=True):
@@ -277,6 +397,8 @@ class Standing(IntEnum):
 #: All requests of this page.
 REQUESTS: tuple[type[Request], ...] = (
     AskBarriers,
+    ResolveCut,
+    LocateOffsets,
     ReportJoined,
     ReportEnded,
     ReportDone,

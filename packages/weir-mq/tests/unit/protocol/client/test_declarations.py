@@ -88,6 +88,7 @@ def test_a_request_has_the_fields_that_say_where_and_on_what(kind: type[Request]
             Resource.TOPIC: {"address", "name", "topic"},
             Resource.NAMESPACE: {"namespace", "name"},
             Resource.PARTS: {"parts"},
+            Resource.TOPICS: {"topics"},
             Resource.NODES: set(names) or {""},
         }[right.resource]
         assert about & set(names) or right.resource is Resource.NODES
