@@ -8,6 +8,7 @@ forked child that used its parent's socket would take the parent's answers.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeVar, cast
@@ -43,10 +44,20 @@ CALL_TIMEOUT = 10.0
 #: After so many refusals a host is left for another: it may be cut off from those that lead.
 _TRIES_A_HOST = 8
 
+#: For so long a name without an address is tried again, unless it had one before: a name that is
+#: misspelt is not found later either. The last look-up may take four seconds more.
+NAME_TIMEOUT = 1.0
+
 T = TypeVar("T")
 
 _kept: dict[tuple[Hosts, int], BlockingClient] = {}
+#: Hosts of which one has been connected to.
+_met: set[Hosts] = set()
 _backoff = Backoff(first=0.05, most=1.0)
+
+
+class _UnknownHost(Disconnected):
+    """The name of a host has no address."""
 
 
 class BlockingClient:
@@ -68,6 +79,11 @@ class BlockingClient:
         self._sleep = system.sleep
         try:
             self._socket = system.dial(host, port, timeout)
+        except socket.gaierror as error:
+            raise _UnknownHost(
+                f"{host} has no address ({error.strerror}): check the option url, and that this "
+                "machine can resolve the name"
+            ) from error
         except OSError as error:
             raise Disconnected(
                 f"no connection to {self._place} ({error}): check that a broker runs there"
@@ -218,11 +234,12 @@ def ask(
     """Return what `question` returns over the kept connection; ask again if that may help.
 
     A lost connection, a busy or moving broker and bytes that changed on the way are tried again for
-    `timeout` seconds, hosts in turn; every other error is raised at once.
+    `timeout` seconds, hosts in turn; but for `NAME_TIMEOUT` if no host has, or had, an address.
+    Every other error is raised at once.
     """
     system = SYSTEM.get()
-    deadline = system.monotonic() + timeout
-    attempt = 0
+    began = system.monotonic()
+    attempt = unknown = 0
     while True:
         try:
             return question(_connection(hosts, attempt))
@@ -230,12 +247,15 @@ def ask(
             if not _passes(error):
                 raise
             attempt += 1
+            unknown += isinstance(error, _UnknownHost)
+            nowhere = unknown == attempt >= len(hosts) and hosts not in _met
+            limit = min(timeout, NAME_TIMEOUT) if nowhere else timeout
             if not isinstance(error, Refused) or not attempt % _TRIES_A_HOST:
                 forget(hosts)
             pause = _backoff.delay(attempt, system.dice().random())
-            if system.monotonic() + pause >= deadline:
+            if system.monotonic() + pause >= began + limit:
                 error.add_note(
-                    f"tried for {timeout:g} s: check that the broker is up, then start the query "
+                    f"tried for {limit:g} s: check that the broker is up, then start the query "
                     "again; it continues from its checkpoint"
                 )
                 raise
@@ -257,6 +277,7 @@ def _connection(hosts: Hosts, attempt: int) -> BlockingClient:
         host, port = hosts[attempt % len(hosts)]
         name = f"spark-{process}"
         client = _kept[key] = BlockingClient(host, port, CALL_TIMEOUT, name)
+        _met.add(hosts)
     return client
 
 

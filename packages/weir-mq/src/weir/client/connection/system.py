@@ -21,7 +21,7 @@ from concurrent.futures import CancelledError, Future
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from random import Random
 from typing import Any, Protocol, TypeVar
 
@@ -257,11 +257,52 @@ class BlockingSocket(Protocol):
         """End the connection."""
 
 
+#: How long a name server may take, in seconds: that of the system tries for ten and more.
+_LOOKUP_TIMEOUT = 4.0
+
+
 def dial(host: str, port: int, timeout: float) -> BlockingSocket:
-    """Return a connection that is made within `timeout` seconds. Raises `OSError`."""
-    made = socket.create_connection((host, port), timeout)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return made
+    """Return a connection that is made within `timeout` seconds. Raises `OSError`, and of it
+    `socket.gaierror` for a name that has no address, or none within 4 s.
+    """
+    last: OSError | None = None
+    for family, kind, protocol, _, address in _look_up(host, port, min(timeout, _LOOKUP_TIMEOUT)):
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.settimeout(timeout)
+            made.connect(address)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            made.close()
+            last = error
+        else:
+            return made
+    raise last or socket.gaierror(socket.EAI_NONAME, "the name has no address")
+
+
+def _look_up(host: str, port: int, timeout: float) -> list[Any]:
+    """Return what `socket.getaddrinfo` does. It is called in a thread of its own, because the
+    system's look-up has no limit of ours.
+    """
+    answers: SimpleQueue[Any] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except OSError as error:
+            answers.put(error)
+        except UnicodeError:  # a part of the name has more than 63 characters, or none
+            answers.put(socket.gaierror(socket.EAI_NONAME, "it cannot be the name of a host"))
+
+    start_thread(work, "weir look-up")
+    try:
+        answer = answers.get(timeout=timeout)
+    except Empty:
+        answer = socket.gaierror(socket.EAI_AGAIN, f"no name server answered in {timeout:g} s")
+    if isinstance(answer, OSError):
+        raise answer
+    found: list[Any] = answer
+    return found
 
 
 @dataclass(frozen=True, slots=True)
