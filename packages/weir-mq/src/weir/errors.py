@@ -97,7 +97,15 @@ class CheckpointMismatch(WeirError):
 
 
 class RangeLost(WeirError):
-    """The broker no longer holds all messages of a range that a Spark query was promised."""
+    """The broker no longer holds all messages of a range that a Spark query was promised. What is
+    gone is `first` up to but not including `behind`, if the broker has what follows.
+    """
+
+    def __init__(self, message: str, first: int = 0, behind: int = 0) -> None:
+        """Take a sentence that says what to do, and where messages are again."""
+        super().__init__(message)
+        self.first = first
+        self.behind = behind
 
 
 class ValueTooLarge(WeirError):

@@ -64,7 +64,9 @@ class Drained:
 
 @dataclass(frozen=True)
 class Stream:
-    """Runs availableNow queries over one topic into Parquet, under one checkpoint."""
+    """Runs availableNow queries over one topic into Parquet, under one checkpoint; without a topic,
+    options say what they read.
+    """
 
     spark: SparkSession
     url: str
@@ -73,7 +75,7 @@ class Stream:
 
     def start(self, **options: object) -> StreamingQuery:
         reader = self.spark.readStream.format("weir")
-        given = {"url": self.url, "topic": self.topic, **options}
+        given = {"url": self.url, **({"topic": self.topic} if self.topic else {}), **options}
         for name, value in given.items():
             reader = reader.option(name, str(value))
         writer = reader.load().writeStream.format("parquet").trigger(availableNow=True)

@@ -29,6 +29,20 @@ class Row(NamedTuple):
         return same and other is not None and self.value in (UNREAD, other.value)
 
 
+class Gap(NamedTuple):
+    """Messages of a partition, from `first` on and below `behind`, that retention took before they
+    were read.
+    """
+
+    partition: int
+    first: int
+    behind: int
+
+    def holds(self, row: Row) -> bool:
+        """Whether a row lies in it."""
+        return row.partition == self.partition and self.first <= row.offset < self.behind
+
+
 @dataclass(slots=True)
 class Ledger:
     """What the database of handlers holds, and what else is known of their messages."""
@@ -125,13 +139,14 @@ class Printed:
 class MicroBatch:
     """One micro-batch: the positions of the cut that it ends at, and that cut's stamp, or 0.
 
-    Each run of it that came to its end has its rows in `runs`; the first that was committed too is
-    what the sink has.
+    Each run of it that came to its end has its rows in `runs`, and in `gaps` what it was told is
+    gone; the first that was committed too is what the sink has.
     """
 
     positions: dict[int, int]
     stamp: int
     runs: list[list[Row]] = field(default_factory=list)
+    gaps: list[list[Gap]] = field(default_factory=list)
     committed: bool = False
 
 

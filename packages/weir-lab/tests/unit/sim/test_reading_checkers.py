@@ -9,7 +9,7 @@ import pytest
 from weir_lab.sim.checkers.applications import HandedOver, WorkDone
 from weir_lab.sim.checkers.queries import Streamed
 from weir_lab.sim.history import Confirmed, History, Publish, Record
-from weir_lab.sim.observations import Errands, MicroBatch, Printed, Query, Row, Taken
+from weir_lab.sim.observations import Errands, Gap, MicroBatch, Printed, Query, Row, Taken
 
 ROWS = [Row(10 + offset, 0, offset, b"%d" % offset) for offset in range(4)]
 
@@ -54,9 +54,22 @@ def a_cut_leaves_out(history: History, query: Query) -> None:
     query.batches[0].stamp = 12
 
 
+def a_gap_is_where_messages_are(history: History, query: Query) -> None:
+    query.batches[1].gaps = [[Gap(0, 2, 3)]]
+    query.batches[1].runs[0] = ROWS[3:]
+
+
+def a_replay_leaves_out_what_is_not_gone(history: History, query: Query) -> None:
+    history.starts[0] = 1
+    query.batches[0].gaps = [[], [Gap(0, 0, 1)]]
+    query.batches[0].runs[1] = []
+
+
 @pytest.mark.parametrize(
     ("plant", "words"),
     [
+        (a_gap_is_where_messages_are, "told of Gap(partition=0, first=2, behind=3), and what is"),
+        (a_replay_leaves_out_what_is_not_gone, "micro-batch 0 had 2 rows"),
         (a_replay_differs, "micro-batch 0 had 2 rows from (0, 0) to (0, 1), then 1 rows"),
         (a_row_comes_twice, "is row 2 of partition 0, where"),
         (a_row_is_left_out, "is row 2 of partition 0, where"),
@@ -70,6 +83,17 @@ def test_queries_are_judged(plant: Callable[[History, Query], None], words: str)
     assert not list(Streamed().check(history))
     plant(history, query)
     assert words in "\n".join(Streamed().check(history))
+
+
+def test_a_query_may_go_on_over_what_retention_took() -> None:
+    history, query = read()
+    first, second = query.batches
+    history.starts[0] = 3
+    first.runs, first.gaps = [ROWS[:2], ROWS[:1]], [[], [Gap(0, 1, 2)]]
+    second.runs, second.gaps = [ROWS[3:]], [[Gap(0, 2, 3)]]
+    assert not list(Streamed().check(history))
+    second.gaps = [[]]
+    assert "is row 2 of partition 0, where" in "".join(Streamed().check(history))
 
 
 def taken() -> tuple[History, Printed]:

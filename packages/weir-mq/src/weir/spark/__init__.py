@@ -13,7 +13,22 @@ if TYPE_CHECKING:
     from weir.schema import Schema
     from weir.spark.monitoring.listener import Watch
 
-__all__ = ["count_bad", "typed", "watch"]
+__all__ = ["count_bad", "count_lost", "typed", "watch"]
+
+
+def count_lost(frame: DataFrame) -> DataFrame:
+    """Return a stream that counts what did not arrive, of the columns that `format("weir")` gives.
+
+    The counts of each micro-batch are in its progress, as `observedMetrics["weir_lost"]`, a row of
+    `lost`, the messages that retention deleted before they were read, `gaps`, the rows that stand
+    for them (both only with the option onDataLoss=earliest), and `times_out_of_range`, the messages
+    whose time Spark has no timestamp for, so that it is null. Use it once a query.
+
+    Raises `BadRequest` for a DataFrame without these columns.
+    """
+    from weir.spark.columns import count_lost
+
+    return count_lost(frame)
 
 
 def typed(

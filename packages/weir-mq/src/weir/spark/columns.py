@@ -16,16 +16,25 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from weir.errors import BadRequest
 from weir.schema import Schema
 from weir.schema.columns import Columns, Decoder, decoder
-from weir.schema.fields import RECORD, Field
+from weir.schema.fields import RECORD, BadSchema, Field
 
 #: The framing of a schema registry: a zero byte and the schema's id, before the body.
 FRAME_BYTES = 5
 DATA, REASON = "data", "reason"
+#: What the progress of a query calls the counts of `count_lost`.
+OBSERVATION = "weir_lost"
 _CORRUPT = "_weir_corrupt_record"
 
 
@@ -40,12 +49,17 @@ def add_columns(
     """Return a DataFrame with the columns of `weir.spark.typed`, which says what they are."""
     if framed and schema.format not in ("avro", "json"):
         raise BadRequest(f"framed=True: {schema.format} values have no frame of five bytes")
-    taken = {DATA, REASON} & set(frame.columns)
-    if taken:
-        raise BadRequest(f"the DataFrame has a column {min(taken)!r} already: rename it")
+    # Spark takes names in any case.
+    names = [name.lower() for name in frame.columns]
+    for name in (DATA, REASON):
+        if name in names:
+            raise BadRequest(f"the DataFrame has a column {name!r} already: rename it")
+    if (count := names.count(column.lower())) > 1:
+        raise BadRequest(f"the DataFrame has {count} columns {column!r}: rename all but one")
     type = from_arrow_type(decoder(schema).type)
     assert isinstance(type, StructType)
     root = schema.parse()
+    _check_names(type, ())
     if schema.format == "json" and root.kind == RECORD and not checked:
         return _from_json(frame, root, type, F.col(column), framed)
     both = StructType([StructField(DATA, type), StructField(REASON, StringType())])
@@ -59,6 +73,48 @@ def add_columns(
         .withColumn(REASON, F.col(f"{result}.{REASON}"))
         .drop(result)
     )
+
+
+def _check_names(type: DataType, path: tuple[str, ...]) -> None:
+    """Raise `BadSchema` for fields of a struct that Spark cannot tell apart."""
+    match type:
+        case StructType():
+            seen: dict[str, str] = {}
+            for field in type.fields:
+                other = seen.get(field.name.lower())
+                seen[field.name.lower()] = field.name
+                if other is not None:
+                    where = ".".join(path) or "the schema"
+                    raise BadSchema(
+                        f"{where} has fields {other!r} and {field.name!r}, and Spark takes names "
+                        "in any case: rename one"
+                    )
+                _check_names(field.dataType, (*path, field.name))
+        case ArrayType():
+            _check_names(type.elementType, path)
+        case MapType():
+            _check_names(type.valueType, path)
+
+
+def count_lost(frame: DataFrame) -> DataFrame:
+    """Return a DataFrame that counts what did not arrive; see `weir.spark.count_lost`."""
+    names = {name.lower() for name in frame.columns}
+    message = F.col("lost").isNull() if "lost" in names else F.lit(True)
+    counts = []
+    if "lost" in names:
+        counts += [
+            F.coalesce(F.sum("lost"), F.lit(0)).alias("lost"),
+            F.count("lost").alias("gaps"),
+        ]
+    if "time" in names:
+        absent = message & F.col("time").isNull()
+        counts.append(F.count_if(absent).alias("times_out_of_range"))
+    if not counts:
+        raise BadRequest(
+            "nothing to count: the DataFrame has no column lost, which onDataLoss=earliest adds, "
+            "and no column time"
+        )
+    return frame.observe(OBSERVATION, *counts)
 
 
 def _udf(schema: Schema, framed: bool) -> Callable[[pa.Array], pa.Array]:

@@ -17,7 +17,8 @@ from weir.errors import BadOption, OffsetOutOfRange, Unavailable, UnknownTopic
 from weir.model.ids import Address
 from weir.model.limits import KIB, MIB
 from weir.order.barrier import Barrier
-from weir.protocol.client.messages import PositionsReply, TopicInfo
+from weir.protocol.client.admin import AskStats, PartitionStats
+from weir.protocol.client.messages import PositionsReply, Reply, TopicInfo
 from weir.spark import planning
 from weir.spark.blocking_client import BlockingClient, ask
 from weir.spark.options import EVERYTHING, Bound, Earliest, Latest, Offsets, Options, Stamped
@@ -28,6 +29,8 @@ T = TypeVar("T")
 #: Asked for where a bound is looked for: mostly it lies in the first entry, so more comes later.
 _LOOK_BYTES = 4 * KIB
 _MORE = 8
+#: So many bounds are remembered; a query that runs for long looks for ever new ones.
+_FOUND_MAX = 4_096
 #: How long a broker may wait for barriers before it answers with what there is.
 _WAIT_MS = 1_000
 
@@ -143,6 +146,8 @@ class Cuts:
             return min(max(known, place.start), place.end)
         at = self._first_stamped(standing.info, partition, stamp, place.at, place.end)
         if at < place.end:
+            if len(self._found) >= _FOUND_MAX:
+                self._found.clear()
             self._found[partition, stamp] = at
         return at
 
@@ -163,6 +168,27 @@ class Cuts:
                 break
             size = min(size * _MORE, MIB)
         return min(at, behind)
+
+    def bytes_between(self, start: Cut, end: Cut) -> float:
+        """Return about how many stored bytes lie between two cuts, by the mean size of the messages
+        that a partition holds.
+        """
+        lags = {
+            p: behind - start.first(p, end)
+            for p, behind in end.positions.items()
+            if behind > start.first(p, end)
+        }
+
+        def question(client: BlockingClient) -> list[Reply]:
+            info = client.describe(self.options.topic)
+            places = [info.addresses[p] for p in lags if p < len(info.addresses)]
+            return client.requests([AskStats(place) for place in places])
+
+        means = [
+            one.bytes / one.messages if isinstance(one, PartitionStats) and one.messages else 0.0
+            for one in self.ask(question)
+        ]
+        return sum(lag * mean for lag, mean in zip(lags.values(), means, strict=False))
 
     def _check(self, name: str, given: Mapping[int, int], standing: Standing) -> None:
         topic, places = self.options.topic, standing.places
@@ -261,9 +287,9 @@ class BarrierCuts:
 
         Raises `Unavailable` if a partition does not say for half a minute how far it is complete.
         """
-        _, before = self._reached(0)
+        _, before = self.reached(0)
         stamp = max(barrier.stamp for barrier in before.values())
-        info, behind = self._reached(stamp)
+        info, behind = self.reached(stamp)
         nothing = Barrier(0, 0)
         positions = {
             p: self.cuts.first_above(
@@ -279,37 +305,7 @@ class BarrierCuts:
         """Return the cut to read up to: `end`, or an earlier one, so that there are `rows_max`
         messages at most; but always the next one, even if it has more (counterexample 28).
         """
-        cut = end
-        if rows_max is not None and planning.rows_between(start, end) > rows_max:
-            cut = self._shorter(start, end, rows_max)
-        return replace(planning.next_cut(start, cut, None), stamp=cut.stamp)
-
-    def _shorter(self, start: Cut, end: Cut, rows_max: int) -> Cut:
-        """Look for a cut with half of `rows_max` at least: where it would be if messages came at a
-        steady rate, and in the middle, in turn.
-        """
-        found = over = end
-        least, most = start.stamp, end.stamp
-        below, above = 0, planning.rows_between(start, end)
-        wanted = max(rows_max * 3 // 4, 1)
-        steady = True
-        while most - least > 1:
-            stamp = (least + most) // 2
-            if steady and below < wanted < above:
-                stamp = least + (most - least) * (wanted - below) // (above - below)
-                stamp = min(max(stamp, least + 1), most - 1)
-            steady = not steady
-            cut = self.at(stamp, start, end)
-            rows = planning.rows_between(start, cut)
-            if rows > rows_max:
-                over, most, above = cut, stamp, rows
-            else:
-                least, below = stamp, rows
-                if rows:
-                    found = cut
-                if 2 * rows >= rows_max:
-                    break
-        return found if below else over
+        return within(self.at, start, end, rows_max)
 
     def at(self, stamp: int, start: Cut, end: Cut) -> Cut:
         """Return the cut at a stamp, as far as it lies between two others."""
@@ -320,8 +316,52 @@ class BarrierCuts:
         }
         return Cut(end.epoch, within, end.begins, stamp)
 
-    def _reached(self, stamp: int) -> tuple[TopicInfo, dict[int, Barrier]]:
+    def reached(self, stamp: int) -> tuple[TopicInfo, dict[int, Barrier]]:
+        """Return how far each partition is complete, once all are at `stamp`; of 0, as of now.
+
+        Raises `Unavailable` if a partition does not say so for half a minute.
+        """
         return self.cuts.ask(_ask_barriers(self.cuts.options.topic, stamp))
+
+
+def within(at: Callable[[int, Cut, Cut], Cut], start: Cut, end: Cut, rows_max: int | None) -> Cut:
+    """Return the cut to read up to: `end`, or an earlier one, so that there are `rows_max` messages
+    at most; but always the next one, even if it has more (counterexample 28).
+
+    `at` gives the cut at a stamp, as far as it lies between two others.
+    """
+    cut = end
+    if rows_max is not None and planning.rows_between(start, end) > rows_max:
+        cut = _shorter(at, start, end, rows_max)
+    return replace(planning.next_cut(start, cut, None), stamp=cut.stamp)
+
+
+def _shorter(at: Callable[[int, Cut, Cut], Cut], start: Cut, end: Cut, rows_max: int) -> Cut:
+    """Look for a cut with half of `rows_max` at least: where it would be if messages came at a
+    steady rate, and in the middle, in turn.
+    """
+    found = over = end
+    least, most = start.stamp, end.stamp
+    below, above = 0, planning.rows_between(start, end)
+    wanted = max(rows_max * 3 // 4, 1)
+    steady = True
+    while most - least > 1:
+        stamp = (least + most) // 2
+        if steady and below < wanted < above:
+            stamp = least + (most - least) * (wanted - below) // (above - below)
+            stamp = min(max(stamp, least + 1), most - 1)
+        steady = not steady
+        cut = at(stamp, start, end)
+        rows = planning.rows_between(start, cut)
+        if rows > rows_max:
+            over, most, above = cut, stamp, rows
+        else:
+            least, below = stamp, rows
+            if rows:
+                found = cut
+            if 2 * rows >= rows_max:
+                break
+    return found if below else over
 
 
 def _ask_barriers(

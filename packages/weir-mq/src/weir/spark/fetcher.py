@@ -45,18 +45,25 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """The work of one task: a range, and where it is to be had."""
+    """The work of one task: a range, and where it is to be had, or was until it was `lost`."""
 
     source: Source
     range: Range
+    lost: bool = False
 
 
 def portions(options: Options, info: m.TopicInfo, begin: Cut, behind: Cut) -> list[Portion]:
-    """Return what reads [begin, behind), in the portions that the options ask for."""
+    """Return what reads [begin, behind), in the portions that the options ask for; and one for each
+    gap before it.
+    """
+    gaps = planning.gaps(behind)
     parts = planning.ranges(begin, behind, options.partitions_min, options.partition_rows_max)
     hosts, topic, large = options.hosts, options.topic, options.large
     return [
-        Portion(Source(hosts, topic, info.addresses[part.partition], large), part) for part in parts
+        Portion(
+            Source(hosts, topic, info.addresses[part.partition], large), part, number < len(gaps)
+        )
+        for number, part in enumerate([*gaps, *parts])
     ]
 
 
@@ -78,13 +85,18 @@ def combined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Pass large record batches on as they are; join neighbours that are small (one copy)."""
     small: list[pa.RecordBatch] = []
     rows = size = 0
-    for batch in batches:
-        small.append(batch)
-        rows += batch.num_rows
-        size += batch.get_total_buffer_size()  # `nbytes` takes as long as all checks together
-        if rows >= COMBINED_ROWS_MIN or size >= COMBINED_BYTES_MIN:
+    try:
+        for batch in batches:
+            small.append(batch)
+            rows += batch.num_rows
+            size += batch.get_total_buffer_size()  # `nbytes` takes as long as all checks together
+            if rows >= COMBINED_ROWS_MIN or size >= COMBINED_BYTES_MIN:
+                yield _joined(small)
+                small, rows, size = [], 0, 0
+    except RangeLost:  # a query may go on behind the gap, and what lies before it counts
+        if small:
             yield _joined(small)
-            small, rows, size = [], 0, 0
+        raise
     if small:
         yield _joined(small)
 
@@ -161,7 +173,7 @@ class _Leader:
             delivered = ask(self._source.hosts, question)
         except OffsetOutOfRange as error:
             raise self._lost(
-                first, behind, f"the nearest offset there is {error.detail:,}"
+                first, behind, f"the nearest offset there is {error.detail:,}", error.detail
             ) from error
         expected = first
         for part in delivered:
@@ -211,11 +223,14 @@ class _Leader:
             raise UnknownTopic(f"{self._source.topic} has no partition {self._partition} any more")
         self._address = info.addresses[self._partition]
 
-    def _lost(self, first: int, behind: int, why: str) -> RangeLost:
+    def _lost(self, first: int, behind: int, why: str, nearest: int = 0) -> RangeLost:
+        again = min(nearest, behind) if nearest > first else 0
         return RangeLost(
             f"messages {first:,} to {behind - 1:,} of {self._source.topic}/{self._partition} are "
             f"gone ({why}): they are past retention, or the broker is another one. To go on "
-            "without them, start the query with a new checkpointLocation"
+            "without messages that retention deleted, set .option('onDataLoss', 'earliest')",
+            first if again else 0,
+            again,
         )
 
 

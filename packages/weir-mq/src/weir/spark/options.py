@@ -1,6 +1,9 @@
 """The options of `format("weir")`: text from the user, checked once, then plain fields.
 
-topic               required: `topic` or `namespace/topic`
+topic               `topic` or `namespace/topic`
+topics              instead: several topics in one query, a JSON list of names, and of prefixes that
+                    end with *, such as ["orders", "locks.*"]. All are cut at one barrier. A topic
+                    that begins to match enters with its first message
 url                 weir://host:port[,host2:port2]; or host and port
 startingOffsets     earliest (default), latest, or {"0": 12, "1": 7}; a partition that is not
                     named begins at its earliest. Only a query without a checkpoint looks at it
@@ -25,6 +28,16 @@ partitions          only these partitions, a JSON list: [0, 2]
 columns             only these columns, in this order, a JSON list: ["offset", "value"]; what is not
                     named is not opened, so fewer columns are faster
 maxRowsPerBatch     most messages in a micro-batch (default: all there are)
+maxBytesPerBatch    about the most stored bytes in a micro-batch: messages count by the mean size of
+                    those in their partition (default: all there are)
+minRowsPerBatch     wait until so many messages are there for a micro-batch, or maxTriggerDelay is
+                    over. The first one after a start waits for nothing, nor does trigger(once=True)
+                    or trigger(availableNow=True)
+maxTriggerDelay     longest that a message waits for minRowsPerBatch once it is seen, such as 30s or
+                    5m (default 15m)
+onDataLoss          fail (default): a query whose next messages were deleted by retention ends with
+                    an error that names them; earliest: it continues with the earliest that are
+                    there, and a row with a number in the column lost stands for each gap
 maxBytesPerFetch    most bytes asked for at once (default 8 MiB)
 minPartitions       split ranges until there are so many tasks (default: one a partition)
 maxRowsPerPartition most messages in one task
@@ -43,13 +56,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from weir.client.arguments import PORT, parse_url
+from weir.client.arguments import PORT, duration, parse_url
 from weir.client.core.delivered_batches import LargeDelivered
 from weir.errors import BadName, BadOption, BadRequest, ValueTooLarge
 from weir.model.arrow import SCHEMA
 from weir.model.limits import FETCH_BYTES_MAX, PARTITIONS_PER_TOPIC_MAX, VALUE_BYTES_LOADED_MAX
-from weir.model.topic import check_order, split_name
+from weir.model.topic import check_order, full_name_of, split_name
 from weir.order.clock import stamp_at
+from weir.spark.admission import DELAY_DEFAULT, Admission
 from weir.spark.selection import Selection
 
 Hosts = tuple[tuple[str, int], ...]
@@ -57,6 +71,7 @@ Hosts = tuple[tuple[str, int], ...]
 #: Spelt as users write them; Spark compares option names without case, and so do we.
 NAMES = (
     "topic",
+    "topics",
     "url",
     "host",
     "port",
@@ -72,16 +87,34 @@ NAMES = (
     "partitions",
     "columns",
     "maxRowsPerBatch",
+    "maxBytesPerBatch",
+    "minRowsPerBatch",
+    "maxTriggerDelay",
+    "onDataLoss",
     "maxBytesPerFetch",
     "minPartitions",
     "maxRowsPerPartition",
     "maxValueBytes",
     "largeValues",
 )
+#: What Spark's sources for Kafka and Delta call what has another name here.
+_ELSEWHERE = {
+    "subscribe": "topics",
+    "subscribepattern": "topics",
+    "kafka.bootstrap.servers": "url",
+    "startingtimestamp": "startingTime",
+    "endingtimestamp": "endingTime",
+    "maxoffsetspertrigger": "maxRowsPerBatch",
+    "minoffsetspertrigger": "minRowsPerBatch",
+    "maxbytespertrigger": "maxBytesPerBatch",
+    "failondataloss": "onDataLoss",
+}
 _ROWS_MAX = (1 << 63) - 1
 _STAMP_MAX = (1 << 63) - 2
 #: No option leaves messages out.
 EVERYTHING = Selection()
+#: A micro-batch takes all that is there.
+UNLIMITED = Admission()
 #: What every topic has.
 COLUMNS = tuple(SCHEMA.names)
 #: A record batch holds offsets of 32 bits.
@@ -149,13 +182,21 @@ class Options:
     starting: Bound = EARLIEST
     ending: Bound | None = None
     selection: Selection = EVERYTHING
-    batch_rows_max: int | None = None
+    admission: Admission = UNLIMITED
     fetch_bytes_max: int = FETCH_BYTES_MAX
     partitions_min: int = 1
     partition_rows_max: int | None = None
     large: LargeValues = LARGE_VALUES
     order: str | None = None
     columns: tuple[str, ...] = COLUMNS
+    over_gaps: bool = False
+    #: Names, and prefixes with a * behind them; then `topic` is "".
+    topics: tuple[str, ...] = ()
+
+    @property
+    def of(self) -> str:
+        """What is read, for errors."""
+        return self.topic or ", ".join(self.topics)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
@@ -171,14 +212,22 @@ class Options:
             )
         # A misspelt limit or start that is silently ignored would show only in production.
         if unknown := sorted(options.keys() - known):
-            raise BadOption(f"format('weir') has no option {unknown[0]!r}: it has {_list(NAMES)}")
+            other = _ELSEWHERE.get(unknown[0])
+            raise BadOption(
+                f"format('weir') has no option {unknown[0]!r}: "
+                + (f"use {other}" if other else f"it has {_list(NAMES)}")
+            )
+        topics = _topics(options)
+        starting, ending = parse_starting(options), parse_ending(options)
+        if topics:
+            _check_several(options, starting, ending)
         return cls(
-            topic=_topic(options),
+            topic="" if topics else _topic(options),
             hosts=_hosts(options),
-            starting=parse_starting(options),
-            ending=parse_ending(options),
+            starting=starting,
+            ending=ending,
             selection=Selection.parse(options),
-            batch_rows_max=_number(options, "maxRowsPerBatch", _ROWS_MAX),
+            admission=_admission(options),
             fetch_bytes_max=_number(options, "maxBytesPerFetch", FETCH_BYTES_MAX)
             or FETCH_BYTES_MAX,
             partitions_min=_number(options, "minPartitions", PARTITIONS_PER_TOPIC_MAX) or 1,
@@ -186,6 +235,8 @@ class Options:
             large=_large(options),
             order=_order(options),
             columns=_columns(options),
+            over_gaps=_choice(options, "onDataLoss", ("fail", "earliest")) == "earliest",
+            topics=topics,
         )
 
 
@@ -202,6 +253,47 @@ def _topic(options: Mapping[str, str]) -> str:
     except BadName as error:
         raise BadOption(f"option topic: {error}") from None
     return topic
+
+
+def _topics(options: Mapping[str, str]) -> tuple[str, ...]:
+    text = options.get("topics")
+    if text is None:
+        return ()
+    if "topic" in options:
+        raise BadOption("give either topic or topics, not both")
+    try:
+        given = json.loads(text)
+        sound = isinstance(given, list) and bool(given)
+        names = {_matching(name) for name in given} if sound else set()
+    except (ValueError, TypeError, AttributeError):
+        sound = False
+    except BadName as error:
+        raise BadOption(f"option topics: {error}, or a * at the end for a prefix") from None
+    if not sound:
+        raise BadOption(
+            f"option topics is {text!r}: give a JSON list of names and prefixes such as "
+            '["orders", "locks.*"]'
+        )
+    return tuple(sorted(names))
+
+
+def _matching(name: str) -> str:
+    """Return a full name, or a prefix of full names with a * behind it. Raises `BadName`."""
+    if not name.endswith("*"):
+        return full_name_of(*split_name(name))
+    namespace, prefix = split_name(name.removesuffix("*") + "x")
+    return full_name_of(namespace, prefix.removesuffix("x") + "*")
+
+
+def _check_several(options: Mapping[str, str], starting: Bound, ending: Bound | None) -> None:
+    for side, bound in (("starting", starting), ("ending", ending)):
+        if isinstance(bound, Offsets):
+            raise BadOption(
+                f"{side}Offsets by partition is for one topic: with topics give earliest or "
+                f"latest, {side}Time or {side}Barrier"
+            )
+    if "partitions" in options:
+        raise BadOption("option partitions is for one topic, and topics may be several")
 
 
 def _hosts(options: Mapping[str, str]) -> Hosts:
@@ -226,11 +318,35 @@ def _number(options: Mapping[str, str], name: str, most: int) -> int | None:
 
 
 def _large(options: Mapping[str, str]) -> LargeValues:
-    text = options.get("largevalues", "error").strip().lower()
-    if text not in ("error", "null"):
-        raise BadOption(f"option largeValues is {text!r}: give error or null")
+    text = _choice(options, "largeValues", ("error", "null"))
     most = _number(options, "maxValueBytes", VALUE_BYTES_MAX) or VALUE_BYTES_LOADED_MAX
     return LargeValues(most, text == "null")
+
+
+def _choice(options: Mapping[str, str], name: str, words: tuple[str, str]) -> str:
+    """Return one of two words; the first if none is given."""
+    text = options.get(name.lower(), words[0]).strip().lower()
+    if text not in words:
+        raise BadOption(f"option {name} is {text!r}: give {words[0]} or {words[1]}")
+    return text
+
+
+def _admission(options: Mapping[str, str]) -> Admission:
+    rows_max = _number(options, "maxRowsPerBatch", _ROWS_MAX)
+    rows_min = _number(options, "minRowsPerBatch", _ROWS_MAX)
+    if rows_min is not None and rows_max is not None and rows_min > rows_max:
+        raise BadOption(
+            f"option minRowsPerBatch is {rows_min:,}, and maxRowsPerBatch {rows_max:,}: no "
+            "micro-batch has as many"
+        )
+    text = options.get("maxtriggerdelay")
+    if text is not None and rows_min is None:
+        raise BadOption("option maxTriggerDelay bounds how long minRowsPerBatch waits: give both")
+    try:
+        delay = DELAY_DEFAULT if text is None else duration("option maxTriggerDelay", text)
+    except ValueError as error:
+        raise BadOption(str(error)) from None
+    return Admission(rows_max, _number(options, "maxBytesPerBatch", _ROWS_MAX), rows_min, delay)
 
 
 def _order(options: Mapping[str, str]) -> str | None:

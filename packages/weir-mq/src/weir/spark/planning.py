@@ -29,21 +29,25 @@ class Cut:
     partitions begin that a cut before this one does not know, if not at 0: retention may have been
     faster than the query. In the end of the first micro-batch, it says where each began. One at a
     barrier has its `stamp`: what lies before it is what was stamped at or below that; 0 is any
-    other.
+    other. In the end of a micro-batch that begins behind messages which retention deleted before
+    the query read them, `lost` has the first offset of those, and `begins` the one behind them.
     """
 
     epoch: int
     positions: Mapping[int, int]
     begins: Mapping[int, int] = field(default_factory=dict)
     stamp: int = 0
+    lost: Mapping[int, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
         """Return what Spark stores: {"e": 1, "p": {"00000": 120, "00001": 7}}, and if there are
-        any, in "b" the `begins`, in "s" the stamp.
+        any, in "b" the `begins`, in "g" the `lost`, in "s" the stamp.
         """
         text: dict[str, object] = {"e": self.epoch, "p": _by_number(self.positions)}
         if self.begins:
             text["b"] = _by_number(self.begins)
+        if self.lost:
+            text["g"] = _by_number(self.lost)
         return {**text, "s": self.stamp} if self.stamp else text
 
     @property
@@ -68,8 +72,10 @@ class Cut:
         match offset:
             case {"e": int(epoch), "p": dict(positions)}:
                 begins, stamp = offset.get("b", {}), offset.get("s", 0)
-                if isinstance(begins, dict) and isinstance(stamp, int):
-                    return cls(epoch, _from_numbers(positions), _from_numbers(begins), stamp)
+                lost = offset.get("g", {})
+                if isinstance(begins, dict) and isinstance(stamp, int) and isinstance(lost, dict):
+                    first, behind = _from_numbers(begins), _from_numbers(positions)
+                    return cls(epoch, behind, first, stamp, _from_numbers(lost))
         raise CheckpointMismatch(
             f"{offset!r} is no offset of format('weir'): this checkpoint belongs to another "
             "source; give the query a checkpointLocation of its own"
@@ -97,13 +103,27 @@ class Range:
         return self.behind - self.first
 
 
+def over_gaps(start: Cut, end: Cut) -> Cut:
+    """Return the cut at which to go on where retention has deleted what a query was to read next:
+    `start`, or in such partitions, of which `lost` says where the query stood, a later one.
+    """
+    later = {
+        p: min(end.begins[p], end.positions[p])
+        for p, at in start.positions.items()
+        if p in end.positions and end.begins.get(p, 0) > at
+    }
+    lost = {p: start.positions[p] for p, at in later.items() if at > start.positions[p]}
+    return Cut(start.epoch, {**start.positions, **later}, start.begins, start.stamp, lost)
+
+
+def gaps(end: Cut) -> list[Range]:
+    """Return what a micro-batch that ends at `end` has passed over, in the order of partitions."""
+    return [Range(p, first, end.begins[p]) for p, first in sorted(end.lost.items())]
+
+
 def check_growth(topic: str, start: Cut, end: Cut) -> None:
     """Raise unless `end` continues `start`: same topic, no partition gone, no offset lower."""
-    if end.epoch != start.epoch:
-        raise CheckpointMismatch(
-            f"the checkpoint was written for the topic with id {start.epoch}; {topic!r} is now "
-            f"{end.epoch}: it was deleted and made again. Use a new checkpointLocation"
-        )
+    check_topic(topic, start, end)
     for partition, position in sorted(start.positions.items()):
         if partition not in end.positions:
             raise CheckpointMismatch(
@@ -116,6 +136,15 @@ def check_growth(topic: str, start: Cut, end: Cut) -> None:
                 f"up to {position:,}: the broker lost messages or is another one. Check the url; "
                 "to go on from what is there, use a new checkpointLocation"
             )
+
+
+def check_topic(topic: str, start: Cut, end: Cut) -> None:
+    """Raise `CheckpointMismatch` unless two cuts are of one topic."""
+    if end.epoch != start.epoch:
+        raise CheckpointMismatch(
+            f"the checkpoint was written for the topic with id {start.epoch}; {topic!r} is now "
+            f"{end.epoch}: it was deleted and made again. Use a new checkpointLocation"
+        )
 
 
 def check_order(topic: str, start: Cut, end: Cut) -> None:

@@ -8,7 +8,7 @@ of options alone, and connections belong to processes (`weir.spark.blocking_clie
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -21,18 +21,20 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
 from weir.errors import BadOption
-from weir.model.arrow import schema_of
-from weir.spark import planning
-from weir.spark.cuts import BarrierCuts, Cuts
-from weir.spark.fetcher import Portion, portions, record_batches
-from weir.spark.options import Latest, Options
+from weir.spark.admission import Admission
+from weir.spark.fetcher import Portion
+from weir.spark.options import UNLIMITED, Latest, Options
+from weir.spark.rows import columns_of, read_rows
 from weir.spark.stream import Offset, Stream
+from weir.spark.topics import topics_of
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,11 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. Raises `BadOption` for bounds that are not there."""
-        options, cuts = self._options, Cuts(self._options)
-        barriers = BarrierCuts(cuts)
-        begin = barriers.resolve("startingOffsets", options.starting)
-        behind = barriers.resolve("endingOffsets", options.ending or Latest())
-        planning.check_order(options.topic, begin, behind)
-        return tasks(portions(options, cuts.describe(), begin, behind))
+        topics = topics_of(self._options)
+        begin = topics.begin(self._options.starting)
+        behind = topics.until(self._options.ending or Latest())
+        topics.check_order(begin, behind)
+        return tasks(topics.portions(begin, behind))
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield a task's messages as record batches; Spark gives None for a read without tasks."""
@@ -82,8 +83,10 @@ class WeirDataSource(DataSource):
         return "weir"
 
     def schema(self) -> StructType:
-        """Return the columns that are asked for, by default all of `weir.model.arrow.SCHEMA`."""
-        return from_arrow_schema(schema_of(self._checked.columns))
+        """Return the columns that are asked for, by default all of `weir.model.arrow.SCHEMA`; and
+        `lost` behind them if the query goes on over gaps.
+        """
+        return from_arrow_schema(columns_of(self._checked))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of what is there now; no broker is asked yet."""
@@ -110,8 +113,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that the options set; Spark hands it to `latestOffset`."""
-        rows = self._options.batch_rows_max
-        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+        given = self._options.admission
+        if given.rows_max is not None:
+            return ReadMaxRows(given.rows_max)
+        if given.bytes_max is not None:
+            return ReadMaxBytes(given.bytes_max)
+        return ReadAllAvailable() if given.rows_min is None else ReadMinRows(given.rows_min)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Pin today's end: what is published later belongs to the next run."""
@@ -119,7 +126,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the cut that the next micro-batch ends at, or `start` itself if nothing is new."""
-        return self._stream.latest(start, _rows_max(limit))
+        return self._stream.latest(start, _admission(limit, self._options.admission))
 
     def reportLatestOffset(self) -> Offset:
         """Return the committed end, which the query's progress shows beside its own position."""
@@ -145,14 +152,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _read(partition: InputPartition | None, options: Options) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, Task):
         return iter(())
-    portion, selection = partition.portion, options.selection
-    return record_batches(portion, options.fetch_bytes_max, selection, options.columns)
+    return read_rows(partition.portion, options)
 
 
-def _rows_max(limit: ReadLimit) -> int | None:
-    if isinstance(limit, ReadAllAvailable):
-        return None
-    if isinstance(limit, ReadMaxRows):
-        return limit.max_rows
-    # Spark only hands back what getDefaultReadLimit returned, or all: another one would be ignored.
+def _admission(limit: ReadLimit, given: Admission) -> Admission:
+    """Return what a micro-batch may hold: Spark hands back one of the limits, as there is none that
+    has several, or says that all is to be taken.
+    """
+    match limit:
+        case ReadAllAvailable():
+            return UNLIMITED
+        case ReadMaxRows(most):
+            return replace(given, rows_max=most)
+        case ReadMaxBytes(most):
+            return replace(given, bytes_max=most)
+        case ReadMinRows(least):
+            return replace(given, rows_min=least)
+    # Another one would be ignored.
     raise BadOption(f"format('weir') cannot keep to {limit}: use the option maxRowsPerBatch")

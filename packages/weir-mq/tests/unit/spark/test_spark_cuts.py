@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +14,7 @@ from weir.model.batch import HEADER_SIZE, stamped
 from weir.model.batch_builder import encode
 from weir.model.ids import Address, group_of
 from weir.protocol.client.messages import Fetched, PositionsReply, TopicInfo
-from weir.spark import blocking_client
+from weir.spark import blocking_client, cuts
 from weir.spark.cuts import Cuts
 from weir.spark.options import Earliest, Latest, Offsets, Options, Stamped
 from weir.spark.planning import Range
@@ -95,6 +96,17 @@ def test_a_bound_by_stamp_is_exact(gaps: list[int], entry: int, stamp: int) -> N
         use(patched, Broker(stamps, entry=entry))
         cut = Cuts(OPTIONS).resolve("startingTime", Stamped(stamp))
     assert cut.positions == {0: PER_BATCH * sum(s < stamp for s in stamps)}
+
+
+def test_few_bounds_are_remembered(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cuts, "_FOUND_MAX", 3)
+    use(patch, Broker([*range(10, 60)]))
+    made = Cuts(OPTIONS)
+    sizes = []
+    for stamp in range(12, 40):
+        assert made.resolve("startingOffsets", Stamped(stamp)).positions == {0: 2 * (stamp - 10)}
+        sizes.append(len(pickle.dumps(made)))
+    assert max(sizes) == max(sizes[:3])
 
 
 def test_a_bound_that_was_found_is_not_looked_for_again(patch: pytest.MonkeyPatch) -> None:

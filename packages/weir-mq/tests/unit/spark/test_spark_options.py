@@ -8,6 +8,7 @@ import pytest
 
 from weir.errors import BadOption
 from weir.model.limits import FETCH_BYTES_MAX
+from weir.spark.admission import Admission
 from weir.spark.options import NAMES, Offsets, Options
 from weir.spark.selection import Selection
 
@@ -26,6 +27,10 @@ def test_every_option_is_read_in_any_case() -> None:
         "tags": '[""]',
         "Partitions": "[1]",
         "maxrowsperbatch": "10",
+        "maxbytesperbatch": "4096",
+        "MINROWSPERBATCH": "3",
+        "MaxTriggerDelay": "1.5m",
+        "ondataloss": "EARLIEST",
         "MaxBytesPerFetch": "65536",
         "minPartitions": "4",
         "maxRowsPerPartition": "5",
@@ -34,7 +39,7 @@ def test_every_option_is_read_in_any_case() -> None:
     expected = Options(
         "shop/orders", (("a", 1), ("b", 6800)), Offsets({0: 12, 3: 0}), Offsets({0: 90}),
         Selection(frozenset([b"k"]), frozenset([""]), frozenset([1])),
-        10, 65_536, 4, 5, columns=("value", "offset"),
+        Admission(10, 4_096, 3, 90.0), 65_536, 4, 5, columns=("value", "offset"), over_gaps=True,
     )  # fmt: skip
     assert Options.parse(given) == expected
     assert pickle.loads(pickle.dumps(expected)) == expected
@@ -65,6 +70,19 @@ def test_every_option_is_read_in_any_case() -> None:
         ({"topic": "t", "columns": '[["value"]]'}, "JSON list of different names"),
         ({"topic": "t", "maxRowsPerBatch": "0"}, "from 1 to"),
         ({"topic": "t", "maxRowsPerBatch": "-5"}, "maxRowsPerBatch is '-5'"),
+        (
+            {"topic": "t", "maxOffsetsPerTrigger": "5"},
+            "'maxoffsetspertrigger': use maxRowsPerBatch",
+        ),
+        ({"topic": "t", "failOnDataLoss": "false"}, "use onDataLoss"),
+        ({"topic": "t", "onDataLoss": "ignore"}, "onDataLoss is 'ignore': give fail or earliest"),
+        ({"topic": "t", "minRowsPerBatch": "6", "maxRowsPerBatch": "5"}, "no micro-batch has as"),
+        ({"topic": "t", "maxTriggerDelay": "5m"}, "give both"),
+        (
+            {"topic": "t", "minRowsPerBatch": "6", "maxTriggerDelay": "5"},
+            "maxTriggerDelay.*no unit",
+        ),
+        ({"topic": "t", "maxBytesPerBatch": "1k"}, "maxBytesPerBatch is '1k'"),
         ({"topic": "t", "minPartitions": "many"}, "minPartitions"),
         ({"topic": "t", "maxBytesPerFetch": str(FETCH_BYTES_MAX + 1)}, "to 8,388,608"),
     ],

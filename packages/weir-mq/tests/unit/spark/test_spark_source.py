@@ -5,13 +5,23 @@ from __future__ import annotations
 import json
 import pickle
 import pkgutil
+from dataclasses import replace
 
 import pytest
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    ReadMinRows,
+)
 
+from weir.client.connection.system import SYSTEM
 from weir.errors import BadOption, CheckpointMismatch, RangeLost, UnknownTopic
 from weir.model.ids import Address
+from weir.protocol.client.admin import AskStats, PartitionStats
 from weir.protocol.client.messages import PositionsReply, TopicInfo
 from weir.spark import blocking_client
 from weir.spark.planning import Range
@@ -27,7 +37,8 @@ class Broker:
         self.id = 1
         self.starts = [0, 2]
         self.ends = [10, 4]
-        self.requests = 0
+        self.asked = 0
+        self.sizes = [100, 1_000]
         #: Of how many partitions it has not heard yet.
         self.unheard = 0
 
@@ -38,7 +49,7 @@ class Broker:
         return TopicInfo(self.id, "default", topic, "partition", places)
 
     def positions(self, topic: str, stamp: int = 0) -> tuple[TopicInfo, list[PositionsReply]]:
-        self.requests += 1
+        self.asked += 1
         starts = [*self.starts, *[0] * (len(self.ends) - len(self.starts))]
         places = [PositionsReply(s, e, s) for s, e in zip(starts, self.ends, strict=True)]
         return self.describe(topic), places[: len(places) - self.unheard]
@@ -47,6 +58,15 @@ class Broker:
         """All that there are: `BlockingClient` asks until the node has heard of them."""
         self.unheard = 0
         return self.describe(topic)
+
+    def requests(self, asked: list[AskStats]) -> list[PartitionStats]:
+        """As if each message had as many bytes as `sizes` says."""
+        numbers = [one.address.group & 0xFFFF for one in asked]
+        held = [(p, self.starts[p], self.ends[p]) for p in numbers]
+        return [
+            PartitionStats(first, end, end - first, (end - first) * self.sizes[p])
+            for p, first, end in held
+        ]
 
     def close(self) -> None:
         pass
@@ -125,9 +145,9 @@ def test_the_end_moves_only_with_the_data(broker: Broker) -> None:
     grown = made.latestOffset(end, ALL)
     assert grown == offset(10, 4, 3)
     assert [task.portion.range for task in made.partitions(end, grown)] == [Range(2, 0, 3)]
-    asked = broker.requests
+    asked = broker.asked
     made.latestOffset(grown, ALL)
-    assert broker.requests == asked + 1
+    assert broker.asked == asked + 1
 
 
 def test_a_new_partition_begins_where_retention_has_left_it(broker: Broker) -> None:
@@ -152,7 +172,82 @@ def test_a_limit_shares_and_always_moves(broker: Broker) -> None:
     assert made.latestOffset(offset(0, 2), ReadMaxRows(4)) == offset(2, 4)
     assert made.latestOffset(offset(9, 4), ReadMaxRows(0)) == offset(10, 4)
     with pytest.raises(BadOption, match="maxRowsPerBatch"):
-        made.latestOffset(offset(0, 2), ReadMaxBytes(5))
+        made.latestOffset(offset(0, 2), ReadMaxFiles(5))
+
+
+def test_spark_is_told_one_limit_and_all_of_them_hold(broker: Broker) -> None:
+    for options, limit in (
+        ({"maxRowsPerBatch": 7, "maxBytesPerBatch": 9, "minRowsPerBatch": 2}, ReadMaxRows(7)),
+        ({"maxBytesPerBatch": 9, "minRowsPerBatch": 2}, ReadMaxBytes(9)),
+        ({"minRowsPerBatch": 2}, ReadMinRows(2)),
+    ):
+        assert reader(**options).getDefaultReadLimit() == limit
+    # 10 messages of 100 bytes and 2 of 1,000 have 3,000 together: 250 for each of the 12.
+    for options, expected in (
+        ({"maxBytesPerBatch": 1_500}, offset(4, 4)),
+        ({"maxBytesPerBatch": 1_500, "maxRowsPerBatch": 4}, offset(2, 4)),
+        ({"maxBytesPerBatch": 3_000}, offset(10, 4)),
+        ({"maxBytesPerBatch": 1}, offset(1, 2)),
+    ):
+        made = reader(**options)
+        assert made.latestOffset(offset(0, 2), made.getDefaultReadLimit()) == expected
+        assert made.latestOffset(offset(0, 2), ALL) == offset(10, 4), "once takes all"
+
+
+def test_a_micro_batch_waits_for_its_least_rows(broker: Broker) -> None:
+    now = 50.0
+    before = SYSTEM.set(replace(SYSTEM.get(), monotonic=lambda: now))
+    try:
+        made = reader(minRowsPerBatch=5, maxTriggerDelay="30s")
+        limit: ReadLimit = made.getDefaultReadLimit()
+        at = made.latestOffset(offset(9, 4), limit)
+        assert at == offset(10, 4), "the first waits for nothing"
+        broker.ends = [14, 4]
+        assert made.latestOffset(at, limit) is at
+        assert made.latestOffset(at, ALL) == offset(14, 4), "once waits for nothing"
+        now += 1
+        assert made.latestOffset(at, limit) is at
+        now += 30
+        at = made.latestOffset(at, limit)
+        assert at == offset(14, 4)
+        broker.ends = [16, 7]
+        assert made.latestOffset(at, limit) == offset(16, 7)
+        made.prepareForTriggerAvailableNow()
+        assert made.latestOffset(offset(16, 6), limit) == offset(16, 7), "as many as there will be"
+    finally:
+        SYSTEM.reset(before)
+
+
+def test_a_query_goes_on_behind_what_retention_deleted(broker: Broker) -> None:
+    made = reader(onDataLoss="earliest")
+    end = made.latestOffset(made.initialOffset(), ALL)
+    assert "g" not in end
+    broker.starts, broker.ends = [13, 2, 5], [20, 4, 6]
+    later = made.latestOffset(end, ReadMaxRows(4))
+    assert later == {
+        **offset(16, 4, 6), "b": {"00000": 13, "00002": 5}, "g": {"00000": 10},
+    }  # fmt: skip
+    for text in (later, json.loads(json.dumps(later))):
+        parts = [task.portion for task in reader(onDataLoss="earliest").partitions(end, text)]
+        assert [(part.range, part.lost) for part in parts] == [
+            (Range(0, 10, 13), True), (Range(0, 13, 16), False), (Range(2, 5, 6), False),
+        ]  # fmt: skip
+    last = made.latestOffset(later, ALL)
+    assert last == offset(20, 4, 6), "a gap is told once"
+    # One that would rather fail finds out where it reads.
+    strict = reader()
+    assert strict.latestOffset(end, ALL) == {**offset(20, 4, 6), "b": {"00002": 5}}
+
+
+def test_a_gap_with_nothing_behind_it_is_told(broker: Broker) -> None:
+    made = reader(onDataLoss="earliest", minRowsPerBatch=100)
+    made.latestOffset(offset(9, 4), made.getDefaultReadLimit())
+    broker.starts, broker.ends = [15, 2], [15, 4]
+    later = made.latestOffset(offset(10, 4), made.getDefaultReadLimit())
+    assert later == {**offset(15, 4), "b": {"00000": 15}, "g": {"00000": 10}}
+    parts = [task.portion for task in made.partitions(offset(10, 4), later)]
+    assert [(part.range, part.lost) for part in parts] == [(Range(0, 10, 15), True)]
+    assert made.latestOffset(later, ALL) is later
 
 
 def test_what_the_checkpoint_does_not_fit_is_refused(broker: Broker) -> None:
@@ -196,6 +291,8 @@ def test_available_now_ends_at_the_pinned_target(broker: Broker) -> None:
     # The checkpoint may be past the target by then; nothing is read twice.
     ahead = offset(11, 4)
     assert made.latestOffset(ahead, ALL) is ahead
+    with pytest.raises(CheckpointMismatch, match="deleted and made again"):
+        made.latestOffset(offset(10, 4, epoch=9), ALL)
     assert made.reportLatestOffset() == offset(12, 4, 9)
 
 

@@ -12,7 +12,8 @@ from weir_lab.sim.observations import Query, Row
 
 class Streamed:
     """Each message from where a query begins is in one micro-batch, in the order of its partition,
-    or the query ends with an error; a micro-batch that is run again has the same rows.
+    or the query ends with an error, or is told of it as gone, if it is; a micro-batch that is run
+    again has the same rows, but for those that are gone by then.
     """
 
     name = "Streamed"
@@ -32,11 +33,18 @@ def _wrong(query: Query, log: Log, history: History) -> Iterator[str]:
             if first > history.starts.get(partition, 0):
                 yield f"it was to begin at the earliest message, and began {partition} at {first}"
     yield from _replays(query)
-    rows = [row for batch in query.batches if batch.committed for row in batch.runs[0]]
+    done = [batch for batch in query.batches if batch.committed]
+    rows = [row for batch in done for row in batch.runs[0]]
+    gaps = [gap for batch in done for gap in (batch.gaps[0] if batch.gaps else ())]
+    for gap in gaps:
+        if gap.behind > (start := history.starts.get(gap.partition, 0)):
+            yield f"it was told of {gap}, and what is gone lies below {start}"
     for partition in sorted({row.partition for row in rows}):
         here = [row for row in rows if row.partition == partition]
         start = history.starts.get(partition, 0)
-        yield from _gaps(query, partition, here, log[partition], start)
+        gone = [range(gap.first, gap.behind) for gap in gaps if gap.partition == partition]
+        there = {at: one for at, one in log[partition].items() if not any(at in g for g in gone)}
+        yield from _gaps(query, partition, here, there, start)
     yield from _cuts(query, log)
     if query.cut >= 0:
         yield from left_out(Reading(query.name, query.begin, rows, cut=query.cut), history)
@@ -44,8 +52,10 @@ def _wrong(query: Query, log: Log, history: History) -> Iterator[str]:
 
 def _replays(query: Query) -> Iterator[str]:
     for number, batch in enumerate(query.batches):
-        for again in batch.runs[1:]:
-            if again != batch.runs[0]:
+        for later, again in enumerate(batch.runs[1:], 1):
+            gone = batch.gaps[later] if batch.gaps else []
+            left = [row for row in batch.runs[0] if not any(gap.holds(row) for gap in gone)]
+            if again != left:
                 yield f"micro-batch {number} had {_span(batch.runs[0])}, then {_span(again)}"
 
 

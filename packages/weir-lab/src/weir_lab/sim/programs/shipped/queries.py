@@ -16,14 +16,15 @@ from weir.client.client import Client
 from weir.client.connection.system import SYSTEM, System
 from weir.errors import RangeLost, UnknownTopic, ValueLost, WeirError
 from weir.spark.blocking_client import forget
-from weir.spark.fetcher import Portion, record_batches
-from weir.spark.options import Options
+from weir.spark.fetcher import Portion
+from weir.spark.options import UNLIMITED, Options
 from weir.spark.planning import Cut
+from weir.spark.rows import read_rows
 from weir.spark.stream import Offset, Stream
 from weir.testing.simulator.clients.loop import VirtualLoop
 from weir.testing.simulator.world import SECOND
 from weir_lab.sim.history import Seen
-from weir_lab.sim.observations import UNREAD, MicroBatch, Query, Row
+from weir_lab.sim.observations import UNREAD, Gap, MicroBatch, Query, Row
 from weir_lab.sim.programs.program import TOPIC
 from weir_lab.sim.programs.scene import Scene
 from weir_lab.sim.programs.shipped.blocking_sockets import dial, sleep
@@ -78,6 +79,7 @@ class ShippedQuery(Shipped):
             "maxRowsPerPartition": dice.choice(_ROWS_EACH),
             "maxBytesPerFetch": dice.choice(_BYTES),
             "order": dice.choice(_ORDERS),
+            "onDataLoss": None if self._queries % 2 else "earliest",
         }
         options = {name: str(value) for name, value in given.items() if value is not None}
         query = Query(f"{self.name}.{self._queries}", {}, earliest)
@@ -146,7 +148,7 @@ class ShippedQuery(Shipped):
             if not at.offsets:
                 query.begin = dict(Cut.from_json(json.loads(start)).positions)
             # In the end a query may catch up at once: where disks are slow, each cut takes long.
-            most = None if self._ending else options.batch_rows_max
+            most = UNLIMITED if self._ending else options.admission
             end = json.dumps(stream.latest(json.loads(start), most))
             if end == start:
                 return False
@@ -159,21 +161,30 @@ class ShippedQuery(Shipped):
         number = at.commits
         begin: Offset = json.loads(at.offsets[number - 1]) if number else stream.initial()
         portions = stream.portions(begin, json.loads(at.offsets[number]))
-        rows = [row for portion in portions for row in self._read(portion, options)]
+        rows: list[Row] = []
+        gaps: list[Gap] = []
+        for portion in portions:
+            self._read(portion, options, rows, gaps)
         query.batches[number].runs.append(rows)
+        query.batches[number].gaps.append(gaps)
         self.world.note(query.name, "wrote", number, len(rows))
         self._pause()
         query.batches[number].committed = True
         at.commits += 1
         return True
 
-    def _read(self, portion: Portion, options: Options) -> list[Row]:
-        """Do one task."""
+    def _read(self, portion: Portion, options: Options, rows: list[Row], gaps: list[Gap]) -> None:
+        """Do one task; add what it finds."""
         task: Portion = pickle.loads(pickle.dumps(portion))
         found: list[Row] = []
-        for batch in record_batches(task, options.fetch_bytes_max, options.selection):
+        for batch in read_rows(task, options):
             columns = (batch.column(name).to_pylist() for name in _COLUMNS)
-            for stamp, partition, offset, value in zip(*columns, strict=True):
+            lost = batch.column("lost").to_pylist() if options.over_gaps else [None] * len(batch)
+            for stamp, partition, offset, value, count in zip(*columns, lost, strict=True):
+                if count is not None:
+                    gaps.append(Gap(partition, offset, offset + count))
+                    self.world.note(self.name, "goes on over", *gaps[-1])
+                    continue
                 value = UNREAD if value is None else value
                 value = self.history.packed.get((partition, value), value)
                 found.append(Row(stamp, partition, offset, value))
@@ -182,7 +193,7 @@ class ShippedQuery(Shipped):
             for row in found
             if row.value != UNREAD
         ]
-        return found
+        rows += found
 
     def _pause(self) -> None:
         """Take the time that writing to a file takes, in which it may be killed."""
