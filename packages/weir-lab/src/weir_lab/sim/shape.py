@@ -96,6 +96,8 @@ class Shape:
     ordered: tuple[int, ...] = (0,)
     #: How many readers end at a cut, where somebody reads the topic in total order.
     cutters: int = 0
+    #: How many read portion after portion, each up to a cut of the broker's, likewise.
+    planners: int = 0
     #: How many consumers take turns at it all in total order, and whether one seeks meanwhile.
     takers: tuple[int, ...] = (0,)
     #: Whether the topic grows, where somebody reads it in total order.
@@ -213,9 +215,11 @@ NODE_ENDING = replace(
 )
 ENDING = replace(CROWDED, ends=(True,), rots=(0,), shipped=(False, True))
 #: Those with clients that ship, and Spark queries and commands read beside them.
-NODE_READS = replace(NODE_SHIPPED, queries=(1,), tails=(1,), subs=(2, 0), errands=(0, 12))
-SET_READS = replace(SET, queries=(1,), tails=(1,), subs=(2, 0), errands=(0, 12))
-EVEN_READS = replace(EVEN, queries=(1,), tails=(1,), subs=(2, 0), errands=(0, 12))
+NODE_READS = replace(
+    NODE_SHIPPED, queries=(1,), planners=1, tails=(1,), subs=(2, 0), errands=(0, 12)
+)
+SET_READS = replace(SET, queries=(1,), planners=1, tails=(1,), subs=(2, 0), errands=(0, 12))
+EVEN_READS = replace(EVEN, queries=(1,), planners=1, tails=(1,), subs=(2, 0), errands=(0, 12))
 NODE_ENDING_READS = replace(NODE_ENDING, queries=(1,), tails=(1,), subs=(2, 0), errands=(0, 12))
 ENDING_READS = replace(ENDING, queries=(1,), tails=(1,), subs=(2, 0), errands=(0, 12))
 #: Four nodes, of which three hold each group: groups move when a node is taken out of use.

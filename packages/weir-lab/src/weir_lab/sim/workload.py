@@ -34,6 +34,7 @@ from weir_lab.sim.programs.shipped.terminals import ShippedSub, ShippedTail
 from weir_lab.sim.programs.subscribers.cutters import Cutter
 from weir_lab.sim.programs.subscribers.keepers import KeyedConsumer, OrderedConsumer
 from weir_lab.sim.programs.subscribers.order_readers import OrderReader
+from weir_lab.sim.programs.subscribers.planners import Planner
 from weir_lab.sim.programs.subscribers.readers import Consumer, Onlooker, Reader
 from weir_lab.sim.programs.subscribers.receivers import Receiver
 from weir_lab.sim.programs.subscribers.takers import Seeker, Taker
@@ -103,6 +104,7 @@ class Workload:
             self.producers.append(teller(scene, f"teller{n}", n % parts, batches, reader))
         if domain.readers:
             self.producers += [Cutter(scene, f"cutter{n}") for n in range(shape.cutters)]
+            self.producers += [Planner(scene, f"planner{n}") for n in range(shape.planners)]
         if domain.grows:
             self.producers.append(Grower(scene, "grower"))
             self.producers.append(Newcomer(scene, "newcomer", parts, batches))

@@ -39,6 +39,8 @@ from weir_lab.sim.shape import UNORDERED
 from weir_raft.config import Promise
 from weir_raft.groups import multi
 
+_CUTS = "weir.broker.barriers.cuts"
+_OFFSETS = "weir.broker.barriers.offsets"
 _BARRIER = {"BarrierHolds", "OneOrder"}
 #: Leaders die soon and others follow at once, whose clocks are a little behind or ahead.
 ORDER = replace(
@@ -67,6 +69,8 @@ ORDER = replace(
 )
 #: Many read what is there, while others publish without a pause.
 CUT = replace(ORDER, ordered=(1,), cutters=4, producers=4, pace=(1, 10), batches=80)
+#: Queries read portion after portion, each up to a cut that is resolved for them.
+PLANNED = replace(ORDER, ordered=(1,), planners=3, producers=4, pace=(1, 10), batches=60)
 #: One execution again and again, which harms nobody who keeps to the rule.
 PLOTTED = replace(ORDER, kinds=(), faults_until=10 * SECOND, batches=80)
 JOINED = replace(PLOTTED, plot="latecomer", grows=(True,), faults_until=5 * SECOND)
@@ -252,6 +256,35 @@ def latest_begins_where_others_were_by_then(patch: Patch) -> None:
         self.begins = {partition: through for partition, _, through in reply.registers}
 
     patch.setattr(Cutter, "again_told", again_told)
+
+
+@mutant(seed=0, breaks={"OneOrder"}, shape=PLANNED)
+def a_cut_at_the_highest_barrier(patch: Patch) -> None:
+    """A cut lies at the least barrier of all partitions (DESIGN §5 Spark)."""
+    patch.source(_CUTS, "least = max(stamps), min(stamps)", "least = max(stamps), max(stamps)")
+
+
+@mutant(seed=4, breaks={"OneOrder"}, shape=PLANNED)
+def a_cut_between_entries(patch: Patch) -> None:
+    """A cut lies between the batches of an entry where they are stamped on both sides of it."""
+    patch.source(
+        _OFFSETS,
+        "            behind = _cut_within(cached, location.stamp, state.next_offset)\n",
+        "            behind = first\n",
+    )
+
+
+@mutant(seed=0, breaks={"OneOrder"}, shape=PLANNED)
+def an_earlier_cut_has_the_stamp_of_the_later(patch: Patch) -> None:
+    """A cut that is taken for a limit has its own stamp (counterexample 28)."""
+    patch.source(_CUTS, "one.stamp, one.places, one.is_placed = stamp, places, True",
+                 "one.places, one.is_placed = places, True")  # fmt: skip
+
+
+@mutant(seed=0, breaks={"ReadWhole"}, shape=PLANNED)
+def the_latest_cut_is_asked_for_once(patch: Patch) -> None:
+    """What was confirmed before may be stamped as high as the partition that is furthest."""
+    patch.source(_CUTS, "if one.request.latest and not one.again and", "if one.again and")
 
 
 @mutant(seed=14, breaks={"Timely"}, shape=ASTRAY)
