@@ -66,6 +66,10 @@ proof-worlds: $(STAMP) ## Play the long sweeps of seeds of docs/PROOF.md; STALE=
 proof-page: $(STAMP) ## Write docs/PROOF.md anew: which figures are of today's code
 	$(BIN)/python -P -m weir_lab.proofs.run --page
 
+.PHONY: cluster
+cluster: $(STAMP) ## Run Spark jobs on a master and two workers, and compare their rows
+	$(BIN)/python -P -m weir_lab.spark_cluster.run
+
 NODES ?= 1
 TIMES ?= 20
 .PHONY: powercut
