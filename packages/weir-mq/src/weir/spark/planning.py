@@ -107,12 +107,9 @@ def over_gaps(start: Cut, end: Cut) -> Cut:
     """Return the cut at which to go on where retention has deleted what a query was to read next:
     `start`, or in such partitions, of which `lost` says where the query stood, a later one.
     """
-    later = {
-        p: min(end.begins[p], end.positions[p])
-        for p, at in start.positions.items()
-        if p in end.positions and end.begins.get(p, 0) > at
-    }
-    lost = {p: start.positions[p] for p, at in later.items() if at > start.positions[p]}
+    there = {p: min(at, end.positions.get(p, 0)) for p, at in end.begins.items()}
+    later = {p: there[p] for p, at in start.positions.items() if there.get(p, 0) > at}
+    lost = {p: start.positions[p] for p in later}
     return Cut(start.epoch, {**start.positions, **later}, start.begins, start.stamp, lost)
 
 

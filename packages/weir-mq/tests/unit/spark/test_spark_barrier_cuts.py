@@ -17,8 +17,10 @@ from weir.model.batch_builder import encode
 from weir.model.ids import Address, group_of
 from weir.protocol.client import messages as m
 from weir.spark import blocking_client
+from weir.spark.options import Options
 from weir.spark.planning import Cut
 from weir.spark.source import Offset, StreamReader, Task, WeirDataSource
+from weir.spark.topics import OneTopic
 
 ALL = ReadAllAvailable()
 PER_BATCH = 3
@@ -163,6 +165,16 @@ def test_an_end_by_stamp_or_offset_and_the_latest(patch: pytest.MonkeyPatch) -> 
     assert cut_of(latest.initialOffset()) == Cut(1, broker.below(29), {}, 29)
     begun = reader(startingBarrier=15).initialOffset()
     assert cut_of(begun) == Cut(1, broker.below(15), {}, 15)
+
+
+def test_below_a_stamp_is_what_has_it_and_no_more(patch: pytest.MonkeyPatch) -> None:
+    broker = use(patch, Broker(2))
+    for stamp in range(10, 30):
+        broker.publish(stamp % 2, stamp)
+    one = OneTopic(Options.parse({"topic": "t"}))
+    for stamp in range(9, 31):
+        assert one.below(stamp) == Cut(1, broker.below(stamp), {0: 0, 1: 0}, stamp)
+        assert broker.barrier >= stamp, "nothing comes there any more"
 
 
 def test_a_pinned_end_is_reached_in_steps_and_not_passed(patch: pytest.MonkeyPatch) -> None:

@@ -186,6 +186,7 @@ def test_spark_is_told_one_limit_and_all_of_them_hold(broker: Broker) -> None:
     for options, expected in (
         ({"maxBytesPerBatch": 1_500}, offset(4, 4)),
         ({"maxBytesPerBatch": 1_500, "maxRowsPerBatch": 4}, offset(2, 4)),
+        ({"maxBytesPerBatch": 1_000, "maxRowsPerBatch": 9}, offset(2, 4)),
         ({"maxBytesPerBatch": 3_000}, offset(10, 4)),
         ({"maxBytesPerBatch": 1}, offset(1, 2)),
     ):
@@ -237,6 +238,26 @@ def test_a_query_goes_on_behind_what_retention_deleted(broker: Broker) -> None:
     # One that would rather fail finds out where it reads.
     strict = reader()
     assert strict.latestOffset(end, ALL) == {**offset(20, 4, 6), "b": {"00002": 5}}
+
+
+def test_what_goes_before_the_first_micro_batch_is_no_plan(broker: Broker) -> None:
+    """Of where it began there is no record: a replay would find another gap, or none."""
+    made = reader(onDataLoss="earliest")
+    start = made.initialOffset()
+    broker.starts = [5, 4]
+    end = made.latestOffset(start, ALL)
+    assert end == {**offset(10, 4), "b": {"00000": 0, "00001": 2}}
+
+
+def test_a_gap_ends_where_the_query_does(broker: Broker) -> None:
+    made = reader(onDataLoss="earliest", endingOffsets='{"0": 8}')
+    broker.starts = [9, 2]
+    end = made.latestOffset(offset(3, 4), ALL)
+    assert end == {**offset(8, 4), "b": {"00000": 8}, "g": {"00000": 3}}
+    assert made.latestOffset(end, ALL) is end
+    ahead = offset(9, 4)
+    made.prepareForTriggerAvailableNow()
+    assert made.latestOffset(ahead, ALL) is ahead
 
 
 def test_a_gap_with_nothing_behind_it_is_told(broker: Broker) -> None:

@@ -19,6 +19,7 @@ from weir.broker import router
 from weir.client.connection.system import SYSTEM
 from weir.errors import BadOption, CheckpointMismatch, Unauthorized, UnknownTopic
 from weir.spark import blocking_client, topics
+from weir.spark.cuts import BarrierCuts
 from weir.spark.options import Options
 from weir.spark.planning import Cut
 from weir.spark.source import BatchReader, Offset, StreamReader, WeirDataSource
@@ -140,6 +141,60 @@ def test_a_scattering_is_never_torn_by_a_topic_that_is_new(
     monkeypatch.setattr(topics.OneTopic, "reached", reached)
     at, found = step(made, at)
     assert values(found) == [b"second", b"both", b"both"]
+
+
+def test_no_scattering_that_comes_meanwhile_is_torn(
+    node: testing.Node, w: sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, other in (("a", "b"), ("b", "a")):
+        w.create_topic(name, scatter_with=[other])
+    scatter(node, ("a", 0), ("b", 0), value=b"before")
+    made = reader(node, "a", "b")
+    at = made.initialOffset()
+    asked = BarrierCuts.reached
+
+    def reached(cuts: BarrierCuts, stamp: int) -> Any:
+        if stamp:
+            scatter(node, ("a", 0), ("b", 0), value=b"meanwhile")
+        return asked(cuts, stamp)
+
+    monkeypatch.setattr(BarrierCuts, "reached", reached)
+    for _ in range(3):
+        at, found = step(made, at)
+        assert [row[0] for row in found] == ["a", "b"] * (len(found) // 2)
+        assert found[::2] == [("a", *row[1:]) for row in found[1::2]]
+    assert len(found) >= 4
+
+
+def test_gaps_are_told_of_each_topic(node: testing.Node, w: sync.Client) -> None:
+    for name in ("a", "b", "c"):
+        w.create_topic(name, retention="1h")
+        w.publish(name, b"read")
+    made = reader(node, "a", "b", "c", onDataLoss="earliest")
+    at, found = step(made, made.initialOffset())
+    assert len(found) == 3
+    for name in "bbc":
+        w.publish(name, b"gone")
+    node.advance(7_200)
+    w.publish("b", b"there")
+    w.publish("a", b"there")
+    for _ in range(100):
+        node.advance(60)
+        if [w.parts(name)[0].start for name in "abc"] == [1, 3, 2]:
+            break
+    end = json.loads(json.dumps(made.latestOffset(at, ALL)))
+    assert {name: part.get("g") for name, part in end["t"].items()} == {
+        "a": None, "b": {"00000": 1}, "c": {"00000": 1},
+    }  # fmt: skip
+    again = reader(node, "a", "b", "c", onDataLoss="earliest")
+    lost = []
+    for task in again.partitions(at, end):
+        for batch in again.read(task):
+            lost += zip(*(batch.column(name).to_pylist() for name in
+                          ("topic", "offset", "lost", "value")), strict=True)  # fmt: skip
+    assert sorted(lost) == [
+        ("a", 1, None, b"there"), ("b", 1, 2, None), ("b", 3, None, b"there"), ("c", 1, 1, None),
+    ]  # fmt: skip
 
 
 def test_a_topic_that_begins_to_match_enters_with_its_first_message(

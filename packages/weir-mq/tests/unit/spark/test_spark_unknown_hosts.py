@@ -27,10 +27,13 @@ class Names:
         self.known = known
         self.now = 0.0
         self.dialled: list[str] = []
+        #: How long it takes to learn that a name has no address.
+        self.slow = 0.0
 
     def dial(self, host: str, port: int, timeout: float) -> Any:
         self.dialled.append(host)
         if host not in self.known:
+            self.now += self.slow
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         raise ConnectionRefusedError("Connection refused")
 
@@ -69,6 +72,18 @@ def test_one_host_with_an_address_is_waited_for(names: Names) -> None:
         ask(BOTH, never)
     assert 20 < names.now <= 30
     assert {*names.dialled} == {"brokre", "broker"}
+
+
+def test_all_hosts_are_tried_before_it_is_given_up(
+    names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names.slow = 4.0
+
+    def connected(host: str, port: int, timeout: float, name: str) -> Any:
+        return "a client" if host == "broker" else BlockingClient(host, port, timeout, name)
+
+    monkeypatch.setattr(blocking_client, "BlockingClient", connected)
+    assert ask(BOTH, lambda client: client) == "a client"
 
 
 def test_a_host_that_was_met_is_waited_for(names: Names) -> None:
