@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from weir_lab.bench.drawing import STYLE, Axis, Curve, Dots, chart, heat, number
+from weir.spark.jobs.drawing import STYLE, Axis, Curve, Dots, chart, heat, number
 from weir_lab.demo.flights import ORIGINS
 from weir_lab.demo.order import Sameness
 from weir_lab.demo.outcome import Outcome

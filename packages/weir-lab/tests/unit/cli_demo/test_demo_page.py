@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir_lab.bench.drawing import Axis, Curve, bars, chart, heat, number
+from weir.spark.jobs.drawing import Axis, Curve, bars, chart, heat, number
 from weir_lab.demo.ledger import NEVER, Latency, Sent
 from weir_lab.demo.order import Example, Orders, Sameness
 from weir_lab.demo.outcome import Latencies, Outcome, Rates

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from weir.spark.jobs.drawing import STYLE, Axis, Curve, bars, chart
 from weir_lab.bench.comparison.compare import Comparison
 from weir_lab.bench.comparison.round import Row
-from weir_lab.bench.drawing import STYLE, Axis, Curve, bars, chart
 
 _WIDTH = 720
 _TITLE = 34

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from weir.spark.jobs.drawing import Axis, Curve, chart
 from weir.testing.nodes import READY, running_set
 from weir_lab.bench.comparison.plot import CHART, stacked
-from weir_lab.bench.drawing import Axis, Curve, chart
 from weir_lab.bench.ordering import idle as idles
 from weir_lab.bench.ordering import lag as lags
 from weir_lab.bench.ordering.idle import Idle

@@ -115,6 +115,13 @@ def heat(
     return _svg(top + tall * len(rows) + 6, f"cells in {unit}", parts)
 
 
+def standalone(drawn: str) -> str:
+    """Return a chart as a document of its own, which browsers and papers' tools show."""
+    head = '<svg xmlns="http://www.w3.org/2000/svg" '
+    style = f"<style>{STYLE}svg.chart {{ background: var(--paper); }}</style>"
+    return drawn.replace("<svg ", head, 1).replace(">", f">{style}", 1) + "\n"
+
+
 def number(value: float) -> str:
     """Write a number for people: 1,234,567, 12.3, 0.04, or 1.2M where it is large and round."""
     size = abs(value)
