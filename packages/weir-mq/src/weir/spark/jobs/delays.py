@@ -19,27 +19,20 @@ exact:
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
-#: How often a running query is asked how far it is.
-LOOK_EVERY_SECONDS = 1
+from weir.spark.jobs.flights import parse
+from weir.spark.jobs.queries import Parts, Progress, wait
 
-FLIGHT = "carrier string, sched string, dep_delay double, malformed string"
-_CARRIER = "^[A-Z0-9]{2,3}$"
-_SCHED = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}"
 #: Of one micro-batch: `flights` of which `departed` have a delay; `cancelled` ones have none. Rows
 #: without a carrier count messages that are no flights.
 PARTIAL = (
     "carrier string, hour int, flights long, departed long, cancelled long, "
     "delay_sum double, delay_max double"
 )
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,41 +77,20 @@ def run(
         .trigger(**{"availableNow": True} if available_now else {"processingTime": "1 second"})
         .start()
     )
-    _wait(query, progress)
-    return _add_up(spark, _partials(out, str(query.id)), f"{out}/delays")
+    wait(query, progress)
+    return _add_up(Parts(out, PARTIAL).read(spark, str(query.id)), f"{out}/delays")
 
 
 def _write(batch: DataFrame, number: int, out: str) -> None:
     """Write one micro-batch's partial aggregate over whatever an earlier try of it left."""
     query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     assert query is not None  # Spark sets it for every micro-batch
-    folder = f"{_partials(out, query)}/batch={number}"
-    _aggregate(batch).coalesce(1).write.mode("overwrite").parquet(folder)
+    Parts(out, PARTIAL).write(_aggregate(batch).coalesce(1), query, number)
 
 
 def _aggregate(messages: DataFrame) -> DataFrame:
     """Reduce messages to a row per carrier and hour; what is no flight counts under no carrier."""
-    text = F.col("value").try_cast("string")
-    parsed = F.from_json(text, FLIGHT, {"columnNameOfCorruptRecord": "malformed"})
-    read = messages.select(parsed.alias("flight"), F.json_object_keys(text).alias("names"))
-    # The time is local to the airport and has no zone: its hour is taken as it is written.
-    hour = F.hour(F.col("flight.sched").try_cast("timestamp_ntz"))
-    delay = F.col("flight.dep_delay")
-    is_flight = F.coalesce(
-        F.col("flight.malformed").isNull()
-        & F.col("flight.carrier").rlike(_CARRIER)
-        & F.col("flight.sched").rlike(_SCHED)
-        & hour.isNotNull()
-        # A flight without the field is not a cancelled one; NaN is above any number.
-        & F.array_contains("names", "dep_delay")
-        & (delay.isNull() | (F.abs(delay) < float("inf"))),
-        F.lit(False),
-    )
-    checked = read.select(
-        F.when(is_flight, F.col("flight.carrier")).alias("carrier"),
-        F.when(is_flight, hour).alias("hour"),
-        F.when(is_flight, delay).alias("dep_delay"),
-    )
+    checked = parse(messages).withColumn("hour", F.hour("sched"))
     return checked.groupBy("carrier", "hour").agg(
         F.count("*").alias("flights"),
         F.count("dep_delay").alias("departed"),
@@ -128,24 +100,8 @@ def _aggregate(messages: DataFrame) -> DataFrame:
     )
 
 
-def _wait(query: StreamingQuery, progress: Progress | None) -> None:
-    """Return when the query has ended; what ended it, if it failed, is raised."""
-    counted: dict[int, int] = {}
-    told = -1
-    while True:
-        ended = query.awaitTermination(LOOK_EVERY_SECONDS)
-        counted |= {batch.batchId: batch.numInputRows for batch in query.recentProgress}
-        messages = sum(counted.values())
-        if progress is not None and messages != told:
-            progress(messages)
-            told = messages
-        if ended:
-            return
-
-
-def _add_up(spark: SparkSession, partials: str, path: str) -> Result:
+def _add_up(partial: DataFrame, path: str) -> Result:
     """Add the micro-batches up into one table, and return its totals."""
-    partial = _read(spark, partials)
     delays = (
         partial.where(F.col("carrier").isNotNull())
         .groupBy("carrier", "hour")
@@ -161,27 +117,12 @@ def _add_up(spark: SparkSession, partials: str, path: str) -> Result:
     )
     delays.write.mode("overwrite").parquet(path)
     totals = (
-        spark.read.parquet(path)
+        partial.sparkSession.read.parquet(path)
         .agg(F.sum("flights"), F.sum("cancelled"), F.count("*"))
         .collect()[0]
     )
     others = partial.where(F.col("carrier").isNull()).agg(F.sum("flights")).collect()[0]
     return Result(totals[0] or 0, totals[1] or 0, totals[2], path, others[0] or 0)
-
-
-def _read(spark: SparkSession, partials: str) -> DataFrame:
-    try:
-        return spark.read.schema(PARTIAL).parquet(partials)
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
-        # No micro-batch has run: the topic is empty.
-        return spark.createDataFrame([], PARTIAL)
-
-
-def _partials(out: str, query: str) -> str:
-    """Return the folder of one query's batches: a new checkpoint begins a new count."""
-    return f"{out}/batches/{query}"
 
 
 def main() -> None:
