@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from weir.cli.output import Form, Output, line_of
+from weir.cli.record import Record
 from weir.client.arguments import ConsumerMode
 from weir.client.client import Client
 from weir.client.reader.positions import Start
@@ -37,6 +38,7 @@ class Sub:
     form: Form = Form.text
     lease: float = GRANT_MS_DEFAULT / 1_000
     start: Start = "earliest"
+    record: Record | None = None
 
     async def take(self, client: Client, output: Output) -> None:
         """Write messages until the end; each is acked once it is written. Raises `UnknownTopic`."""
@@ -52,6 +54,8 @@ class Sub:
             async for message in consumer:
                 output.write(line(message))
                 output.flush()  # what is acked was seen
+                if self.record is not None:
+                    self.record.received(message, self.cluster)
                 await message.ack()
                 left -= 1
                 if not left:
@@ -74,6 +78,7 @@ class Tail:
     tag: Sequence[str] | None = None
     order: Order | None = None
     form: Form = Form.text
+    record: Record | None = None
 
     async def show(self, client: Client, output: Output) -> None:
         """Write messages until the end. Raises `BadRequest`, `OffsetOutOfRange`, `UnknownTopic`."""
@@ -109,6 +114,8 @@ class Tail:
         async for delivered in reader.batches():
             for message in delivered.messages():
                 output.write(line(message))
+                if self.record is not None:
+                    self.record.received(message, None)
                 left -= 1
                 if not left:
                     break

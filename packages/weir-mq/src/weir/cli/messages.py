@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -17,10 +17,12 @@ import typer
 from weir.cli.connection import DEFAULT_URL, Timeout, Url, connected, connected_for_ever
 from weir.cli.output import Form
 from weir.cli.process import discard
+from weir.cli.record import Record, RecordFile, recording
 
 if TYPE_CHECKING:
     from weir.client.client import Client
-    from weir.client.producer.receipts import BatchReceipt, PendingMessage
+    from weir.client.producer.producer import Producer
+    from weir.client.producer.receipts import BatchReceipt, PendingMessage, Receipt
     from weir.client.reader.positions import Start
     from weir.model.topic import Order
 
@@ -63,6 +65,7 @@ def pub(
     delay: Delay = None,
     due: Due = None,
     ttl: Ttl = None,
+    record: RecordFile = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the receipts, as one JSON object.")
     ] = False,
@@ -70,7 +73,6 @@ def pub(
 ) -> None:
     """Publish messages; returns when all of them are durable. Readers see them at once."""
     from weir.cli.output import hint, print_json
-    from weir.client.producer.receipts import Receipt
     from weir.errors import WeirError
 
     if file is not None and values:
@@ -86,10 +88,10 @@ def pub(
 
     async def work(client: Client) -> list[Receipt]:
         sent: list[PendingMessage] = []
-        async with client.producer(topic, on_confirm=confirmed.append) as producer:
+        confirm = _confirming(topic, about["key"], confirmed, written if file is None else None)
+        async with client.producer(topic, on_confirm=confirm) as producer:
             if file is not None:
-                with file.open("rb") as source:
-                    return [await producer.publish_from(source, **about)]
+                return [await _publish_file(producer, file, about, written, topic)]
             async for value in _given(values) if values else _lines():
                 await producer.ready()
                 one = producer.send(value, **about)
@@ -97,22 +99,45 @@ def pub(
                     sent.append(one)
         return [await one for one in sent]
 
-    try:
-        receipts = connected(url, work)
-    except (WeirError, OSError, KeyboardInterrupt) as error:
-        _tell_of(confirmed, error)
-        raise
+    with recording(record) as written:
+        try:
+            receipts = connected(url, work)
+        except (WeirError, OSError, KeyboardInterrupt) as error:
+            _tell_of(confirmed, error)
+            raise
     if as_json:
         about |= {"key": key, "headers": header}  # as they were given
         settings = {"url": url, "topic": topic, "file": file and str(file), **about}
         print_json("weir.pub/1", settings, {"receipts": receipts})
         return
     if file is not None:
-        (receipt,) = receipts
-        print(f"{topic}/{receipt.partition}: offset {receipt.offset:,}")
+        print(f"{topic}/{receipts[0].partition}: offset {receipts[0].offset:,}")
     for line in _summary(topic, confirmed) if file is None else ():
         print(line)
     hint(f"Next: weir tail {topic} --from earliest")
+
+
+def _confirming(
+    topic: str, key: bytes | None, confirmed: list[BatchReceipt], written: Record | None
+) -> Callable[[BatchReceipt], None]:
+    """Return what takes receipts: into the list, and into the records if there are any."""
+
+    def confirm(batch: BatchReceipt) -> None:
+        confirmed.append(batch)
+        if written is not None:
+            written.sent(topic, batch, key)
+
+    return confirm
+
+
+async def _publish_file(
+    producer: Producer, file: Path, about: dict[str, Any], written: Record | None, topic: str
+) -> Receipt:
+    with file.open("rb") as source:
+        receipt = await producer.publish_from(source, **about)
+    if written is not None:
+        written.sent(topic, receipt, about["key"])
+    return receipt
 
 
 def _header(text: str) -> tuple[str, bytes]:
@@ -258,6 +283,7 @@ def tail(
         ),
     ] = None,
     form: OutputForm = Form.text,
+    record: RecordFile = None,
     timeout: Timeout = "5s",
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -273,8 +299,12 @@ def tail(
     async def work(client: Client) -> None:
         from weir.cli.consume import Tail
 
-        shown = Tail(topic, place, follow, count, partition, keys, tag or None, _known(order), form)
-        await shown.show(client, sys.stdout.buffer)
+        with recording(record) as written:
+            known = _known(order)
+            shown = Tail(
+                topic, place, follow, count, partition, keys, tag or None, known, form, written
+            )
+            await shown.show(client, sys.stdout.buffer)
 
     from weir.cli.output import hint
     from weir.errors import OffsetOutOfRange
@@ -356,6 +386,7 @@ def sub(
     ] = Mode.shared,
     count: Count = None,
     form: OutputForm = Form.text,
+    record: RecordFile = None,
     timeout: Timeout = "5s",
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -377,8 +408,11 @@ def sub(
         from weir.cli.consume import Sub
         from weir.client.arguments import consumer_mode
 
-        taken = Sub(topics, cluster, consumer_mode(mode.value), count, form, start=place)
-        await taken.take(client, sys.stdout.buffer)
+        with recording(record) as written:
+            taken = Sub(
+                topics, cluster, consumer_mode(mode.value), count, form, start=place, record=written
+            )
+            await taken.take(client, sys.stdout.buffer)
 
     from weir.cli.output import hint
 
