@@ -25,6 +25,7 @@ from weir.cli.process import (
     not_installed,
     replace_closed,
 )
+from weir.cli.spark import verbs as spark
 from weir.errors import WeirError
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ app.add_typer(clusters.app)
 app.add_typer(devices.app)
 app.add_typer(nodes.app)
 app.add_typer(schemas.app)
+app.add_typer(spark.app)
 app.command()(messages.pub)
 app.command()(messages.tail)
 app.command()(messages.sub)

@@ -1,0 +1,1 @@
+"""`weir spark`: the jobs of `weir.spark.jobs` as commands."""

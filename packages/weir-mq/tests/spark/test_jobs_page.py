@@ -1,0 +1,54 @@
+"""The page of the jobs: its commands print what it shows, and its program runs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import SparkSession
+
+from weir.cli.main import main
+
+if TYPE_CHECKING:
+    from rigs.spark_node import Node
+
+ROOT = Path(__file__).parents[4]
+PAGE = ROOT / "docs/how-to/jobs.md"
+PROGRAM = ROOT / "examples/jobs/read_lake.py"
+_RUN = re.compile(r"^<!-- run -->\n```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def shown(page: str) -> Iterator[tuple[str, str]]:
+    """Yield each command that is run, and what the page shows that it prints."""
+    for block in _RUN.findall(page):
+        for command in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            line, _, printed = command.partition("\n")
+            yield line, printed
+
+
+def test_the_commands_print_what_the_page_shows(
+    spark: SparkSession, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WEIR_URL", node.url)
+    commands = [*shown(PAGE.read_text(encoding="utf-8"))]
+    assert len(commands) == 5
+    for line, expected in commands:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            assert main(shlex.split(line)[1:]) == 0
+        assert out.getvalue() == expected, line
+    node.send("locks", [{"value": b"later"}])
+    out = io.StringIO()
+    code = PROGRAM.read_text(encoding="utf-8").replace("weir://localhost:6800", node.url)
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, str(PROGRAM), "exec"), {"__name__": "example"})
+    assert out.getvalue() == "3 4\n"
+    # The verbs leave the session to who has it.
+    assert spark.range(3).count() == 3
