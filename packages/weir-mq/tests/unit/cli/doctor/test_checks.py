@@ -145,5 +145,5 @@ def test_a_check_that_cannot_be_made_is_a_finding(
 def test_what_is_not_installed_names_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "find_spec", lambda name: None if name == "lz4" else name)
     finding = checks.extras(patient(Path("nowhere")))
-    assert finding.found == "arrow, schema, spark, inbox"
+    assert finding.found == "arrow, schema, spark, delta, inbox"
     assert "weir-mq[compress]" in finding.advice
