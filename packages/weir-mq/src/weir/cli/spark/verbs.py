@@ -7,6 +7,7 @@ runs a verb on the cluster that spark-submit names: this file is the program tha
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -95,7 +96,11 @@ def archive(
     if 0 < seconds < 3_600:
         raise typer.BadParameter("give 1h or more, or 0s to delete nothing", param_hint="--keep")
     upkeep = job.Upkeep(compact, seconds / 3_600 if seconds else None)
-    with _progress("archive", url, topic, follow) as progress, _spark("archive") as spark:
+    with (
+        _progress("archive", url, topic, follow, as_json) as progress,
+        _spark("archive", as_json) as spark,
+    ):
+        master = _master(spark)
         done = job.archive(
             spark,
             url,
@@ -110,7 +115,7 @@ def archive(
         )
     if as_json:
         settings = {"url": url, "topic": topic, "lake": lake, "rows": rows, "keep": keep}
-        _print_json("archive", settings, done.to_json())
+        _print_json("archive", master, settings, done.to_json())
         return
     print(
         f"{done.messages:,} messages read: {done.good:,} added, {done.bad:,} of them without their "
@@ -144,7 +149,8 @@ def audit(
     from weir.spark.jobs import archive as lakes
     from weir.spark.jobs import audit as job
 
-    with _spark("audit") as spark:
+    with _spark("audit", as_json) as spark:
+        master = _master(spark)
         rows = job.records(spark, [*map(_place, records)])
         if topic is not None:
             rows = rows.unionByName(job.received_from(_topic(url, topic).table(spark), "topic"))
@@ -153,7 +159,7 @@ def audit(
         done = job.audit(rows)
     if as_json:
         settings = {"records": records, "topic": topic, "lake": lake}
-        _print_json("audit", settings, done.to_json())
+        _print_json("audit", master, settings, done.to_json())
     else:
         _print_audit(done)
     if not done.is_clean:
@@ -171,7 +177,11 @@ def delays(
     """Count flights by carrier and hour: how many were cancelled, and how late they were."""
     from weir.spark.jobs import delays as job
 
-    with _progress("delays", url, topic, False) as progress, _spark("delays") as spark:
+    with (
+        _progress("delays", url, topic, False, as_json) as progress,
+        _spark("delays", as_json) as spark,
+    ):
+        master = _master(spark)
         place = _place(checkpoint or f"{out}/checkpoint")
         done = job.run(spark, url, topic, _place(out), place, progress=progress)
     if as_json:
@@ -183,7 +193,7 @@ def delays(
             "rows": done.rows,
             "delays": done.path,
         }
-        _print_json("delays", {"url": url, "topic": topic, "out": out}, results)
+        _print_json("delays", master, {"url": url, "topic": topic, "out": out}, results)
         return
     print(f"{done.flights:,} flights, {done.cancelled:,} cancelled, {done.left_out:,} bad messages")
     print(f"{out}/delays")
@@ -204,11 +214,12 @@ def flights(
     from weir.spark.jobs import archive as lakes
     from weir.spark.jobs import flights as job
 
-    with _spark("flights") as spark:
+    with _spark("flights", as_json) as spark:
+        master = _master(spark)
         if lake is not None:
             done = job.report(job.parse(lakes.read(spark, lake, topic=topic)), _place(out))
         else:
-            with _progress("flights", url, topic, follow) as progress:
+            with _progress("flights", url, topic, follow, as_json) as progress:
                 done = job.flights(
                     spark,
                     _topic(url, topic, rows),
@@ -218,7 +229,7 @@ def flights(
                     progress=progress,
                 )
     if as_json:
-        _print_json("flights", {"url": url, "topic": topic, "out": out}, done.to_json())
+        _print_json("flights", master, {"url": url, "topic": topic, "out": out}, done.to_json())
         return
     _print_totals(done.totals, "flights")
     print(f"{done.cancelled:,} cancelled, {done.late:,} late by {job.LATE_MINUTES} min or more")
@@ -256,12 +267,13 @@ def devices(
         stuck=_seconds("--stuck", stuck),
         chatter_events=chatter,
     )
-    with _spark("devices") as spark:
+    with _spark("devices", as_json) as spark:
+        master = _master(spark)
         if lake is not None:
             kept = job.parse(lakes.read(spark, lake, topic=topic))
             done = job.report(kept, _place(out), rules)
         else:
-            with _progress("devices", url, topic, follow) as progress:
+            with _progress("devices", url, topic, follow, as_json) as progress:
                 done = job.devices(
                     spark,
                     _topic(url, topic, rows),
@@ -272,7 +284,7 @@ def devices(
                     progress=progress,
                 )
     if as_json:
-        _print_json("devices", {"url": url, "topic": topic, "out": out}, done.to_json())
+        _print_json("devices", master, {"url": url, "topic": topic, "out": out}, done.to_json())
         return
     from weir.cli.output import print_table
 
@@ -298,17 +310,18 @@ def figures(
     from weir.spark.jobs import audit
     from weir.spark.jobs import figures as job
 
-    with _spark("figures") as spark:
+    with _spark("figures", as_json) as spark:
+        master = _master(spark)
         done = job.figures(audit.records(spark, [*map(_place, records)]), out)
     if as_json:
-        _print_json("figures", {"records": records, "out": out}, done.to_json())
+        _print_json("figures", master, {"records": records, "out": out}, done.to_json())
         return
     _print_totals(done.totals, "records")
     print("\n".join(done.files))
 
 
 @contextmanager
-def _spark(job: str) -> Iterator[SparkSession]:
+def _spark(job: str, as_json: bool) -> Iterator[SparkSession]:
     """Yield a session, and end it: the one that spark-submit gave, or else one of this machine.
 
     What fails in Spark is one line on stderr, and exit code 1.
@@ -322,7 +335,8 @@ def _spark(job: str) -> Iterator[SparkSession]:
     is_ours = SparkContext._active_spark_context is None
     spark = session(f"weir-{job}")
 
-    print(f"Spark {spark.version} at {spark.sparkContext.master}", file=sys.stderr, flush=True)
+    if _is_heard(as_json):
+        print(f"Spark {spark.version} at {_master(spark)}", file=sys.stderr, flush=True)
     try:
         yield spark
     except PySparkException as error:
@@ -347,14 +361,26 @@ def _topic(url: str, topic: str, rows: int | None = None) -> Topic:
     return Topic(url, topic, {**options, "maxRowsPerBatch": rows} if rows else options)
 
 
+def _master(spark: SparkSession) -> str:
+    return str(spark.conf.get("spark.master"))
+
+
+def _is_heard(as_json: bool) -> bool:
+    """Whether what goes to stderr stays apart: spark-submit joins it with what goes to stdout."""
+    return not (as_json and "PYSPARK_GATEWAY_PORT" in os.environ)
+
+
 @contextmanager
 def _progress(
-    label: str, url: str, topic: str, follow: bool
+    label: str, url: str, topic: str, follow: bool, as_json: bool
 ) -> Iterator[Callable[[int], None] | None]:
     """Yield what shows how many messages were read: of how many, where that is known."""
     from weir.cli.connection import connected
     from weir.cli.output import progress
 
+    if not _is_heard(as_json):
+        yield None
+        return
     if follow:
         yield lambda done: print(f"{label}: {done:,} messages", file=sys.stderr, flush=True)
         return
@@ -372,10 +398,10 @@ def _seconds(option: str, text: str) -> int:
     return int(seconds)
 
 
-def _print_json(job: str, settings: object, results: Mapping[str, Any]) -> None:
+def _print_json(job: str, master: str, settings: object, results: Mapping[str, Any]) -> None:
     from weir.cli.output import print_json
 
-    print_json(f"weir.spark.{job}/1", settings, results)
+    print_json(f"weir.spark.{job}/1", settings, {"master": master, **results})
 
 
 def _print_totals(totals: Totals, what: str) -> None:
