@@ -205,9 +205,9 @@ def test_what_spark_pickles_is_found_by_its_workers() -> None:
     """The source is pickled for the planner, its readers and tasks for each worker."""
     options = Options.parse({"url": "weir://127.0.0.1", "topic": "t"})
     info = TopicInfo(7, "default", "t", "partition", [Address(0, 0, 7 << 16)])
-    tasks = [Task(one) for one in portions(options, info, Cut(7, {0: 0}), Cut(7, {0: 4}))]
-    assert tasks
-    assert isinstance(tasks[0].portion, Portion)
+    parts = portions(options, info, Cut(7, {0: 0}), Cut(7, {0: 4}))
+    assert [type(one) for one in parts] == [Portion]
+    tasks = [Task(tuple(parts))]
     made = [WeirDataSource, BatchReader(options), StreamReader(options), *tasks]
     by_reference(made, CloudPickleSerializer().dumps)
     by_reference([Stream, options], pickle.dumps)

@@ -19,6 +19,7 @@ def main() -> None:
     assert gateway is not None
     print(gateway.proc.pid, flush=True)
     reader = spark.readStream.format("weir").option("url", url).option("topic", topic)
+    reader = reader.option("readFrom", "url")  # or it would find a way around what holds it up
     writer = reader.option("maxRowsPerBatch", rows).load().writeStream.format("parquet")
     query = (
         writer.trigger(availableNow=True)

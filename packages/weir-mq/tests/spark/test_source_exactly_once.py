@@ -47,14 +47,14 @@ def test_connections_are_kept_and_made_again(stream: Stream, node: Node, tmp_pat
     node.fill(stream.topic, 1, values(400))
     with Gate(node.port) as gate:
         through = type(stream)(stream.spark, gate.url, stream.topic, tmp_path)
-        first = through.drain(maxRowsPerBatch=160)
+        first = through.drain(maxRowsPerBatch=160, readFrom="url")
         assert first.batches == [160] * 5
         # 10 tasks of 2 partitions: one connection for each of 2 workers, and one that plans.
         kept = gate.accepted
         assert kept <= 3
         gate.cut()
         node.fill(stream.topic, 0, values(100))
-        second = through.drain()
+        second = through.drain(readFrom="url")
         assert second.batches == [100]
         assert gate.accepted > kept
     assert len({(row.partition, row.offset) for row in second.rows}) == len(second.rows) == 900

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar, cast
 
@@ -24,8 +26,10 @@ from weir.errors import (
     Refused,
     RemoteProtocolError,
     Unavailable,
+    UnknownOpcode,
     UnknownTopic,
     WeirError,
+    WrongSystem,
     refusal,
 )
 from weir.model.ids import PARTITIONS_MAX, Address, group_of
@@ -44,16 +48,31 @@ CALL_TIMEOUT = 10.0
 #: After so many refusals a host is left for another: it may be cut off from those that lead.
 _TRIES_A_HOST = 8
 
+#: How long one host is dialled before it counts as away.
+DIAL_TIMEOUT = 5.0
 #: For so long a name without an address is tried again, unless it had one before: a name that is
 #: misspelt is not found later either. The last look-up may take four seconds more.
 NAME_TIMEOUT = 1.0
 
 T = TypeVar("T")
 
+#: The system of hosts that a broker has told of.
+_systems: dict[Hosts, int] = {}
+#: By hosts and process, those that were reached, the soonest first.
+_nearest: dict[tuple[Hosts, int], Hosts] = {}
 _kept: dict[tuple[Hosts, int], BlockingClient] = {}
 #: Hosts of which one has been connected to.
 _met: set[Hosts] = set()
 _backoff = Backoff(first=0.05, most=1.0)
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A request that was sent ahead, and its reply if that has come."""
+
+    request: m.Request
+    number: int
+    reply: m.Reply | None = None
 
 
 class _UnknownHost(Disconnected):
@@ -69,16 +88,25 @@ class BlockingClient:
         port: int,
         timeout: float = 30.0,
         name: str = "blocking",
+        system: int = 0,
     ) -> None:
-        """Connect and say hello; `timeout` in seconds bounds every call. Raises `Disconnected`."""
+        """Connect and say hello; `timeout` in seconds bounds every call. Raises `Disconnected`,
+        also if the broker is not of a `system` that is given.
+        """
         self._timeout = timeout
         self._last = 0
+        self._host = host
         self._place = f"{host}:{port}"
-        system = SYSTEM.get()
-        self._monotonic = system.monotonic
-        self._sleep = system.sleep
+        parts = SYSTEM.get()
+        self._monotonic = parts.monotonic
+        self._sleep = parts.sleep
+        #: What was sent ahead, and the numbers of what was and is not asked for any more.
+        self._begun: _Begun | None = None
+        self._dropped: set[int] = set()
+        #: Whether the broker resolves cuts; one of the release before says that it does not.
+        self._resolves = True
         try:
-            self._socket = system.dial(host, port, timeout)
+            self._socket = parts.dial(host, port, min(timeout, DIAL_TIMEOUT))
         except socket.gaierror as error:
             raise _UnknownHost(
                 f"{host} has no address ({error.strerror}): check the option url, and that this "
@@ -89,7 +117,7 @@ class BlockingClient:
                 f"no connection to {self._place} ({error}): check that a broker runs there"
             ) from error
         try:
-            welcome = self.request(m.Hello(name))
+            welcome = self._greet(m.Hello(name, system))
             if not isinstance(welcome, m.Welcome) or welcome.protocol != m.PROTOCOL:
                 raise RemoteProtocolError(f"{self._place} speaks another protocol: upgrade it")
             if not welcome.met:
@@ -100,6 +128,24 @@ class BlockingClient:
             self.close()
             raise
         self.welcome = welcome
+
+    def place_of(self, address: Address) -> tuple[str, int] | None:
+        """Return where the shard that leads a partition is to be reached by itself, as far as the
+        broker has told; None if that is here, or not known.
+        """
+        welcome = self.welcome
+        if address.node not in (0, welcome.node):
+            nodes = {node: (host, port) for node, host, port in welcome.nodes}
+            return nodes.get(address.node)
+        if address.shard == welcome.shard or address.shard >= len(welcome.ports):
+            return None
+        return self._host, welcome.ports[address.shard]
+
+    def _greet(self, hello: m.Hello) -> m.Reply:
+        try:
+            return self.request(hello)
+        except WrongSystem as error:  # as behind a tunnel, where a port leads somewhere else
+            raise Disconnected(f"{self._place} is another system: {error}") from error
 
     def close(self) -> None:
         """End the connection."""
@@ -117,29 +163,36 @@ class BlockingClient:
         """Return the reply; `wait` seconds of it are the broker's to use. Raises refusals."""
         return self.requests([request], wait)[0]
 
+    def begin(self, request: m.Request) -> None:
+        """Send a request ahead: the same one, asked next, has its reply, which comes meanwhile. One
+        is under way at a time; what nobody asks for is dropped. Raises `OSError`.
+        """
+        if self._begun is not None and self._begun.reply is None:
+            self._dropped.add(self._begun.number)
+        self._last += 1
+        self._socket.settimeout(self._timeout)
+        self._socket.sendall(b"".join(encode_request(request, self._last)))
+        self._begun = _Begun(request, self._last)
+
     def requests(self, requests: Sequence[m.Request], wait: float = 0.0) -> list[m.Reply]:
         """Send all at once and return the replies in the order of the requests.
 
         Raises the first refusal among them, when all are answered.
         """
-        deadline = self._monotonic() + self._timeout + wait
-        first = self._last + 1
-        self._last += len(requests)
+        begun, first = self._begun, self._last + 1
         replies: dict[int, m.Reply] = {}
+        if begun is not None and [begun.request] == [*requests]:
+            first, self._begun = begun.number, None
+            if begun.reply is not None:
+                replies[first] = begun.reply
+        numbers = range(first, first + len(requests))
         try:
             self._socket.settimeout(self._timeout + wait)
-            for number, request in enumerate(requests, first):
-                self._socket.sendall(b"".join(encode_request(request, number)))
-            while len(replies) < len(requests):
-                frame = self._frame(deadline)
-                number = frame.correlation
-                if number in replies or not first <= number <= self._last:
-                    raise RemoteProtocolError(f"{self._place} answered another request")
-                if not frame.flags & Flags.RESPONSE:
-                    raise RemoteProtocolError(
-                        f"{self._place} sent a request, which a broker never does"
-                    )
-                replies[number] = decode_reply(frame)
+            if first > self._last:
+                self._last += len(requests)
+                for number, request in zip(numbers, requests, strict=True):
+                    self._socket.sendall(b"".join(encode_request(request, number)))
+            self._collect(numbers, replies, self._monotonic() + self._timeout + wait)
         except OSError as error:  # TimeoutError is one
             self.close()
             raise Disconnected(
@@ -149,7 +202,7 @@ class BlockingClient:
         except (Disconnected, RemoteProtocolError):
             self.close()
             raise
-        ordered = [replies[number] for number in range(first, first + len(requests))]
+        ordered = [replies[number] for number in numbers]
         for reply in ordered:
             if isinstance(reply, m.Refusal):
                 raise refusal(reply.code, reply.message, reply.detail)
@@ -199,14 +252,50 @@ class BlockingClient:
         assert isinstance(reply, m.Barriers)  # decoded by the opcode of the request
         return reply
 
-    def fetch(self, address: Address, offset: int, max_bytes: int, wait_ms: int = 0) -> m.Fetched:
+    def resolve_cut(self, request: m.ResolveCut) -> m.ResolvedCut | None:
+        """Return a cut through topics, within what the request waits and some time; None if the
+        broker is of a release that does not resolve them. Raises `UnknownTopic`.
+        """
+        if not self._resolves:
+            return None
+        try:
+            reply = self.request(request, request.wait_ms / 1_000)
+        except UnknownOpcode:
+            self._resolves = False
+            return None
+        assert isinstance(reply, m.ResolvedCut)  # decoded by the opcode of the request
+        return reply
+
+    def fetch(
+        self, address: Address, offset: int, max_bytes: int, wait_ms: int = 0, replica: bool = False
+    ) -> m.Fetched:
         """Return whole batches from `offset` on, in one buffer whose batches are 8-aligned.
 
         Check each one: `Batch(view).check(address.group)`.
         """
-        reply = self.request(m.Fetch(address, offset, max_bytes, wait_ms), wait_ms / 1_000)
+        request = m.Fetch(address, offset, max_bytes, wait_ms, replica)
+        reply = self.request(request, wait_ms / 1_000)
         assert isinstance(reply, m.Fetched)  # decoded by the opcode of the request
         return reply
+
+    def _collect(self, numbers: range, replies: dict[int, m.Reply], deadline: float) -> None:
+        """Receive until all these are answered; keep, or drop, the reply to what was begun."""
+        while len(replies) < len(numbers):
+            number, reply = self._reply(deadline)
+            if self._begun is not None and number == self._begun.number:
+                self._begun.reply = reply
+            elif number in self._dropped:
+                self._dropped.remove(number)
+            elif number in replies or number not in numbers:
+                raise RemoteProtocolError(f"{self._place} answered another request")
+            else:
+                replies[number] = reply
+
+    def _reply(self, deadline: float) -> tuple[int, m.Reply]:
+        frame = self._frame(deadline)
+        if not frame.flags & Flags.RESPONSE:
+            raise RemoteProtocolError(f"{self._place} sent a request, which a broker never does")
+        return frame.correlation, decode_reply(frame)
 
     def _frame(self, deadline: float) -> ClientFrame:
         header = memoryview(self._exactly(CLIENT_HEADER.size, deadline))
@@ -262,11 +351,74 @@ def ask(
         system.sleep(pause)
 
 
+def begin(hosts: Hosts, request: m.Request) -> None:
+    """Send a request ahead over the kept connection, if there is one: see `BlockingClient.begin`.
+    What becomes of it, who asks it finds out.
+    """
+    client = _kept.get((hosts, SYSTEM.get().process()))
+    if client is not None:
+        with suppress(OSError):
+            client.begin(request)
+
+
+def toward(hosts: Hosts, address: Address) -> Hosts:
+    """Return where to dial for what is asked of a partition: its leader first, as far as one of the
+    hosts knows it, then these.
+    """
+    return ask(hosts, lambda client: led_first(client, hosts, address))
+
+
+def led_first(client: BlockingClient, hosts: Hosts, address: Address) -> Hosts:
+    """Return the same by what one connection tells."""
+    leader = client.place_of(address)
+    if leader is None:
+        return hosts
+    found = (leader, *(one for one in hosts if one != leader))
+    _systems[found] = client.welcome.system
+    return found
+
+
+def nearest(hosts: Hosts) -> Hosts:
+    """Return where to dial for what any node can answer: the one first that this process connected
+    to soonest, when that was tried.
+    """
+    system = SYSTEM.get()
+    key = hosts, system.process()
+    if key not in _nearest:
+        known = _nodes_of(hosts)
+        took = {}
+        for host, port in known:
+            began = system.monotonic()
+            with suppress(OSError):
+                system.dial(host, port, DIAL_TIMEOUT).close()
+                took[host, port] = system.monotonic() - began
+        found = tuple(sorted(took, key=lambda place: took[place])) or hosts
+        _systems[found] = ask(hosts, lambda client: client.welcome.system)
+        _nearest[key] = found
+    return _nearest[key]
+
+
+def _nodes_of(hosts: Hosts) -> Hosts:
+    """Return the hosts, and the nodes that one of them tells of."""
+    told = ask(hosts, lambda client: client.welcome.nodes)
+    return tuple(dict.fromkeys([*((host, port) for _, host, port in told), *hosts]))
+
+
 def forget(hosts: Hosts) -> None:
     """Close this process's connection, if there is one; the next question makes another."""
     client = _kept.pop((hosts, SYSTEM.get().process()), None)
     if client is not None:
         client.close()
+
+
+def forget_all() -> None:
+    """Close all connections of this process."""
+    here = SYSTEM.get().process()
+    for hosts, process in list(_kept):
+        if process == here:
+            forget(hosts)
+    for key in [key for key in _nearest if key[1] == here]:
+        del _nearest[key]
 
 
 def _connection(hosts: Hosts, attempt: int) -> BlockingClient:
@@ -276,7 +428,8 @@ def _connection(hosts: Hosts, attempt: int) -> BlockingClient:
     if client is None:
         host, port = hosts[attempt % len(hosts)]
         name = f"spark-{process}"
-        client = _kept[key] = BlockingClient(host, port, CALL_TIMEOUT, name)
+        system = _systems.get(hosts, 0)
+        client = _kept[key] = BlockingClient(host, port, CALL_TIMEOUT, name, system)
         _met.add(hosts)
     return client
 

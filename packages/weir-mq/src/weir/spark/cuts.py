@@ -10,15 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from msgspec import structs
 
 from weir.client.core.delivered_batches import deliver
 from weir.errors import BadOption, OffsetOutOfRange, Unavailable, UnknownTopic
 from weir.model.ids import Address
 from weir.model.limits import KIB, MIB
 from weir.order.barrier import Barrier
+from weir.order.cut_search import CutSearch
 from weir.protocol.client.admin import AskStats, PartitionStats
-from weir.protocol.client.messages import PositionsReply, Reply, TopicInfo
+from weir.protocol.client.messages import (
+    PositionsReply,
+    Reply,
+    ResolveCut,
+    ResolvedCut,
+    TopicInfo,
+    TopicPositions,
+)
 from weir.spark import planning
 from weir.spark.blocking_client import BlockingClient, ask
 from weir.spark.options import EVERYTHING, Bound, Earliest, Latest, Offsets, Options, Stamped
@@ -69,6 +79,8 @@ class Cuts:
     _found: dict[tuple[int, int], int] = field(default_factory=dict)
     #: So many partitions the topic has at least, though a node may not have heard of all of them.
     _least: int = 0
+    #: Where the topic is served, as the last cut told it; for the next one who asks.
+    _info: TopicInfo | None = None
 
     def expect(self, partitions: Iterable[int]) -> None:
         """Take it that the topic has these: a node that has not heard of them is asked until it
@@ -92,15 +104,52 @@ class Cuts:
             return found
 
         info, places = self.ask(question)
-        if missing := sorted((selection.partitions or frozenset()) - set(range(len(places)))):
-            raise BadOption(
-                f"option partitions names partition {missing[0]}; {self.options.topic} has "
-                f"partitions 0 to {len(places) - 1}"
-            )
+        self._check_selected(len(places))
         return Standing(info, places, selection)
 
+    def _check_selected(self, count: int) -> None:
+        if missing := sorted(
+            (self.options.selection.partitions or frozenset()) - set(range(count))
+        ):
+            raise BadOption(
+                f"option partitions names partition {missing[0]}; {self.options.topic} has "
+                f"partitions 0 to {count - 1}"
+            )
+
+    def resolve_cut(self, request: ResolveCut) -> ResolvedCut | None:
+        """Return a cut through the topic, in one round trip; None from a broker of a release that
+        does not resolve them. Raises `BadOption` if the query selects partitions that are not
+        there.
+        """
+
+        def question(client: BlockingClient) -> ResolvedCut | None:
+            found = client.resolve_cut(request)
+            if found is not None and found.topics:
+                info = found.topics[0].info
+                if len(info.addresses) < self._least:
+                    known = client.await_partitions(self.options.topic, info, self._least)
+                    if len(known.addresses) > len(info.addresses):
+                        found = client.resolve_cut(structs.replace(request, wait_ms=0))
+            return found
+
+        found = self.ask(question)
+        if found is not None and found.topics:
+            for told in found.topics:
+                self._check_selected(len(told.info.addresses))
+            self._info = found.topics[0].info
+        return found
+
+    def take(self, info: TopicInfo) -> None:
+        """Take it that the topic is served there: who asks next is told this."""
+        self._info = info
+
     def describe(self) -> TopicInfo:
-        """Ask where the topic's partitions are served. Raises `UnknownTopic`."""
+        """Ask where the topic's partitions are served, unless a cut has just told it. Raises
+        `UnknownTopic`.
+        """
+        told, self._info = self._info, None
+        if told is not None and len(told.addresses) >= self._least:
+            return told
 
         def question(client: BlockingClient) -> TopicInfo:
             info = client.describe(self.options.topic)
@@ -257,6 +306,12 @@ class BarrierCuts:
 
     cuts: Cuts
     _wanted: bool | None = None
+    #: What was asked when the query looked for news, for who asks for the end behind that; and the
+    #: committed ends as of then.
+    _news: Cut | None = None
+    _committed: Cut | None = None
+    #: Whether the end that was told last is within the limits that were asked for.
+    is_within_limits: bool = False
 
     @property
     def wanted(self) -> bool:
@@ -270,23 +325,72 @@ class BarrierCuts:
         match bound:
             case Latest() if self.wanted:
                 return self.end()
+            case Stamped(stamp) if stamp > 1:
+                # One in the past is told as a cut.
+                found = self._resolved(stamp_max=stamp - 1)
+                if found is not None and found.stamp == stamp - 1:
+                    return Cut(found.epoch, found.positions, {}, found.stamp if self.wanted else 0)
+        cut = self.cuts.resolve(name, bound)
+        match bound:
             case Stamped(stamp) if self.wanted:
-                return replace(self.cuts.resolve(name, bound), stamp=max(stamp - 1, 0))
-        return self.cuts.resolve(name, bound)
+                return replace(cut, stamp=max(stamp - 1, 0))
+        return cut
 
-    def moved(self, since: Cut) -> bool:
-        """Return whether something was committed that a cut does not hold."""
+    def moved(
+        self, since: Cut, wait_ms: int = 0, rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> bool:  # fmt: skip
+        """Return whether something was committed that a cut does not hold; wait up to `wait_ms` for
+        that. What `end` and `committed` return next is as of this, and within the limits.
+        """
+        self._news = self._committed = None
+        self.is_within_limits = False
+        found = self.cuts.resolve_cut(
+            self._request(since, wait_ms=wait_ms, rows_max=rows_max or 0, bytes_max=bytes_max or 0)
+        )
+        if found is not None and not found.topics:
+            self._committed = Cut(since.epoch, since.positions)
+            return False
+        if found is not None:
+            news = self._cut_of(found)
+            if not planning.differs(since, news):
+                return False
+            self._news, self.is_within_limits = news, news.stamp > 0
+            return True
+        if not self.wanted:
+            return True
         end = self.cuts.standing().end
         return end.epoch != since.epoch or any(
             end.positions.get(p, -1) != since.positions.get(p, 0)
             for p in end.positions.keys() | since.positions.keys()
         )
 
+    def known_ends(self, keep: bool = False) -> Cut | None:
+        """Return the committed ends as of what was asked last; None if they were taken, which this
+        does unless it is to `keep` them.
+        """
+        known = self._committed
+        if not keep:
+            self._committed = None
+        return known
+
+    def news(self) -> Cut | None:
+        """Return the cut that `moved` found, None if it was taken."""
+        news, self._news = self._news, None
+        return news
+
+    def ends(self) -> Cut | None:
+        """Return the committed ends as of now; None if the broker does not resolve cuts."""
+        return self._resolved(by_partition=True)
+
     def end(self) -> Cut:
         """Return a cut that holds all that was committed until now.
 
         Raises `Unavailable` if a partition does not say for half a minute how far it is complete.
         """
+        found = self.news() or self._resolved(latest=True)
+        if found is not None:
+            return found
         _, before = self.reached(0)
         stamp = max(barrier.stamp for barrier in before.values())
         info, behind = self.reached(stamp)
@@ -305,16 +409,46 @@ class BarrierCuts:
         """Return the cut to read up to: `end`, or an earlier one, so that there are `rows_max`
         messages at most; but always the next one, even if it has more (counterexample 28).
         """
+        if rows_max is not None and planning.rows_between(start, end) > rows_max:
+            found = self._resolved(start, stamp_max=end.stamp, rows_max=rows_max)
+            if found is not None:
+                return replace(planning.next_cut(start, found, None), stamp=found.stamp)
         return within(self.at, start, end, rows_max)
 
     def at(self, stamp: int, start: Cut, end: Cut) -> Cut:
         """Return the cut at a stamp, as far as it lies between two others."""
-        found = self.cuts.first_from(self.cuts.standing(stamp + 1), stamp + 1)
+        resolved = self._resolved(stamp_max=stamp) if stamp else None
+        if resolved is not None and resolved.stamp == stamp:
+            found: Mapping[int, int] = resolved.positions
+        else:
+            found = self.cuts.first_from(self.cuts.standing(stamp + 1), stamp + 1)
         within = {
             p: min(max(found.get(p, 0), start.first(p, end)), behind)
             for p, behind in end.positions.items()
         }
         return Cut(end.epoch, within, end.begins, stamp)
+
+    def _resolved(self, since: Cut | None = None, **fields: Any) -> Cut | None:
+        """Ask for a cut behind another one; None if the broker does not resolve them."""
+        found = self.cuts.resolve_cut(self._request(since, **fields))
+        return None if found is None else self._cut_of(found)
+
+    def _request(self, since: Cut | None, **fields: Any) -> ResolveCut:
+        options = self.cuts.options
+        if since is not None:
+            fields["stamp"] = since.stamp
+            fields["after"] = [TopicPositions(since.epoch, sorted(since.positions.items()))]
+        fields.setdefault("by_partition", not self.wanted and "stamp_max" not in fields)
+        selected = sorted(options.selection.partitions or ())
+        return ResolveCut([options.topic], partitions=selected, **fields)
+
+    def _cut_of(self, found: ResolvedCut) -> Cut:
+        (topic,) = found.topics
+        read = [p for p in range(len(topic.ends)) if self.cuts.options.selection.reads(p)]
+        begins = {p: topic.starts[p] for p in read}
+        ends = {p: topic.committed[p] for p in read}
+        self._committed = Cut(topic.info.id, ends, begins)
+        return Cut(topic.info.id, {p: topic.ends[p] for p in read}, begins, found.stamp)
 
     def reached(self, stamp: int) -> tuple[TopicInfo, dict[int, Barrier]]:
         """Return how far each partition is complete, once all are at `stamp`; of 0, as of now.
@@ -337,31 +471,18 @@ def within(at: Callable[[int, Cut, Cut], Cut], start: Cut, end: Cut, rows_max: i
 
 
 def _shorter(at: Callable[[int, Cut, Cut], Cut], start: Cut, end: Cut, rows_max: int) -> Cut:
-    """Look for a cut with half of `rows_max` at least: where it would be if messages came at a
-    steady rate, and in the middle, in turn.
-    """
-    found = over = end
-    least, most = start.stamp, end.stamp
-    below, above = 0, planning.rows_between(start, end)
-    wanted = max(rows_max * 3 // 4, 1)
-    steady = True
-    while most - least > 1:
-        stamp = (least + most) // 2
-        if steady and below < wanted < above:
-            stamp = least + (most - least) * (wanted - below) // (above - below)
-            stamp = min(max(stamp, least + 1), most - 1)
-        steady = not steady
-        cut = at(stamp, start, end)
-        rows = planning.rows_between(start, cut)
-        if rows > rows_max:
-            over, most, above = cut, stamp, rows
-        else:
-            least, below = stamp, rows
-            if rows:
-                found = cut
-            if 2 * rows >= rows_max:
-                break
-    return found if below else over
+    """Look for a cut with half of `rows_max` at least."""
+    search = CutSearch(start.stamp, end.stamp, planning.rows_between(start, end) / rows_max)
+    under, over = None, end
+    while search.stamp:
+        cut = at(search.stamp, start, end)
+        portions = planning.rows_between(start, cut) / rows_max
+        if portions > 1:
+            over = cut
+        elif portions:
+            under = cut
+        search.looked(portions)
+    return under or over
 
 
 def _ask_barriers(

@@ -7,19 +7,44 @@ is missing is an error, because fewer rows would be a wrong answer that nobody s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from weir.client.core.delivered_batches import Assembly, Delivered, LargeDelivered, deliver
-from weir.errors import NotLeader, OffsetOutOfRange, RangeLost, UnknownTopic
+from weir.errors import (
+    BadBatch,
+    Disconnected,
+    NotLeader,
+    OffsetOutOfRange,
+    RangeLost,
+    Refused,
+    UnknownTopic,
+)
 from weir.model.arrow import record_batch
 from weir.model.ids import Address
 from weir.model.limits import MIB
 from weir.protocol.client import messages as m
 from weir.spark import planning
-from weir.spark.blocking_client import BlockingClient, ask
-from weir.spark.options import COLUMNS, EVERYTHING, LARGE_VALUES, Hosts, LargeValues, Options
+from weir.spark.blocking_client import (
+    ANSWER_TIMEOUT,
+    BlockingClient,
+    ask,
+    begin,
+    led_first,
+    nearest,
+    toward,
+)
+from weir.spark.options import (
+    COLUMNS,
+    EVERYTHING,
+    LARGE_VALUES,
+    Hosts,
+    LargeValues,
+    Options,
+    ReadFrom,
+)
 from weir.spark.planning import Cut, Range
 from weir.spark.selection import Selection
 
@@ -29,6 +54,9 @@ COMBINED_ROWS_MIN = 16_384
 COMBINED_BYTES_MIN = 4 * MIB
 #: Asked for at first, to learn how large messages are, and beyond what is then expected.
 _SPARE_BYTES = 1 * MIB
+#: How long a replica may wait for what it has not applied yet, and be asked again, in seconds.
+_REPLICA_WAIT_MS = 300
+_REPLICA_PATIENCE = 1.0
 #: Of one reply with chunks of a value; a single chunk may be larger.
 _CHUNKS_BYTES = 4 * MIB
 
@@ -41,6 +69,8 @@ class Source:
     topic: str
     address: Address
     large: LargeValues = LARGE_VALUES
+    #: Who is read from: see the option readFrom.
+    read_from: ReadFrom = "leader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +89,12 @@ def portions(options: Options, info: m.TopicInfo, begin: Cut, behind: Cut) -> li
     gaps = planning.gaps(behind)
     parts = planning.ranges(begin, behind, options.partitions_min, options.partition_rows_max)
     hosts, topic, large = options.hosts, options.topic, options.large
+    way = options.read_from
     return [
         Portion(
-            Source(hosts, topic, info.addresses[part.partition], large), part, number < len(gaps)
+            Source(hosts, topic, info.addresses[part.partition], large, way),
+            part,
+            number < len(gaps),
         )
         for number, part in enumerate([*gaps, *parts])
     ]
@@ -115,14 +148,18 @@ def _opened(
     leader = _Leader(source, part.partition, selection, columns)
     at = part.first
     rows = size = 0
+    max_bytes = min(_SPARE_BYTES, fetch_bytes_max)
     while at < part.behind:
-        # A short range of a long topic must not cost the broker a full portion.
-        expected = (part.behind - at) * size // rows if rows else 0
-        max_bytes = min(expected + _SPARE_BYTES, fetch_bytes_max)
         found, at = leader.fetch(at, part.behind, max_bytes)
         for delivered in found:
             rows += delivered.batch.header.count
             size += delivered.batch.header.total_size
+        # A short range of a long topic must not cost the broker a full portion.
+        expected = (part.behind - at) * size // rows if rows else 0
+        max_bytes = min(expected + _SPARE_BYTES, fetch_bytes_max)
+        if at < part.behind:  # it is on its way while Spark takes these
+            leader.begin(at, max_bytes)
+        for delivered in found:
             if not selection.filters_rows:
                 yield leader.opened(delivered, columns)
             elif selection.wants(delivered.batch):
@@ -140,21 +177,53 @@ class _Leader:
         self._source = source
         self._partition = partition
         self._address = source.address
+        #: Where to dial, the leader first, once that was asked; and whether, and where, a replica
+        #: is read from.
+        self._hosts = source.hosts
+        self._near: Hosts | None = None
+        self._is_found = False
         self._selection = selection
         self._columns = columns
         #: What is opened to find the wanted rows: columns that the user did not ask for, too.
         self._looked_at = (*columns, *(one for one in selection.columns if one not in columns))
 
+    def begin(self, first: int, max_bytes: int) -> None:
+        """Send the request ahead that `fetch` is to make next."""
+        is_near = self._near is not None
+        wait_ms = _REPLICA_WAIT_MS if is_near else 0
+        request = m.Fetch(self._address, first, max_bytes, wait_ms, is_near)
+        begin(self._near or self._hosts, request)
+
     def fetch(self, first: int, behind: int, max_bytes: int) -> tuple[list[Delivered], int]:
         """Return checked batches from `first` on, none of it at or past `behind`, and the offset up
         to which they are all there is: above `first`.
         """
+        if not self._is_found:
+            self._is_found = True
+            if self._source.read_from != "url":
+                self._hosts = toward(self._source.hosts, self._address)
+            if self._source.read_from == "nearest":
+                self._near = nearest(self._source.hosts)
+        if self._near is not None:
+            # A replica that lags, or cannot be read, is left to those who have more time.
+            with suppress(Refused, Disconnected, BadBatch, RangeLost):
+                return self._fetch(self._near, first, behind, max_bytes, _REPLICA_PATIENCE)
+            self._near = None
+        return self._fetch(self._hosts, first, behind, max_bytes, ANSWER_TIMEOUT)
+
+    def _fetch(
+        self, hosts: Hosts, first: int, behind: int, max_bytes: int, patience: float
+    ) -> tuple[list[Delivered], int]:
         voids: tuple[tuple[int, int], ...] = ()
+        is_near = hosts is self._near
 
         def question(client: BlockingClient) -> list[Delivered]:
             nonlocal voids
             try:
-                fetched = client.fetch(self._address, first, max_bytes)
+                if is_near:
+                    fetched = client.fetch(self._address, first, max_bytes, _REPLICA_WAIT_MS, True)
+                else:
+                    fetched = client.fetch(self._address, first, max_bytes)
             except NotLeader:
                 self._find(client)
                 raise
@@ -170,7 +239,7 @@ class _Leader:
             )
 
         try:
-            delivered = ask(self._source.hosts, question)
+            delivered = ask(hosts, question, patience)
         except OffsetOutOfRange as error:
             raise self._lost(
                 first, behind, f"the nearest offset there is {error.detail:,}", error.detail
@@ -194,7 +263,7 @@ class _Leader:
             and "value" in columns
             and self._source.large.loads(part)
         ):
-            value = ask(self._source.hosts, lambda client: self._value(client, part))
+            value = ask(self._hosts, lambda client: self._value(client, part))
         return record_batch(
             part.batch, part.topic, part.partition, part.skip, len(part), value, columns
         )
@@ -222,6 +291,8 @@ class _Leader:
         if len(info.addresses) <= self._partition:
             raise UnknownTopic(f"{self._source.topic} has no partition {self._partition} any more")
         self._address = info.addresses[self._partition]
+        if self._source.read_from != "url":
+            self._hosts = led_first(client, self._source.hosts, self._address)
 
     def _lost(self, first: int, behind: int, why: str, nearest: int = 0) -> RangeLost:
         again = min(nearest, behind) if nearest > first else 0

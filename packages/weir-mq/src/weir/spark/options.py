@@ -28,6 +28,9 @@ partitions          only these partitions, a JSON list: [0, 2]
 columns             only these columns, in this order, a JSON list: ["offset", "value"]; what is not
                     named is not opened, so fewer columns are faster
 maxRowsPerBatch     most messages in a micro-batch (default: all there are)
+maxIdleWaitMs       how long a query that has read all waits at the broker for more before Spark
+                    looks at its other sources (default 200; 0: not at all, and Spark asks again
+                    every 10 ms; at most 10,000)
 maxBytesPerBatch    about the most stored bytes in a micro-batch: messages count by the mean size of
                     those in their partition (default: all there are)
 minRowsPerBatch     wait until so many messages are there for a micro-batch, or maxTriggerDelay is
@@ -39,7 +42,11 @@ onDataLoss          fail (default): a query whose next messages were deleted by 
                     an error that names them; earliest: it continues with the earliest that are
                     there, and a row with a number in the column lost stands for each gap
 maxBytesPerFetch    most bytes asked for at once (default 8 MiB)
-minPartitions       split ranges until there are so many tasks (default: one a partition)
+readFrom            leader: tasks read from the node that leads a partition (default); nearest:
+                    from the node that a task reaches soonest, if it holds the partition; url: from
+                    the hosts in url alone, which pass on what they do not lead
+minPartitions       split ranges until there are so many tasks (default: one a partition; those with
+                    few messages share one)
 maxRowsPerPartition most messages in one task
 maxValueBytes       most bytes of one value (default 64 MiB; up to 1 GiB): larger ones, which lie in
                     chunks, end the query
@@ -55,6 +62,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 from weir.client.arguments import PORT, duration, parse_url
 from weir.client.core.delivered_batches import LargeDelivered
@@ -67,6 +75,7 @@ from weir.spark.admission import DELAY_DEFAULT, Admission
 from weir.spark.selection import Selection
 
 Hosts = tuple[tuple[str, int], ...]
+ReadFrom = Literal["leader", "nearest", "url"]
 
 #: Spelt as users write them; Spark compares option names without case, and so do we.
 NAMES = (
@@ -87,11 +96,13 @@ NAMES = (
     "partitions",
     "columns",
     "maxRowsPerBatch",
+    "maxIdleWaitMs",
     "maxBytesPerBatch",
     "minRowsPerBatch",
     "maxTriggerDelay",
     "onDataLoss",
     "maxBytesPerFetch",
+    "readFrom",
     "minPartitions",
     "maxRowsPerPartition",
     "maxValueBytes",
@@ -110,6 +121,9 @@ _ELSEWHERE = {
     "failondataloss": "onDataLoss",
 }
 _ROWS_MAX = (1 << 63) - 1
+#: How long a query with nothing new waits for it, unless it says otherwise; and at most.
+IDLE_WAIT_MS = 200
+_IDLE_WAIT_MS_MAX = 10_000
 _STAMP_MAX = (1 << 63) - 2
 #: No option leaves messages out.
 EVERYTHING = Selection()
@@ -189,6 +203,8 @@ class Options:
     large: LargeValues = LARGE_VALUES
     order: str | None = None
     columns: tuple[str, ...] = COLUMNS
+    idle_wait_ms: int = IDLE_WAIT_MS
+    read_from: ReadFrom = "leader"
     over_gaps: bool = False
     #: Names, and prefixes with a * behind them; then `topic` is "".
     topics: tuple[str, ...] = ()
@@ -228,8 +244,10 @@ class Options:
             ending=ending,
             selection=Selection.parse(options),
             admission=_admission(options),
+            idle_wait_ms=_idle_wait(options),
             fetch_bytes_max=_number(options, "maxBytesPerFetch", FETCH_BYTES_MAX)
             or FETCH_BYTES_MAX,
+            read_from=_read_from(options),
             partitions_min=_number(options, "minPartitions", PARTITIONS_PER_TOPIC_MAX) or 1,
             partition_rows_max=_number(options, "maxRowsPerPartition", _ROWS_MAX),
             large=_large(options),
@@ -308,13 +326,27 @@ def _hosts(options: Mapping[str, str]) -> Hosts:
         raise BadOption(str(error)) from None
 
 
-def _number(options: Mapping[str, str], name: str, most: int) -> int | None:
+def _number(options: Mapping[str, str], name: str, most: int, least: int = 1) -> int | None:
     text = options.get(name.lower())
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
-        raise BadOption(f"option {name} is {text!r}: give a whole number from 1 to {most:,}")
+    if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+        raise BadOption(f"option {name} is {text!r}: give a whole number from {least} to {most:,}")
     return int(text)
+
+
+def _idle_wait(options: Mapping[str, str]) -> int:
+    given = _number(options, "maxIdleWaitMs", _IDLE_WAIT_MS_MAX, least=0)
+    return IDLE_WAIT_MS if given is None else given
+
+
+def _read_from(options: Mapping[str, str]) -> ReadFrom:
+    match _choice(options, "readFrom", ("leader", "nearest", "url")):
+        case "nearest":
+            return "nearest"
+        case "url":
+            return "url"
+    return "leader"
 
 
 def _large(options: Mapping[str, str]) -> LargeValues:
@@ -323,11 +355,11 @@ def _large(options: Mapping[str, str]) -> LargeValues:
     return LargeValues(most, text == "null")
 
 
-def _choice(options: Mapping[str, str], name: str, words: tuple[str, str]) -> str:
-    """Return one of two words; the first if none is given."""
+def _choice(options: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    """Return one of these words; the first if none is given."""
     text = options.get(name.lower(), words[0]).strip().lower()
     if text not in words:
-        raise BadOption(f"option {name} is {text!r}: give {words[0]} or {words[1]}")
+        raise BadOption(f"option {name} is {text!r}: give {' or '.join(words)}")
     return text
 
 

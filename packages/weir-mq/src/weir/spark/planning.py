@@ -16,6 +16,8 @@ from itertools import pairwise
 
 from weir.errors import BadOption, CheckpointMismatch, RangeLost
 
+#: Ranges that have no more messages together are read by one task.
+SHARED_ROWS_MAX = 10_000
 #: Digits of a partition in JSON, so that the order of keys is the order of numbers.
 _DIGITS = 5
 
@@ -198,6 +200,14 @@ def moved(start: Cut, end: Cut) -> bool:
     return any(behind > start.first(p, end) for p, behind in end.positions.items())
 
 
+def differs(start: Cut, end: Cut) -> bool:
+    """Tell whether there is anything between two cuts, or `end` does not continue `start`."""
+    partitions = start.positions.keys() | end.positions.keys()
+    return start.epoch != end.epoch or any(
+        end.positions.get(p, -1) != start.first(p, end) for p in partitions
+    )
+
+
 def ranges(start: Cut, end: Cut, tasks_min: int = 1, rows_max: int | None = None) -> list[Range]:
     """Cut [start, end) into tasks: at least `tasks_min` if there are so many messages.
 
@@ -216,6 +226,23 @@ def ranges(start: Cut, end: Cut, tasks_min: int = 1, rows_max: int | None = None
         # Rounded down, so that the pieces are never fewer than asked for.
         most = min(most, max(total // tasks_min, 1))
     return [piece for part in whole for piece in _split(part, -(-len(part) // most))]
+
+
+def shared(lengths: Sequence[int], tasks_min: int = 1, rows_max: int | None = None) -> list[slice]:
+    """Return which neighbours of ranges with so many messages share a task: those that have few
+    together, at most `rows_max`, and no more than lets `tasks_min` tasks be left.
+    """
+    # As much as a task takes to be started; but no less than asked for.
+    most = min(SHARED_ROWS_MAX, rows_max or SHARED_ROWS_MAX, sum(lengths) // max(tasks_min, 1))
+    found: list[slice] = []
+    first = rows = 0
+    for at, length in enumerate(lengths):
+        if at > first and rows + length > most:
+            found.append(slice(first, at))
+            first = at
+            rows = 0
+        rows += length
+    return [*found, slice(first, len(lengths))] if lengths else []
 
 
 def _split(part: Range, pieces: int) -> Sequence[Range]:

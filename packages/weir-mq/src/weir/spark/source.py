@@ -7,8 +7,9 @@ of options alone, and connections belong to processes (`weir.spark.blocking_clie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -29,8 +30,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from weir.errors import BadOption
+from weir.spark import planning
 from weir.spark.admission import Admission
-from weir.spark.fetcher import Portion
+from weir.spark.fetcher import Portion, combined
 from weir.spark.options import UNLIMITED, Latest, Options
 from weir.spark.rows import columns_of, read_rows
 from weir.spark.stream import Offset, Stream
@@ -39,14 +41,16 @@ from weir.spark.topics import topics_of
 
 @dataclass(frozen=True)
 class Task(InputPartition):
-    """The work of one Spark task."""
+    """The work of one Spark task: a portion, or several small ones."""
 
-    portion: Portion
+    portions: tuple[Portion, ...]
 
 
-def tasks(portions: Iterable[Portion]) -> list[InputPartition]:
-    """Return portions as Spark takes them."""
-    return [Task(one) for one in portions]
+def tasks(portions: Sequence[Portion], options: Options) -> list[InputPartition]:
+    """Return portions as Spark takes them; small ones share a task."""
+    lengths = [0 if one.lost else len(one.range) for one in portions]  # a gap is one row
+    together = planning.shared(lengths, options.partitions_min, options.partition_rows_max)
+    return [Task(tuple(portions[part])) for part in together]
 
 
 class BatchReader(DataSourceReader):
@@ -62,7 +66,7 @@ class BatchReader(DataSourceReader):
         begin = topics.begin(self._options.starting)
         behind = topics.until(self._options.ending or Latest())
         topics.check_order(begin, behind)
-        return tasks(topics.portions(begin, behind))
+        return tasks(topics.portions(begin, behind), self._options)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield a task's messages as record batches; Spark gives None for a read without tasks."""
@@ -134,7 +138,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the tasks of the micro-batch [start, end); a replay gets the same ranges."""
-        return tasks(self._stream.portions(start, end))
+        return tasks(self._stream.portions(start, end), self._options)
 
     # Reading, in Spark's workers.
 
@@ -152,7 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _read(partition: InputPartition | None, options: Options) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, Task):
         return iter(())
-    return read_rows(partition.portion, options)
+    return combined(chain.from_iterable(read_rows(one, options) for one in partition.portions))
 
 
 def _admission(limit: ReadLimit, given: Admission) -> Admission:

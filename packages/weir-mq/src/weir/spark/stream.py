@@ -33,6 +33,8 @@ class Stream:
         self._gathering = Gathering()
         self._initial: Cut | None = None
         self._target: Cut | None = None
+        #: Whether the query was told once what is there: it waits for news from then on.
+        self._is_idle = False
 
     def initial(self) -> Offset:
         """Return where a query without a checkpoint begins; the same however often it is asked."""
@@ -48,12 +50,17 @@ class Stream:
         """Return the cut that the next micro-batch ends at, or `start` itself if nothing is new, or
         not enough.
 
-        Two round trips to the broker; in total order a few more, for the cut lies at a barrier.
-        Raises `RangeLost` and `CheckpointMismatch`.
+        One round trip to the broker, which answers once something is new, or after the time that
+        the options say; but at once when it is asked first, and where the end is pinned. Raises
+        `RangeLost` and `CheckpointMismatch`.
         """
         begin = self._read(start)
         self._topics.expect(begin)
-        if self._target is None and self._topics.at_barriers and not self._topics.moved(begin):
+        wait_ms = self._options.idle_wait_ms if self._is_idle else 0
+        self._is_idle = True
+        if self._target is None and not self._topics.moved(
+            begin, wait_ms, admission.rows_max, admission.bytes_max
+        ):
             return start
         end = self._target or self._end()
         if self._target is None:
@@ -66,16 +73,24 @@ class Stream:
         if self._options.over_gaps and not first:
             there = planning.over_gaps(begin, end)
         if not there.lost and not planning.moved(there, end):
+            if self._options.ending is not None and self._target is None:
+                SYSTEM.get().sleep(wait_ms / 1_000)  # it has read all that it is to read
             # The same text: Spark takes any other for new data and runs an empty batch.
             return start
         rows = planning.rows_between(there, end)
         # A pinned end is reached at once: nothing more is counted on.
         if self._target is None and not there.lost:
             now = SYSTEM.get().monotonic()
-            if not self._gathering.admits(admission, rows, now):
+            # A cut that was resolved within the limits may hold less than there is.
+            known = self._topics.known_ends(keep=True)
+            available = rows if known is None else planning.rows_between(there, known)
+            if not self._gathering.admits(admission, max(rows, available), now):
+                SYSTEM.get().sleep(wait_ms / 1_000)  # there is news: it would be told at once
                 return start
-        size = 0.0 if admission.bytes_max is None else self._topics.bytes_between(there, end)
-        most = admission.limit(rows, size)
+        most = None
+        if not self._topics.is_within_limits:
+            size = 0.0 if admission.bytes_max is None else self._topics.bytes_between(there, end)
+            most = admission.limit(rows, size)
         if end.stamp:
             cut = self._topics.within(there, end, most)
         else:
@@ -89,7 +104,9 @@ class Stream:
 
     def committed(self) -> Offset:
         """Return the committed end, which the query's progress shows beside its own position."""
-        return self._stored(self._topics.committed(self._options.ending).bare)
+        ending = self._options.ending
+        known = self._topics.known_ends() if ending is None else None
+        return self._stored((known or self._topics.committed(ending)).bare)
 
     def portions(self, start: Offset, end: Offset) -> list[Portion]:
         """Return the work of the micro-batch [start, end), by tasks; a replay gets the same."""

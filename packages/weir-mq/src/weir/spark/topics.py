@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from weir.client.connection.system import SYSTEM
-from weir.errors import CheckpointMismatch, Refused, UnknownTopic
+from weir.errors import BadRequest, CheckpointMismatch, Refused, UnknownTopic
 from weir.model.ids import group_of, partition_of, topic_of
+from weir.model.limits import CUT_TOPICS_MAX
 from weir.model.topic import split_name
 from weir.protocol.client.admin import ListTopics, TopicInfo, TopicList
+from weir.protocol.client.messages import ResolveCut, TopicPositions
 from weir.spark import planning
 from weir.spark.blocking_client import BlockingClient
 from weir.spark.cuts import BarrierCuts, Cuts, within
@@ -44,8 +46,22 @@ class Topics(Protocol):
     def until(self, bound: Bound) -> Cut:
         """Return the cut at which a query ends. Raises `BadOption`."""
 
-    def moved(self, since: Cut) -> bool:
-        """Return whether something was committed that a cut does not hold."""
+    @property
+    def is_within_limits(self) -> bool:
+        """Whether the cut that `moved` found is within the limits that it was given."""
+
+    def moved(
+        self, since: Cut, wait_ms: int = 0, rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> bool:  # fmt: skip
+        """Return whether something was committed that a cut does not hold; wait up to `wait_ms` for
+        that. The end that is asked for next is as of this, and within the limits.
+        """
+
+    def known_ends(self, keep: bool = False) -> Cut | None:
+        """Return the committed ends as of what was asked last; None if they were taken, which this
+        does unless it is to `keep` them.
+        """
 
     def barrier(self) -> Cut:
         """Return a cut at a barrier that holds all that was committed until now."""
@@ -115,9 +131,21 @@ class OneTopic:
         """As of now."""
         return self._barriers.resolve("endingOffsets", bound)
 
-    def moved(self, since: Cut) -> bool:
+    @property
+    def is_within_limits(self) -> bool:
+        """As the broker resolves it."""
+        return self._barriers.is_within_limits
+
+    def moved(
+        self, since: Cut, wait_ms: int = 0, rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> bool:  # fmt: skip
         """In any of the partitions that the query reads."""
-        return self._barriers.moved(since)
+        return self._barriers.moved(since, wait_ms, rows_max, bytes_max)
+
+    def known_ends(self, keep: bool = False) -> Cut | None:
+        """Of the partitions that the query reads."""
+        return self._barriers.known_ends(keep)
 
     def barrier(self) -> Cut:
         """Raises `Unavailable` if a partition does not say how far it is complete."""
@@ -141,7 +169,12 @@ class OneTopic:
         return Cut(standing.info.id, positions, standing.begin.positions, stamp)
 
     def committed(self, ending: Bound | None) -> Cut:
-        """As of now."""
+        """As of now, or as of the last look for news."""
+        if ending is None:
+            news = None if self.at_barriers else self._barriers.news()
+            ends = news or self._barriers.ends()
+            if ends is not None:
+                return ends
         standing = self._cuts.standing(ending.stamp if isinstance(ending, Stamped) else 0)
         end = Cut(standing.info.id, standing.end.positions, standing.begin.positions)
         match ending:
@@ -181,6 +214,10 @@ class OneTopic:
     def check_order(self, start: Cut, end: Cut) -> None:
         """In each partition."""
         planning.check_order(self.options.topic, start, end)
+
+    def told(self, info: TopicInfo) -> None:
+        """Take it that the partitions are served there: who asks next is told this."""
+        self._cuts.take(info)
 
     def describe(self) -> TopicInfo:
         """Ask where the partitions are served. Raises `UnknownTopic`."""
@@ -227,6 +264,10 @@ class SeveralTopics:
     #: By id, of all that were heard of.
     _names: dict[int, str] = field(default_factory=dict)
     _listed: float | None = None
+    #: As the last look for news has them, until they are taken: a cut, and the committed ends.
+    _news: Cut | None = None
+    _committed: Cut | None = None
+    is_within_limits: bool = False
 
     @property
     def at_barriers(self) -> bool:
@@ -248,11 +289,24 @@ class SeveralTopics:
         stamp = bound.stamp - 1 if isinstance(bound, Stamped) and self.at_barriers else 0
         return joined(self._each(resolve), max(stamp, 0))
 
-    def moved(self, since: Cut) -> bool:
+    def moved(
+        self, since: Cut, wait_ms: int = 0, rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> bool:  # fmt: skip
         """In any of the topics; or one is gone."""
+        self._news = self._committed = None
+        self.is_within_limits = False
         self._list_now_and_then()
         parts = split(since)
         if parts.keys() - self._topics.keys():
+            return True
+        found = self._resolved(
+            since, wait_ms=wait_ms, rows_max=rows_max or 0, bytes_max=bytes_max or 0
+        )
+        if found is not None:
+            if not found.positions or not planning.differs(since, found):
+                return False
+            self._news, self.is_within_limits = found, found.stamp > 0
             return True
         for id, topic in self._topics.items():
             with _naming(topic):
@@ -260,18 +314,81 @@ class SeveralTopics:
                     return True
         return False
 
+    def known_ends(self, keep: bool = False) -> Cut | None:
+        """Of all topics."""
+        known = self._committed
+        if not keep:
+            self._committed = None
+        return known
+
     def barrier(self) -> Cut:
         """Raises `Unavailable` if a partition does not say how far it is complete."""
-        self._list()
+        news, self._news = self._news, None
+        if news is None:
+            self._list()
+            news = self._resolved(latest=True)
+        while news is not None and self._may_grow:
+            # Looked at once more: what the topics have promised by now, no scattering of theirs
+            # with a topic that is made later is stamped at or below.
+            known = self._topics.keys()
+            self._list()
+            if self._topics.keys() == known:
+                break
+            news = self._resolved(latest=True)
+        if news is not None:
+            return news
         stamp = max(self._each(lambda topic: topic.reached(0)), default=0)
-        # Looked at once more: what the topics have promised by now, no scattering of theirs with a
-        # topic that is made later is stamped at or below.
-        self._list()
+        self._list()  # as above
         return joined(self._each(lambda topic: topic.below(stamp)), stamp)
+
+    @property
+    def _may_grow(self) -> bool:
+        return any(name.endswith("*") for name in self.options.topics)
+
+    def _resolved(self, since: Cut | None = None, **fields: Any) -> Cut | None:
+        """Ask for a cut through all topics, without any position if nothing is new; None if the
+        broker does not resolve them, or not through so many.
+        """
+        if since is not None:
+            fields["stamp"] = since.stamp
+            fields["after"] = [
+                TopicPositions(id, sorted(part.positions.items()))
+                for id, part in split(since).items()
+            ]
+        names = [topic.options.topic for topic in self._topics.values()]
+        if len(names) > CUT_TOPICS_MAX:
+            return None
+        fields.setdefault("by_partition", not self.at_barriers)
+        request = ResolveCut(names, **fields)
+        try:
+            found = Cuts(replace(self.options, topic=names[0])).resolve_cut(request)
+        except BadRequest:  # they have more partitions together than one cut goes through
+            return None
+        except UnknownTopic:  # one was deleted since
+            self._list()
+            return None
+        if found is None:
+            return None
+        if not found.topics:
+            self._committed = since
+            return Cut(0, {})
+        parts, ends = [], []
+        for told in found.topics:
+            id, begins = told.info.id, dict(enumerate(told.starts))
+            self._there(id).told(told.info)
+            parts.append(Cut(id, dict(enumerate(told.ends)), begins))
+            ends.append(Cut(id, dict(enumerate(told.committed))))
+        self._committed = joined(ends)
+        return joined(parts, found.stamp)
 
     def committed(self, ending: Bound | None) -> Cut:
         """Of each topic by itself."""
         self._list_now_and_then()
+        if ending is None:
+            news, self._news = (None if self.at_barriers else self._news), None
+            ends = news or self._resolved(by_partition=True)
+            if ends is not None:
+                return ends
         return joined(self._each(lambda topic: topic.committed(ending)))
 
     def at(self, stamp: int, start: Cut, end: Cut) -> Cut:
@@ -284,7 +401,11 @@ class SeveralTopics:
         return joined(found, stamp)
 
     def within(self, start: Cut, end: Cut, rows_max: int | None) -> Cut:
-        """Looked for by stamps."""
+        """Looked for by stamps, here or by the broker."""
+        if rows_max is not None and planning.rows_between(start, end) > rows_max:
+            found = self._resolved(start, stamp_max=end.stamp, rows_max=rows_max)
+            if found is not None:
+                return replace(planning.next_cut(start, found, None), stamp=found.stamp)
         return within(self.at, start, end, rows_max)
 
     def bytes_between(self, start: Cut, end: Cut) -> float:
@@ -334,8 +455,8 @@ class SeveralTopics:
         found = []
         for number, one in enumerate([*gaps, *ranges]):
             info, partition = infos[topic_of(one.partition)], partition_of(one.partition)
-            place = info.addresses[partition]
-            source = Source(options.hosts, info.full_name, place, options.large)
+            place, way = info.addresses[partition], options.read_from
+            source = Source(options.hosts, info.full_name, place, options.large, way)
             there = replace(one, partition=partition)
             found.append(Portion(source, there, number < len(gaps)))
         return found

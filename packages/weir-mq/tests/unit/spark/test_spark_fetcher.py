@@ -17,8 +17,8 @@ from weir.model.arrow import SCHEMA
 from weir.model.batch import HEADER_SIZE, stamped
 from weir.model.batch_builder import encode
 from weir.model.ids import Address, group_of
-from weir.protocol.client.messages import Fetched, TopicInfo
-from weir.spark import blocking_client
+from weir.protocol.client.messages import Fetch, Fetched, TopicInfo, Welcome
+from weir.spark import blocking_client, fetcher
 from weir.spark.fetcher import COMBINED_ROWS_MIN, Portion, Source, combined, record_batches
 from weir.spark.planning import Range
 
@@ -42,6 +42,10 @@ class Broker:
         self.end = end
         self.asked: list[tuple[Address, int]] = []
         self.closed = 0
+        #: What was sent ahead, and where the leader is to be reached by itself.
+        self.begun: list[int] = []
+        self.leader: tuple[str, int] | None = None
+        self.welcome = Welcome(7, 1, 1, 0, 1 << 20, 64)
         self.next_faults: list[Exception | Callable[[bytes], bytes]] = []
 
     def fetch(self, address: Address, offset: int, max_bytes: int) -> Fetched:
@@ -55,6 +59,12 @@ class Broker:
             data = fault(data)
         behind = first + SIZE if data else offset
         return Fetched(address, offset, behind, self.end, (data,) if data else ())
+
+    def begin(self, request: Fetch) -> None:
+        self.begun.append(request.offset)
+
+    def place_of(self, address: Address) -> tuple[str, int] | None:
+        return self.leader
 
     def describe(self, topic: str) -> TopicInfo:
         return TopicInfo(1, "default", topic, "partition", [MOVED])
@@ -212,3 +222,73 @@ def test_a_reply_is_received_into_memory_of_its_size_that_arrow_reads_in_place(s
     assert memory.nbytes == size
     assert not memory.readonly
     assert pa.py_buffer(memory).address % ALIGNMENT == 0
+
+
+def test_the_next_portion_is_sent_for_while_spark_takes_this_one(broker: Broker) -> None:
+    parts = record_batches(Portion(SOURCE, Range(0, 3, 38)), 1 << 20)
+    rows = sum(batch.num_rows for batch in parts)
+    assert rows == 35
+    assert broker.begun == [offset for _, offset in broker.asked[1:]] == [10, 20, 30]
+
+
+def test_a_partition_is_read_from_its_leader(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialled: list[tuple[str, int]] = []
+    systems: list[int] = []
+
+    def client(host: str, port: int, timeout: float, name: str, system: int) -> Broker:
+        dialled.append((host, port))
+        systems.append(system)
+        return broker
+
+    monkeypatch.setattr(blocking_client, "BlockingClient", client)
+    broker.leader = ("leader", 7)
+    assert len(read(0, 20)) == 20
+    assert dialled == [("broker", 1), ("leader", 7)]
+    assert systems == [0, 7], "at its place, another system would do harm"
+    dialled.clear()
+    forced = Portion(replace(SOURCE, read_from="url"), Range(0, 0, 20))
+    assert sum(batch.num_rows for batch in record_batches(forced, 1 << 20)) == 20
+    assert dialled == []
+    # Where the leader cannot be reached by itself, any other host passes on what is asked.
+    broker.leader = ("elsewhere", 8)
+
+    def unreached(host: str, port: int, *more: Any) -> Broker:
+        if host == "elsewhere":
+            raise Disconnected(f"no connection to {host}")
+        return client(host, port, *more)
+
+    monkeypatch.setattr(blocking_client, "BlockingClient", unreached)
+    dialled.clear()
+    assert len(read(0, 20)) == 20
+    assert dialled == [("broker", 1)]
+
+
+@pytest.mark.parametrize("fault", [None, NotLeader("x"), OffsetOutOfRange("y", 5), b""])
+def test_a_replica_that_cannot_serve_is_left(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, fault: object
+) -> None:
+    answer, replicas = broker.fetch, list[bool]()
+
+    def fetch(
+        address: Address, offset: int, max_bytes: int, wait_ms: int = 0, replica: bool = False
+    ) -> Fetched:
+        replicas.append(replica)
+        if replica and offset >= 10:
+            if isinstance(fault, Exception):
+                raise fault
+            if fault is not None:  # it lags
+                return Fetched(address, offset, offset, offset)
+        return answer(address, offset, max_bytes)
+
+    broker.fetch = fetch  # type: ignore[method-assign]
+    monkeypatch.setattr(fetcher, "nearest", lambda hosts: (("near", 1), *hosts))
+    now = iter(range(1_000))
+    portion = Portion(replace(SOURCE, read_from="nearest"), Range(0, 0, 30))
+    with on(monotonic=lambda: float(next(now))):
+        batches = [*record_batches(portion, 1 << 20)]
+    table = pa.Table.from_batches(batches, SCHEMA)
+    assert table["offset"].to_pylist() == [*range(30)]
+    assert replicas[0]
+    assert replicas[-1] == (fault is None)

@@ -35,11 +35,14 @@ def test_every_option_is_read_in_any_case() -> None:
         "minPartitions": "4",
         "maxRowsPerPartition": "5",
         "Columns": '["value", "offset"]',
+        "maxIdleWaitMs": "0",
+        "readFrom": "Nearest",
     }
     expected = Options(
         "shop/orders", (("a", 1), ("b", 6800)), Offsets({0: 12, 3: 0}), Offsets({0: 90}),
         Selection(frozenset([b"k"]), frozenset([""]), frozenset([1])),
         Admission(10, 4_096, 3, 90.0), 65_536, 4, 5, columns=("value", "offset"), over_gaps=True,
+        idle_wait_ms=0, read_from="nearest",
     )  # fmt: skip
     assert Options.parse(given) == expected
     assert pickle.loads(pickle.dumps(expected)) == expected
@@ -84,6 +87,8 @@ def test_every_option_is_read_in_any_case() -> None:
         ),
         ({"topic": "t", "maxBytesPerBatch": "1k"}, "maxBytesPerBatch is '1k'"),
         ({"topic": "t", "minPartitions": "many"}, "minPartitions"),
+        ({"topic": "t", "maxIdleWaitMs": "10001"}, "from 0 to 10,000"),
+        ({"topic": "t", "readFrom": "closest"}, "give leader or nearest or url"),
         ({"topic": "t", "maxBytesPerFetch": str(FETCH_BYTES_MAX + 1)}, "to 8,388,608"),
     ],
 )

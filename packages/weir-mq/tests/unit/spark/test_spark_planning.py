@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.errors import CheckpointMismatch, RangeLost
+from weir.spark import planning
 from weir.spark.planning import Cut, Range, check_growth, fill, moved, next_cut, ranges
 
 OFFSETS = st.integers(0, 1 << 62)
@@ -128,3 +130,31 @@ def test_what_does_not_continue_is_refused() -> None:
         check_growth("t", start, Cut(1, {0: 5}))
     with pytest.raises(RangeLost, match="t/1 ends at 6"):
         check_growth("t", start, Cut(1, {0: 5, 1: 6}))
+
+
+@given(
+    st.lists(st.integers(0, 20_000), max_size=30),
+    st.integers(1, 12),
+    st.none() | st.integers(1, 30_000),
+)
+def test_small_ranges_share_a_task(
+    lengths: list[int], tasks_min: int, rows_max: int | None
+) -> None:
+    parts = planning.shared(lengths, tasks_min, rows_max)
+    assert [one for part in parts for one in lengths[part]] == lengths
+    if lengths and max(lengths) <= sum(lengths) // tasks_min:  # as `ranges` cuts them
+        assert len(parts) >= tasks_min or not sum(lengths)
+    most = min(planning.SHARED_ROWS_MAX, rows_max or planning.SHARED_ROWS_MAX)
+    for part in parts:
+        assert sum(lengths[part]) <= most or part.stop - part.start == 1
+    for one, other in itertools.pairwise(parts):  # no two neighbours would fit together
+        together = sum(lengths[one]) + lengths[other][0]
+        assert together > min(most, sum(lengths) // tasks_min)
+
+
+def test_tasks_are_no_fewer_than_asked_for() -> None:
+    assert planning.shared([100] * 64) == [slice(0, 64)]
+    assert len(planning.shared([100] * 64, tasks_min=4)) == 4
+    assert len(planning.shared([100] * 64, rows_max=800)) == 8
+    assert planning.shared([9_000, 9_000, 100, 100]) == [slice(0, 1), slice(1, 4)]
+    assert planning.shared([]) == []

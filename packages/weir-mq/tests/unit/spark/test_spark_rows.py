@@ -47,6 +47,12 @@ class Broker:
         data = stamped(raw, 5, first) + bytes(raw[HEADER_SIZE:])
         return Fetched(address, offset, first + SIZE, self.end, (data,))
 
+    def begin(self, request: object) -> None:
+        pass
+
+    def place_of(self, address: object) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -18,7 +18,9 @@ from weir import sync, testing
 from weir.broker import router
 from weir.client.connection.system import SYSTEM
 from weir.errors import BadOption, CheckpointMismatch, Unauthorized, UnknownTopic
+from weir.protocol.client import messages as m
 from weir.spark import blocking_client, topics
+from weir.spark.blocking_client import BlockingClient
 from weir.spark.cuts import BarrierCuts
 from weir.spark.options import Options
 from weir.spark.planning import Cut
@@ -129,6 +131,7 @@ def test_a_scattering_is_never_torn_by_a_topic_that_is_new(
     at, found = step(made, made.initialOffset())
     assert values(found) == [b"first"]
     w.publish("locks.a", b"second")
+    monkeypatch.setattr(BlockingClient, "resolve_cut", lambda *_: None)  # of the release before
     asked = topics.OneTopic.reached
 
     def reached(topic: topics.OneTopic, stamp: int) -> int:
@@ -151,6 +154,7 @@ def test_no_scattering_that_comes_meanwhile_is_torn(
     scatter(node, ("a", 0), ("b", 0), value=b"before")
     made = reader(node, "a", "b")
     at = made.initialOffset()
+    monkeypatch.setattr(BlockingClient, "resolve_cut", lambda *_: None)  # of the release before
     asked = BarrierCuts.reached
 
     def reached(cuts: BarrierCuts, stamp: int) -> Any:
@@ -195,6 +199,58 @@ def test_gaps_are_told_of_each_topic(node: testing.Node, w: sync.Client) -> None
     assert sorted(lost) == [
         ("a", 1, None, b"there"), ("b", 1, 2, None), ("b", 3, None, b"there"), ("c", 1, 1, None),
     ]  # fmt: skip
+
+
+def test_nor_where_the_broker_resolves_the_cut(
+    node: testing.Node, w: sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w.create_topic("locks.a", scatter_with=["locks.b"])
+    w.publish("locks.a", b"first")
+    made = reader(node, "locks.*")
+    at, found = step(made, made.initialOffset())
+    assert values(found) == [b"first"]
+    w.publish("locks.a", b"second")
+    honest = BlockingClient.resolve_cut
+
+    def resolve_cut(client: BlockingClient, request: m.ResolveCut) -> m.ResolvedCut | None:
+        monkeypatch.setattr(BlockingClient, "resolve_cut", honest)
+        w.create_topic("locks.b", scatter_with=["locks.a"])
+        scatter(node, ("locks.a", 0), ("locks.b", 0), value=b"both")
+        return honest(client, request)
+
+    monkeypatch.setattr(BlockingClient, "resolve_cut", resolve_cut)
+    at, found = step(made, at)
+    assert values(found) == [b"second", b"both", b"both"]
+
+
+def test_several_topics_are_planned_in_one_round_trip(
+    node: testing.Node, w: sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        w.create_topic(name, 8)
+    made = reader(node, "a", "b", maxIdleWaitMs=20)
+    at, _ = step(made, made.initialOffset())
+    honest, trips = BlockingClient.requests, list[str]()
+
+    def requests(client: BlockingClient, asked: list[m.Request], wait: float = 0) -> list[m.Reply]:
+        trips.append(type(asked[0]).__name__)
+        return honest(client, asked, wait)
+
+    monkeypatch.setattr(topics, "LIST_EVERY", 60.0)
+    monkeypatch.setattr(BlockingClient, "requests", requests)
+    for number in range(3):
+        for name in ("a", "b"):
+            w.publish(name, b"%d" % number)
+        trips.clear()
+        end = made.latestOffset(at, ALL)
+        assert made.partitions(at, end)
+        assert made.reportLatestOffset()["t"]["a"]["p"] == end["t"]["a"]["p"]
+        assert trips == ["ResolveCut"]
+        at = end
+    trips.clear()
+    assert made.latestOffset(at, ALL) is at
+    assert made.reportLatestOffset()["t"] == at["t"]
+    assert trips == ["ResolveCut"]
 
 
 def test_a_topic_that_begins_to_match_enters_with_its_first_message(
@@ -255,9 +311,10 @@ def test_a_topic_that_is_refused_is_named(
         w.publish(name, b"v")
     made = reader(node, "locks.*")
     at = made.initialOffset()
+    monkeypatch.setattr(BlockingClient, "resolve_cut", lambda *_: None)  # of the release before
     asked = topics.OneTopic.moved
 
-    def moved(topic: topics.OneTopic, since: Cut) -> bool:
+    def moved(topic: topics.OneTopic, since: Cut, *_: object) -> bool:
         if topic.options.topic == "locks.b":
             raise Unauthorized("you may not read it")
         return asked(topic, since) and False

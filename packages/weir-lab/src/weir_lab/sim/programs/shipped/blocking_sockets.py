@@ -7,6 +7,11 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from weir.client.connection.system import BlockingSocket
+from weir.errors import UnknownOpcode
+from weir.protocol.client import messages as m
+from weir.protocol.client.codec import encode_reply
+from weir.protocol.client.declaration import opcode_of
+from weir.protocol.frame import CLIENT_HEADER
 from weir.testing.simulator.clients.threads import current_thread, run_in_loop
 
 T = TypeVar("T")
@@ -25,6 +30,41 @@ def sleep(seconds: float) -> None:
 def dial(host: str, port: int, timeout: float) -> BlockingSocket:
     """Stand for `weir.client.connection.system.dial`. Raises `OSError`."""
     return _block(_dial(host, port, timeout))
+
+
+def dial_older(host: str, port: int, timeout: float) -> BlockingSocket:
+    """Stand for a connection to a broker of the release before, which resolves no cuts."""
+    return _Older(dial(host, port, timeout))
+
+
+class _Older:
+    """A socket whose other end does not know of `ResolveCut`."""
+
+    def __init__(self, socket: BlockingSocket) -> None:
+        self._socket = socket
+        self._refusals = bytearray()
+
+    def settimeout(self, value: float | None, /) -> None:
+        self._socket.settimeout(value)
+
+    def sendall(self, data: bytes, /) -> None:
+        _, _, opcode, _, correlation = CLIENT_HEADER.unpack_from(data)
+        if opcode != opcode_of(m.ResolveCut):
+            self._socket.sendall(data)
+            return
+        refusal = m.Refusal(UnknownOpcode.code, f"opcode {opcode} is not known here", opcode)
+        self._refusals += b"".join(encode_reply(refusal, opcode, correlation))
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        if not self._refusals:  # nothing else is under way when one of them is
+            return self._socket.recv_into(buffer)
+        size = min(len(buffer), len(self._refusals))
+        buffer[:size] = self._refusals[:size]
+        del self._refusals[:size]
+        return size
+
+    def close(self) -> None:
+        self._socket.close()
 
 
 async def _dial(host: str, port: int, timeout: float) -> BlockingSocket:

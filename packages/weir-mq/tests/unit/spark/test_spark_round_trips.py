@@ -1,0 +1,200 @@
+"""A micro-batch is planned in one round trip, exactly, and a query with nothing new waits for it:
+on a node in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from weir import sync, testing
+from weir.errors import UnknownOpcode
+from weir.protocol.client import messages as m
+from weir.spark import blocking_client
+from weir.spark.blocking_client import BlockingClient
+from weir.spark.options import Options
+from weir.spark.planning import Cut
+from weir.spark.source import Offset, StreamReader, WeirDataSource
+
+PARTITIONS = 64
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture
+def node() -> Iterator[testing.Node]:
+    with testing.node() as node:
+        yield node
+        blocking_client.forget(Options.parse({"topic": "t", "url": node.url}).hosts)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Fill up with what is asked: of each round trip, the names of its requests."""
+    honest, trips = BlockingClient.requests, list[list[str]]()
+
+    def requests(self: BlockingClient, given: Any, wait: float = 0.0) -> list[m.Reply]:
+        trips.append([type(one).__name__ for one in given])
+        return honest(self, given, wait)
+
+    monkeypatch.setattr(BlockingClient, "requests", requests)
+    return trips
+
+
+@pytest.fixture
+def older(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker of the release before."""
+    honest = BlockingClient.request
+
+    def request(self: BlockingClient, given: m.Request, wait: float = 0.0) -> m.Reply:
+        if isinstance(given, m.ResolveCut):
+            raise UnknownOpcode("opcode 42 is not known here", 42)
+        return honest(self, given, wait)
+
+    monkeypatch.setattr(BlockingClient, "request", request)
+
+
+def reader(node: testing.Node, **options: object) -> StreamReader:
+    given = {"topic": "t", "url": node.url} | {name: str(v) for name, v in options.items()}
+    source = WeirDataSource(given)
+    made = source.streamReader(source.schema())
+    assert isinstance(made, StreamReader)
+    return made
+
+
+def publish(node: testing.Node, *rounds: int) -> None:
+    with sync.connect(node.url) as w:
+        for number in rounds:
+            for partition in range(PARTITIONS):
+                w.publish("t", b"%d" % number, partition=partition)
+
+
+def stamps_of(node: testing.Node) -> dict[int, list[int]]:
+    with sync.connect(node.url) as w:
+        found: dict[int, list[int]] = {p: [] for p in range(PARTITIONS)}
+        for message in w.reader("t", order="partition", follow=False):
+            found[message.partition].append(message.stamp)
+    return found
+
+
+def positions(offset: Offset) -> dict[int, int]:
+    return dict(Cut.from_json(offset).positions)
+
+
+def below(stamps: dict[int, list[int]], stamp: int) -> dict[int, int]:
+    return {p: sum(one <= stamp for one in each) for p, each in stamps.items()}
+
+
+@pytest.mark.parametrize("order", ["total", "partition"])
+def test_a_micro_batch_is_planned_in_one_round_trip(
+    node: testing.Node, asked: list[list[str]], order: str
+) -> None:
+    with sync.connect(node.url) as w:
+        w.create_topic("t", PARTITIONS, order)
+    publish(node, 1, 2)
+    made = reader(node, order=order)
+    at = made.initialOffset()
+    for number in (3, 4):
+        publish(node, number)
+        asked.clear()
+        end = made.latestOffset(at, ALL)
+        assert asked == [["ResolveCut"]]
+        assert made.reportLatestOffset()["p"] == end["p"]
+        tasks = made.partitions(at, end)
+        assert asked == [["ResolveCut"]], "nothing more is asked before tasks read"
+        assert tasks
+        assert set(positions(end).values()) == {number}
+        at = end
+    # The limit is the broker's to keep; the lag is told beside it.
+    publish(node, 5, 6)
+    asked.clear()
+    end = made.latestOffset(at, ReadMaxRows(PARTITIONS))
+    assert asked == [["ResolveCut"]]
+    assert set(made.reportLatestOffset()["p"].values()) == {6}
+    assert asked == [["ResolveCut"]]
+    rows = sum(positions(end).values()) - sum(positions(at).values())
+    assert PARTITIONS // 2 <= rows <= PARTITIONS
+    assert end.get("s", 0) == Cut.from_json(end).stamp
+
+
+def test_the_first_cut_takes_as_few_round_trips(node: testing.Node, asked: list[list[str]]) -> None:
+    with sync.connect(node.url) as w:
+        w.create_topic("t", PARTITIONS, "total")
+    publish(node, 1, 2)
+    stamps = stamps_of(node)
+    middle = sorted(one for each in stamps.values() for one in each)[PARTITIONS]
+    asked.clear()
+    made = reader(node, startingBarrier=middle, order="total")
+    begin = made.initialOffset()
+    assert positions(begin) == below(stamps, middle)
+    assert begin["s"] == middle
+    # Hello, a cut at the barrier, and one at the end that the start is compared with.
+    assert asked == [["Hello"], ["ResolveCut"], ["ResolveCut"]]
+
+
+@pytest.mark.usefixtures("older")
+def test_a_broker_of_the_release_before_is_asked_as_before(
+    node: testing.Node, asked: list[list[str]]
+) -> None:
+    with sync.connect(node.url) as w:
+        w.create_topic("t", PARTITIONS, "total")
+    publish(node, 1, 2)
+    stamps = stamps_of(node)
+    made = reader(node)
+    at = made.initialOffset()
+    end = made.latestOffset(at, ReadMaxRows(PARTITIONS))
+    assert positions(end) == below(stamps, end["s"])
+    assert 0 < sum(positions(end).values()) <= PARTITIONS
+    assert not any("ResolveCut" in trip for trip in asked)
+    while (later := made.latestOffset(end, ALL)) is not end:
+        end = later
+    assert set(positions(end).values()) == {2}
+
+
+def test_a_query_with_nothing_new_waits_for_it(
+    node: testing.Node, asked: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sync.connect(node.url) as w:
+        w.create_topic("t", PARTITIONS, "total")
+    publish(node, 1)
+    made = reader(node, maxIdleWaitMs=5_000)
+    at = made.latestOffset(made.initialOffset(), ALL)
+    waits: list[int] = []
+    honest = BlockingClient.resolve_cut
+
+    def resolve_cut(self: BlockingClient, request: m.ResolveCut) -> m.ResolvedCut | None:
+        waits.append(request.wait_ms)
+        if request.wait_ms:
+            with sync.connect(node.url) as w:
+                w.publish("t", b"news", partition=7)
+        return honest(self, request)
+
+    monkeypatch.setattr(BlockingClient, "resolve_cut", resolve_cut)
+    end = made.latestOffset(at, ALL)
+    assert waits == [5_000]
+    assert positions(end)[7] == 2
+    # A reader that is new waits for nothing at first, nor does one that has a pinned end.
+    waits.clear()
+    fresh = reader(node, maxIdleWaitMs=5_000)
+    assert fresh.latestOffset(end, ALL) is end
+    pinned = reader(node, maxIdleWaitMs=5_000)
+    pinned.prepareForTriggerAvailableNow()
+    assert pinned.latestOffset(end, ALL) is end
+    assert pinned.latestOffset(end, ALL) is end
+    assert set(waits) == {0}
+
+
+def test_a_query_that_waits_in_vain_has_its_start_back(
+    node: testing.Node, asked: list[list[str]]
+) -> None:
+    with sync.connect(node.url) as w:
+        w.create_topic("t", PARTITIONS, "partition")
+    publish(node, 1)
+    made = reader(node, maxIdleWaitMs=50)
+    at = made.latestOffset(made.initialOffset(), ALL)
+    asked.clear()
+    assert made.latestOffset(at, ALL) is at
+    assert made.reportLatestOffset()["p"] == at["p"]
+    assert asked == [["ResolveCut"]]
