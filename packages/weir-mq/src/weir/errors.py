@@ -13,6 +13,7 @@ WeirError
 ├── BadOption, RangeLost,   a Spark query cannot begin, or go on
 │   CheckpointMismatch, ValueTooLarge
 ├── LakeMismatch            a lake cannot take what is to be archived there
+├── BadValue                it does not fit the schema that its producer names
 ├── Disconnected            no answer: it may or may not have happened
 └── Refused                 a numbered answer of the broker
     ├── retry-able: Overloaded, Revoked, NotLeader, Unavailable, BadChecksum;
@@ -115,6 +116,17 @@ class LakeMismatch(WeirError):
 
 class ValueTooLarge(WeirError):
     """A message's value is larger than a Spark query may load."""
+
+
+class BadValue(WeirError):
+    """A value does not fit the schema that its producer names; `place` is its place among those
+    that were given together.
+    """
+
+    def __init__(self, message: str, place: int = 0) -> None:
+        """Take a sentence that says what does not fit."""
+        super().__init__(message)
+        self.place = place
 
 
 class Disconnected(WeirError):
@@ -367,6 +379,30 @@ class ErasedBoot(BadRequest):
     """
 
     code = 56
+
+
+class UnknownSchema(Refused):
+    """The topic's schema has no version of this number; `detail` is the newest one's, 0 if it has
+    none: add it by `weir schema add`.
+    """
+
+    code = 57
+
+
+class IncompatibleSchema(BadRequest):
+    """The topic's rule does not let this version follow the one before; the text names the field.
+    `detail` is the number of the version before.
+    """
+
+    code = 58
+
+
+class LevelTooLow(Refused):
+    """The set writes an older format level, `detail`, that cannot hold this: once all nodes run a
+    release that supports the level that the text names, raise it by `weir node raise-level`.
+    """
+
+    code = 59
 
 
 def _tree(kind: type[Refused]) -> list[type[Refused]]:

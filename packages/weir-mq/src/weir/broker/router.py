@@ -33,6 +33,7 @@ from weir.errors import (
     Unauthorized,
     UnknownOpcode,
     UnknownProducer,
+    UnknownSchema,
     UnknownTopic,
     WrongSystem,
 )
@@ -52,6 +53,7 @@ from weir.model.topic import full_name_of, split_name
 from weir.order.clock import Time
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
+from weir.protocol.client import schemas as s
 from weir.protocol.client.codec import decode_reply, decode_request
 from weir.protocol.client.declaration import Asker, Declaration, Resource, Scope
 from weir.protocol.client.messages import (
@@ -123,6 +125,9 @@ class Requests:
             a.EndPartition: self._end_partition,
             a.AskLeader: self._tell_leader,
             a.PauseCluster: self._pause_cluster,
+            s.AddSchema: self._add_schema,
+            s.SetSchemaRule: self._set_schema_rule,
+            s.ListSchemas: self._list_schemas,
             **handlers,
         }
 
@@ -153,7 +158,7 @@ class Requests:
                 self._forwarder.request(session, caller, frame, place)
             else:
                 self._answer(session, caller, request, declared)
-        except (UnknownTopic, UnknownProducer, NotTogether) as error:
+        except (UnknownTopic, UnknownProducer, UnknownSchema, NotTogether) as error:
             if self._trunks.may_be_news() and not final:
                 return False
             self._outbox.refuse(caller, self._trunks.certain(error))
@@ -189,6 +194,8 @@ class Requests:
         if serve is None:
             batch = open_batch(found, caller, request)
             self._own(session, found, batch.header)
+            if batch.header.schema:
+                self._registry.catalog.schemas.check_known(topic, batch.header.schema)
             publish(found, caller, request, batch)
         else:
             serve(found, caller, request)
@@ -318,6 +325,15 @@ class Requests:
     def _pause_cluster(self, session: Session, caller: Caller, request: a.PauseCluster) -> None:
         topic = self._topics.topic_with(request.address.group)
         self._registry.administration.pause(caller, topic, request)
+
+    def _add_schema(self, session: Session, caller: Caller, request: s.AddSchema) -> None:
+        self._registry.schemas.add(caller, self._topics.named(request.name), request)
+
+    def _set_schema_rule(self, session: Session, caller: Caller, request: s.SetSchemaRule) -> None:
+        self._registry.schemas.set_rule(caller, self._topics.named(request.name), request)
+
+    def _list_schemas(self, session: Session, caller: Caller, request: s.ListSchemas) -> None:
+        self._registry.schemas.list(caller, self._topics.named(request.name), request)
 
     def _open_producer(self, session: Session, caller: Caller, request: m.OpenProducer) -> None:
         self._registry.open_producer(caller, session.principal, request)

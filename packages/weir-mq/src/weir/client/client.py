@@ -38,11 +38,17 @@ from weir.client.consumer.subscription import ConsumerOptions, Subscription
 from weir.client.core.batcher import BATCH_BYTES
 from weir.client.core.retries import Backoff, seconds
 from weir.client.nodes import Nodes
-from weir.client.producer.producer import Producer, ProducerOptions, SharedProducers
+from weir.client.producer.producer import (
+    Producer,
+    ProducerKind,
+    ProducerOptions,
+    SharedProducers,
+)
 from weir.client.producer.receipts import BatchReceipt, Receipt
 from weir.client.reader.positions import Start, Until
 from weir.client.reader.reader import Reader, ReaderOptions
 from weir.client.scattering import Scattering, Scatterings
+from weir.client.schemas import Schemas, SchemaVersion
 from weir.errors import WeirError
 from weir.model.limits import GRANT_MS_DEFAULT, MIB, VALUE_BYTES_LOADED_MAX
 from weir.model.topic import Order, check_order
@@ -82,6 +88,11 @@ class Client:
         """The nodes of the set that it is connected to, for operators."""
         return Nodes(self._network)
 
+    @property
+    def schemas(self) -> Schemas:
+        """The schemas of topics: add versions, and look them up."""
+        return Schemas(self._network)
+
     def wait_without_end(self) -> None:
         """Let requests from now on wait for the broker for as long as it is away."""
         self._network.request_timeout = _WITHOUT_END_SECONDS
@@ -101,6 +112,7 @@ class Client:
         delay: Delay | None = None,
         due: Due | None = None,
         ttl: Delay | None = None,
+        schema: SchemaVersion | None = None,
     ) -> Receipt:
         """Send one message and return where it is once a majority has it.
 
@@ -109,12 +121,13 @@ class Client:
 
         Clusters get it after `delay` ("5m", or seconds), or when it is `due` (a datetime, ISO 8601,
         or µs since 1970), a year ahead at most; and not once its `ttl` is over, which begins now.
-        Readers see it at once.
+        Readers see it at once. `schema` is what a producer takes.
         """
         send = partial(Producer.publish, key=key, tag=tag, time=time, headers=headers,
                        partition=partition, delay=delay, due=due, ttl=ttl)  # fmt: skip
         delayed = delay is not None or due is not None
-        return await self._producers.publish(topic, delayed, partial(send, value=value))
+        shared = ProducerKind(topic, delayed, schema)
+        return await self._producers.publish(shared, partial(send, value=value))
 
     def producer(
         self,
@@ -129,6 +142,8 @@ class Client:
         compression: CompressionName = "none",
         level: int | None = None,
         ack: AckLevel = "replicated",
+        schema: SchemaVersion | None = None,
+        check: bool | None = None,
     ) -> Producer:
         """Return a producer to enter with `async with`; leaving it flushes.
 
@@ -138,6 +153,10 @@ class Client:
         `ack="received"` confirms what the leader alone has on disk: sooner, but lost with that
         machine; such a confirm tells no offset. `ack="visible"` confirms what readers in total
         order can have: nothing comes before it any more, in any partition.
+
+        `schema`: which version of the topic's schema the values have, a number or "newest" (as of
+        when the producer is opened). With `check`, values that do not fit it raise `BadValue`
+        before they are sent; None: as the topic says (`client.schemas.set_rule`).
         """
         options = ProducerOptions(
             linger=linger,
@@ -149,6 +168,8 @@ class Client:
             compression=compression,
             level=level,
             ack=ack,
+            schema=schema,
+            check_values=check,
         )
         return Producer(self._network, topic, options)
 

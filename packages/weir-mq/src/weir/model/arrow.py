@@ -280,6 +280,7 @@ class Rows:
         base_time: int = 0,
         compression: int = 0,
         level: int | None = None,
+        schema: int = 0,
     ) -> bytearray:
         """Return the sealed batch that `weir.model.batch_builder.encode` makes of the same rows."""
         n, flags = len(self), Columns.VALUE
@@ -307,7 +308,7 @@ class Rows:
             flags |= Columns.HEADERS
             _put_headers(parts, self.headers)
         fields = (int(flags), producer, epoch, n, sequence, base_time)
-        return assembled(bare, parts, fields, group, compression, level)
+        return assembled(bare, parts, fields, group, compression, level, schema)
 
     def _has_key(self) -> Any:
         return np.asarray(self.keys.is_valid())

@@ -10,12 +10,14 @@ It begins with a header of 88 bytes, little-endian:
     6      2    header size, 88                 56  8  xxh3-64, seeded with the group id
     8      4    total size, header included     64  8  stamp         (written by the leader)
     12     4    columns and flags               72  8  first offset  (written by the leader)
-    16     8    producer id                     80  4  reserved, 0
+    16     8    producer id                     80  4  schema, 0 without
     24     4    epoch                           84  4  CRC-32C of bytes 0 to 84
     28     4    number of messages
 
-The hash covers bytes 0 to 56 and everything behind the header as it lies, compressed or not, so
-the leader can stamp a batch without touching its columns. Its seed is the group id: bytes in the
+The hash covers bytes 0 to 56, the schema unless it is 0, and everything behind the header as it
+lies, compressed or not, so the leader can stamp a batch without touching its columns. The schema is
+the number of a version of the topic's schema, which all values of the batch have; releases that
+support format level 1 alone refuse a batch with one. Its seed is the group id: bytes in the
 wrong place never pass. The CRC covers the stamped fields too.
 
 Behind the header lie the columns (`weir.model.columns`). With compression, the TAG list and the
@@ -65,7 +67,9 @@ _OFFSET_MAX = (1 << 63) - 1
 _HEADER = struct.Struct("<4sBBHIIQIIQqIIQqqII")
 _SENDER = struct.Struct("<QI")
 _SEQUENCE = struct.Struct("<Q")
-_STAMPED = struct.Struct("<qqI")
+_STAMPED = struct.Struct("<qq")
+_SCHEMA = slice(80, 84)
+_NO_SCHEMA = bytes(4)
 _HASH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 
@@ -149,7 +153,7 @@ class Header(NamedTuple):
     hash: int
     stamp: int
     first_offset: int
-    reserved: int
+    schema: int
     crc: int
 
     @property
@@ -170,7 +174,7 @@ def parse(view: Buffer, at: int = 0) -> Header:
     # By plain names, for each batch comes by here, and a field takes as long to find as to check.
     (
         magic, version, compression, header_size, size, columns, _, _, count, _, _, raw_size,
-        packed_size, _, stamp, first_offset, reserved, _,
+        packed_size, _, stamp, first_offset, _, _,
     ) = fields  # fmt: skip
     if magic != MAGIC or version != VERSION or header_size != HEADER_SIZE:
         raise BadBatch(f"not a batch of version {VERSION}: it begins {bytes(view[at : at + 8])!r}")
@@ -193,8 +197,6 @@ def parse(view: Buffer, at: int = 0) -> Header:
         raise BadBatch(f"{count:,} messages cannot lie in {raw_size:,} bytes")
     if stamp < 0 or not 0 <= first_offset <= _OFFSET_MAX - count:
         raise BadBatch(f"no leader wrote offset {first_offset} and stamp {stamp}")
-    if reserved:
-        raise BadBatch("batch has reserved fields that are not 0: it is of a later release")
     return header
 
 
@@ -241,8 +243,9 @@ class Packed(NamedTuple):
 
 
 def seal(
-    batch: bytearray, fields: tuple[int, ...], group: int, packed: Packed | None = None
-) -> None:
+    batch: bytearray, fields: tuple[int, ...], group: int, packed: Packed | None = None,
+    schema: int = 0,
+) -> None:  # fmt: skip
     """Write header, hash and CRC over the first 88 bytes of `batch`, whose columns are in place.
 
     `fields`: columns, producer, epoch, count, sequence, base_time; `packed` None: uncompressed.
@@ -252,17 +255,17 @@ def seal(
     compression, raw_size, packed_size = packed or (0, size - HEADER_SIZE, 0)
     _HEADER.pack_into(
         batch, 0, MAGIC, VERSION, compression, HEADER_SIZE, size, columns, producer, epoch, count,
-        sequence, base_time, raw_size, packed_size, 0, 0, 0, 0, 0,
+        sequence, base_time, raw_size, packed_size, 0, 0, 0, schema, 0,
     )  # fmt: skip
     view = memoryview(batch)
-    _HASH.pack_into(batch, _HASHED, xxh3((view[:_HASHED], view[HEADER_SIZE:]), group))
+    _HASH.pack_into(batch, _HASHED, _hash(view[:HEADER_SIZE], view[HEADER_SIZE:], group))
     _CRC.pack_into(batch, _SEALED, extended(0, bytes(view[:_SEALED])))
 
 
 def stamped(view: Buffer, stamp: int, first_offset: int) -> bytes:
     """Return the batch's 88 header bytes with the leader's fields and a new CRC (a copy)."""
     head = bytearray(view[:HEADER_SIZE])
-    _STAMPED.pack_into(head, 64, stamp, first_offset, 0)
+    _STAMPED.pack_into(head, 64, stamp, first_offset)
     _CRC.pack_into(head, _SEALED, extended(0, bytes(head[:_SEALED])))
     return bytes(head)
 
@@ -273,9 +276,17 @@ def renumbered(view: Buffer, group: int, producer: int, epoch: int, sequence: in
     _SENDER.pack_into(batch, 16, producer, epoch)
     _SEQUENCE.pack_into(batch, 32, sequence)
     copy = memoryview(batch)
-    _HASH.pack_into(batch, _HASHED, xxh3((copy[:_HASHED], copy[HEADER_SIZE:]), group))
+    _HASH.pack_into(batch, _HASHED, _hash(copy[:HEADER_SIZE], copy[HEADER_SIZE:], group))
     _CRC.pack_into(batch, _SEALED, crc32c(copy[:_SEALED]))
     return batch
+
+
+def _hash(head: Buffer, body: Buffer, group: int) -> int:
+    """Return the hash of a batch by its header and what lies behind that."""
+    schema = bytes(head[_SCHEMA])
+    if schema == _NO_SCHEMA:
+        return xxh3((bytes(head[:_HASHED]), body), group)
+    return xxh3((bytes(head[:_HASHED]), schema, body), group)
 
 
 def check(header: Header, head: Buffer, body: Buffer, group: int) -> None:
@@ -285,7 +296,7 @@ def check(header: Header, head: Buffer, body: Buffer, group: int) -> None:
     """
     if extended(0, bytes(head[:_SEALED])) != header.crc:
         raise BadBatch("the batch header fails its CRC-32C")
-    if xxh3((bytes(head[:_HASHED]), body), group) != header.hash:
+    if _hash(head, body, group) != header.hash:
         raise BadBatch(f"the batch fails its hash for group {group}")
 
 
@@ -526,7 +537,7 @@ class Batch:
 
     def messages(self, topic: str = "", partition: int = -1) -> Iterator[Message]:
         """Split into messages as people read them."""
-        stamp, references = self.header.stamp, self.references
+        stamp, schema, references = self.header.stamp, self.header.schema, self.references
         rows = zip(
             self.values(), self.keys(), self.tags(), self.times(), self.headers(), strict=True
         )
@@ -535,7 +546,9 @@ class Batch:
             yield from self._from_devices(rows, origins, topic, partition)
             return
         for offset, (value, key, tag, time, pairs) in enumerate(rows, self.header.first_offset):
-            message = Message(value, key, tag, time, pairs, topic, partition, offset, stamp)
+            message = Message(
+                value, key, tag, time, pairs, topic, partition, offset, stamp, None, schema
+            )
             yield message if references is None else LargeMessage(message, references.size)
 
     def _from_devices(

@@ -46,12 +46,14 @@ def encode(
     scattered: Scattered | None = None,
     compression: int = 0,
     level: int | None = None,
+    schema: int = 0,
 ) -> bytearray:
     """Return the sealed batch of `values` and whichever columns are given, one item a message.
 
     Times are microseconds since 1970. `chunk_at`: the one value is a piece of a larger one, from
     that byte on; `references`: it stands for a value of chunks, and `values` is left empty;
-    `scattered`: it is a part of a scattering.
+    `scattered`: it is a part of a scattering. `schema`: the version of the topic's schema that all
+    values have; 0: none.
     `compression` is kept only where it makes the batch smaller, and not over 256 times smaller.
     Raises `TooLarge` over 8 MiB or 1,048,576 messages, `MissingLibrary`, and `ValueError` where a
     column's length is not that of `values`.
@@ -92,7 +94,7 @@ def encode(
     if references is not None or origins is not None:
         compression = 0
     fields = (flags, producer, epoch, n, sequence, base_time)
-    return assembled(bare, parts, fields, group, compression, level)
+    return assembled(bare, parts, fields, group, compression, level, schema)
 
 
 def assembled(
@@ -102,6 +104,7 @@ def assembled(
     group: int,
     compression: int = 0,
     level: int | None = None,
+    schema: int = 0,
 ) -> bytearray:
     """Return the sealed batch of its buffers, each padded to 8 bytes; `fields` as for `seal`.
 
@@ -117,12 +120,12 @@ def assembled(
         raw_size = total(bare) - HEADER_SIZE + len(raw)
         if padded(len(packed)) < len(raw) and raw_size <= INFLATION_MAX * size:
             batch = bytearray().join((*bare, packed, padding(len(packed))))
-            seal(batch, fields, group, Packed(compression, raw_size, len(packed)))
+            seal(batch, fields, group, Packed(compression, raw_size, len(packed)), schema)
             return batch
         parts = [raw]
     batch = bytearray().join((*bare, *parts))
     col.check_size(len(batch))
-    seal(batch, fields, group)
+    seal(batch, fields, group, schema=schema)
     return batch
 
 

@@ -142,4 +142,10 @@ SEGMENT_BYTES_DEFAULT = 64 * MIB
 
 # What nodes write, and read: a set writes nothing of a level before each of its nodes supports it.
 FORMAT_LEVEL_FIRST = 1
-FORMAT_LEVEL = 1
+FORMAT_LEVEL = 2
+# From this level on there are schemas, and batches name them.
+FORMAT_LEVEL_SCHEMAS = 2
+
+# Schemas of topics. Each node holds all of them in memory.
+SCHEMA_VERSIONS_MAX = 1_000
+SCHEMAS_BYTES_MAX = 32 * MIB

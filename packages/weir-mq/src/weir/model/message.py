@@ -30,7 +30,8 @@ class Origin(NamedTuple):
 class Message(NamedTuple):
     """One message. `time` is microseconds since 1970; `offset` and `stamp` are the leader's.
 
-    `origin` says which device sent it, None for what clients publish.
+    `origin` says which device sent it, None for what clients publish. `schema` is the version of
+    the topic's schema that the value has, 0 if none is said.
     """
 
     value: bytes
@@ -43,6 +44,7 @@ class Message(NamedTuple):
     offset: int = -1
     stamp: int = -1
     origin: Origin | None = None
+    schema: int = 0
 
     @property
     def size(self) -> int:

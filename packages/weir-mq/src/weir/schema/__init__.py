@@ -8,10 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_args
+from pathlib import Path
+from typing import cast, get_args
 
 from weir.errors import BadRequest, MissingLibrary
 from weir.schema.fields import SCHEMA_BYTES_MAX, BadSchema, Field, Format, check_size
+
+#: By the suffix of a file, the format of the schema in it.
+SUFFIXES: dict[str, Format] = {
+    ".json": "json",
+    ".avsc": "avro",
+    ".pb": "protobuf",
+    ".desc": "protobuf",
+    ".arrow": "arrow",
+}
 
 
 @dataclass(frozen=True)
@@ -21,6 +31,24 @@ class Schema:
     format: Format
     data: bytes
     message: str = ""
+
+    @classmethod
+    def read(cls, path: Path, message: str = "", format: str = "") -> Schema:
+        """Read a file. Without a `format`, the suffix names it (`SUFFIXES`).
+
+        Raises `BadRequest` for another suffix or format, `BadSchema` for a file of more than
+        `SCHEMA_BYTES_MAX` bytes, and `OSError`.
+        """
+        format = format or SUFFIXES.get(path.suffix, "")
+        if not format:
+            raise BadRequest(f"{path}: say that it is json, avro, protobuf or arrow")
+        if format not in get_args(Format):
+            raise BadRequest(f"format={format!r}: give json, avro, protobuf or arrow")
+        with path.open("rb") as file:
+            data = file.read(SCHEMA_BYTES_MAX + 1)
+        if len(data) > SCHEMA_BYTES_MAX:
+            raise BadSchema(f"{path} has more than {SCHEMA_BYTES_MAX:,} bytes")
+        return cls(cast(Format, format), data, message)
 
     def parse(self) -> Field:
         """Return its fields. Raises `BadSchema` and `MissingLibrary`."""

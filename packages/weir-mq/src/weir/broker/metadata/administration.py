@@ -14,6 +14,7 @@ from weir.broker.metadata.catalog import Catalog, more_partitions
 from weir.broker.records.entries import (
     NodeRecord,
     ProducerOpened,
+    SchemaRecord,
     TopicAltered,
     TopicClusterPaused,
     TopicCreated,
@@ -52,6 +53,7 @@ RegistryRecord = (
     | TopicEnds
     | TopicClusterPaused
     | TopicDeleted
+    | SchemaRecord
     | ProducerOpened
     | NodeRecord
 )

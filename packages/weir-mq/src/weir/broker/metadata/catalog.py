@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
 from weir.broker.metadata.placement import Nodes
+from weir.broker.metadata.schemas import Schemas, TopicSchemas
 from weir.broker.records.entries import (
     ProducerOpened,
     TopicAltered,
@@ -17,13 +19,16 @@ from weir.broker.records.entries import (
     TopicEnds,
     TopicGrown,
 )
+from weir.broker.records.snapshots import Frozen, opened
 from weir.errors import BadRequest, UnknownTopic, UnknownVersion
 from weir.model.limits import CLUSTER_PAUSES_MAX, DEDUPE_HORIZON_MS
 from weir.model.topic import ClusterPause, End, Topic, TopicSettings
 from weir.order.clock import stamp_at
 
-_VERSION = 7
-#: What is written as long as no cluster was paused: the release before reads that as well.
+_VERSION = 8
+#: What is written as long as there is no schema: releases of format level 1 read that as well.
+_WITHOUT_SCHEMAS = 7
+#: What is written as long as no cluster was paused, either.
 _WITHOUT_PAUSES = 6
 #: What is written as long as no partition has ended, either.
 _WITHOUT_ENDS = 5
@@ -68,6 +73,7 @@ _PARTS = (
     "growing",
     "last_stamp",
     "nodes",
+    "schemas",
 )
 
 
@@ -92,6 +98,7 @@ class Catalog:
         self.ending: dict[int, None] = {}
         #: The nodes, and which of them hold which groups.
         self.nodes = Nodes()
+        self.schemas = Schemas()
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -122,6 +129,11 @@ class Catalog:
         registered: it lies on this one alone then.
         """
         return self.nodes.voters(group)
+
+    @property
+    def level(self) -> int:
+        """The format level that is written."""
+        return self.nodes.level
 
     def was_deleted(self, topic: int) -> bool:
         """Return whether a topic of this id was there once and is not any more."""
@@ -222,6 +234,7 @@ class Catalog:
         del self._by_id[topic.id]
         self.growing.pop(topic.id, None)
         self.ending.pop(topic.id, None)
+        self.schemas.forget(topic.id)
         self.nodes.drop(topic.groups_to_be())
         return topic
 
@@ -295,28 +308,32 @@ class Catalog:
         producers = [(producer, *holding) for producer, holding in self._producers.items()]
         has_ends = any(topic.ends for topic in self._topics.values())
         has_pauses = any(topic.pauses for topic in self._topics.values())
+        schemas = [Frozen(partial(_row, *item)) for item in self.schemas.items()]
+        version = _WITHOUT_PAUSES if has_ends else _WITHOUT_ENDS
+        version = _WITHOUT_SCHEMAS if has_pauses else version
         return (
-            _VERSION if has_pauses else _WITHOUT_PAUSES if has_ends else _WITHOUT_ENDS,
+            _VERSION if schemas else version,
             self._next_topic,
             self._forgot_at,
             self.last_stamp,
             topics,
             producers,
             self.nodes.encode(),
+            *((schemas,) if schemas else ()),
         )
 
     @classmethod
     def decode(cls, data: Any) -> Catalog:
         """Return the state that `encode` gave."""
         version, *fields = data
-        if version not in (_WITHOUT_ENDS, _WITHOUT_PAUSES, _VERSION):
+        if version not in (_WITHOUT_ENDS, _WITHOUT_PAUSES, _WITHOUT_SCHEMAS, _VERSION):
             raise UnknownVersion(
                 f"the checkpoint holds the registry in version {version}; this release reads "
                 f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder",
                 version,
                 _VERSION,
             )
-        next_topic, forgot_at, last_stamp, topics, producers, nodes = fields
+        next_topic, forgot_at, last_stamp, topics, producers, nodes, *schemas = fields
         catalog = cls()
         catalog._next_topic, catalog._forgot_at = next_topic, forgot_at
         catalog.last_stamp = last_stamp
@@ -332,4 +349,11 @@ class Catalog:
         catalog._not_stamped = [
             producer for producer, h in catalog._producers.items() if h.granted == _NOT_STAMPED
         ]
+        for part in schemas[0] if schemas else ():
+            topic, *row = opened(part)
+            catalog.schemas.put(topic, TopicSchemas.decode(row))
         return catalog
+
+
+def _row(topic: int, schemas: TopicSchemas) -> tuple[object, ...]:
+    return topic, *schemas.encode()

@@ -103,6 +103,9 @@ class Membership:
 
     def _found(self) -> None:
         nodes = self._catalog.nodes
+        if not nodes.ever() and self._level > nodes.level:
+            # Nothing was written by an earlier release, so there is no way back to keep open.
+            self._registry.propose(LevelRaised(self._level))
         # An earlier leader may have been lost in the middle of the founding.
         for node, host, port in self._identity.members or (Member(self._identity.node, "", 0),):
             if nodes.get(node) is None:

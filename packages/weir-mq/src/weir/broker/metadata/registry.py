@@ -16,6 +16,7 @@ from weir.broker.metadata.administration import (
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.membership import Membership
 from weir.broker.metadata.placement import check_replicas
+from weir.broker.metadata.schemas import SchemaRequests
 from weir.broker.records.entries import (
     GroupsPlaced,
     GroupsSettled,
@@ -24,6 +25,8 @@ from weir.broker.records.entries import (
     NodeJoined,
     Payload,
     ProducerOpened,
+    SchemaRuleSet,
+    SchemaVersionAdded,
     TopicAltered,
     TopicClusterPaused,
     TopicCreated,
@@ -105,6 +108,7 @@ class Registry:
         self._groups = groups
         self.administration = Administration(catalog, outbox, time, self, groups)
         self.endings = PartitionEndings(catalog, outbox, time, self)
+        self.schemas = SchemaRequests(catalog, outbox, time, self)
         self.membership = Membership(catalog, identity, layout, level, outbox, self)
         self._clock = clock
         self._level = level
@@ -135,6 +139,7 @@ class Registry:
             self._answer(waiter, error)
         self.administration.lose(error)
         self.endings.lose(error)
+        self.schemas.lose(error)
         self.membership.lose(error)
 
     def create(self, caller: Caller, request: CreateTopic) -> None:
@@ -224,6 +229,8 @@ class Registry:
                 self.administration.grown(record)
             case TopicEnds() as record:
                 self.endings.apply(index, record)
+            case SchemaVersionAdded() | SchemaRuleSet() as record:
+                self.schemas.apply(index, record)
             case NodeJoined() | NodeChanged() | LevelRaised() as record:
                 self.membership.apply(index, record)
             case GroupsPlaced() | GroupsSettled() as record:
@@ -273,8 +280,17 @@ class Registry:
         """Return a topic and where its partitions are served."""
         addresses = [self._places.address(group) for group in topic.groups()]
         ends = tuple((end.partition, end.stamp * end.done) for end in topic.ends)
+        schemas = self.catalog.schemas.of(topic.id)
         return TopicInfo(
-            topic.id, topic.namespace, topic.name, topic.order, addresses, topic.settings, ends
+            topic.id,
+            topic.namespace,
+            topic.name,
+            topic.order,
+            addresses,
+            topic.settings,
+            ends,
+            schemas.newest,
+            schemas.checked,
         )
 
     def changing(self) -> None:

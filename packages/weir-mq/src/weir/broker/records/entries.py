@@ -102,6 +102,32 @@ class TopicClusterPaused(Record, frozen=True, array_like=True, tag="topic-pause"
     paused: bool
 
 
+class SchemaVersionAdded(Record, frozen=True, array_like=True, tag="schema"):
+    """Registry: version `number` of a topic's schema, as it was written, and its tree of fields;
+    added at `added_ms`, in ms since 1970.
+
+    It was compared with the version before; another one that was added since voids it.
+    """
+
+    topic: Number
+    number: Number
+    format: str
+    message: str
+    data: bytes
+    fields: bytes
+    added_ms: Number
+
+
+class SchemaRuleSet(Record, frozen=True, array_like=True, tag="schema-rule"):
+    """Registry: what new versions of a topic's schema must keep to, and whether clients check
+    values; None stays as it is.
+    """
+
+    topic: Number
+    rule: str | None
+    checked: bool | None
+
+
 class ProducerOpened(Record, frozen=True, array_like=True, tag="producer"):
     """Registry: a producer id (the stamp of this record when new) has a new epoch."""
 
@@ -378,6 +404,7 @@ ConsumerRecord = (
     | CursorRecord
 )
 NodeRecord = NodeJoined | NodeChanged | GroupsPlaced | GroupsSettled | LevelRaised
+SchemaRecord = SchemaVersionAdded | SchemaRuleSet
 ControlRecord = (
     TopicCreated
     | TopicAltered
@@ -385,6 +412,7 @@ ControlRecord = (
     | TopicEnds
     | TopicClusterPaused
     | TopicDeleted
+    | SchemaRecord
     | ProducerOpened
     | NodeRecord
     | LogStartMoved
@@ -402,6 +430,7 @@ _OF_REGISTRY = (
     | TopicEnds
     | TopicClusterPaused
     | TopicDeleted
+    | SchemaRecord
     | ProducerOpened
     | NodeRecord
 )

@@ -6,6 +6,7 @@ A client's scattering goes on attempt by attempt, until it is clear what became 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol
 
@@ -26,6 +27,7 @@ from weir.broker.scattering.rounds import (
     has,
 )
 from weir.errors import (
+    BadBatch,
     BadRequest,
     NotLeader,
     Overloaded,
@@ -35,6 +37,7 @@ from weir.errors import (
     Unavailable,
     refusal,
 )
+from weir.model.batch import parse
 from weir.model.ids import Attempt, acks_part, batch_part, is_acks, part_group
 from weir.model.limits import MAX_AHEAD_MS, RETRY_AFTER_MS, SCATTER_BYTES_MAX, SCATTERINGS_MAX
 from weir.model.topic import Topic, check_together
@@ -609,11 +612,20 @@ class ScatteringRequests:
             self._access.check(session.principal, verb, topic.full_name)
             if verb == "publish":
                 topics[topic.id] = topic
+                self._check_schema(topic, content.batch)
         if not topics:
             raise BadRequest("a scattering publishes at least one message: acks alone need none")
         check_together([*topics.values()])
         self._registry.check_epoch(request.producer, request.epoch, session.principal)
         self._coordinator.scatter(caller, request, parts)
+
+    def _check_schema(self, topic: Topic, batch: bytes) -> None:
+        """Raise `UnknownSchema` for a batch of a version that is not known. Its partition's leader
+        opens the batch, and says what else is wrong with it.
+        """
+        with suppress(BadBatch):
+            if number := parse(batch).schema:
+                self._registry.catalog.schemas.check_known(topic, number)
 
     def _ask_part(self, session: Session, caller: Caller, request: PartRequest) -> None:
         self._parts.ask_part(request, caller)

@@ -1,19 +1,29 @@
-"""`weir schema`: show, check. Both read files, and need no broker."""
+"""`weir schema`: add, list, show, check, rule.
+
+`show` and `check` also read files, and need no broker then.
+"""
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weir.cli.connection import DEFAULT_URL, Url, connected
+
 if TYPE_CHECKING:
+    from weir.client.client import Client
+    from weir.client.schemas import TopicSchema, TopicSchemas
+    from weir.schema import Schema
     from weir.schema.compatibility import Rule
-    from weir.schema.fields import Field, Format
+    from weir.schema.fields import Field
 
-app = typer.Typer(name="schema", help="Show schemas, and check whether versions fit together.")
+app = typer.Typer(name="schema", help="Give topics schemas, and check whether versions fit.")
 
+Topic = Annotated[str, typer.Argument(help="`topic`, or `namespace/topic`.")]
 SchemaFile = Annotated[
     Path,
     typer.Argument(
@@ -27,37 +37,99 @@ FormatName = Annotated[
 ]
 Message = Annotated[str, typer.Option(help="The full name of the message, of a Protobuf schema.")]
 RuleName = Annotated[str, typer.Option("--rule", help="backward, forward or full.")]
+Number = Annotated[
+    int, typer.Option("--version", min=0, help="A version's number; 0: the newest one.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-
-SUFFIXES: dict[str, Format] = {
-    ".json": "json",
-    ".avsc": "avro",
-    ".pb": "protobuf",
-    ".desc": "protobuf",
-    ".arrow": "arrow",
-}
 
 
 @app.callback(invoke_without_command=True)
 def schema(context: typer.Context) -> None:
-    """Show schemas, and check whether versions fit together."""
+    """Give topics schemas, and check whether versions fit together."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
 
 @app.command()
-def show(
-    file: SchemaFile, format: FormatName = "", message: Message = "", as_json: AsJson = False
+def add(
+    topic: Topic,
+    file: SchemaFile,
+    format: FormatName = "",
+    message: Message = "",
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
 ) -> None:
-    """Show the fields of a schema as weir compares them."""
+    """Add a version to a topic's schema, if the topic's rule lets it follow the one before."""
+    from weir.cli.output import hint, print_json
+
+    given = _read(file, format, message)
+
+    async def work(client: Client) -> TopicSchema:
+        return await client.schemas.add(topic, given)
+
+    added = connected(url, work)
+    if as_json:
+        print_json("weir.schema-added/1", {"url": url, "topic": topic}, _row(added))
+    else:
+        print(
+            f"version {added.number} of the schema of {topic}: {added.schema.format}, from {file}"
+        )
+        hint(f"Next: weir schema show {topic}, and in a producer: schema={added.number}")
+
+
+@app.command("list")
+def list_versions(topic: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
+    """List the versions of a topic's schema, and the rule that new ones keep to."""
+    from weir.cli.output import hint, print_json, print_table
+
+    async def work(client: Client) -> TopicSchemas:
+        return await client.schemas.versions(topic)
+
+    found = connected(url, work)
+    if as_json:
+        rows = [_row(one) for one in found.versions]
+        told = {"rule": found.rule, "checked": found.checked, "versions": rows}
+        print_json("weir.schema-list/1", {"url": url, "topic": topic}, told)
+        return
+    checked = "checked by producers" if found.checked else "not checked by producers"
+    print(f"{topic}: new versions keep to the rule {found.rule}; values are {checked}")
+    if found.versions:
+        print_table(
+            ("VERSION", "FORMAT", "BYTES", "ADDED"),
+            [
+                (one.number, one.schema.format, len(one.schema.data), _time(one.added_ms))
+                for one in found.versions
+            ],
+        )
+    else:
+        hint(f"Next: weir schema add {topic} FILE")
+
+
+@app.command()
+def show(
+    what: Annotated[str, typer.Argument(help="A topic, or a file with a schema.")],
+    number: Number = 0,
+    text: Annotated[bool, typer.Option("--text", help="Print the schema as it was added.")] = False,
+    format: FormatName = "",
+    message: Message = "",
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Show the fields of a schema, of a topic or in a file, as weir compares them."""
+    import sys
+
     from weir.cli.output import print_json, print_table
 
-    named = _format(file, format)
-    rows = [*_rows(_read(file, named, message), "")]
+    given, settings = _given(what, number, format, message, url)
+    if text:
+        sys.stdout.buffer.write(given.data)
+        sys.stdout.flush()
+        return
+    rows = [*_rows(given.parse(), "")]
     if as_json:
         names = ("field", "type", "needed")
         fields = [dict(zip(names, row, strict=True)) for row in rows]
-        print_json("weir.schema/1", {"file": str(file)}, {"format": named, "fields": fields})
+        print_json("weir.schema/1", settings, {"format": given.format, "fields": fields})
     else:
         print_table(
             ("FIELD", "TYPE", "NEEDED"),
@@ -72,70 +144,146 @@ def show(
 def check(
     new: SchemaFile,
     old: Annotated[
-        Path, typer.Option("--after", exists=True, dir_okay=False, help="The version before it.")
-    ],
-    rule: RuleName = "backward",
+        Path | None,
+        typer.Option("--after", exists=True, dir_okay=False, help="The version before it."),
+    ] = None,
+    topic: Annotated[
+        str, typer.Option(help="The topic whose newest version is the one before it.")
+    ] = "",
+    rule: RuleName = "",
     format: FormatName = "",
     message: Message = "",
     as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
 ) -> None:
     """Check whether a new version of a schema may follow another. Exit code 1 says that it may not.
 
     backward: who has the new version reads what was written with the one before. forward: who has
-    the one before reads what is written with the new version. full: both.
+    the one before reads what is written with the new version. full: both. Without --rule it is the
+    topic's, or backward.
     """
     from weir.cli.output import print_json
     from weir.schema.compatibility import check as find
 
-    named = _format(new, format)
-    chosen = _rule(rule)
-    fields = [_read(file, named, message) for file in (new, old)]
-    problems = find(chosen, named, fields[0], fields[1])
+    if (old is None) == (not topic):
+        raise typer.BadParameter("give one of --after FILE and --topic TOPIC")
+    after = _read(new, format, message)
+    if old is not None:
+        before, name, ruled = _read(old, after.format, message), str(old), "backward"
+    else:
+        before, name, ruled = _newest(topic, url)
+    if before.format != after.format:
+        raise typer.BadParameter(f"{name} is {before.format}, and {new} is {after.format}")
+    chosen = _rule(rule or ruled)
+    problems = find(chosen, after.format, _parse(after, new), _parse(before, name))
     if as_json:
         found = [one._asdict() for one in problems]
-        settings = {"new": str(new), "after": str(old), "rule": chosen, "format": named}
+        settings = {"new": str(new), "after": name, "rule": chosen, "format": after.format}
         print_json("weir.schema-check/1", settings, {"fits": not problems, "problems": found})
     elif problems:
         for problem in problems:
             print(problem)
     else:
-        print(f"{new} may follow {old} ({chosen})")
+        print(f"{new} may follow {name} ({chosen})")
     if problems:
         raise typer.Exit(1)
 
 
-def _format(file: Path, name: str) -> Format:
-    from typing import cast, get_args
+@app.command("rule")
+def set_rule(
+    topic: Topic,
+    rule: Annotated[
+        str, typer.Argument(help="none, backward, forward or full; left out: as it is.")
+    ] = "",
+    checked: Annotated[
+        bool | None,
+        typer.Option(
+            "--checked/--unchecked", help="Whether producers check values before they send them."
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Set the rule of a topic's schema, and whether producers check values by it."""
+    if not rule and checked is None:
+        raise typer.BadParameter("give a rule, or --checked or --unchecked")
+    chosen = _rule(rule, "none") if rule else None
 
-    from weir.schema.fields import Format
+    async def work(client: Client) -> TopicSchemas:
+        await client.schemas.set_rule(topic, chosen, checked=checked)
+        return await client.schemas.versions(topic)
 
-    if not name:
-        name = SUFFIXES.get(file.suffix, "")
-        if not name:
-            raise typer.BadParameter(f"{file}: give --format json, avro, protobuf or arrow")
-    if name not in get_args(Format):
-        raise typer.BadParameter(f"--format {name}: give json, avro, protobuf or arrow")
-    return cast("Format", name)
+    found = connected(url, work)
+    told = "checked by producers" if found.checked else "not checked by producers"
+    print(f"{topic}: new versions keep to the rule {found.rule}; values are {told}")
 
 
-def _rule(name: str) -> Rule:
+def _given(
+    what: str, number: int, format: str, message: str, url: str
+) -> tuple[Schema, dict[str, Any]]:
+    """Return the schema of a file or else a topic, and what to say of where it is from."""
+    if Path(what).is_file():
+        return _read(Path(what), format, message), {"file": what}
+
+    async def work(client: Client) -> TopicSchema:
+        return await client.schemas.get(what, number)
+
+    found = connected(url, work)
+    return found.schema, {"url": url, "topic": what, "version": found.number}
+
+
+def _newest(topic: str, url: str) -> tuple[Schema, str, str]:
+    """Return a topic's newest version, what to call it, and the topic's rule."""
+
+    async def work(client: Client) -> tuple[TopicSchema, TopicSchemas]:
+        return await client.schemas.get(topic), await client.schemas.versions(topic)
+
+    newest, all_of_it = connected(url, work)
+    return newest.schema, f"version {newest.number} of {topic}", all_of_it.rule
+
+
+def _rule(name: str, *more: str) -> Rule:
     from typing import cast
 
-    if name not in ("backward", "forward", "full"):
-        raise typer.BadParameter(f"--rule {name}: give backward, forward or full")
+    allowed = (*more, "backward", "forward", "full")
+    if name not in allowed and not (name == "none" and not more):
+        raise typer.BadParameter(f"rule {name}: give {', '.join(allowed[:-1])} or {allowed[-1]}")
     return cast("Rule", name)
 
 
-def _read(file: Path, format: Format, message: str) -> Field:
-    from weir.schema import parse
-    from weir.schema.fields import SCHEMA_BYTES_MAX, BadSchema
+def _read(file: Path, format: str, message: str) -> Schema:
+    from weir.errors import BadRequest
+    from weir.schema import Schema
+    from weir.schema.fields import BadSchema
 
-    with file.open("rb") as opened:
-        data = opened.read(SCHEMA_BYTES_MAX + 1)
     try:
-        return parse(format, data, message)
+        return Schema.read(file, message, format)
+    except BadSchema:
+        raise
+    except BadRequest as error:
+        raise typer.BadParameter(f"{error}: give --format") from None
+
+
+def _parse(schema: Schema, name: object) -> Field:
+    from weir.schema.fields import BadSchema
+
+    try:
+        return schema.parse()
     except BadSchema as error:
-        raise BadSchema(f"{file}: {error}") from None
+        raise BadSchema(f"{name}: {error}") from None
+
+
+def _row(one: TopicSchema) -> dict[str, Any]:
+    return {
+        "version": one.number,
+        "format": one.schema.format,
+        "message": one.schema.message,
+        "bytes": len(one.schema.data),
+        "added_ms": one.added_ms,
+    }
+
+
+def _time(ms: int) -> str:
+    return f"{datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _rows(field: Field, path: str) -> Iterator[tuple[str, str, bool]]:

@@ -111,6 +111,13 @@ class Places:
         return self._info.id
 
     @property
+    def schema(self) -> tuple[int, bool]:
+        """The number of the newest version of its schema, 0 for none; whether values are checked
+        by it before they are sent.
+        """
+        return self._info.schema, self._info.checked
+
+    @property
     def order(self) -> str:
         """What of the topic has one order: each "partition", or all together ("total")."""
         return self._info.order

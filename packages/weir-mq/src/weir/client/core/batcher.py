@@ -51,10 +51,13 @@ _NO_HEADERS: Mapping[str, bytes] = {}
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How a producer compresses: a number of `weir.model.batch.Compression`, and a level."""
+    """How a producer compresses: a number of `weir.model.batch.Compression`, and a level; and the
+    version of the topic's schema that its values have, 0 for none.
+    """
 
     kind: int = 0
     level: int | None = None
+    schema: int = 0
 
     @classmethod
     def named(cls, name: str, level: int | None = None) -> Packing:
@@ -130,6 +133,7 @@ class Gathered(Generic[O]):
             headers=self.headers,
             compression=packing.kind,
             level=packing.level,
+            schema=packing.schema,
         )
 
 
@@ -371,6 +375,7 @@ class ArrowBatch(Generic[O]):
             base_time=self.base_time,
             compression=packing.kind,
             level=packing.level,
+            schema=packing.schema,
         )
 
 

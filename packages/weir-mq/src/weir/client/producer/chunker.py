@@ -115,6 +115,7 @@ class Closing(Generic[O]):
             expires=None if columns.expires is None else [columns.expires],
             headers=[columns.headers] if columns.headers else None,
             references=self.references,
+            schema=packing.schema,
         )
 
 

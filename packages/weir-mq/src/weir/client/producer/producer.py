@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from weir.client.arguments import (
     Delay,
@@ -42,8 +42,9 @@ from weir.client.producer.receipts import (
     Unconfirmed,
 )
 from weir.client.producer.sender import ProducerOptions, TopicSender
+from weir.client.schemas import SchemaVersion
 from weir.codec import Buffer
-from weir.errors import Overloaded, PartitionEnded, Refused, UnknownTopic, WeirError
+from weir.errors import BadRequest, Overloaded, PartitionEnded, Refused, UnknownTopic, WeirError
 from weir.model.columns import is_large
 from weir.model.limits import BATCH_BYTES_MAX, VALUE_CHUNK_BYTES
 from weir.order.clock import milliseconds_of
@@ -53,8 +54,15 @@ __all__ = ["Producer", "ProducerOptions"]
 #: By so much, in µs, this machine's clocks may differ in how long it is since the broker was asked.
 _DIFFER = 1_000_000
 
-#: A topic, and whether for what is delayed: that may be refused, or wait, where the rest does not.
-_Kind = tuple[str, bool]
+
+class ProducerKind(NamedTuple):
+    """What publishes share a producer: of a topic, of a version of its schema, and all delayed or
+    none: what is delayed may be refused, or wait, where the rest does not.
+    """
+
+    topic: str
+    delayed: bool
+    schema: SchemaVersion | None
 
 
 class BrokerClock:
@@ -193,6 +201,8 @@ class Producer:
             )
         if type(value) is not bytes:
             value = value_bytes(value)
+        if (checker := self._sender.checker) is not None:
+            checker.check((value,))
         if tag is not None or time is not None or headers:
             check_columns(tag, time, headers)
         raw = None if key is None else key_bytes(key)
@@ -246,6 +256,8 @@ class Producer:
             welcome = self._network.welcome
             batch_bytes_max = welcome.batch_bytes_max if welcome else BATCH_BYTES_MAX
             if is_large(size_of(data, key_bytes(key), tag, headers), batch_bytes_max):
+                if (checker := self._sender.checker) is not None:
+                    checker.check((bytes(data),))
                 moments = _moments(timing(delay, due, ttl), self._clock.guess())
                 columns = self._columns(key, tag, time, headers, moments)
                 return await self._send_whole(data, columns, partition)
@@ -286,6 +298,11 @@ class Producer:
         system = self._network.system
         whole, pieces = await first_of(pieces_of(source, system.monotonic, system.chunk_bytes))
         if whole is None:
+            if self._sender.checker is not None:
+                raise BadRequest(
+                    "a value that comes in pieces cannot be checked by its schema: give it whole "
+                    "to `publish`, or take a producer with check=False"
+                )
             moments = _moments(when, await self._clock.ask() if when else 0)
             columns = self._columns(key, tag, time, headers, moments)
             return await self._send_large(pieces, columns, partition)
@@ -354,6 +371,8 @@ class Producer:
         for column in (keys, tags, times):
             if column is not None and len(column) != len(values):
                 raise ValueError(f"a column of {len(column)} for {len(values)} values: give all")
+        if (checker := self._sender.checker) is not None:
+            checker.check(values)
         when = timing(delay, due, ttl)
         if partition is not None:
             await self._sender.look_for(partition)
@@ -379,6 +398,9 @@ class Producer:
         and `MissingLibrary` without the extra `arrow`.
         """
         found = arrow_rows(data)
+        if (checker := self._sender.checker) is not None:
+            for whole in found:
+                checker.check(whole.values.to_pylist())
         if partition is None:
             partition = self._options.partition
         else:
@@ -441,18 +463,16 @@ class SharedProducers:
     def __init__(self, network: NetworkClient) -> None:
         """Have none yet."""
         self._network = network
-        self._producers: dict[_Kind, Producer] = {}
+        self._producers: dict[ProducerKind, Producer] = {}
         self._retired: list[Producer] = []
         self._opening = asyncio.Lock()
 
     async def publish(
         self,
-        topic: str,
-        delayed: bool,
+        kind: ProducerKind,
         send: Callable[[Producer], Coroutine[Any, Any, Receipt]],
     ) -> Receipt:
         """Return what `send` returns of the topic's producer. Raises as `Producer.publish`."""
-        kind = (topic, delayed)
         known = self._producers.get(kind)
         producer = known or await self._shared(kind)
         try:
@@ -481,12 +501,13 @@ class SharedProducers:
             for producer in producers:
                 await producer.close()
 
-    async def _shared(self, kind: _Kind) -> Producer:
+    async def _shared(self, kind: ProducerKind) -> Producer:
         async with self._opening:
             for producer in [old for old in self._retired if not old.buffered]:
                 self._retired.remove(producer)
                 await producer.close()
             if kind not in self._producers:
-                producer = Producer(self._network, kind[0], ProducerOptions(linger=0))
+                options = ProducerOptions(linger=0, schema=kind.schema)
+                producer = Producer(self._network, kind.topic, options)
                 self._producers[kind] = await producer.open()
             return self._producers[kind]

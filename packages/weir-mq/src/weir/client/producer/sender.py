@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from weir.client.arguments import (
     AckLevel,
@@ -20,6 +21,7 @@ from weir.client.core.batcher import BATCH_BYTES, Gathered, Packing, Whole, pick
 from weir.client.core.retries import seconds
 from weir.client.producer.partition_sender import PartitionSender
 from weir.client.producer.receipts import BatchReceipt, PendingBatch, Unconfirmed
+from weir.client.schemas import SchemaVersion, ValueChecker
 from weir.codec import Buffer
 from weir.errors import (
     BadRequest,
@@ -27,6 +29,7 @@ from weir.errors import (
     PartitionEnded,
     ProducerExpired,
     Refused,
+    UnknownSchema,
     UnknownTopic,
     WeirError,
 )
@@ -170,6 +173,11 @@ class ProducerOptions:
     #: "replicated"; "received": confirmed once the leader's disk has it; or "visible": confirmed
     #: once nothing can come before it in the order of all partitions any more.
     ack: AckLevel = "replicated"
+    #: The version of the topic's schema that all values have; None: none, unless the topic says
+    #: that values are checked, and then the newest.
+    schema: SchemaVersion | None = None
+    #: Whether values are checked by it before they are sent; None: as the topic says.
+    check_values: bool | None = None
 
     def check(self) -> None:
         """Raise `BadRequest` for options that cannot work."""
@@ -179,6 +187,10 @@ class ProducerOptions:
         whole_number("max_buffered", self.max_buffered)
         check_choice("compression", self.compression, CompressionName)
         check_choice("ack", self.ack, AckLevel)
+        if isinstance(self.schema, str):
+            check_choice("schema", self.schema, Literal["newest"])
+        elif self.schema is not None:
+            whole_number("schema", self.schema, 1)
 
 
 class TopicSender:
@@ -195,6 +207,8 @@ class TopicSender:
         self._unconfirmed = unconfirmed
         self._linger = seconds(options.linger)
         self._packing = Packing.named(options.compression, options.level)
+        #: Values are checked by it before they are sent, if it is there.
+        self.checker: ValueChecker | None = None
         self._finding: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._renewing: dict[asyncio.Task[None], None] = {}
@@ -210,6 +224,7 @@ class TopicSender:
     async def open(self) -> None:
         """Ask where the partitions are and for a producer id. Raises `UnknownTopic`."""
         places = await Places.find(self._network, self._topic)
+        await self._take_schema(places)
         if isinstance(self._options.partition, int):
             await places.find_these([self._options.partition])
         grants = await self._granted(len(places))
@@ -222,6 +237,24 @@ class TopicSender:
         self._known = places, grants[0]
         loop = asyncio.get_running_loop()
         self._watching = loop.create_task(self._watch(places, grants[0]), name="weir growth")
+
+    async def _take_schema(self, places: Places) -> None:
+        """Find out which version of the schema values have. Raises `UnknownSchema`."""
+        asked, check = self._options.schema, self._options.check_values
+        newest, checked = places.schema
+        if asked is None:
+            asked = "newest" if check or (check is None and checked and newest) else 0
+        number = newest if asked == "newest" else asked
+        if number > newest or (asked == "newest" and not newest):
+            have = f"its newest is {newest}" if newest else "it has none"
+            raise UnknownSchema(
+                f"the schema of topic {self._topic} has no version {asked}: {have}. Add it first: "
+                f"weir schema add {self._topic} FILE",
+                newest,
+            )
+        self._packing = replace(self._packing, schema=number)
+        if number and (checked if check is None else check):
+            self.checker = await ValueChecker.find(self._network, self._topic, number)
 
     async def _granted(self, partitions: int) -> list[m.ProducerGrant]:
         """Ask for a producer id for all partitions; or for each, which may have to begin anew."""

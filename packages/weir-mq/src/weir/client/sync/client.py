@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from weir.client import client as asynchronous
-from weir.client import scattering
+from weir.client import scattering, schemas
 from weir.client.connection.system import SYSTEM, Background
 from weir.client.core.delivered_batches import Delivered
 from weir.client.producer import producer as producers
@@ -54,6 +54,7 @@ __all__ = [
     "PendingMessage",
     "Producer",
     "Reader",
+    "Schemas",
     "connect",
 ]
 
@@ -259,6 +260,15 @@ class Reader(Twin[readers.Reader]):
         self.close()
 
 
+class Schemas(Twin[schemas.Schemas]):
+    """The schemas of a system's topics."""
+
+    add = waits(schemas.Schemas.add)
+    get = waits(schemas.Schemas.get)
+    versions = waits(schemas.Schemas.versions)
+    set_rule = waits(schemas.Schemas.set_rule)
+
+
 class Client(Twin[asynchronous.Client]):
     """A connection to a system of brokers: get one from `connect`, end it with `with`."""
 
@@ -291,6 +301,11 @@ class Client(Twin[asynchronous.Client]):
     def welcome(self) -> m.Welcome:
         """Who answered last, and its limits."""
         return self._of.welcome
+
+    @property
+    def schemas(self) -> Schemas:
+        """The schemas of topics: add versions, and look them up."""
+        return Schemas(self._of.schemas, self._background)
 
     def close(self) -> None:
         """Flush the publishes under way, then end the connection and all that runs over it."""

@@ -40,7 +40,9 @@ class TopicInfo(ControlReply, frozen=True, array_like=True):
     """A topic, and where each of its partitions is served, in partition order.
 
     `ends` are the partitions that take no more messages, as (partition, stamp). The stamp is 0
-    until the partition has ended; then all of its messages are stamped below it.
+    until the partition has ended; then all of its messages are stamped below it. `schema` is the
+    number of the newest version of its schema, 0 if it has none; clients check values by it before
+    they send if that is `checked`.
     """
 
     id: int
@@ -50,6 +52,8 @@ class TopicInfo(ControlReply, frozen=True, array_like=True):
     addresses: list[Address]
     settings: TopicSettings = TopicSettings()
     ends: tuple[tuple[Natural, Natural], ...] = ()
+    schema: Natural = 0
+    checked: bool = False
 
     @property
     def full_name(self) -> str:

@@ -192,14 +192,17 @@ def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer
 
 
 def _bare(reply: m.ControlReply) -> object:
-    """Return a reply without its last field where that says nothing, as of most topics and nodes:
-    which partitions have ended, which offsets hold nothing, and that a node has met its set.
+    """Return a reply without its last fields where they say nothing, as of most topics and nodes:
+    which partitions have ended, what schema there is, which offsets hold nothing, and that a node
+    has met its set.
     """
     match reply:
         case m.Welcome(met=True):
             return msgspec.structs.astuple(reply)[:-1]
-        case m.Barriers(ends=()) | m.TopicInfo(ends=()) | a.ClusterList(voids=()):
+        case m.Barriers(ends=()) | a.ClusterList(voids=()):
             return msgspec.structs.astuple(reply)[:-1]
+        case m.TopicInfo(ends=ends, schema=0, checked=False):
+            return msgspec.structs.astuple(reply)[: -2 if ends else -3]
         case m.TopicList(topics, more):
             return [_bare(topic) for topic in topics], more
         case m.OffsetList(topics, offsets, more):
