@@ -83,6 +83,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, int] | None]] = [
         {**_WHO, "values": _LONG, "tags": _TAGS, "scattered": _SCATTERED, **_LZ4},
         None,
     ),
+    ("values of a schema", {**_WHO, "values": _VALUES, "schema": 3}, _STAMPED),
+    ("values of a schema, in zstd", {**_WHO, "values": _LONG, "schema": 2**32 - 1, **_ZSTD}, None),
 ]  # fmt: skip
 
 
@@ -127,10 +129,14 @@ class Layout:
             ("base time", 8, f"{h.base_time} µs since 1970"),
             ("size of columns", 4, f"{h.raw_size}, uncompressed"),
             ("size of the compressed part", 4, f"{h.packed_size}"),
-            ("hash", 8, "xxh3-64 of bytes 0 to 56 and from 88 on, seeded with the group"),
+            (
+                "hash", 8,
+                f"xxh3-64 of bytes 0 to 56{', 80 to 84' if h.schema else ''} and from 88 on, "
+                "seeded with the group",
+            ),
             ("stamp", 8, f"{h.stamp}, by the leader"),
             ("first offset", 8, f"{h.first_offset}, by the leader"),
-            ("reserved", 4, "0"),
+            ("schema", 4, f"{h.schema}" + ": none" * (not h.schema)),
             ("crc", 4, "CRC-32C of bytes 0 to 84"),
         ):  # fmt: skip
             self.take(name, size, says)

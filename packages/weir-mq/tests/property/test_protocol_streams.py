@@ -21,6 +21,7 @@ from weir.model.topic import Mode, SettingsChange, TopicSettings
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n
+from weir.protocol.client import schemas as s
 from weir.protocol.client.codec import (
     ClientStream,
     body_bytes_max,
@@ -142,6 +143,9 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     n.ReportNode: st.builds(n.ReportNode, st.integers(1, 2**31 - 1), NATURAL, NATURAL),
     n.ReportLost: st.builds(n.ReportLost, NATURAL, NATURAL),
     n.ReportSettled: st.builds(n.ReportSettled, MEMBERS, MEMBERS),
+    s.AddSchema: st.builds(s.AddSchema, TEXT, TEXT, BODY, BODY, TEXT),
+    s.SetSchemaRule: st.builds(s.SetSchemaRule, TEXT, st.none() | TEXT, st.none() | st.booleans()),
+    s.ListSchemas: st.builds(s.ListSchemas, TEXT, NATURAL, NATURAL),
 }
 SETTINGS = st.builds(TopicSettings, NATURAL, NATURAL, NAMES)
 INFO = st.builds(
@@ -153,6 +157,8 @@ INFO = st.builds(
     st.lists(ADDRESS, max_size=3),
     SETTINGS,
     st.lists(st.tuples(NATURAL, NATURAL), max_size=2).map(tuple),
+    NATURAL,
+    st.booleans(),
 )
 CLUSTER = st.builds(
     a.ClusterInfo,
@@ -186,6 +192,22 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
             m.OffsetList,
             st.lists(INFO, max_size=3),
             st.lists(st.tuples(NATURAL, NATURAL, NATURAL), max_size=3),
+            st.booleans(),
+        ),
+    ),
+    s.SchemaChanged: (
+        opcode_of(s.AddSchema),
+        st.builds(s.SchemaChanged, NATURAL, NATURAL, st.booleans(), TEXT, st.booleans()),
+    ),
+    s.SchemaList: (
+        opcode_of(s.ListSchemas),
+        st.builds(
+            s.SchemaList,
+            NATURAL,
+            NATURAL,
+            TEXT,
+            st.booleans(),
+            st.lists(st.builds(s.SchemaRow, NATURAL, TEXT, TEXT, BODY, NATURAL), max_size=3),
             st.booleans(),
         ),
     ),

@@ -27,6 +27,11 @@ def requests_of(shard: Shard) -> Any:
     return cast(Any, shard)._services.sessions._requests
 
 
+def catalog_of(shard: Shard) -> Any:
+    """Return what it knows of topics and nodes."""
+    return cast(Any, shard)._services.sessions._requests._registry.catalog
+
+
 def handled_by(requests: Any) -> Iterable[type]:
     """Return the kinds of requests that have a handler of their own."""
     return cast("dict[type, Any]", requests._handlers)

@@ -27,6 +27,7 @@ from weir.model.topic import Mode
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n
+from weir.protocol.client import schemas as s
 from weir.protocol.frame import ClientFrame
 
 
@@ -83,6 +84,9 @@ def test_access_control_is_asked_for_each_right_of_a_client(rig: Any) -> None:
     for request, resource in (
         (m.DescribeTopic("default/t"), "t"),
         (a.AlterTopic("t"), "t"),
+        (s.AddSchema("t", "json", b"{}", b"{}"), "t"),
+        (s.SetSchemaRule("t", "none"), "t"),
+        (s.ListSchemas("t"), "t"),
         (m.CreateTopic("home/u"), "home"),
         (m.ListTopics("home"), "home"),
         (m.AskBarriers(info.id), "t"),

@@ -72,7 +72,6 @@ def test_a_header_says_what_was_encoded() -> None:
         (64, "q", -1, "no leader"),
         (72, "q", -1, "no leader"),
         (72, "q", 2**63 - 1, "no leader"),
-        (80, "I", 1, "reserved"),
     ],
 )
 def test_fields_out_of_bounds_are_refused(at: int, code: str, number: Any, why: str) -> None:
@@ -86,6 +85,33 @@ def test_a_size_off_the_eights_is_refused_for_the_batch_behind_it() -> None:
     struct.pack_into("<I", odd, 48, len(odd) - HEADER_SIZE)
     with pytest.raises(BadBatch, match="no multiple of 8"):
         parse(odd)
+
+
+OF_SCHEMA = bytes(encode([b"one", b"two"], group=5, producer=7, schema=3))
+
+
+def test_the_schema_stays_when_a_batch_is_stamped_or_renumbered() -> None:
+    head = stamped(OF_SCHEMA, 77, 1_000)
+    assert parse(head + OF_SCHEMA[HEADER_SIZE:]).schema == 3
+    again = check_whole(bytes(renumbered(OF_SCHEMA, 5, 8, 1, 40)), 5)
+    assert (again.schema, again.producer, again.sequence) == (3, 8, 40)
+    assert {one.schema for one in Batch(OF_SCHEMA).messages()} == {3}
+    assert {one.schema for one in Batch(BATCH).messages()} == {0}
+
+
+@pytest.mark.parametrize("number", [0, 2, 2**32 - 1])
+def test_the_hash_covers_the_schema(number: int) -> None:
+    other = bytearray(OF_SCHEMA)
+    struct.pack_into("<I", other, 80, number)
+    sealed = stamped(other, 0, 0) + OF_SCHEMA[HEADER_SIZE:]  # with a CRC that holds
+    with pytest.raises(BadBatch, match="fails its hash"):
+        check_whole(sealed, 5)
+
+
+def test_a_batch_without_a_schema_is_what_it_was_before_there_were_schemas() -> None:
+    assert encode([b"one", b"two"], group=5, schema=0) == encode([b"one", b"two"], group=5)
+    with pytest.raises(BadBatch, match="fails its hash"):
+        check_whole(stamped(with_field(80, "I", 1), 0, 0) + BATCH[HEADER_SIZE:], 5)
 
 
 PACKED = bytes(encode([b"a" * 99] * 9, group=5, compression=Compression.LZ4))

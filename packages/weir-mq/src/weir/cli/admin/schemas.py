@@ -36,7 +36,7 @@ FormatName = Annotated[
     str, typer.Option("--format", help="json, avro, protobuf or arrow; else by the file's suffix.")
 ]
 Message = Annotated[str, typer.Option(help="The full name of the message, of a Protobuf schema.")]
-RuleName = Annotated[str, typer.Option("--rule", help="backward, forward or full.")]
+RuleName = Annotated[str, typer.Option("--rule", help="none, backward, forward or full.")]
 Number = Annotated[
     int, typer.Option("--version", min=0, help="A version's number; 0: the newest one.")
 ]
@@ -125,7 +125,7 @@ def show(
         sys.stdout.buffer.write(given.data)
         sys.stdout.flush()
         return
-    rows = [*_rows(given.parse(), "")]
+    rows = [*_rows(_parse(given, what), "")]
     if as_json:
         names = ("field", "type", "needed")
         fields = [dict(zip(names, row, strict=True)) for row in rows]
@@ -206,7 +206,7 @@ def set_rule(
     """Set the rule of a topic's schema, and whether producers check values by it."""
     if not rule and checked is None:
         raise typer.BadParameter("give a rule, or --checked or --unchecked")
-    chosen = _rule(rule, "none") if rule else None
+    chosen = _rule(rule) if rule else None
 
     async def work(client: Client) -> TopicSchemas:
         await client.schemas.set_rule(topic, chosen, checked=checked)
@@ -241,26 +241,26 @@ def _newest(topic: str, url: str) -> tuple[Schema, str, str]:
     return newest.schema, f"version {newest.number} of {topic}", all_of_it.rule
 
 
-def _rule(name: str, *more: str) -> Rule:
+def _rule(name: str) -> Rule:
     from typing import cast
 
-    allowed = (*more, "backward", "forward", "full")
-    if name not in allowed and not (name == "none" and not more):
-        raise typer.BadParameter(f"rule {name}: give {', '.join(allowed[:-1])} or {allowed[-1]}")
+    if name not in ("none", "backward", "forward", "full"):
+        raise typer.BadParameter(f"rule {name}: give none, backward, forward or full")
     return cast("Rule", name)
 
 
 def _read(file: Path, format: str, message: str) -> Schema:
-    from weir.errors import BadRequest
-    from weir.schema import Schema
-    from weir.schema.fields import BadSchema
+    from typing import get_args
 
-    try:
-        return Schema.read(file, message, format)
-    except BadSchema:
-        raise
-    except BadRequest as error:
-        raise typer.BadParameter(f"{error}: give --format") from None
+    from weir.schema import SUFFIXES, Schema
+    from weir.schema.fields import Format
+
+    choices = "give --format json, avro, protobuf or arrow"
+    if not format and file.suffix not in SUFFIXES:
+        raise typer.BadParameter(f"{file}: {choices}")
+    if format and format not in get_args(Format):
+        raise typer.BadParameter(f"format {format}: {choices}")
+    return Schema.read(file, message, format)
 
 
 def _parse(schema: Schema, name: object) -> Field:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from weir import sync, testing
 from weir.cli.main import main
 
 
@@ -84,7 +86,7 @@ def test_formats_are_known_by_their_suffixes(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--format", "xml"], "--format xml: give json, avro, protobuf or arrow"),
+        (["--format", "xml"], "format xml: give --format json, avro, protobuf or arrow"),
         (["--message", "M"], "message='M': only a Protobuf schema"),
         (["--format", "arrow"], "lock-1.avsc: this is not an Arrow schema"),
     ],
@@ -100,4 +102,84 @@ def test_what_is_wrong_is_told(
 def test_an_unknown_rule_is_refused(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = said(capsys, "schema", "check", old, "--after", old, "--rule", "both")
     assert code == 2
-    assert "--rule both: give backward, forward or full" in err
+    assert "rule both: give none, backward, forward or full" in err
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with testing.node() as node, sync.connect(node.url) as client:
+        client.create_topic("locks")
+        yield node.url
+
+
+def test_versions_of_a_topic_are_added_listed_and_shown(
+    url: str, old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = said(capsys, "schema", "list", "locks", "--url", url)
+    assert (code, out) == (
+        0,
+        "locks: new versions keep to the rule backward; values are not checked by producers\n",
+    )
+    code, out, _ = said(capsys, "schema", "add", "locks", old, "--url", url)
+    assert (code, out) == (0, f"version 1 of the schema of locks: avro, from {old}\n")
+    new = avro(tmp_path / "lock-2.avsc", {"name": "hub", "type": "long"})
+    code, out, _ = said(capsys, "schema", "add", "locks", new, "--json", "--url", url)
+    added = json.loads(out)
+    assert (code, added["version"], added["format"]) == (0, 2, "avro")
+    code, out, _ = said(capsys, "schema", "list", "locks", "--json", "--url", url)
+    listed = json.loads(out)
+    assert [one["version"] for one in listed["versions"]] == [1, 2]
+    assert (listed["rule"], listed["checked"]) == ("backward", False)
+    _, out, _ = said(capsys, "schema", "list", "locks", "--url", url)
+    assert [line.split()[:3] for line in out.splitlines()[1:]] == [
+        ["VERSION", "FORMAT", "BYTES"],
+        ["1", "avro", str(old.stat().st_size)],
+        ["2", "avro", str(new.stat().st_size)],
+    ]
+    _, out, _ = said(capsys, "schema", "show", "locks", "--url", url)
+    assert ["hub", "long", "yes"] in [line.split() for line in out.splitlines()]
+    _, out, _ = said(capsys, "schema", "show", "locks", "--version", 1, "--text", "--url", url)
+    assert out == old.read_text()
+
+
+def test_what_may_not_follow_is_refused_with_its_field(
+    url: str, old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(capsys, "schema", "add", "locks", old, "--url", url)
+    new = avro(tmp_path / "lock-2.avsc", {"name": "hub", "type": "string"})
+    code, out, err = said(capsys, "schema", "add", "locks", new, "--url", url)
+    assert (code, out) == (1, "")
+    assert "hub: int cannot be read as string (backward)" in err
+    code, out, _ = said(capsys, "schema", "check", new, "--topic", "locks", "--url", url)
+    assert (code, out) == (1, "hub: int cannot be read as string (backward)\n")
+    code, out, _ = said(capsys, "schema", "rule", "locks", "none", "--checked", "--url", url)
+    assert (code, out) == (
+        0,
+        "locks: new versions keep to the rule none; values are checked by producers\n",
+    )
+    assert said(capsys, "schema", "check", new, "--topic", "locks", "--url", url)[0] == 0
+    assert said(capsys, "schema", "add", "locks", new, "--url", url)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("rule", "locks", "sideways"), "none, backward, forward or full"),
+        (("rule", "locks"), "give a rule"),
+        (("show", "nowhere"), "no topic 'nowhere'"),
+        (("show", "locks"), "weir schema add locks FILE"),
+        (("list", "nowhere"), "no topic 'nowhere'"),
+    ],
+)
+def test_mistakes_about_topics_are_told(
+    url: str, arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = said(capsys, "schema", *arguments, "--url", url)
+    assert code != 0
+    assert words in " ".join(err.split())
+
+
+def test_a_check_needs_one_version_before(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = said(capsys, "schema", "check", old)
+    assert code != 0
+    assert "--after FILE" in err
