@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from weir.client.schemas import TopicSchema, TopicSchemas
 from weir.errors import BadRequest
 from weir.schema import Schema
 from weir.spark import typed
@@ -137,3 +138,22 @@ def test_what_cannot_work_is_refused_before_it_runs(spark: SparkSession) -> None
         typed(values, ARROW, framed=True)
     with pytest.raises(BadRequest, match="a column 'data' already"):
         typed(values.withColumnRenamed("at", "data"), AVRO)
+
+
+def test_values_of_several_versions_are_read_as_the_newest_has_them(spark: SparkSession) -> None:
+    more = {**LOCK, "fields": [*LOCK["fields"], {"name": "level", "type": "int", "default": 3}]}
+    versions = tuple(
+        TopicSchema(number, Schema("avro", json.dumps(one).encode()), 0)
+        for number, one in enumerate((LOCK, more), 1)
+    )
+    of = TopicSchemas(versions, "backward", False)
+    given = [(0, body(7), 1), (1, body(8) + b"\x08", 2), (2, body(9), 5)]
+    made = typed(spark.createDataFrame(given, "at int, value binary, schema int"), of)
+    (one, two, three) = rows(made)
+    assert (one, two) == (({"hub": 7, "level": 3}, None), ({"hub": 8, "level": 4}, None))
+    assert three[0] is None
+    assert "version 5" in str(three[1])
+    with pytest.raises(BadRequest, match="no column 'schema'"):
+        typed(frame(spark, [body(7)]), of)
+    with pytest.raises(BadRequest, match="has no schema"):
+        typed(frame(spark, [body(7)]), TopicSchemas((), "backward", False))

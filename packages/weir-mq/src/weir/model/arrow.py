@@ -53,6 +53,9 @@ SCHEMA = pa.schema(
         ("headers", _HEADERS),
     ]
 )
+#: Beside these, one that opens only where it is named: the version of the topic's schema that each
+#: value has, 0 for none.
+EVERY = SCHEMA.append(pa.field("schema", pa.int32()))
 #: The columns that messages are made of; the others of `SCHEMA` are the leader's and are left out.
 _USED = ("value", "key", "tag", "time", "headers")
 #: What a row takes besides its bytes: offsets, key hash, time, tag index. An estimate for cutting.
@@ -72,7 +75,7 @@ def record_batch(
     """Open `batch` as Arrow, without its first `skip` messages, and at most `take` of the rest.
 
     `large` is the value of a batch that holds references to its chunks; it is null without.
-    `names` are the columns of `SCHEMA` to open; the others are not looked at.
+    `names` are the columns of `EVERY` to open; the others are not looked at.
     Every offset is checked at C speed: malformed columns raise `BadBatch`. A batch that does not
     begin on a multiple of 8 bytes in memory, which Arrow must not read in place, is copied once.
     """
@@ -92,8 +95,8 @@ def record_batch(
 
 @lru_cache(maxsize=64)
 def schema_of(names: tuple[str, ...]) -> pa.Schema:
-    """Return the columns of `SCHEMA` with these names, in their order."""
-    return pa.schema([SCHEMA.field(name) for name in names])
+    """Return the columns of `EVERY` with these names, in their order."""
+    return pa.schema([EVERY.field(name) for name in names])
 
 
 def _column(name: str, batch: Batch, topic: str, partition: int, large: bytes | None) -> pa.Array:
@@ -102,8 +105,9 @@ def _column(name: str, batch: Batch, topic: str, partition: int, large: bytes | 
     match name:
         case "topic":
             return _repeated(topic, pa.string(), n)
-        case "partition":
-            return _repeated(partition, pa.int32(), n)
+        case "partition" | "schema":
+            number = partition if name == "partition" else batch.header.schema
+            return _repeated(number, pa.int32(), n)
         case "offset":
             first = batch.header.first_offset
             return _numbers(pa.int64(), np.arange(first, first + n, dtype=np.int64))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
 
@@ -43,24 +43,72 @@ class Decoder(Protocol):
         """Return a row for each value; a null value is a null row with a reason."""
 
 
-def decoder(schema: Schema) -> Decoder:
+def decoder(schema: Schema, written: Schema | None = None) -> Decoder:
     """Return what decodes values of a schema.
 
     Avro and Protobuf values are bare bodies; a JSON value is its text; an Arrow value is a record
-    batch of one row as an IPC message (`batch.serialize()`).
+    batch of one row as an IPC message (`batch.serialize()`). Values that were `written` with
+    another version are read as `schema` has them, by the rules of their format.
 
     Raises `BadSchema` and `MissingLibrary`.
     """
     root = schema.parse()
     match schema.format:
         case "avro":
-            return _Rows(root, AVRO, _avro(schema, root))
+            return _Rows(root, AVRO, _avro(schema, root, written or schema))
         case "json":
             return _Rows(root, JSON, _json(schema, root))
         case "protobuf":
             return _Rows(root, PROTOBUF, _protobuf(schema))
         case "arrow":
-            return _ArrowRows(schema)
+            return _ArrowRows(schema, written or schema)
+
+
+class VersionedDecoder:
+    """Decodes values that were written with several versions of a schema as the newest has them."""
+
+    def __init__(self, versions: Mapping[int, Schema]) -> None:
+        """Take versions by number: at least one. Raises `BadSchema` and `MissingLibrary`."""
+        self._newest = max(versions)
+        self._versions = versions
+        newest = decoder(versions[self._newest])
+        self.type = newest.type
+        # What names no version is taken for the newest.
+        self._decoders: dict[int, Decoder] = {0: newest, self._newest: newest}
+
+    def decode(self, values: Sequence[bytes | None], numbers: Sequence[int | None]) -> Columns:
+        """Return a row for each value, which was written with the version of that number."""
+        places: dict[int, list[int]] = {}
+        for place, number in enumerate(numbers):
+            places.setdefault(number or 0, []).append(place)
+        if len(places) == 1:
+            return self._decode(values, next(iter(places)))
+        reasons: list[str | None] = [None] * len(values)
+        parts: list[pa.StructArray] = []
+        order: list[int] = []
+        for number, of in places.items():
+            rows, told = self._decode([values[place] for place in of], number)
+            for place, reason in zip(of, told, strict=True):
+                reasons[place] = reason
+            parts.append(rows)
+            order += of
+        back = pa.array(order, pa.int64())
+        rows = pa.concat_arrays(parts or [pa.nulls(0, self.type)])
+        return Columns(rows.take(pc.array_sort_indices(back)), reasons)
+
+    def _decode(self, values: Sequence[bytes | None], number: int) -> Columns:
+        known = self._decoders.get(number)
+        if known is None:
+            written = self._versions.get(number)
+            if written is None:
+                reason = (
+                    f"it has version {number} of the schema, and {self._newest} is the newest that "
+                    "is known here: look the versions up again"
+                )
+                return Columns(pa.nulls(len(values), self.type), [reason] * len(values))
+            known = decoder(self._versions[self._newest], written)
+            self._decoders[number] = known
+        return known.decode(values)
 
 
 class NotFit(ValueError):
@@ -245,17 +293,19 @@ def _row(root: Field) -> Callable[[Any], dict[str, Any]]:
     return lambda value: {VALUE: convert(value)}
 
 
-def _avro(schema: Schema, root: Field) -> Callable[[bytes], dict[str, Any]]:
+def _avro(schema: Schema, root: Field, written: Schema) -> Callable[[bytes], dict[str, Any]]:
     from fastavro import parse_schema, schemaless_reader
 
-    _check_items(root, [])
-    parsed = parse_schema(json.loads(schema.data))
+    _check_items(written.parse(), [])
+    writer, reader = parse_schema(json.loads(written.data)), None
+    if written != schema:
+        reader = parse_schema(json.loads(schema.data))
     row = _row(root)
 
     def read(value: bytes) -> dict[str, Any]:
         file = io.BytesIO(value)
         try:
-            found = schemaless_reader(file, parsed, None)
+            found = schemaless_reader(file, writer, reader)
         except EOFError:
             raise NotFit(f"the value ends after {len(value)} bytes, in a field") from None
         if file.tell() != len(value):
@@ -361,13 +411,14 @@ def _scalar(field: Any, value: Any) -> Any:
 class _ArrowRows:
     """Decodes record batches of one row."""
 
-    def __init__(self, schema: Schema) -> None:
-        self._schema = pa.ipc.read_schema(pa.BufferReader(schema.data))
-        for field in self._schema:
+    def __init__(self, schema: Schema, written: Schema) -> None:
+        self._written = pa.ipc.read_schema(pa.BufferReader(written.data))
+        for field in self._written:
             if has_dictionary(field.type):
                 raise BadSchema(f"{field.name}: a value alone carries no dictionary: use a string")
+        self._fields = pa.ipc.read_schema(pa.BufferReader(schema.data))
         self.type = pa.struct(
-            [pa.field(one.name, wider(one.type, one.name)) for one in self._schema]
+            [pa.field(one.name, wider(one.type, one.name)) for one in self._fields]
         )
 
     def decode(self, values: Iterable[bytes | None]) -> Columns:
@@ -385,17 +436,19 @@ class _ArrowRows:
     def _read(self, value: bytes | None) -> pa.StructArray:
         if value is None:
             raise NotFit("the value is null")
-        batch = pa.ipc.read_record_batch(pa.py_buffer(value), self._schema)
+        batch = pa.ipc.read_record_batch(pa.py_buffer(value), self._written)
         if batch.num_rows != 1:
             raise NotFit(f"the record batch has {batch.num_rows} rows, and a value is one")
         batch.validate(full=True)
-        for field in self._schema:
-            if not field.nullable and batch.column(field.name).null_count:
+        columns = []
+        for field, to in zip(self._fields, self.type, strict=True):
+            column = pa.nulls(1, to.type)
+            if field.name in batch.schema.names:
+                options = pc.CastOptions(to.type, allow_time_truncate=True)
+                column = pc.cast(batch.column(field.name), options=options)
+            if not field.nullable and column.null_count:
                 raise NotFit(f"{field.name}: it is null, and may not be")
-        columns = [
-            pc.cast(column, options=pc.CastOptions(to.type, allow_time_truncate=True))
-            for column, to in zip(batch.columns, self.type, strict=True)
-        ]
+            columns.append(column)
         return pa.StructArray.from_arrays(columns, fields=list(self.type))
 
 

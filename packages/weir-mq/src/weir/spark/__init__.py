@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from weir.client.schemas import TopicSchemas
     from weir.schema import Schema
     from weir.spark.monitoring.listener import Watch
 
@@ -33,9 +34,10 @@ def count_lost(frame: DataFrame) -> DataFrame:
 
 def typed(
     frame: DataFrame,
-    schema: Schema,
+    schema: Schema | TopicSchemas,
     *,
     column: str = "value",
+    version: str = "schema",
     framed: bool = False,
     checked: bool = False,
 ) -> DataFrame:
@@ -47,13 +49,18 @@ def typed(
     an Avro or a JSON body. `checked` also checks lists of values, bounds and closed objects of a
     JSON Schema, which `from_json` does not know; it is slower.
 
-    `schema` is `weir.schema.Schema(format, data)`.
+    `schema` is `weir.schema.Schema(format, data)`, or all versions of a topic's schema, as
+    `schemas.versions(topic)` of a client returns them: then the column `version` says which one
+    each value has, and all are read as the newest has them. Versions that are added later are not
+    known to a query that runs: it gives a reason for their values.
 
     Raises `BadSchema` for a type that Spark has no column for, `BadRequest` and `MissingLibrary`.
     """
     from weir.spark.columns import add_columns
 
-    return add_columns(frame, schema, column=column, framed=framed, checked=checked)
+    return add_columns(
+        frame, schema, column=column, version=version, framed=framed, checked=checked
+    )
 
 
 def watch(

@@ -7,7 +7,7 @@ JSON is parsed by Spark's own `from_json`; Avro, Protobuf and Arrow by a functio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -25,9 +25,10 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from weir.client.schemas import TopicSchemas
 from weir.errors import BadRequest
 from weir.schema import Schema
-from weir.schema.columns import Columns, Decoder, decoder
+from weir.schema.columns import Columns, Decoder, VersionedDecoder, decoder
 from weir.schema.fields import RECORD, BadSchema, Field
 
 #: The framing of a schema registry: a zero byte and the schema's id, before the body.
@@ -40,13 +41,20 @@ _CORRUPT = "_weir_corrupt_record"
 
 def add_columns(
     frame: DataFrame,
-    schema: Schema,
+    schema: Schema | TopicSchemas,
     *,
     column: str = "value",
+    version: str = "schema",
     framed: bool = False,
     checked: bool = False,
 ) -> DataFrame:
     """Return a DataFrame with the columns of `weir.spark.typed`, which says what they are."""
+    versions: Mapping[int, Schema] = {}
+    if isinstance(schema, TopicSchemas):
+        versions = {one.number: one.schema for one in schema.versions}
+        if not versions:
+            raise BadRequest("the topic has no schema: add one by `weir schema add TOPIC FILE`")
+        schema = versions[max(versions)]
     if framed and schema.format not in ("avro", "json"):
         raise BadRequest(f"framed=True: {schema.format} values have no frame of five bytes")
     # Spark takes names in any case.
@@ -65,10 +73,18 @@ def add_columns(
     both = StructType([StructField(DATA, type), StructField(REASON, StringType())])
     # Its hints know no function over arrays that returns structs.
     make: Any = arrow_udf
-    decode = make(_udf(schema, framed), both)
     result = "_weir_typed"
+    if versions:
+        if version not in frame.columns:
+            raise BadRequest(
+                f"the DataFrame has no column {version!r} that says which version each value has: "
+                'load it with the option columns, as ["value", "schema"]'
+            )
+        decoded = make(_versioned_udf(versions), both)(F.col(column), F.col(version))
+    else:
+        decoded = make(_udf(schema, framed), both)(F.col(column))
     return (
-        frame.withColumn(result, decode(F.col(column)))
+        frame.withColumn(result, decoded)
         .withColumn(DATA, F.col(f"{result}.{DATA}"))
         .withColumn(REASON, F.col(f"{result}.{REASON}"))
         .drop(result)
@@ -122,13 +138,32 @@ def _udf(schema: Schema, framed: bool) -> Callable[[pa.Array], pa.Array]:
 
     def decode(values: pa.Array) -> pa.Array:
         of = _decoder(schema)
-        rows, reasons = _unframed(of, values) if framed else of.decode(values.to_pylist())
-        return pa.StructArray.from_arrays(
-            [rows, pa.array(reasons, pa.string())],
-            fields=[pa.field(DATA, rows.type), pa.field(REASON, pa.string())],
-        )
+        return _result(*(_unframed(of, values) if framed else of.decode(values.to_pylist())))
 
     return decode
+
+
+def _versioned_udf(versions: Mapping[int, Schema]) -> Callable[[pa.Array, pa.Array], pa.Array]:
+    """Return what a task calls with a column of values and one of their versions' numbers."""
+    of = tuple(sorted(versions.items()))
+
+    def decode(values: pa.Array, numbers: pa.Array) -> pa.Array:
+        rows, reasons = _versioned(of).decode(values.to_pylist(), numbers.to_pylist())
+        return _result(rows, reasons)
+
+    return decode
+
+
+def _result(rows: pa.StructArray, reasons: list[str | None]) -> pa.StructArray:
+    return pa.StructArray.from_arrays(
+        [rows, pa.array(reasons, pa.string())],
+        fields=[pa.field(DATA, rows.type), pa.field(REASON, pa.string())],
+    )
+
+
+@cache
+def _versioned(versions: tuple[tuple[int, Schema], ...]) -> VersionedDecoder:
+    return VersionedDecoder(dict(versions))
 
 
 @cache

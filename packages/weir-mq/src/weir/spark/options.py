@@ -67,7 +67,7 @@ from typing import Literal
 from weir.client.arguments import PORT, duration, parse_url
 from weir.client.core.delivered_batches import LargeDelivered
 from weir.errors import BadName, BadOption, BadRequest, ValueTooLarge
-from weir.model.arrow import SCHEMA
+from weir.model.arrow import EVERY, SCHEMA
 from weir.model.limits import FETCH_BYTES_MAX, PARTITIONS_PER_TOPIC_MAX, VALUE_BYTES_LOADED_MAX
 from weir.model.topic import check_order, full_name_of, split_name
 from weir.order.clock import stamp_at
@@ -131,6 +131,7 @@ EVERYTHING = Selection()
 UNLIMITED = Admission()
 #: What every topic has.
 COLUMNS = tuple(SCHEMA.names)
+_ANY_COLUMN = tuple(EVERY.names)
 #: A record batch holds offsets of 32 bits.
 VALUE_BYTES_MAX = 1 << 30
 
@@ -398,13 +399,13 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
         return COLUMNS
     try:
         given = json.loads(text)
-        sound = isinstance(given, list) and bool(given) and all(name in COLUMNS for name in given)
+        sound = isinstance(given, list) and bool(given) and set(given) <= {*_ANY_COLUMN}
     except (ValueError, TypeError):
         sound = False
     if not sound or len(set(given)) != len(given):
         raise BadOption(
             f"option columns is {text!r}: give a JSON list of different names out of "
-            f"{_list(COLUMNS)}"
+            f"{_list(_ANY_COLUMN)}"
         )
     return tuple(given)
 

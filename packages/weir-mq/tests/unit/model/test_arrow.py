@@ -75,6 +75,14 @@ def test_columns_that_are_named_are_opened_alone(names: tuple[str, ...]) -> None
     assert found.equals(record_batch(batch, "t", 3, 1, 2).select([*names]))
 
 
+def test_the_version_of_the_schema_is_a_column_where_it_is_named() -> None:
+    for schema in (0, 3):
+        batch = stamped_batch(VALUES, schema=schema)
+        found = record_batch(batch, "t", 3, 1, 2, names=("schema", "value"))
+        assert found.column("schema").to_pylist() == [schema] * 2
+        assert "schema" not in record_batch(batch, "t", 3).schema.names
+
+
 def test_columns_that_are_not_named_are_not_looked_at() -> None:
     whole = bytearray(stamped_batch(VALUES, **COLUMNS).view)
     sound = Batch(bytes(whole))

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weir.schema import Schema
-from weir.schema.columns import REASON_MAX, decoder
+from weir.schema.columns import REASON_MAX, VersionedDecoder, decoder
 from weir.schema.fields import BadSchema
 
 
@@ -288,3 +288,51 @@ def test_damaged_values_are_rows_or_have_reasons(format: str, data: st.DataObjec
     rows, reasons = decoded(schema, cut, sound)
     assert rows[1] is not None
     assert reasons[1] is None
+
+
+def written(schema: dict[str, Any], value: Any) -> bytes:
+    file = io.BytesIO()
+    fastavro.schemaless_writer(file, fastavro.parse_schema(schema), value)
+    return file.getvalue()
+
+
+def lock(*fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": "Lock", "fields": [*fields]}
+
+
+OLD = lock({"name": "hub", "type": "int"}, {"name": "gone", "type": "string"})
+NEW = lock({"name": "hub", "type": "long"}, {"name": "level", "type": "double", "default": 1.5})
+
+
+def test_avro_of_an_older_version_is_read_as_the_newest_has_it() -> None:
+    versions = {1: avro(OLD), 2: avro(NEW)}
+    old, new = written(OLD, {"hub": 7, "gone": "x"}), written(NEW, {"hub": 8, "level": 0.5})
+    decode = VersionedDecoder(versions).decode
+    rows, reasons = decode([new, old, None, b"\xff", new, old], [2, 1, 1, 1, 0, 3])
+    assert rows.to_pylist() == [
+        {"hub": 8, "level": 0.5}, {"hub": 7, "level": 1.5}, None, None, {"hub": 8, "level": 0.5},
+        None,
+    ]  # fmt: skip
+    assert [bool(one) for one in reasons] == [False, False, True, True, False, True]
+    assert "version 3" in str(reasons[5])
+    assert "look the versions up again" in str(reasons[5])
+    rows, reasons = decode([old], [1])
+    assert (rows.to_pylist(), reasons) == ([{"hub": 7, "level": 1.5}], [None])
+    rows, reasons = decode([], [])
+    assert (len(rows), rows.type, reasons) == (0, VersionedDecoder(versions).type, [])
+
+
+def test_arrow_of_an_older_version_gets_nulls_where_a_column_is_new() -> None:
+    def schema(*fields: pa.Field) -> Schema:
+        return Schema("arrow", pa.schema(fields).serialize().to_pybytes())
+
+    hub, level = pa.field("hub", pa.int32()), pa.field("level", pa.float64())
+    need = pa.field("need", pa.int8(), nullable=False)
+    value = pa.record_batch({"hub": pa.array([7], pa.int32())}).serialize().to_pybytes()
+    wide = VersionedDecoder({1: schema(hub), 2: schema(level, pa.field("hub", pa.int64()))})
+    rows, reasons = wide.decode([value, value], [1, None])
+    assert rows.to_pylist() == [{"level": None, "hub": 7}, None]
+    assert reasons[0] is None
+    assert reasons[1] is not None, "what names no version is taken for the newest"
+    rows, reasons = VersionedDecoder({1: schema(hub), 2: schema(hub, need)}).decode([value], [1])
+    assert (rows.to_pylist(), reasons) == ([None], ["need: it is null, and may not be"])
