@@ -473,10 +473,14 @@ class ConsumerLeases:
 
     async def reset(self) -> None:
         """End the feed and the connection: what the broker grants to its pulls goes to others."""
-        await self.stop()
-        async with _last_acks():
-            await self.flush()
-        await self._disconnect()
+        try:
+            await self.stop()
+            async with _last_acks():
+                await self.flush()
+        finally:
+            # Also for who is cancelled meanwhile: what was pulled last may be granted yet, and who
+            # pulled again by the same connection would hold it without knowing.
+            await self._disconnect()
 
     async def _disconnect(self) -> None:
         network, self._network = self._network, None

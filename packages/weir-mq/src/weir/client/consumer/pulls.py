@@ -9,13 +9,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from weir.client.connection.metadata import Places, watch
+from weir.client.connection.metadata import TRIES, Places, watch
 from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer.delivery import Extending, Held, Holding, Lessor
 from weir.client.core.delivered_batches import Delivered, LargeDelivered, deliver
 from weir.client.core.grants import Grant, Run, sorted_out
 from weir.client.reader.fetcher import EMPTY_PAUSE, LONG_POLL, Chunks, FetchBuffer, loaded
-from weir.errors import UnknownOpcode, UnknownTopic, ValueLost
+from weir.errors import (
+    BadBatch,
+    BadRequest,
+    StaleGrant,
+    UnknownOpcode,
+    UnknownTopic,
+    ValueLost,
+)
 from weir.model.ids import Address
 from weir.model.topic import Mode
 from weir.protocol.client import messages as m
@@ -242,17 +249,28 @@ class Pulling:
                 self._is_open = True
 
     async def _grant(self, partition: int, slot: asyncio.Semaphore) -> Holding | None:
-        asked = 0
-        if self._wanted.mode is Mode.ORDERED:
-            asked = await self._puller.quiet(partition)
-        grant = await self._once(partition)
-        if grant is None:
-            return None
-        ends = self._monotonic() + self._wanted.lease
-        return Holding(grant, ends, self._monotonic, self._puller, slot, asked)
+        spoilt = 0
+        while True:
+            asked = 0
+            if self._wanted.mode is Mode.ORDERED:
+                asked = await self._puller.quiet(partition)
+            granted = await self._once(partition)
+            if not granted.fence:
+                return None
+            try:
+                grant = self._opened(partition, granted)
+            except BadBatch as error:  # its bytes changed on the way
+                spoilt += 1
+                if spoilt == TRIES:
+                    raise
+                await self._give_back(partition, granted)
+                await asyncio.sleep(self._home.pause(spoilt, error))
+            else:
+                ends = self._monotonic() + self._wanted.lease
+                return Holding(grant, ends, self._monotonic, self._puller, slot, asked)
 
-    async def _once(self, partition: int) -> Grant | None:
-        places, wanted, delivered = self.places, self._wanted, list[Delivered]()
+    async def _once(self, partition: int) -> m.Granted:
+        wanted = self._wanted
 
         def request(address: Address) -> m.Request:
             # As of now: what was begun while the pull waited must not be forgotten by it.
@@ -268,20 +286,20 @@ class Pulling:
                 begun,
             )
 
-        def check(granted: m.Granted) -> None:
-            delivered[:] = deliver(
-                granted.batches,
-                places[partition].group,
-                places.topic,
-                partition,
-                granted.offset,
-                granted.next_offset,
-                Chunks(places),
-            )
+        return await self.places.ask(partition, request, m.Granted, wait=LONG_POLL)
 
-        granted = await places.ask(partition, request, m.Granted, wait=LONG_POLL, check=check)
-        if granted.fence == 0:
-            return None
+    def _opened(self, partition: int, granted: m.Granted) -> Grant:
+        """Return what was granted. Raises `BadBatch`."""
+        places = self.places
+        delivered = deliver(
+            granted.batches,
+            places[partition].group,
+            places.topic,
+            partition,
+            granted.offset,
+            granted.next_offset,
+            Chunks(places),
+        )
         for part in delivered:
             self._home.saw(part.batch.header.stamp)
         now = granted.granted_ms * 1_000
@@ -298,6 +316,21 @@ class Pulling:
             granted.runs,
             tuple(expired),
         )
+
+    async def _give_back(self, partition: int, granted: m.Granted) -> None:
+        """Give back a grant that cannot be opened. It is held until then: who pulled again in order
+        before that would be granted what lies behind it.
+        """
+        runs = [*granted.runs] or [(granted.offset, granted.next_offset)]
+
+        def request(address: Address) -> m.Request:
+            return m.Nack(address, self._wanted.cluster, granted.fence, runs, untried=True)
+
+        try:
+            await self.places.ask(partition, request, m.Nacked)
+        except (StaleGrant, BadRequest):
+            # The numbers of the grant may have changed, too: its lease ends by itself.
+            await asyncio.sleep(self._wanted.lease)
 
 
 async def with_values(grant: Grant, size_max: int) -> Grant:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,12 +13,15 @@ import weir
 from rigs.clients import PULL_ONCE, SEND_NACK, feed_of
 from rigs.consuming import take
 from weir import testing
+from weir.client.consumer import pulls
 from weir.client.consumer.acknowledgements import Nacks
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.delivery import Holding
 from weir.client.consumer.pulls import Pulling
+from weir.client.core.delivered_batches import Delivered
 from weir.client.core.grants import Grant
-from weir.errors import Disconnected
+from weir.errors import BadBatch, Disconnected
+from weir.protocol.client import messages as m
 
 COUNT = 12
 
@@ -179,3 +184,75 @@ def test_a_nack_that_got_no_answer_is_told_before_what_is_behind_is_pulled(
         await grant.ack()
 
     run(scenario)
+
+
+def test_who_gives_up_while_an_error_is_told_leaves_no_pull_behind() -> None:
+    """Its connection stayed open then, and what came first was granted to a pull of the past."""
+
+    async def whole() -> None:
+        async with testing.node() as node, weir.connect(node.url) as w, asyncio.timeout(10):
+            await w.create_topic("t")
+            async with w.consumer("t", cluster="c", mode="ordered") as consumer:
+                leases, telling = consumer.settlement.leases, asyncio.Event()
+                flush = leases.flush
+
+                async def slowly() -> None:
+                    telling.set()
+                    await asyncio.Event().wait()
+
+                leases.flush = slowly  # type: ignore[method-assign]
+                waiting = asyncio.ensure_future(take(consumer))
+                while (feed := feed_of(consumer)) is None:
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0.05)  # its pull is under way
+                feed.fail(Disconnected("as if"))
+                await telling.wait()
+                waiting.cancel()
+                await asyncio.wait([waiting])
+                leases.flush = flush  # type: ignore[method-assign]
+                again = asyncio.ensure_future(take(consumer))
+                await asyncio.sleep(0.05)
+                for number in range(3):
+                    await w.publish("t", b"%d" % number)
+                assert (await again).value == b"0"
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("number_changed", [False, True])
+def test_a_grant_whose_bytes_changed_on_the_way_goes_back_before_the_next_is_pulled(
+    monkeypatch: pytest.MonkeyPatch, number_changed: bool
+) -> None:
+    opened, once = pulls.deliver, getattr(*PULL_ONCE)
+    spoilt: list[object] = []
+
+    async def other_number(self: Pulling, partition: int) -> m.Granted:
+        granted: m.Granted = await once(self, partition)
+        if number_changed and not spoilt:
+            return replace(granted, fence=granted.fence + 1_000)
+        return granted
+
+    def spoil(*arguments: Any) -> list[Delivered]:
+        if not spoilt:
+            spoilt.append(arguments)
+            raise BadBatch("a bit fell over")
+        return opened(*arguments)
+
+    monkeypatch.setattr(*PULL_ONCE, other_number)
+    monkeypatch.setattr(pulls, "deliver", spoil)
+
+    async def whole() -> None:
+        async with testing.node() as node, weir.connect(node.url) as w, asyncio.timeout(10):
+            await w.create_topic("t")
+            for number in range(3):
+                await w.publish("t", b"%d" % number)
+            async with w.consumer(
+                "t", cluster="c", mode="ordered", max_messages=1, lease=0.5
+            ) as consumer:
+                for number in range(3):
+                    async with await take(consumer) as message:
+                        assert message.value == b"%d" % number
+                        assert message.attempts == 1 or number_changed
+        assert spoilt
+
+    asyncio.run(whole())
