@@ -1,4 +1,4 @@
-"""What clients observe besides messages: effects, errands, parcels, printed lines, queries.
+"""What clients observe besides messages: effects, errands, schemas, parcels, lines, queries.
 
 Checkers judge by them (`weir_lab.sim.checkers`).
 """
@@ -81,6 +81,17 @@ class Errands:
     mended: bool = False
     #: Whether nothing was left in the end, of dead letters neither.
     drained: bool = False
+
+
+@dataclass(slots=True)
+class Typed:
+    """Versions of a topic's schema, by number, and the values that name them."""
+
+    versions: dict[int, bytes] = field(default_factory=dict)
+    confirmed: set[bytes] = field(default_factory=set)
+    #: By value, the number that it had when it was read in the end, if `is_read`.
+    read: dict[bytes, int] = field(default_factory=dict)
+    is_read: bool = False
 
 
 @dataclass(slots=True)

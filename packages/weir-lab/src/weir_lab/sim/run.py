@@ -191,6 +191,7 @@ class Run:
         parcels = shape.parcels[seed % len(shape.parcels)]
         beside = (shape.queries, shape.tails, shape.subs, shape.errands)
         drawn = [of[seed // 4 % len(of)] for of in beside]
+        drawn.append(shape.typed[seed // 8 % len(shape.typed)])
         domain = Domain(ordered, grows, takers, scatterers, ends, shipped, apps, parcels, *drawn)
         self.workload = Workload(self.scene, shape, operated, domain)
         self._scatters = bool(scatterers)

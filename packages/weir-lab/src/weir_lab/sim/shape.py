@@ -119,6 +119,8 @@ class Shape:
     subs: tuple[int, ...] = (0,)
     #: How many errands there are for the processes of `weir work`, likewise.
     errands: tuple[int, ...] = (0,)
+    #: How often each of two clients adds a version of a schema or publishes a value, likewise.
+    typed: tuple[int, ...] = (0,)
     #: How many Spark queries read the topic, likewise.
     queries: tuple[int, ...] = (0,)
     #: Whether the clocks of a set jump by hours.
@@ -214,14 +216,19 @@ NODE_ENDING = replace(
     shipped=(False, False, True, True),
 )
 ENDING = replace(CROWDED, ends=(True,), rots=(0,), shipped=(False, True))
-#: Those with clients that ship, and Spark queries and commands read beside them.
-NODE_READS = replace(
-    NODE_SHIPPED, queries=(1,), planners=1, tails=(1,), subs=(2, 0), errands=(0, 12)
-)
-SET_READS = replace(SET, queries=(1,), planners=1, tails=(1,), subs=(2, 0), errands=(0, 12))
-EVEN_READS = replace(EVEN, queries=(1,), planners=1, tails=(1,), subs=(2, 0), errands=(0, 12))
-NODE_ENDING_READS = replace(NODE_ENDING, queries=(1,), tails=(1,), subs=(2, 0), errands=(0, 12))
-ENDING_READS = replace(ENDING, queries=(1,), tails=(1,), subs=(2, 0), errands=(0, 12))
+#: What reads beside clients that ship: Spark queries and commands; and versions of a schema.
+_READING: dict[str, Any] = {
+    "queries": (1,),
+    "tails": (1,),
+    "subs": (2, 0),
+    "errands": (0, 12),
+    "typed": (0, 0, 10),
+}
+NODE_READS = replace(NODE_SHIPPED, planners=1, **_READING)
+SET_READS = replace(SET, planners=1, **_READING)
+EVEN_READS = replace(EVEN, planners=1, **_READING)
+NODE_ENDING_READS = replace(NODE_ENDING, **_READING)
+ENDING_READS = replace(ENDING, **_READING)
 #: Four nodes, of which three hold each group: groups move when a node is taken out of use.
 FOUR = replace(UNORDERED, nodes=4)
 

@@ -10,7 +10,7 @@ from weir.broker.metadata.placement import REPLICAS_DEFAULT
 from weir.client.arguments import ConsumerMode
 from weir.model.topic import Mode, Order
 from weir.testing.simulator.world import MS
-from weir_lab.sim.observations import Errands, Parcels, Printed
+from weir_lab.sim.observations import Errands, Parcels, Printed, Typed
 from weir_lab.sim.programs.operators.operators import Operator
 from weir_lab.sim.programs.operators.partitions import Ender, Grower, Newcomer
 from weir_lab.sim.programs.operators.stewards import Steward
@@ -30,6 +30,7 @@ from weir_lab.sim.programs.shipped.process import Shipped
 from weir_lab.sim.programs.shipped.producers import ShippedProducer
 from weir_lab.sim.programs.shipped.readers import ShippedReader
 from weir_lab.sim.programs.shipped.scatterers import ShippedScatterer
+from weir_lab.sim.programs.shipped.schemas import ShippedSchemaPublisher
 from weir_lab.sim.programs.shipped.terminals import ShippedSub, ShippedTail
 from weir_lab.sim.programs.subscribers.cutters import Cutter
 from weir_lab.sim.programs.subscribers.keepers import KeyedConsumer, OrderedConsumer
@@ -72,6 +73,8 @@ class Domain(NamedTuple):
     subs: int = 0
     #: How many errands there are for the processes of `weir work`.
     errands: int = 0
+    #: How often each of two clients adds a version of a schema or publishes a value of one.
+    typed: int = 0
 
 
 class Workload:
@@ -196,6 +199,11 @@ class Workload:
             errands = scene.history.errands = Errands()
             self.producers.append(ShippedPublisher(scene, "publisher", domain.errands, errands))
             self.consumers.append(ShippedWork(scene, "work", errands))
+        if domain.typed and find_spec("fastavro") is not None:
+            typed = scene.history.typed = Typed()
+            self.producers += [
+                ShippedSchemaPublisher(scene, f"schemas{n}", domain.typed, typed) for n in range(2)
+            ]
 
     def _add_parcels(self, scene: Scene, count: int) -> None:
         """Let large values and delayed messages go, and be taken."""

@@ -333,6 +333,8 @@ class Requests:
         self._registry.schemas.set_rule(caller, self._topics.named(request.name), request)
 
     def _list_schemas(self, session: Session, caller: Caller, request: s.ListSchemas) -> None:
+        if not self._trunks.in_sync:  # a version that was confirmed may be missing here
+            raise no_registry()
         self._registry.schemas.list(caller, self._topics.named(request.name), request)
 
     def _open_producer(self, session: Session, caller: Caller, request: m.OpenProducer) -> None:

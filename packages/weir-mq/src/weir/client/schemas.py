@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 SchemaVersion = int | Literal["newest"]
 
 
+def number_of(version: SchemaVersion | None) -> int:
+    """Return the number of a version, 0 for the newest."""
+    return version if isinstance(version, int) else 0
+
+
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
     """Version `number` of a topic's schema; added at `added_ms`, in ms since 1970."""
@@ -51,8 +56,8 @@ class Schemas:
         self._network = network
 
     async def add(self, topic: str, schema: Schema) -> TopicSchema:
-        """Add a version to a topic's schema, as `Schema.read` gives it from a file; return it. The
-        newest one that is added again stays.
+        """Add a version to a topic's schema, as `Schema.read` gives it from a file; return it. One
+        that is a version already keeps its number.
 
         Raises `BadSchema` for what is no schema, `IncompatibleSchema` where the topic's rule does
         not let it follow the version before, `LevelTooLow`, `MissingLibrary` without the extra

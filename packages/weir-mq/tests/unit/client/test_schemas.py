@@ -97,7 +97,7 @@ def test_a_large_value_names_its_version(w: sync.Client) -> None:
 
 @pytest.mark.parametrize("schema", [1, "newest"])
 def test_a_version_that_is_not_there_ends_no_publish_later(w: sync.Client, schema: Any) -> None:
-    with pytest.raises(UnknownSchema, match="it has none"):
+    with pytest.raises(UnknownSchema, match="weir schema add t FILE"):
         w.producer("t", schema=schema).open()
     with pytest.raises(UnknownSchema):
         w.publish("t", b"x", schema=schema)

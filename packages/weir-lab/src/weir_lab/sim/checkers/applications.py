@@ -71,6 +71,25 @@ class WorkDone:
                 yield f"{value!r} was confirmed, and is not done"
 
 
+class SchemaNamed:
+    """A number stands for one version of a schema for good, and each value keeps the number that
+    its producer named. That a confirmed version may be named at once, its publishers watch.
+    """
+
+    name = "SchemaNamed"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Compare what was read with what was published."""
+        typed = history.typed
+        if typed is None or not typed.is_read:
+            return
+        for value in sorted(typed.confirmed - set(typed.read)):
+            yield f"{value!r} was confirmed, and is not there"
+        for value, number in sorted(typed.read.items()):
+            if number != int(value.partition(b"|")[0]):
+                yield f"{value!r} has version {number}"
+
+
 class Delivered:
     """What was confirmed is delivered: whole, from one place, and not before its time."""
 

@@ -39,12 +39,21 @@ _TESTED: dict[str, Callable[[History], object]] = {
     "Delivered": lambda history: history.parcels and history.parcels.all,
     "HandedOver": lambda history: history.printed and any(r.places for r in history.printed.runs),
     "WorkDone": lambda history: history.errands and history.errands.done,
+    "SchemaNamed": lambda history: history.typed and history.typed.read,
     "Streamed": lambda history: any(one.batches for one in history.queries),
     "OneTurn": lambda history: len(history.turns) > 1 or len(_turns_handled(history)) > 1,
 }
 #: Those that a run of `weir_lab.sim.shape.SET` can break: in none of them is one clock wrong alone,
 #: do handlers run, parcels go, commands print, or queries read.
-_ELSEWHERE = ("Timely", "EffectOnce", "Delivered", "HandedOver", "Streamed", "WorkDone")
+_ELSEWHERE = (
+    "Timely",
+    "EffectOnce",
+    "Delivered",
+    "HandedOver",
+    "Streamed",
+    "WorkDone",
+    "SchemaNamed",
+)
 OF_SETS = tuple(name for name in _TESTED if name not in _ELSEWHERE)
 
 

@@ -11,7 +11,13 @@ from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import KIB, MAX_AHEAD_MS
 from weir.order.clock import milliseconds_of
 from weir.testing.simulator.world import EPOCH_MS, MS, SECOND
-from weir_lab.sim.checkers.applications import Delivered, EffectOnce, HandedOver, WorkDone
+from weir_lab.sim.checkers.applications import (
+    Delivered,
+    EffectOnce,
+    HandedOver,
+    SchemaNamed,
+    WorkDone,
+)
 from weir_lab.sim.checkers.handled import HandledOnce, OneHolder
 from weir_lab.sim.checkers.in_turn import OneCursor, OneTurn
 from weir_lab.sim.checkers.leasing import HeldBack, Leased
@@ -484,6 +490,7 @@ CHECKERS: tuple[Checker, ...] = (
     Delivered(),
     HandedOver(),
     WorkDone(),
+    SchemaNamed(),
     Streamed(),
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,7 +18,6 @@ from weir.broker.records.entries import (
     TopicEnds,
     TopicGrown,
 )
-from weir.broker.records.snapshots import Frozen, opened
 from weir.errors import BadRequest, UnknownTopic, UnknownVersion
 from weir.model.limits import CLUSTER_PAUSES_MAX, DEDUPE_HORIZON_MS
 from weir.model.topic import ClusterPause, End, Topic, TopicSettings
@@ -308,7 +306,7 @@ class Catalog:
         producers = [(producer, *holding) for producer, holding in self._producers.items()]
         has_ends = any(topic.ends for topic in self._topics.values())
         has_pauses = any(topic.pauses for topic in self._topics.values())
-        schemas = [Frozen(partial(_row, *item)) for item in self.schemas.items()]
+        schemas = [(topic, *known.encode()) for topic, known in self.schemas.items()]
         version = _WITHOUT_PAUSES if has_ends else _WITHOUT_ENDS
         version = _WITHOUT_SCHEMAS if has_pauses else version
         return (
@@ -349,11 +347,6 @@ class Catalog:
         catalog._not_stamped = [
             producer for producer, h in catalog._producers.items() if h.granted == _NOT_STAMPED
         ]
-        for part in schemas[0] if schemas else ():
-            topic, *row = opened(part)
+        for topic, *row in schemas[0] if schemas else ():
             catalog.schemas.put(topic, TopicSchemas.decode(row))
         return catalog
-
-
-def _row(topic: int, schemas: TopicSchemas) -> tuple[object, ...]:
-    return topic, *schemas.encode()

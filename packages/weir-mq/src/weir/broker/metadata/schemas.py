@@ -74,6 +74,15 @@ class TopicSchemas:
         """The number of the newest version; 0 if there is none."""
         return len(self.versions)
 
+    def number_of(self, *written: str | bytes) -> int:
+        """Return the number of the version that was `written` so: format, message and data; 0 if
+        there is none.
+        """
+        for number, one in enumerate(self.versions, 1):
+            if one[:3] == written:
+                return number
+        return 0
+
     @property
     def size(self) -> int:
         """The bytes of all versions, and of the fields of the newest one."""
@@ -212,15 +221,16 @@ class SchemaRequests:
 
     def add(self, caller: Caller, topic: Topic, request: AddSchema) -> None:
         """Propose a new version, if the rule lets it follow the one before; answer at once if it is
-        that one. Raises `LevelTooLow`, `IncompatibleSchema`, `BadRequest` or `TooLarge`.
+        a version already. Raises `LevelTooLow`, `IncompatibleSchema`, `BadRequest` or `TooLarge`.
         """
         self._check_level()
         if request.format not in get_args(Format):
             raise BadRequest(f"format {request.format!r}: give json, avro, protobuf or arrow")
         known = self._catalog.schemas.of(topic.id)
-        newest = known.versions[-1] if known.versions else None
-        if newest is not None and newest[:3] == (request.format, request.message, request.data):
-            self._outbox.reply(caller, _changed(topic.id, known, False))
+        number = known.number_of(request.format, request.message, request.data)
+        if number:
+            # Whoever lost the first answer asks again, perhaps after others have added more.
+            self._outbox.reply(caller, _changed(topic.id, known, number, False))
             return
         self._check_room(topic, known, request)
         _check_rule(topic, known, request)
@@ -271,7 +281,7 @@ class SchemaRequests:
         else:
             if caller is not None:
                 is_new = isinstance(record, SchemaVersionAdded)
-                self._outbox.reply(caller, _changed(record.topic, known, is_new))
+                self._outbox.reply(caller, _changed(record.topic, known, known.newest, is_new))
 
     def _check_level(self) -> None:
         level = self._catalog.level
@@ -323,8 +333,8 @@ def _check_rule(topic: Topic, known: TopicSchemas, request: AddSchema) -> None:
         )
 
 
-def _changed(topic: int, known: TopicSchemas, is_new: bool) -> SchemaChanged:
-    return SchemaChanged(topic, known.newest, is_new, known.rule, known.checked)
+def _changed(topic: int, known: TopicSchemas, number: int, is_new: bool) -> SchemaChanged:
+    return SchemaChanged(topic, number, is_new, known.rule, known.checked)
 
 
 def _page(first: int, versions: Iterable[SchemaVersion]) -> list[SchemaRow]:

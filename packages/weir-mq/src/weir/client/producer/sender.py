@@ -21,7 +21,7 @@ from weir.client.core.batcher import BATCH_BYTES, Gathered, Packing, Whole, pick
 from weir.client.core.retries import seconds
 from weir.client.producer.partition_sender import PartitionSender
 from weir.client.producer.receipts import BatchReceipt, PendingBatch, Unconfirmed
-from weir.client.schemas import SchemaVersion, ValueChecker
+from weir.client.schemas import Schemas, SchemaVersion, ValueChecker, number_of
 from weir.codec import Buffer
 from weir.errors import (
     BadRequest,
@@ -29,7 +29,6 @@ from weir.errors import (
     PartitionEnded,
     ProducerExpired,
     Refused,
-    UnknownSchema,
     UnknownTopic,
     WeirError,
 )
@@ -242,19 +241,16 @@ class TopicSender:
         """Find out which version of the schema values have. Raises `UnknownSchema`."""
         asked, check = self._options.schema, self._options.check_values
         newest, checked = places.schema
-        if asked is None:
-            asked = "newest" if check or (check is None and checked and newest) else 0
-        number = newest if asked == "newest" else asked
-        if number > newest or (asked == "newest" and not newest):
-            have = f"its newest is {newest}" if newest else "it has none"
-            raise UnknownSchema(
-                f"the schema of topic {self._topic} has no version {asked}: {have}. Add it first: "
-                f"weir schema add {self._topic} FILE",
-                newest,
-            )
-        self._packing = replace(self._packing, schema=number)
-        if number and (checked if check is None else check):
-            self.checker = await ValueChecker.find(self._network, self._topic, number)
+        is_checked = checked if check is None else check
+        if asked is None and not (is_checked and (newest or check)):
+            return
+        if asked is None or asked == "newest" or asked > newest:
+            # Where the topic was described, the last versions may not be known yet.
+            found = await Schemas(self._network).get(self._topic, number_of(asked))
+            asked = found.number
+        self._packing = replace(self._packing, schema=asked)
+        if is_checked:
+            self.checker = await ValueChecker.find(self._network, self._topic, asked)
 
     async def _granted(self, partitions: int) -> list[m.ProducerGrant]:
         """Ask for a producer id for all partitions; or for each, which may have to begin anew."""

@@ -31,8 +31,9 @@ Text = Annotated[bytes, Meta(max_length=SCHEMA_BYTES_MAX)]
 
 
 class SchemaChanged(ControlReply, frozen=True, array_like=True):
-    """The `newest` version of the topic of this id, or the one that a schema has; whether the
-    request made it; the rule of the topic, and whether clients check values before they send.
+    """The number of the version that was added to the topic of this id, or that the schema has
+    already, or of the newest one; whether it `is_new`; the rule of the topic, and whether clients
+    check values before they send.
     """
 
     topic: Natural
@@ -43,7 +44,7 @@ class SchemaChanged(ControlReply, frozen=True, array_like=True):
 
 
 class AddSchema(ControlRequest, frozen=True, array_like=True):
-    """Add a version to a topic's schema. A schema that is the newest version already stays that.
+    """Add a version to a topic's schema. A schema that is a version already keeps its number.
 
     `format` is json, avro, protobuf or arrow; `data` the schema as it was written, and `message`
     the name of the message of a Protobuf schema. `fields` is the schema's tree of fields, encoded

@@ -71,7 +71,8 @@ def test_versions_are_numbered_listed_and_last(
     assert rig.answer(1, added(WIDE, text=b"2")).number == 2
     assert rig.answer(1, added(WIDE, text=b"2")) == s.SchemaChanged(
         info.id, 2, False, "backward", False
-    ), "it is the newest already"
+    ), "it is a version already"
+    assert rig.answer(1, added(HUB, text=b"1")).number == 1
     rig.answer(1, s.SetSchemaRule("t", "full", True))
     for _ in range(3):
         listed = rig.answer(1, s.ListSchemas("t"))
