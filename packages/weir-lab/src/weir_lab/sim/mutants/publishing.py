@@ -1,5 +1,5 @@
-"""Rules of the client that publishes and scatters, of large values and delays, that can be taken
-away.
+"""Rules of the client that publishes and scatters, of large values, delays and schemas, that can be
+taken away.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from weir.broker.consumers.picker import PickerContext
 from weir.order.clock import milliseconds_of
 from weir_lab.sim.mutants.planting import Patch, bug, mutant
 from weir_lab.sim.outcome import CRASH
-from weir_lab.sim.shape import NODE_PARCELS, SET
+from weir_lab.sim.shape import NODE_PARCELS, NODE_READS, SET, SET_READS
 
 #: Three nodes over a network that breaks.
 THREE = replace(SET, shipped=(True,), rots=(0,), retentions=(0,), takers=(0,), scatterers=(2,))
@@ -23,6 +23,10 @@ _SCATTERING = "weir.client.scattering"
 _SEQUENCER = "weir.client.core.sequencer"
 #: One node, and nothing in total order, whose stamps may run ahead of the time.
 SHAPE = replace(NODE_PARCELS, parcels=(60,), ordered=(0,), takers=(0,), scatterers=(0,), rots=(0,))
+#: With versions of a schema.
+_NODE_TYPED = replace(NODE_READS, typed=(10,), shipped=(True,))
+_SET_TYPED = replace(SET_READS, typed=(10,), shipped=(True,))
+_ROUTER = "weir.broker.router"
 
 
 @bug(breaks={"OneOffset"})
@@ -248,4 +252,50 @@ def what_is_not_settled_is_acked_when_its_consumer_closes(patch: Patch) -> None:
         "                for one in [*topic.held.values()]:\n"
         "                    topic.outcomes.settle(one, one.grant.offset, one.handed)\n"
         "            await self._withdraw()\n",
+    )
+
+
+@mutant(seed=5, breaks={"SchemaNamed"}, shape=_SET_TYPED)
+def a_node_that_is_cut_off_lists_versions(patch: Patch) -> None:
+    """Versions are listed by a node whose registry has all that anybody was told."""
+    patch.source(_ROUTER, "        if not self._trunks.in_sync:  #", "        if False:  #")
+
+
+@mutant(seed=5, breaks={"SchemaNamed"}, shape=_SET_TYPED)
+def an_unknown_version_is_refused_at_once(patch: Patch) -> None:
+    """A version that is not known to a leader may have been added a moment ago."""
+    patch.source(
+        _ROUTER,
+        "except (UnknownTopic, UnknownProducer, UnknownSchema, NotTogether) as error:",
+        "except (UnknownTopic, UnknownProducer, NotTogether) as error:",
+    )
+
+
+@mutant(seed=0, breaks={"SchemaNamed"}, shape=_NODE_TYPED)
+def a_producer_names_no_version(patch: Patch) -> None:
+    """A batch names the version that its producer said."""
+    patch.source(
+        "weir.client.producer.sender",
+        "        self._packing = replace(self._packing, schema=asked)\n",
+        "        self._packing = replace(self._packing, schema=0)\n",
+    )
+
+
+@mutant(seed=4, breaks={"SchemaNamed"}, shape=_NODE_TYPED)
+def a_checkpoint_forgets_schemas(patch: Patch) -> None:
+    """A registry that is restored has its schemas."""
+    patch.source(
+        "weir.broker.metadata.catalog",
+        "for topic, *row in schemas[0] if schemas else ():",
+        "for topic, *row in ():",
+    )
+
+
+@mutant(seed=1, breaks={"SchemaNamed"}, shape=_NODE_TYPED)
+def what_is_asked_again_is_another_version(patch: Patch) -> None:
+    """A schema that is a version already keeps its number."""
+    patch.source(
+        "weir.broker.metadata.schemas",
+        "            if one[:3] == written:\n",
+        "            if one[:3] == written and number == 0:\n",
     )
