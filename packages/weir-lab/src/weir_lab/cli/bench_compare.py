@@ -107,6 +107,9 @@ def spark(
     partitions: Annotated[int, typer.Option(help="Partitions, so tasks of a query.")] = 2,
     rounds: Annotated[int, typer.Option(help="Queries of each kind that count.")] = 3,
     deadline: Annotated[str, typer.Option(help="Give up on a query after this long.")] = "5m",
+    typed: Annotated[
+        int, typer.Option(help="How many values of each format are typed; 0: none.")
+    ] = 600_000,
     folder: Folder = None,
     record: Record = None,
     as_json: Json = False,
@@ -115,16 +118,18 @@ def spark(
 
     The bare one yields the same record batches out of files. One query of each kind warms Spark
     up and is not counted. All columns are read, and every batch's CRC and hash are checked.
+    Four more queries decode values of JSON, Avro, Protobuf and Arrow to typed columns.
     """
     with usage("spark"):
         from pyspark.sql import SparkSession
 
         from weir.spark import fetcher
+        from weir.spark import typed as typed_columns
         from weir.spark.session import session
         from weir_lab.bench.harness.runs import record as keep
         from weir_lab.bench.spark.rows import Settings, measure
 
-        settings = Settings(messages, size, partitions, rounds, seconds(deadline), folder)
+        settings = Settings(messages, size, partitions, rounds, seconds(deadline), folder, typed)
         settings.check()
 
     class Parts:
@@ -135,6 +140,7 @@ def spark(
             return session("weir-bench", cores=partitions)
 
         combined = staticmethod(fetcher.combined)
+        typed = staticmethod(typed_columns)
 
     schema = "weir.bench.spark/1"
     with stop_as_by_ctrl_c():
@@ -201,6 +207,7 @@ def _show_spark(result: Result) -> None:
             ("weir", result.rows_per_s, result.query_rows_per_s),
             ("weir, column value alone", result.columns_rows_per_s, None),
             ("bare Python source", result.bare_rows_per_s, result.bare_query_rows_per_s),
+            *((f"typed, {one}", rate, None) for one, rate in result.typed_rows_per_s.items()),
         ],
     )
     print(

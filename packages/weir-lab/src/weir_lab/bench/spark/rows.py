@@ -1,8 +1,8 @@
 """A topic into Spark's `noop` sink, beside the least that any Python source costs, in one run.
 
 Two queries read the same record batches, all columns, in as many tasks; weir's come from a node and
-are checked against CRC and hash. A third reads weir's column `value` alone. A first query of each
-kind warms Spark up, uncounted.
+are checked against CRC and hash. A third reads weir's column `value` alone. Four more decode values
+of a schema to typed columns. A first query of each kind warms Spark up, uncounted.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from weir.client.client import connect
 from weir.errors import WeirError
 from weir.model.arrow import SCHEMA, record_batch
 from weir.model.limits import BATCH_BYTES_MAX, MIB
+from weir.schema import Schema
+from weir.schema.fields import Format
 from weir_lab.bench.flow import shared_out
 from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.machine import filesystem_of
@@ -30,6 +32,7 @@ from weir_lab.bench.harness.produce import Plan
 from weir_lab.bench.harness.producers import Producers
 from weir_lab.bench.sides.own import Own, chunk_of, running_own
 from weir_lab.bench.spark.bare import NAME, BareSource
+from weir_lab.bench.spark.typed import FORMATS, fill, schema_of, topic_of
 
 TOPIC = "spark"
 PARTITIONS_MAX = 16
@@ -44,6 +47,9 @@ class SparkParts(Protocol):
     def session(self) -> Any:
         """Return a session that knows `format("weir")`."""
 
+    def typed(self, frame: Any, schema: Schema) -> Any:
+        """Add the columns of a schema to a frame."""
+
     def combined(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Join small record batches as the source does."""
 
@@ -53,7 +59,9 @@ class RowsDiffer(WeirError):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """`messages` of `size` bytes over `partitions`, so in as many tasks; `rounds` are counted."""
+    """`messages` of `size` bytes over `partitions`, so in as many tasks; `rounds` are counted. So
+    many values of each format are `typed`; 0: none are.
+    """
 
     messages: int = 4_000_000
     size: int = 100
@@ -61,11 +69,14 @@ class Settings(msgspec.Struct, frozen=True):
     rounds: int = 3
     deadline_s: float = 300.0
     folder: str | None = None
+    typed: int = 600_000
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be measured."""
         if not 1 <= self.partitions <= PARTITIONS_MAX:
             raise ValueError(f"partitions={self.partitions}: it must be 1 to {PARTITIONS_MAX}")
+        if self.typed < 0:
+            raise ValueError(f"typed={self.typed}: it must be 0 or more")
         if self.messages < self.partitions or self.rounds < 1 or self.deadline_s <= 0:
             raise ValueError("messages, rounds and deadline are too small")
         if not SIZE_MIN <= self.size <= BATCH_BYTES_MAX // 2:
@@ -83,7 +94,8 @@ class Query(msgspec.Struct, frozen=True):
 
 class Result(msgspec.Struct, frozen=True):
     """Medians over the rounds; `ratio` is weir's rate over the bare source's, `columns_ratio` that
-    of the column `value` alone over all nine.
+    of the column `value` alone over all nine; `typed_rows_per_s` are those of typed columns, by
+    format.
 
     `rows_per_s` counts the time of micro-batches, `query_rows_per_s` from start to end of a query.
     """
@@ -96,6 +108,7 @@ class Result(msgspec.Struct, frozen=True):
     ratio: float
     columns_rows_per_s: float
     columns_ratio: float
+    typed_rows_per_s: dict[str, float]
     warm_up_queries_excluded: int
     filesystem: str | None
     queries: list[Query]
@@ -113,30 +126,38 @@ def measure(settings: Settings, parts: SparkParts, say: Say) -> Result:
     ):
         folder = Path(name)
         run(_fill(side, settings))
+        run(_fill_typed(side, settings))
         files = run(_kept(side, settings, parts, folder))
         say(f"{settings.messages:,} messages are there; starting Spark")
         spark = parts.session()
         spark.dataSource.register(BareSource)
 
-        def stream() -> Any:
+        def stream(topic: str = TOPIC) -> Any:
             return (
-                spark.readStream.format("weir").option("topic", TOPIC).option("url", side.node.url)
+                spark.readStream.format("weir").option("topic", topic).option("url", side.node.url)
             )
 
-        readers = {
-            "weir": stream(),
-            "columns": stream().option("columns", '["value"]'),
-            "bare": spark.readStream.format(NAME).option("files", "\n".join(files)),
+        def typed(format: Format) -> Any:
+            values = stream(topic_of(format)).option("columns", '["value"]').load()
+            return parts.typed(values, schema_of(format)).select("data", "reason")
+
+        frames = {
+            "weir": stream().load(),
+            "columns": stream().option("columns", '["value"]').load(),
+            "bare": spark.readStream.format(NAME).option("files", "\n".join(files)).load(),
+            **{format: typed(format) for format in FORMATS if settings.typed},
         }
-        for source, reader in readers.items():
-            _query(source, reader, settings, folder)
+        if settings.typed:
+            _check_typed(spark, side, parts, settings)
+        for source, frame in frames.items():
+            _query(source, frame, settings, folder)
         say("warmed up; these queries are not counted")
         queries = []
         for _ in range(settings.rounds):
-            for source, reader in readers.items():
-                queries.append(_query(source, reader, settings, folder))
+            for source, frame in frames.items():
+                queries.append(_query(source, frame, settings, folder))
                 say(f"{source}: {queries[-1].rows_per_s:,.0f} rows/s")
-        return _result(settings, side, queries, len(readers))
+        return _result(settings, side, queries, len(frames))
 
 
 async def _fill(side: Own, settings: Settings) -> None:
@@ -157,6 +178,24 @@ async def _fill(side: Own, settings: Settings) -> None:
         await producers.ready()
         producers.go()
         await producers.done()
+
+
+async def _fill_typed(side: Own, settings: Settings) -> None:
+    if not settings.typed:
+        return
+    async with connect(side.node.url, name="weir-bench") as client:
+        for format in FORMATS:
+            await fill(client, format, settings.typed, settings.partitions)
+
+
+def _check_typed(spark: Any, side: Own, parts: SparkParts, settings: Settings) -> None:
+    """Raise `RowsDiffer` unless each value of each format is there, and fits."""
+    for format in FORMATS:
+        table = spark.read.format("weir").option("topic", topic_of(format))
+        frame = parts.typed(table.option("url", side.node.url).load(), schema_of(format))
+        good = frame.where("reason is null and data.hub >= 1000000").count()
+        if good != settings.typed:
+            raise RowsDiffer(f"{format}: {good:,} of {settings.typed:,} values fit")
 
 
 async def _kept(side: Own, settings: Settings, parts: SparkParts, folder: Path) -> list[str]:
@@ -180,9 +219,9 @@ async def _kept(side: Own, settings: Settings, parts: SparkParts, folder: Path) 
     return paths
 
 
-def _query(source: str, reader: Any, settings: Settings, folder: Path) -> Query:
+def _query(source: str, frame: Any, settings: Settings, folder: Path) -> Query:
     with tempfile.TemporaryDirectory(dir=folder) as checkpoint:
-        writer = reader.load().writeStream.format("noop").trigger(availableNow=True)
+        writer = frame.writeStream.format("noop").trigger(availableNow=True)
         began = time.perf_counter()
         query = writer.option("checkpointLocation", checkpoint).start()
         try:
@@ -193,8 +232,9 @@ def _query(source: str, reader: Any, settings: Settings, folder: Path) -> Query:
         seconds = time.perf_counter() - began
         progress = [one for one in query.recentProgress if one.numInputRows]
     rows = sum(one.numInputRows for one in progress)
-    if rows != settings.messages:
-        raise RowsDiffer(f"{source}: Spark read {rows:,} of {settings.messages:,} rows")
+    expected = settings.typed if source in FORMATS else settings.messages
+    if rows != expected:
+        raise RowsDiffer(f"{source}: Spark read {rows:,} of {expected:,} rows")
     busy = sum(one.durationMs["triggerExecution"] for one in progress) / 1e3
     return Query(source, rows, rows / busy, rows / seconds)
 
@@ -215,6 +255,7 @@ def _result(settings: Settings, side: Own, queries: list[Query], warm_ups: int) 
         own / bare,
         columns,
         columns / own,
+        {one: middle(one, lambda q: q.rows_per_s) for one in FORMATS if settings.typed},
         warm_ups,
         filesystem_of(side.folder),
         queries,
