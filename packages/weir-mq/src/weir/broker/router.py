@@ -327,15 +327,20 @@ class Requests:
         self._registry.administration.pause(caller, topic, request)
 
     def _add_schema(self, session: Session, caller: Caller, request: s.AddSchema) -> None:
-        self._registry.schemas.add(caller, self._topics.named(request.name), request)
+        topic = self._topics.named(request.name)
+        self._registry.administration.schemas.add(caller, topic, request)
 
     def _set_schema_rule(self, session: Session, caller: Caller, request: s.SetSchemaRule) -> None:
-        self._registry.schemas.set_rule(caller, self._topics.named(request.name), request)
+        self._registry.administration.schemas.set_rule(
+            caller, self._topics.named(request.name), request
+        )
 
     def _list_schemas(self, session: Session, caller: Caller, request: s.ListSchemas) -> None:
         if not self._trunks.in_sync:  # a version that was confirmed may be missing here
             raise no_registry()
-        self._registry.schemas.list(caller, self._topics.named(request.name), request)
+        self._registry.administration.schemas.list(
+            caller, self._topics.named(request.name), request
+        )
 
     def _open_producer(self, session: Session, caller: Caller, request: m.OpenProducer) -> None:
         self._registry.open_producer(caller, session.principal, request)

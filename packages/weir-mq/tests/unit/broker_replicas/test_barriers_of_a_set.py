@@ -52,6 +52,7 @@ def test_any_node_tells_of_all_partitions(spread: Any, node: int) -> None:
 
 def test_while_nobody_asks_nothing_is_promised_and_no_bound_is_written(spread: Any) -> None:
     trio, _ = spread
+    trio.run(1_000)
     before = [node.shard.writers[0].log.tail for node in trio.live()]
     trio.run(3_000)
     assert [node.shard.writers[0].log.bound for node in trio.live()] == [0, 0, 0]

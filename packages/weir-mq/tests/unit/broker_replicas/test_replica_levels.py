@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from weir.errors import Halted, LevelTooHigh
+from weir.model.limits import FORMAT_LEVEL
 from weir.protocol.client.nodes import ListNodes, NodeList, RaiseLevel
+
+#: Of the release that comes next.
+NEW = FORMAT_LEVEL + 1
 
 
 def levels(trio: Any) -> list[int]:
@@ -29,25 +33,31 @@ def upgrade(trio: Any, node: int, level: int) -> None:
 
 def test_the_level_waits_for_the_last_node(trio: Any) -> None:
     trio.leader()
-    trio.until(lambda: levels(trio) == [1, 1, 1])
-    upgrade(trio, 1, 2)
-    upgrade(trio, 2, 2)
-    refused = trio.told(RaiseLevel(2), 0)
-    assert (refused.code, refused.detail) == (LevelTooHigh.code, 1)
-    assert "node 3 supports format level 1" in refused.message
-    upgrade(trio, 3, 3)
+    trio.until(lambda: levels(trio) == [FORMAT_LEVEL] * 3)
+    upgrade(trio, 1, NEW)
+    upgrade(trio, 2, NEW)
+    refused = trio.told(RaiseLevel(NEW), 0)
+    assert (refused.code, refused.detail) == (LevelTooHigh.code, FORMAT_LEVEL)
+    assert f"node 3 supports format level {FORMAT_LEVEL}" in refused.message
+    upgrade(trio, 3, NEW + 1)
     raised = trio.told(RaiseLevel(), 0)
     assert isinstance(raised, NodeList)
-    assert raised.level == 2
+    assert raised.level == NEW
+
+
+def test_a_new_set_writes_the_level_of_the_release_that_founds_it(trio: Any) -> None:
+    trio.leader()
+    trio.until(lambda: trio.told(ListNodes(), 0).level == FORMAT_LEVEL)
 
 
 def test_a_node_that_cannot_read_what_is_written_does_not_serve(trio: Any) -> None:
+    trio.until(lambda: levels(trio) == [FORMAT_LEVEL] * 3)
     for node in (1, 2, 3):
-        upgrade(trio, node, 2)
-    assert trio.told(RaiseLevel(2), 0).level == 2
+        upgrade(trio, node, NEW)
+    assert trio.told(RaiseLevel(NEW), 0).level == NEW
     trio.run(500)
     trio[3].kill()
-    trio[3].settings = {**trio[3].settings, "level": 1}
+    trio[3].settings = {**trio[3].settings, "level": FORMAT_LEVEL}
     trio[3].boot()
-    with pytest.raises(Halted, match="reads up to 1: upgrade this node"):
+    with pytest.raises(Halted, match=f"reads up to {FORMAT_LEVEL}: upgrade this node"):
         trio.run(5_000)

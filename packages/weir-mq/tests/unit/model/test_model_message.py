@@ -9,7 +9,7 @@ from weir.model.message import Message
 
 def test_a_message_needs_a_value_only() -> None:
     message = Message(b"open")
-    assert message == (b"open", None, None, 0, {}, "", -1, -1, -1, None)
+    assert message == (b"open", None, None, 0, {}, "", -1, -1, -1, None, 0)
 
 
 def test_a_message_cannot_be_changed() -> None:

@@ -141,7 +141,7 @@ def measure(settings: Settings, parts: SparkParts, say: Say) -> Result:
             values = stream(topic_of(format)).option("columns", '["value"]').load()
             return parts.typed(values, schema_of(format)).select("data", "reason")
 
-        frames = {
+        frames: dict[str, Any] = {
             "weir": stream().load(),
             "columns": stream().option("columns", '["value"]').load(),
             "bare": spark.readStream.format(NAME).option("files", "\n".join(files)).load(),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from weir.broker.metadata.catalog import Catalog, more_partitions
+from weir.broker.metadata.schemas import SchemaRequests
 from weir.broker.records.entries import (
     NodeRecord,
     ProducerOpened,
@@ -92,7 +93,8 @@ class TopicGroups(Protocol):
 class Administration:
     """What is asked of topics that exist, and what becomes of it when it is committed."""
 
-    __slots__ = ("_catalog", "_groups", "_growing", "_outbox", "_proposals", "_registry", "_time")
+    __slots__ = ("_catalog", "_groups", "_growing", "_outbox", "_proposals", "_registry", "_time",
+                 "schemas")  # fmt: skip
 
     def __init__(
         self,
@@ -108,6 +110,8 @@ class Administration:
         self._registry = registry
         self._groups = groups
         self._time = time
+        #: What is asked of their schemas.
+        self.schemas = SchemaRequests(catalog, outbox, time, registry)
         self._proposals: Proposals[TopicAltered | TopicClusterPaused | TopicDeleted, Caller]
         self._proposals = Proposals(registry)
         #: By topic, who waits until all of its partitions are there, and how long at most.
@@ -116,6 +120,7 @@ class Administration:
     def lose(self, error: Refused) -> None:
         """This node leads no more: refuse who waits for a change."""
         growing, self._growing = self._growing, {}
+        self.schemas.lose(error)
         for caller in self._proposals.lose():
             self._outbox.refuse(caller, error)
         for callers in growing.values():

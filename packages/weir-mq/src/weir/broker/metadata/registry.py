@@ -16,7 +16,6 @@ from weir.broker.metadata.administration import (
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.membership import Membership
 from weir.broker.metadata.placement import check_replicas
-from weir.broker.metadata.schemas import SchemaRequests
 from weir.broker.records.entries import (
     GroupsPlaced,
     GroupsSettled,
@@ -108,7 +107,6 @@ class Registry:
         self._groups = groups
         self.administration = Administration(catalog, outbox, time, self, groups)
         self.endings = PartitionEndings(catalog, outbox, time, self)
-        self.schemas = SchemaRequests(catalog, outbox, time, self)
         self.membership = Membership(catalog, identity, layout, level, outbox, self)
         self._clock = clock
         self._level = level
@@ -139,7 +137,6 @@ class Registry:
             self._answer(waiter, error)
         self.administration.lose(error)
         self.endings.lose(error)
-        self.schemas.lose(error)
         self.membership.lose(error)
 
     def create(self, caller: Caller, request: CreateTopic) -> None:
@@ -230,7 +227,7 @@ class Registry:
             case TopicEnds() as record:
                 self.endings.apply(index, record)
             case SchemaVersionAdded() | SchemaRuleSet() as record:
-                self.schemas.apply(index, record)
+                self.administration.schemas.apply(index, record)
             case NodeJoined() | NodeChanged() | LevelRaised() as record:
                 self.membership.apply(index, record)
             case GroupsPlaced() | GroupsSettled() as record:

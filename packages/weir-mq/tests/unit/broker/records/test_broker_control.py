@@ -23,6 +23,8 @@ RECORDS: list[c.ControlRecord] = [
     c.GroupsPlaced([(65536, (65536, 131072))]),
     c.GroupsSettled([(65536, (65536, 131072))]),
     c.LevelRaised(2),
+    c.SchemaVersionAdded(3, 2, "avro", "", b"text", b"fields", 5),
+    c.SchemaRuleSet(3, None, True),
     c.ProducerOpened(50, 1, "anonymous"),
     c.ClusterOpened("c", Mode.KEYED),
     c.MessagesGranted("c", 7, 0, 5, 100, 90),
