@@ -207,6 +207,8 @@ def _bare(reply: m.ControlReply) -> object:
             return [_bare(topic) for topic in topics], more
         case m.OffsetList(topics, offsets, more):
             return [_bare(topic) for topic in topics], offsets, more
+        case m.ResolvedCut(stamp, topics):
+            return stamp, [(_bare(one.info), one.starts, one.ends, one.committed) for one in topics]
     return reply
 
 
