@@ -19,8 +19,8 @@ from weir_lab.sim.shape import NODE_READS, SET_READS
 pytest.importorskip("fastavro")
 
 SEEDS = int(os.environ.get("WEIR_SCHEMA_SEEDS", "6"))
-NODE = replace(NODE_READS, typed=(10,), shipped=(True,))
-SET = replace(SET_READS, typed=(10,), shipped=(True,))
+NODE = replace(NODE_READS, typed=(10,), planners=0, shipped=(True,))
+SET = replace(SET_READS, typed=(10,), planners=0, shipped=(True,))
 
 
 @pytest.mark.timeout(120 + 10 * SEEDS)
