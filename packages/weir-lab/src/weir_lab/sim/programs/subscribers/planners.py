@@ -84,7 +84,8 @@ class Planner(Client):
     def _begin_anew(self, read: dict[int, int], stamp: int) -> None:
         """Go on from a cut, as if it were the beginning."""
         self._read, self._stamp = read, stamp
-        self._reading = Reading(self.name, {}, after=stamp)
+        # Where retention went on, a partition begins behind what is stamped above the cut.
+        self._reading = Reading(self.name, dict(read), after=stamp)
         self.history.readings.append(self._reading)
         self.ready()
 
