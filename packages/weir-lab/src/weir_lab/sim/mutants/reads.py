@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from weir_lab.sim.mutants.planting import Patch, bug
+from weir_lab.sim.mutants.planting import Patch, bug, mutant
+from weir_lab.sim.shape import NODE_READS
 
 _CONSUME = "weir.cli.consume"
 _POOL = "weir.app.supervisor"
 _CUTS = "weir.spark.cuts"
 _FETCHING = "weir.spark.fetcher"
+_ROWS = "weir.spark.rows"
 _REDRIVE = "weir.app.dead_letters"
 _STREAM = "weir.spark.stream"
 _SUPERVISING = "weir.app.supervisor"
@@ -45,6 +47,26 @@ def a_gap_is_passed_over(patch: Patch) -> None:
         "            if first < error.detail < behind:\n"
         "                return [], error.detail\n"
         "            raise",
+    )
+
+
+@mutant(seed=7, breaks={"Streamed"}, shape=NODE_READS)
+def a_gap_is_not_told(patch: Patch) -> None:
+    """A query that goes on over messages that are gone has a row for them."""
+    patch.source(
+        _ROWS,
+        "yield _gap(portion, Range(part.partition, error.first, error.behind), options)",
+        "pass",
+    )
+
+
+@mutant(seed=7, breaks={"Streamed"}, shape=NODE_READS)
+def a_gap_reaches_too_far(patch: Patch) -> None:
+    """What is there behind a gap is read."""
+    patch.source(
+        _ROWS,
+        "part = Range(part.partition, error.behind, part.behind)",
+        "part = Range(part.partition, min(error.behind + 1, part.behind), part.behind)",
     )
 
 
