@@ -258,8 +258,15 @@ def seal(
         sequence, base_time, raw_size, packed_size, 0, 0, 0, schema, 0,
     )  # fmt: skip
     view = memoryview(batch)
-    _HASH.pack_into(batch, _HASHED, _hash(view[:HEADER_SIZE], view[HEADER_SIZE:], group))
+    _put_hash(batch, view, group)
     _CRC.pack_into(batch, _SEALED, extended(0, bytes(view[:_SEALED])))
+
+
+def _put_hash(batch: bytearray, view: memoryview, group: int) -> None:
+    hashed, schema = bytes(view[:_HASHED]), bytes(view[_SCHEMA])
+    if schema != _NO_SCHEMA:
+        hashed += schema
+    _HASH.pack_into(batch, _HASHED, xxh3((hashed, view[HEADER_SIZE:]), group))
 
 
 def stamped(view: Buffer, stamp: int, first_offset: int) -> bytes:
@@ -276,17 +283,9 @@ def renumbered(view: Buffer, group: int, producer: int, epoch: int, sequence: in
     _SENDER.pack_into(batch, 16, producer, epoch)
     _SEQUENCE.pack_into(batch, 32, sequence)
     copy = memoryview(batch)
-    _HASH.pack_into(batch, _HASHED, _hash(copy[:HEADER_SIZE], copy[HEADER_SIZE:], group))
+    _put_hash(batch, copy, group)
     _CRC.pack_into(batch, _SEALED, crc32c(copy[:_SEALED]))
     return batch
-
-
-def _hash(head: Buffer, body: Buffer, group: int) -> int:
-    """Return the hash of a batch by its header and what lies behind that."""
-    schema = bytes(head[_SCHEMA])
-    if schema == _NO_SCHEMA:
-        return xxh3((bytes(head[:_HASHED]), body), group)
-    return xxh3((bytes(head[:_HASHED]), schema, body), group)
 
 
 def check(header: Header, head: Buffer, body: Buffer, group: int) -> None:
@@ -296,7 +295,10 @@ def check(header: Header, head: Buffer, body: Buffer, group: int) -> None:
     """
     if extended(0, bytes(head[:_SEALED])) != header.crc:
         raise BadBatch("the batch header fails its CRC-32C")
-    if _hash(head, body, group) != header.hash:
+    hashed = bytes(head[:_HASHED])
+    if header.schema:
+        hashed += head[_SCHEMA]
+    if xxh3((hashed, body), group) != header.hash:
         raise BadBatch(f"the batch fails its hash for group {group}")
 
 
