@@ -18,7 +18,7 @@ import msgspec
 
 from weir.cli.process import EXTRAS, what_to_do
 from weir.errors import WeirError
-from weir.model.limits import CONNECTIONS_MAX, MIB
+from weir.model.limits import CONNECTIONS_MAX, FORMAT_LEVEL_SCHEMAS, MIB
 
 if TYPE_CHECKING:
     from weir.client.client import Client
@@ -273,25 +273,53 @@ def _asked_for_damage(patient: Patient, advice: str) -> Finding:
 def endpoint(patient: Patient) -> Finding:
     """Ask the node that runs on the folder, if one does."""
     from weir.cli.connection import connected
-    from weir.server.disk.node_folder import NodeFolder
 
     path = patient.folder
-    place = NodeFolder(path).endpoint()
-    if place is None or not Path(f"/proc/{place.pid}").exists():
+    running = _running(patient)
+    if running is None:
         state: State = "fail" if patient.must_run else "ok"
         advice = f"start one: weir serve --data {path}" if patient.must_run else ""
         return Finding("endpoint", state, f"no node runs on {path}", advice)
-    host = f"[{place.host}]" if ":" in place.host else place.host
-    url = f"weir://{host}:{place.port}"
+    url, pid = running
     try:
         took, own = connected(url, _asked)
         for port in own:
-            connected(f"weir://{host}:{port}", _asked)
+            connected(f"{url.rpartition(':')[0]}:{port}", _asked)
     except WeirError as error:
-        return Finding("endpoint", "fail", f"{url} (process {place.pid}) does not serve: {error}",
+        return Finding("endpoint", "fail", f"{url} (process {pid}) does not serve: {error}",
                        "see its log on stderr; both must be of one release")  # fmt: skip
     shards = f", and so do its {len(own)} shards" if own else ""
     return Finding("endpoint", "ok", f"{url} answers in {took:.1f} ms{shards}")
+
+
+def _running(patient: Patient) -> tuple[str, int] | None:
+    """Return the URL and the process of the node that runs on the folder, if one does."""
+    from weir.server.disk.node_folder import NodeFolder
+
+    place = NodeFolder(patient.folder).endpoint()
+    if place is None or not Path(f"/proc/{place.pid}").exists():
+        return None
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    return f"weir://{host}:{place.port}", place.pid
+
+
+def level(patient: Patient) -> Finding:
+    """Ask the node that runs on the folder which format level its set writes."""
+    from weir.cli.connection import connected
+
+    running = _running(patient)
+    if running is None:
+        return Finding("level", "ok", f"no node runs on {patient.folder}")
+    listed = connected(running[0], lambda client: client.nodes.list())
+    supported = min((row.level for row in listed.nodes), default=listed.level)
+    if listed.level < supported:
+        return Finding(
+            "level", "warn",
+            f"format level {listed.level} is written, and all nodes support {supported}",
+            "weir node raise-level, once you need no way back to the release before: schemas need "
+            f"level {FORMAT_LEVEL_SCHEMAS}",
+        )  # fmt: skip
+    return Finding("level", "ok", f"format level {listed.level} is written")
 
 
 async def _asked(client: Client) -> tuple[float, tuple[int, ...]]:
@@ -314,6 +342,7 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "folder": folder,
     "damage": damage,
     "endpoint": endpoint,
+    "level": level,
 }
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from weir.cli import connection
 from weir.cli.doctor import checks
 from weir.cli.doctor.checks import CHECKS, Finding, Patient, examine
 from weir.cli.main import main
+from weir.protocol.client.nodes import NodeList, NodeRow
 from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig
 
 
@@ -147,3 +149,24 @@ def test_what_is_not_installed_names_what_brings_it(monkeypatch: pytest.MonkeyPa
     finding = checks.extras(patient(Path("nowhere")))
     assert finding.found == "arrow, schema, spark, delta, inbox"
     assert "weir-mq[compress]" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("written", "supported", "state", "advice"),
+    [(1, [2, 2], "warn", "weir node raise-level"), (1, [2, 1], "ok", ""), (2, [2], "ok", "")],
+)
+def test_a_format_level_that_may_be_raised(
+    written: int,
+    supported: list[int],
+    state: str,
+    advice: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [
+        NodeRow(n, "host", 6800, "active", 1, one, 0, 0, 0) for n, one in enumerate(supported, 1)
+    ]
+    listed = NodeList(rows, written, 1, 1, 1)
+    monkeypatch.setattr(checks, "_running", lambda _: ("weir://host:6800", 1))
+    monkeypatch.setattr(connection, "connected", lambda url, work: listed)
+    sick(checks.level(patient(tmp_path)), state, f"format level {written} is written", advice)
