@@ -182,3 +182,8 @@ def range_bytes(ranges: Any) -> int:
 def stripes_of(table: Any) -> list[Any]:
     """Return the stripes of a table of origins."""
     return list(table._stripes.values())
+
+
+def located_in(shard: Shard) -> int:
+    """How many look for offsets of partitions."""
+    return len(cast(Any, shard)._services.orders._cuts.locator._locations)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
@@ -152,6 +153,34 @@ def test_a_node_that_another_asks_asks_nobody_else(spread: Any) -> None:
     frame = b"".join(encode_request(m.LocateOffsets([(group, 0, 0)], wait_ms=1_000), 1))
     received = ev.Received(session, ClientStream().receive(frame))
     assert not [one for one in node.shard.handle(received) if isinstance(one, ef.Pass)]
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_cut_lies_at_the_least_barrier_of_all_topics(trio: Any, produce: Any, ahead: int) -> None:
+    """One partition is ahead of the others, as a client has seen a stamp of a fast clock."""
+    names = ["a", "b"]
+    infos = [trio.topic(name) for name in names]
+    grant = trio.producer()
+    trio.run(300)
+    fast = infos[ahead].addresses[0].group
+    leaders = {trio.leader(info.addresses[0].group).id for info in infos}
+    node = next(node for node in trio.live() if node is not trio.leader(fast))
+    assert len(leaders) == 2
+    seen = (trio.clock.wall + 900) << 16
+    batch = structs.replace(produce(infos[ahead], grant, 0, b"x"), seen=seen)
+    confirm = trio.told(batch, fast)
+    assert confirm.stamp > seen
+    reply = trio.answer(node, m.ResolveCut(names))
+    assert reply.stamp < seen
+    assert [topic.ends for topic in reply.topics] == [[0], [0]]
+    assert [topic.committed[0] for topic in reply.topics] == [1 - ahead, ahead]
+    # What was confirmed is in the latest.
+    reply = trio.answer(node, m.ResolveCut(names, latest=True))
+    assert reply.stamp >= confirm.stamp
+    assert [topic.ends[0] for topic in reply.topics] == [1 - ahead, ahead]
+    other = produce(infos[1 - ahead], grant, 0, b"y")
+    later = trio.told(other, infos[1 - ahead].addresses[0].group)
+    assert later.stamp > reply.stamp
 
 
 @pytest.mark.parametrize("by_partition", [False, True])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from rigs.shards import unanswered
+from rigs.shards import located_in, unanswered
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.barriers import cuts
@@ -287,7 +287,9 @@ def test_what_cannot_be_is_refused(rig: Any, monkeypatch: pytest.MonkeyPatch) ->
     waiting = m.ResolveCut(["t0"], wait_ms=1_000)
     rig.ask(1, waiting)
     assert rig.answer(1, m.ResolveCut(["t0"])).code == Overloaded.code
+    assert located_in(rig.shard) == 1
     rig.handle(ev.Closed(1))
+    assert located_in(rig.shard) == 0
     rig.connect()
     rig.ask(1, waiting)  # the peer that is gone waits no more
     rig.tick(1_000)
