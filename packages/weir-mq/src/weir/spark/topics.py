@@ -308,6 +308,8 @@ class SeveralTopics:
                 return False
             self._news, self.is_within_limits = found, found.stamp > 0
             return True
+        if parts.keys() - self._topics.keys():  # as was found out meanwhile
+            return True
         for id, topic in self._topics.items():
             with _naming(topic):
                 if topic.moved(parts.get(id, Cut(id, {}))):

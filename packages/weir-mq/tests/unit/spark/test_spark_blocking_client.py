@@ -152,6 +152,9 @@ def test_the_host_that_is_reached_soonest_comes_first(wire: Wire) -> None:
         hosts = (("far", 1), ("gone", 1))
         expected = (("two", 6801), ("one", 6800), ("far", 1))
         assert blocking_client.nearest(hosts) == expected
+        wire.asked.clear()
+        blocking_client.ask(expected, lambda client: client.close())
+        assert [one.system for one in wire.asked if isinstance(one, m.Hello)] == [1]
         takes["far"] = 0.0
         assert blocking_client.nearest(hosts) == expected, "it is tried once a process"
     finally:

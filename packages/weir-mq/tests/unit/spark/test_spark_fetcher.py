@@ -292,3 +292,5 @@ def test_a_replica_that_cannot_serve_is_left(
     assert table["offset"].to_pylist() == [*range(30)]
     assert replicas[0]
     assert replicas[-1] == (fault is None)
+    left = replicas.index(False) if False in replicas else len(replicas)
+    assert True not in replicas[left:], "who was left is not asked again"

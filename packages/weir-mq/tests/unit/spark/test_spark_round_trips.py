@@ -4,18 +4,23 @@ on a node in memory.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from weir import sync, testing
+from weir.client.connection.system import SYSTEM, System
 from weir.errors import UnknownOpcode
 from weir.protocol.client import messages as m
-from weir.spark import blocking_client
+from weir.spark import blocking_client, stream
 from weir.spark.blocking_client import BlockingClient
-from weir.spark.options import Options
+from weir.spark.cuts import BarrierCuts, Cuts
+from weir.spark.options import Options, Stamped
 from weir.spark.planning import Cut
 from weir.spark.source import Offset, StreamReader, WeirDataSource
 
@@ -198,3 +203,99 @@ def test_a_query_that_waits_in_vain_has_its_start_back(
     assert made.latestOffset(at, ALL) is at
     assert made.reportLatestOffset()["p"] == at["p"]
     assert asked == [["ResolveCut"]]
+
+
+def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return what is slept from now on, in seconds; it takes no time."""
+    found: list[float] = []
+    system = SYSTEM.get()
+
+    class Sleepless:
+        @staticmethod
+        def get() -> System:
+            return replace(system, sleep=found.append)
+
+    monkeypatch.setattr(stream, "SYSTEM", Sleepless)
+    return found
+
+
+def test_who_has_read_up_to_its_end_does_not_ask_without_a_pause(
+    node: testing.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sync.connect(node.url) as w:
+        w.create_topic("t", PARTITIONS, "total")
+    publish(node, 1)
+    ends = {str(p): 1 for p in range(PARTITIONS)}
+    made = reader(node, endingOffsets=json.dumps(ends), maxIdleWaitMs=70)
+    at = made.latestOffset(made.initialOffset(), ALL)
+    publish(node, 2)
+    slept = naps(monkeypatch)
+    assert made.latestOffset(at, ALL) is at
+    assert slept == [0.07]
+
+
+def test_what_there_is_counts_for_the_least_that_a_micro_batch_holds(
+    node: testing.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sync.connect(node.url) as w:
+        w.create_topic("t", PARTITIONS, "total")
+    publish(node, 1)
+    made = reader(node, minRowsPerBatch=100, maxRowsPerBatch=100, maxIdleWaitMs=70)
+    at = made.latestOffset(made.initialOffset(), ALL)
+    publish(node, 2)
+    slept = naps(monkeypatch)
+    assert made.latestOffset(at, ReadMaxRows(100)) is at, "64 are too few"
+    assert slept == [0.07], "it would be told at once that there is something"
+    publish(node, 3)
+    # A cut within the limit may have less than the least: there is more behind it.
+    end = made.latestOffset(at, ReadMaxRows(100))
+    assert 50 <= sum(positions(end).values()) - PARTITIONS <= 100
+
+
+def test_bytes_are_the_brokers_to_count(node: testing.Node, asked: list[list[str]]) -> None:
+    with sync.connect(node.url) as w:
+        w.create_topic("t", PARTITIONS, "total")
+    publish(node, 1)
+    made = reader(node, maxBytesPerBatch=4_000)
+    at = made.initialOffset()
+    asked.clear()
+    end = made.latestOffset(at, made.getDefaultReadLimit())
+    assert asked == [["ResolveCut"]]
+    assert 0 < sum(positions(end).values()) < PARTITIONS
+
+
+def test_a_start_ahead_of_the_clock_is_the_end_as_of_now(node: testing.Node) -> None:
+    with sync.connect(node.url) as w:
+        w.create_topic("t", PARTITIONS, "total")
+    publish(node, 1)
+    ahead = max(max(each) for each in stamps_of(node).values()) + (3_600_000 << 16)
+    begin = Cuts(Options.parse({"topic": "t", "url": node.url}))
+    cut = BarrierCuts(begin).resolve("startingBarrier", Stamped(ahead + 1))
+    assert cut.stamp == ahead
+    assert set(cut.positions.values()) == {1}
+
+
+def test_a_node_that_has_not_heard_of_a_partition_is_asked_again(
+    node: testing.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sync.connect(node.url) as w:
+        w.create_topic("t", PARTITIONS, "total")
+    publish(node, 1)
+    honest, late = BlockingClient.resolve_cut, [1]
+
+    def resolve_cut(self: BlockingClient, request: m.ResolveCut) -> m.ResolvedCut | None:
+        found = honest(self, request)
+        assert found is not None
+        (topic,) = found.topics
+        if late and late.pop():
+            info = structs.replace(topic.info, addresses=topic.info.addresses[:-1])
+            topic = m.TopicCut(info, topic.starts[:-1], topic.ends[:-1], topic.committed[:-1])
+        return m.ResolvedCut(found.stamp, [topic])
+
+    monkeypatch.setattr(BlockingClient, "resolve_cut", resolve_cut)
+    cuts = Cuts(Options.parse({"topic": "t", "url": node.url}))
+    cuts.expect([PARTITIONS - 1])
+    assert len(BarrierCuts(cuts).end().positions) == PARTITIONS
+    # Nor is what was told of fewer partitions believed.
+    cuts.take(m.TopicInfo(1, "default", "t", "total", []))
+    assert len(cuts.describe().addresses) == PARTITIONS

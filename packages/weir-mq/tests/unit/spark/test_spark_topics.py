@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 import weir
 from weir import sync, testing
 from weir.broker import router
+from weir.broker.barriers import cuts
 from weir.client.connection.system import SYSTEM
 from weir.errors import BadOption, CheckpointMismatch, Unauthorized, UnknownTopic
 from weir.protocol.client import messages as m
@@ -221,6 +222,36 @@ def test_nor_where_the_broker_resolves_the_cut(
     monkeypatch.setattr(BlockingClient, "resolve_cut", resolve_cut)
     at, found = step(made, at)
     assert values(found) == [b"second", b"both", b"both"]
+
+
+@pytest.mark.parametrize(
+    ("room", "name"), [(topics, "CUT_TOPICS_MAX"), (cuts, "CUT_PARTITIONS_MAX")]
+)
+def test_more_than_one_cut_goes_through_is_asked_for_bit_by_bit(
+    node: testing.Node, w: sync.Client, monkeypatch: pytest.MonkeyPatch, room: Any, name: str
+) -> None:
+    for topic in ("a", "b"):
+        w.create_topic(topic)
+        w.publish(topic, b"v")
+    monkeypatch.setattr(room, name, 1)
+    made = reader(node, "a", "b")
+    at, found = step(made, made.initialOffset())
+    assert values(found) == [b"v", b"v"]
+    assert step(made, at) == (at, [])
+
+
+def test_a_topic_that_goes_between_two_looks_is_named(
+    node: testing.Node, w: sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("locks.a", "locks.b"):
+        w.create_topic(name)
+        w.publish(name, b"v")
+    monkeypatch.setattr(topics, "LIST_EVERY", 60.0)
+    made = reader(node, "locks.*")
+    at, _ = step(made, made.initialOffset())
+    w.delete_topic("locks.b")
+    with pytest.raises(CheckpointMismatch, match=r"'locks\.b'.*it was deleted"):
+        made.latestOffset(at, ALL)
 
 
 def test_several_topics_are_planned_in_one_round_trip(
