@@ -66,6 +66,9 @@ _BY_QUERY: Any = (
      lambda one: one.reported or None),
     ("bad_values_total", "counter", "Values that do not fit, of queries that count them.",
      lambda one: one.bad),
+    ("times_out_of_range_total", "counter",
+     "Times that Spark cannot hold, of queries that count them.",
+     lambda one: one.times_out_of_range),
 )  # fmt: skip
 
 

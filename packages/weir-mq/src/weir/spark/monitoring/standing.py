@@ -21,8 +21,9 @@ QUERIES_MAX = 100
 #: The name of the observation that `count_bad` adds to a query, and of its column.
 OBSERVATION = "weir"
 BAD = "bad"
-#: A map of an offset: at which partitions messages were gone before they were read, from where on.
-_LOST = "g"
+#: The name of the observation that `weir.spark.count_lost` adds to a query, and of its columns.
+LOST_OBSERVATION = "weir_lost"
+LOST, OUT_OF_RANGE = "lost", "times_out_of_range"
 #: Digits of a query's id that stand for a query without a name.
 _ID_DIGITS = 8
 
@@ -65,6 +66,7 @@ class Standing:
     #: Messages that retention deleted before the query read them, and it went on behind.
     lost: int = 0
     bad: int | None = None
+    times_out_of_range: int | None = None
     #: When its last micro-batch was reported, in seconds since 1970; 0 before the first.
     reported: float = 0.0
     positions: Mapping[int, Position] = field(default_factory=dict)
@@ -107,6 +109,7 @@ class Standings:
         """
         query, last = str(progress["id"]), (str(progress["runId"]), int(progress["batchId"]))
         sources = [one for one in progress["sources"] if cuts(one["endOffset"])]
+        observed = progress["observedMetrics"]
         with self._lock:
             known = self._queries.get(query)
             if known is None:  # it was running before somebody watched
@@ -116,9 +119,12 @@ class Standings:
                 known,
                 batches=known.batches + begun,
                 rows=known.rows + sum(int(one["numInputRows"]) for one in sources),
-                lost=known.lost + (sum(_lost(one["endOffset"]) for one in sources) if begun else 0),
+                lost=known.lost + (_lost(sources, observed) if begun else 0),
                 batch_seconds=progress["durationMs"].get("triggerExecution", 0) / 1_000,
-                bad=_add_bad(known.bad, progress["observedMetrics"]),
+                bad=_add(known.bad, observed, OBSERVATION, BAD),
+                times_out_of_range=_add(
+                    known.times_out_of_range, observed, LOST_OBSERVATION, OUT_OF_RANGE
+                ),
                 reported=now,
                 positions=_positions(sources),
                 last=last,
@@ -170,14 +176,15 @@ def _positions(sources: Sequence[Mapping[str, Any]]) -> dict[int, Position]:
     return found
 
 
-def _lost(offset: str) -> int:
-    """Return how many messages were gone where a micro-batch was to begin that ends at `offset`."""
-    return sum(
-        part["b"].get(partition, first) - first
-        for part in _parts(offset)
-        if isinstance(part.get("b"), dict) and isinstance(part.get(_LOST), dict)
-        for partition, first in part[_LOST].items()
-    )
+def _lost(sources: Sequence[Mapping[str, Any]], observed: Mapping[str, Any]) -> int:
+    """Return how many messages were gone when a micro-batch came to read them: as its rows say if
+    the query counts those, for they know also of messages that went after it was planned.
+    """
+    counted = _add(None, observed, LOST_OBSERVATION, LOST)
+    if counted is not None:
+        return counted
+    ends = [cut for source in sources for cut in cuts(source["endOffset"]).values()]
+    return sum(cut.begins.get(p, first) - first for cut in ends for p, first in cut.lost.items())
 
 
 def _parts(offset: str | None) -> list[dict[str, Any]]:
@@ -209,9 +216,10 @@ def _least(one: Cut, other: Cut) -> Cut:
     return Cut(one.epoch, positions, stamp=min(one.stamp, other.stamp))
 
 
-def _add_bad(known: int | None, observed: Mapping[str, Any]) -> int | None:
-    """Add what `count_bad` counted in a micro-batch; None for a query that does not count it."""
-    row = observed.get(OBSERVATION)
-    if row is None:
-        return known
-    return (known or 0) + int(row.asDict().get(BAD) or 0)
+def _add(
+    known: int | None, observed: Mapping[str, Any], observation: str, column: str
+) -> int | None:
+    """Add what a micro-batch has of a column of an observation; None for a query without it."""
+    row = observed.get(observation)
+    columns = row.asDict() if row is not None else {}
+    return (known or 0) + int(columns[column] or 0) if column in columns else known

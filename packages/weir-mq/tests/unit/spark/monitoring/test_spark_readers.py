@@ -33,6 +33,7 @@ class Broker:
     away: int = 0
     rounds: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     deleted: bool = False
+    breaks: int = 0
 
     def connect(self) -> Client:
         if self.away:
@@ -48,6 +49,9 @@ class Broker:
         self, topic: str, cluster: str, to: Mapping[int, int], *, create: bool
     ) -> Cluster:
         assert create
+        if self.breaks:
+            self.breaks -= 1
+            raise Disconnected("the connection broke")
         if topic in self.gone:
             raise UnknownTopic(f"there is no topic {topic}")
         self.sought.append((topic, cluster, dict(to)))
@@ -136,6 +140,37 @@ def test_one_topic_that_is_gone_keeps_no_other_query_from_being_told() -> None:
         assert telling.told.failures > 0
         assert [*telling.told.lags] == [("spark.second", 7)]
     assert broker.closed == 1  # a refusal is an answer: the connection stays
+
+
+def test_a_topic_that_is_gone_keeps_no_other_of_its_query_from_being_told() -> None:
+    broker = Broker(topics_={7: "gone", 8: "flights"}, gone={"gone"})
+    standings = Standings()
+    reported(standings, Cut(7, {0: 1}), Cut(8, {0: 5}))
+    with readers(standings, broker.connect) as telling:
+        wait(broker)
+        assert [*telling.told.lags] == [("spark.delays", 8)]
+
+
+def test_a_connection_that_broke_is_made_anew() -> None:
+    broker, standings = Broker(breaks=1), Standings()
+    reported(standings, Cut(7, {0: 5}))
+    with readers(standings, broker.connect) as telling:
+        wait(broker)
+        assert telling.told.failures == 1
+    assert broker.closed == 2
+    assert broker.sought == [("flights", "spark.delays", {0: 5})]
+
+
+def test_a_topic_that_comes_later_is_asked_for() -> None:
+    broker, standings = Broker(), Standings()
+    reported(standings, Cut(7, {0: 5}))
+    with readers(standings, broker.connect) as telling:
+        wait(broker)
+        broker.topics_[9] = "later"
+        reported(standings, Cut(9, {0: 1}), query="q2", name="second")
+        wait(broker, 4)
+        assert telling.told.topics == {7: "flights", 9: "later"}
+    assert ("later", "spark.second", {0: 1}) in broker.sought
 
 
 def test_without_names_nothing_is_written() -> None:

@@ -147,6 +147,15 @@ def test_gaps_are_counted_once_a_batch() -> None:
     both = {"t": {"a": gap, "b": cut(5, topic=8)}}
     standings.report(progress(5, source(both)), now=3.0)
     assert only(standings).lost == 18
+    assert only(standings).times_out_of_range is None
+    # The rows know also what went after the micro-batch was planned.
+    observed = {"weir_lost": Row(lost=11, gaps=3, times_out_of_range=2)}
+    standings.report(progress(6, source(gap), observedMetrics=observed), now=4.0)
+    assert (only(standings).lost, only(standings).times_out_of_range) == (29, 2)
+    # A query without the column lost counts times alone.
+    observed = {"weir_lost": Row(times_out_of_range=1)}
+    standings.report(progress(7, source(gap), observedMetrics=observed), now=5.0)
+    assert (only(standings).lost, only(standings).times_out_of_range) == (38, 3)
 
 
 def test_bad_values_are_counted_where_the_query_counts_them() -> None:
@@ -186,6 +195,10 @@ def test_of_many_queries_those_that_ended_are_forgotten_first(
     assert [one.id for one in standings.all()] == ["q0", "q2", "q3"]
     standings.start("q4", None)
     assert [one.id for one in standings.all()] == ["q2", "q3", "q4"]
+    standings.end("q4", failed=False)
+    standings.end("q2", failed=False)
+    standings.start("q5", None)  # of two that ended, the one that did so first is forgotten
+    assert [one.id for one in standings.all()] == ["q3", "q2", "q5"]
 
 
 def test_no_two_queries_have_one_name() -> None:
