@@ -31,8 +31,8 @@ maxRowsPerBatch     most messages in a micro-batch (default: all there are)
 maxIdleWaitMs       how long a query that has read all waits at the broker for more before Spark
                     looks at its other sources (default 200; 0: not at all, and Spark asks again
                     every 10 ms; at most 10,000)
-maxBytesPerBatch    about the most stored bytes in a micro-batch: messages count by the mean size of
-                    those in their partition (default: all there are)
+maxBytesPerBatch    about the most stored bytes in a micro-batch, as messages have on average
+                    (default: all there are)
 minRowsPerBatch     wait until so many messages are there for a micro-batch, or maxTriggerDelay is
                     over. The first one after a start waits for nothing, nor does trigger(once=True)
                     or trigger(availableNow=True)
