@@ -60,6 +60,9 @@ def test_it_is_found_again_as_it_was(lake: Lake, format: Format) -> None:
     assert (again.format, again.home) == (format, HOME)
     assert again.snapshot().positions == {3: 10}
     assert not again.add(batch(again, 0, (3, 0, 10)))
+    # A micro-batch says nothing of partitions that it has no message of.
+    assert again.add(batch(again, 1, (0, 0, 2)))
+    assert again.snapshot().positions == {0: 2, 3: 10}
     other = "parquet" if format == "delta" else "delta"
     with pytest.raises(BadOption, match=f"holds a lake of format {format}"):
         open_lake(str(lake.folder), HOME, other)  # type: ignore[arg-type]
@@ -162,6 +165,7 @@ def test_a_reader_that_was_killed_holds_files_for_its_time(tmp_path: Path) -> No
     told = {"since_ms": now - 50 * HOUR_MS, "until_ms": now + HOUR_MS}
     (readers / "a.json").write_text(json.dumps(told))
     assert least_kept_ms(tmp_path, 24 * HOUR_MS, now) == 50 * HOUR_MS + 60_000
+    assert least_kept_ms(tmp_path, 72 * HOUR_MS, now) == 72 * HOUR_MS
     assert least_kept_ms(tmp_path, 24 * HOUR_MS, now + 2 * HOUR_MS) == 24 * HOUR_MS
     assert list(readers.iterdir()) == []
     (readers / "b.json").write_text("{")
@@ -240,6 +244,27 @@ def test_a_writer_that_was_slower_sees_what_the_other_added(
     now = lake.snapshot()
     assert (now.version, now.rows, now.positions) == (2, 20, {0: 10, 1: 10})
     assert not list(tmp_path.rglob("*.part"))
+
+
+def test_what_was_replaced_lately_stays(tmp_path: Path) -> None:
+    lake = open_lake(str(tmp_path), HOME, "parquet")
+    lake.add(batch(lake, 0, (0, 0, 10)))
+    (old,) = lake.snapshot().files
+    now_ms = int(time.time() * 1_000)
+    for version, hours_ago in ((2, 1), (3, 30)):
+        told = json.loads((tmp_path / "_manifest" / f"{1:020}.json").read_text())
+        told |= {
+            "version": version,
+            "files": [],
+            "gone": [[old.path, now_ms - hours_ago * HOUR_MS]],
+        }
+        (tmp_path / "_manifest" / f"{version:020}.json").write_text(json.dumps(told))
+        age(lake, 40)
+        assert lake.vacuum(24 * HOUR_MS) == (0 if hours_ago == 1 else 1)
+        assert (tmp_path / old.path).exists() == (hours_ago == 1)
+    # What is deleted is forgotten.
+    told = json.loads(max((tmp_path / "_manifest").iterdir()).read_text())
+    assert (told["version"], told["gone"]) == (4, [])
 
 
 def test_old_versions_of_the_manifest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
