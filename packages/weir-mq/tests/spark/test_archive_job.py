@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -12,7 +11,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyspark
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -184,30 +182,3 @@ def test_a_table_is_added_once_by_its_name(stream: Stream, node: Node, tmp_path:
     large = table.withColumn("value", F.when(F.col("offset") != 3, F.col("value")))
     done = add(large, str(tmp_path / "large"), "backfill", 0)
     assert (done.messages, done.good, done.bad) == (10, 9, 1)
-
-
-@pytest.mark.timeout(240)
-def test_spark_submit_runs_the_verb(node: Node, stream: Stream, tmp_path: Path) -> None:
-    node.create(stream.topic)
-    node.fill(stream.topic, 0, values(0, 100))
-    from weir.cli.spark import verbs
-
-    home = Path(pyspark.__file__).parent
-    lake = tmp_path / "lake"
-    done = subprocess.run(
-        [home / "bin" / "spark-submit", "--master", "local[1,3]",
-         "--conf", "spark.ui.enabled=false", "--driver-java-options", "-XX:TieredStopAtLevel=1",
-         verbs.__file__, "archive", stream.topic, lake, "--url", node.url, "--json"],
-        env={
-            **os.environ,
-            "SPARK_HOME": str(home),
-            "PYTHONPATH": environment()["PYTHONPATH"],
-            "PYSPARK_PYTHON": sys.executable,
-        },
-        capture_output=True, text=True, timeout=220, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["schema"], told["master"]) == ("weir.spark.archive/1", "local[1,3]")
-    assert (told["messages"], told["good"], told["bad"]) == (100, 100, 0)
-    assert rows(read(stream.spark, str(lake))) == rows(topic_of(stream))

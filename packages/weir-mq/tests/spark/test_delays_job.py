@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
+from weir.cli.spark import verbs
 from weir.server.interpreter import environment
 from weir.spark.jobs import delays
 
@@ -115,15 +116,34 @@ def test_what_is_no_flight_is_left_out(stream: Stream, node: Node, tmp_path: Pat
     assert result == delays.Result(0, 0, 0, f"{out}/delays", left_out=len(OTHERS))
 
 
+def test_it_is_a_program_by_itself(
+    stream: Stream,
+    node: Node,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    node.create(stream.topic)
+    node.send(stream.topic, [*FIRST, *LATER])
+    folders = [str(tmp_path / "out"), str(tmp_path / "checkpoint")]
+    monkeypatch.setattr(sys, "argv", ["delays", node.url, stream.topic, *folders])
+    delays.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"Spark {pyspark.__version__} at local[2")
+    assert lines[-2] == f"6 flights (1 cancelled) in 4 rows: {folders[0]}/delays"
+    assert lines[-1] == f"1 messages of {stream.topic} are no flights and were left out"
+
+
 @pytest.mark.timeout(240)
 def test_spark_submit_decides_the_master(node: Node, stream: Stream, tmp_path: Path) -> None:
     node.create(stream.topic)
     node.send(stream.topic, [*FIRST, *LATER])
     home = Path(pyspark.__file__).parent
+    out = tmp_path / "out"
     done = subprocess.run(
         [home / "bin" / "spark-submit", "--master", "local[1,3]", "--name", "given",
          "--conf", "spark.ui.enabled=false", "--driver-java-options", "-XX:TieredStopAtLevel=1",
-         delays.__file__, node.url, stream.topic, tmp_path / "out", tmp_path / "checkpoint"],
+         verbs.__file__, "delays", stream.topic, out, "--url", node.url, "--json"],
         env={
             **os.environ,
             "SPARK_HOME": str(home),
@@ -133,7 +153,8 @@ def test_spark_submit_decides_the_master(node: Node, stream: Stream, tmp_path: P
         capture_output=True, text=True, timeout=220, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0] == f"Spark {pyspark.__version__} at local[1,3]"
-    assert lines[-2].startswith("6 flights (1 cancelled) in 4 rows: ")
-    assert lines[-1] == f"1 messages of {stream.topic} are no flights and were left out"
+    # spark-submit joins both streams of the program, and there is nothing but the object.
+    told = json.loads(done.stdout)
+    assert (told["schema"], told["master"]) == ("weir.spark.delays/1", "local[1,3]")
+    assert (told["messages"], told["good"], told["bad"], told["cancelled"]) == (7, 6, 1, 1)
+    assert told["rows"] == 4

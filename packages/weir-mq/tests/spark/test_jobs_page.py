@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from weir.cli.main import main
+from weir.cli.spark import verbs
 
 if TYPE_CHECKING:
     from rigs.spark_node import Node
@@ -37,13 +38,16 @@ def test_the_commands_print_what_the_page_shows(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WEIR_URL", node.url)
+    monkeypatch.setattr(verbs, "WATCH_SECONDS", 0.05)
+    told = io.StringIO()
     commands = [*shown(PAGE.read_text(encoding="utf-8"))]
     assert len(commands) == 5
     for line, expected in commands:
         out = io.StringIO()
-        with contextlib.redirect_stdout(out):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(told):
             assert main(shlex.split(line)[1:]) == 0
         assert out.getvalue() == expected, line
+    assert re.search(r"^audit: \d+ of [1-9]\d* tasks$", told.getvalue(), re.MULTILINE)
     node.send("locks", [{"value": b"later"}])
     out = io.StringIO()
     code = PROGRAM.read_text(encoding="utf-8").replace("weir://localhost:6800", node.url)

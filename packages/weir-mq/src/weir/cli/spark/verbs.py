@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
@@ -45,6 +46,8 @@ FromLake = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 ROWS = 1_000_000
+#: How often a job that reads no stream tells how far it is.
+WATCH_SECONDS = 2.0
 
 
 class LakeFormat(StrEnum):
@@ -149,7 +152,7 @@ def audit(
     from weir.spark.jobs import archive as lakes
     from weir.spark.jobs import audit as job
 
-    with _spark("audit", as_json) as spark:
+    with _spark("audit", as_json) as spark, _watched("audit", spark, as_json):
         master = _master(spark)
         rows = job.records(spark, [*map(_place, records)])
         if topic is not None:
@@ -217,7 +220,8 @@ def flights(
     with _spark("flights", as_json) as spark:
         master = _master(spark)
         if lake is not None:
-            done = job.report(job.parse(lakes.read(spark, lake, topic=topic)), _place(out))
+            with _watched("flights", spark, as_json):
+                done = job.report(job.parse(lakes.read(spark, lake, topic=topic)), _place(out))
         else:
             with _progress("flights", url, topic, follow, as_json) as progress:
                 done = job.flights(
@@ -271,7 +275,8 @@ def devices(
         master = _master(spark)
         if lake is not None:
             kept = job.parse(lakes.read(spark, lake, topic=topic))
-            done = job.report(kept, _place(out), rules)
+            with _watched("devices", spark, as_json):
+                done = job.report(kept, _place(out), rules)
         else:
             with _progress("devices", url, topic, follow, as_json) as progress:
                 done = job.devices(
@@ -310,7 +315,7 @@ def figures(
     from weir.spark.jobs import audit
     from weir.spark.jobs import figures as job
 
-    with _spark("figures", as_json) as spark:
+    with _spark("figures", as_json) as spark, _watched("figures", spark, as_json):
         master = _master(spark)
         done = job.figures(audit.records(spark, [*map(_place, records)]), out)
     if as_json:
@@ -347,6 +352,32 @@ def _spark(job: str, as_json: bool) -> Iterator[SparkSession]:
     finally:
         if is_ours:
             spark.stop()
+
+
+@contextmanager
+def _watched(label: str, spark: SparkSession, as_json: bool) -> Iterator[None]:
+    """Tell, while the block runs, how many tasks of the stages at work are done."""
+    if not _is_heard(as_json):
+        yield
+        return
+    ended = threading.Event()
+
+    def tell() -> None:
+        tracker = spark.sparkContext.statusTracker()
+        while not ended.wait(WATCH_SECONDS):
+            found = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            stages = [stage for stage in found if stage is not None]
+            done = sum(stage.numCompletedTasks for stage in stages)
+            if tasks := sum(stage.numTasks for stage in stages):
+                print(f"{label}: {done:,} of {tasks:,} tasks", file=sys.stderr, flush=True)
+
+    watcher = threading.Thread(target=tell, name="weir-spark-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join(WATCH_SECONDS + 10)
 
 
 def _place(path: str) -> str:
