@@ -66,7 +66,7 @@ def test_it_is_row_for_row_the_topic(
     done = job(stream, lake, format, progress=seen.append)
     assert (done.messages, done.good, done.bad, done.batches) == (2_401, 2_401, 0, 3)
     assert (done.lake_messages, done.lake_files) == (2_401, done.files)
-    assert done.files >= 4
+    assert done.files >= done.batches
     assert seen[-1] == 2_401
     assert rows(read(stream.spark, str(lake))) == rows(topic_of(stream))
 
