@@ -14,6 +14,8 @@ import pyarrow as pa
 
 from weir.spark.session import session
 
+#: More than there are executors, so that each has some.
+TASKS = 6
 COLUMNS = "partition int, offset long, value binary"
 #: The environment of the interpreter that an executor started, and where it found weir.
 PLACES = "environment string, package string"
@@ -38,7 +40,14 @@ def main() -> None:
         sys.exit("usage: rows.py URL TOPIC OUT CHECKPOINT")
     url, topic, out, checkpoint = sys.argv[1:]
     spark = session("rows")
-    messages = spark.readStream.format("weir").option("url", url).option("topic", topic).load()
+    messages = (
+        spark.readStream.format("weir")
+        .option("url", url)
+        .option("topic", topic)
+        # Few messages would be one task, and one executor would read them all.
+        .option("minPartitions", TASKS)
+        .load()
+    )
     rows = messages.select("partition", "offset", "value")
     query = (
         rows.mapInArrow(tell, f"{COLUMNS}, {PLACES}")

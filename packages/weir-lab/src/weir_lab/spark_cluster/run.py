@@ -3,8 +3,8 @@
 A broker of three nodes, a Spark master and two workers run as processes, each Spark in an
 environment of its own that has no weir. The delays job, and a stream into Parquet that is stopped
 and continues from its checkpoint, are given to the master by `spark-submit`, with a packed
-environment. Then their rows are compared with those that were sent, and the master's list of
-applications says where they ran.
+environment. While the stream continues, an executor is killed. Then all rows are compared with
+those that were sent, and the master's list of applications says where the jobs ran.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from weir_lab.cli.measured import print_measured
 from weir_lab.demo.flights import TOPIC
 from weir_lab.spark_cluster import flights, rows
 from weir_lab.spark_cluster.environments import Environments
-from weir_lab.spark_cluster.standalone import Application, SparkFailed, Standalone
+from weir_lab.spark_cluster.standalone import Application, Daemon, SparkFailed, Standalone, kill
 from weir_lab.spark_cluster.submission import Job, Submitter
 
 NODES = 3
@@ -122,8 +122,11 @@ def run(folder: Path, environments: Environments, limit: int, say: Say) -> Trial
             copy = _job(rows.__file__, "rows", nodes.url, folder)
             jobs = [_submit(cluster, submitter, copy, nodes, say)]
             send(nodes, [values[half:] for values, half in zip(sent, halves, strict=True)])
-            say("all flights are sent; the stream continues")
-            jobs.append(_submit(cluster, submitter, copy, nodes, say))
+            say("all flights are sent; the stream continues, and an executor is killed")
+            killing = Killing(cluster.workers[0])
+            jobs.append(_submit(cluster, submitter, copy, nodes, say, killing.look))
+            if killing.killed is None:
+                raise SparkFailed("no executor was seen to run, so none was killed")
             count = _job(delays.__file__, "delays", nodes.url, folder)
             jobs.append(_submit(cluster, submitter, count, nodes, say))
             work = [worker.folder / "work" for worker in cluster.workers]
@@ -134,6 +137,21 @@ def run(folder: Path, environments: Environments, limit: int, say: Say) -> Trial
         cluster.url, tuple(jobs), sum(map(len, sent)), counted, len(copied),
         check_environments(copied, work), archive.stat().st_size, time.monotonic() - begun,
     )  # fmt: skip
+
+
+class Killing:
+    """Kills one executor of a worker, once it runs."""
+
+    def __init__(self, worker: Daemon) -> None:
+        """Take whose executor is to be killed; `killed` is its process id when that is done."""
+        self.killed: int | None = None
+        self._worker = worker
+
+    def look(self) -> None:
+        """Kill an executor if there is one, and none was killed before."""
+        if self.killed is None and (found := self._worker.executors()):
+            self.killed = found[0]
+            kill([self.killed])
 
 
 def send(nodes: NodeSet, sent: Sequence[Sequence[bytes]]) -> None:
@@ -187,12 +205,20 @@ def _job(program: str, name: str, url: str, folder: Path) -> Job:
     return Job(name, Path(program), arguments)
 
 
-def _submit(cluster: Standalone, submitter: Submitter, job: Job, nodes: NodeSet, say: Say) -> Ran:
+def _submit(
+    cluster: Standalone,
+    submitter: Submitter,
+    job: Job,
+    nodes: NodeSet,
+    say: Say,
+    look: Callable[[], None] = lambda: None,
+) -> Ran:
     """Run a job, and find it among the applications of the master, which it ended well."""
 
     def check() -> None:
         if not nodes.running:
             raise SparkFailed(f"a node of weir has ended: {nodes.last_words()}")
+        look()
 
     known = {one.id for one in cluster.applications()}
     begun = time.monotonic()

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,9 @@ from weir_lab.spark_cluster.environments import SparkHome
 LEAN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
+#: Words in the command lines of an executor, and of what it starts to run Python.
+_EXECUTOR = "CoarseGrainedExecutorBackend"
+_PYTHON = "pyspark.daemon"
 _DAEMON_MEMORY = "256m"
 _UP_SECONDS = 60.0
 _END_SECONDS = 20.0
@@ -122,6 +125,15 @@ class Daemon:
             raise OSError(str(error)) from error
         finally:
             asking.close()
+
+    def executors(self) -> list[int]:
+        """Return the process ids of its executors that run Python, which reads topics."""
+        if self._process is None:
+            return []
+        found = {pid: _command(pid) for pid in family(self._process.pid)}
+        python = [pid for pid, words in found.items() if _PYTHON in words]
+        parents = {pid for one in python for pid in _parents(one)}
+        return [pid for pid, words in found.items() if _EXECUTOR in words and pid in parents]
 
     def last_words(self) -> str:
         """Return the last line that it wrote."""
@@ -262,6 +274,25 @@ def _runs(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def _command(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return ""
+    return words.replace(b"\0", b" ").decode(errors="replace")
+
+
+def _parents(pid: int) -> Iterator[int]:
+    """Yield the parent of a process, its parent, and so on."""
+    while pid > 1:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return
+        pid = int(stat.rpartition(")")[2].split()[1])
+        yield pid
 
 
 def _session(pid: int) -> int | None:

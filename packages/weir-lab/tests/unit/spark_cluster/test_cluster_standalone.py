@@ -26,8 +26,11 @@ FAKE = """
     if os.path.exists("../die"):
         sys.exit("no room for " + sys.argv[1].rpartition(".")[2])
     child = subprocess.Popen(
-        [sys.executable, "-c", "import signal, time; "
-         "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"])
+        [sys.executable, "-c", "import signal, subprocess, sys, time; "
+         "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+         "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', sys.argv[2]]); "
+         "time.sleep(600)", "CoarseGrainedExecutorBackend",
+         "pyspark.daemon" if "worker-1" in os.getcwd() else "none"])
     print(child.pid, file=open("executor.pid", "w"), flush=True)
 
     class Page(http.server.BaseHTTPRequestHandler):
@@ -133,6 +136,20 @@ def test_all_that_was_started_has_ended(cluster: Standalone, tmp_path: Path) -> 
         assert len(started) == 3
         assert all(map(lives, started))
     assert not any(map(lives, started))
+
+
+def test_executors_are_found_by_the_python_that_they_run(
+    cluster: Standalone, tmp_path: Path
+) -> None:
+    first, second = cluster.workers
+    assert first.executors() == []
+    with cluster:
+        deadline = time.monotonic() + 10
+        while not first.executors():
+            assert time.monotonic() < deadline
+        told = (tmp_path / "run/worker-1/executor.pid").read_text()
+        assert first.executors() == [int(told)]
+        assert second.executors() == []  # it runs no Python yet
 
 
 def test_one_that_does_not_come_up_says_why(cluster: Standalone, tmp_path: Path) -> None:
