@@ -66,7 +66,8 @@ class Round(msgspec.Struct, frozen=True):
     before: int
     slots: list[int]
     wider: int = 1
-    #: How long after its confirm a reader in total order got a message, at most.
+    #: How long after its confirm a reader in total order got a message, at most: from the first
+    #: confirm on that ended the gap. What was confirmed before waits for that one as well.
     reader_lag_ms: float = 0.0
     #: Of a node that lived on: what was asked of it meanwhile, and how it answered.
     asked: int = 0
@@ -210,7 +211,7 @@ class _Stage:
             before=_BEFORE,
             slots=load.produced.a_slot(at - _BEFORE * slot_ns, slot_ns, drawn),
             wider=wider,
-            reader_lag_ms=load.reader_lag_ms(at, over),
+            reader_lag_ms=load.reader_lag_ms(ended, over),
             **_heard(witness),
         )
         self._rounds.append(found)
