@@ -46,7 +46,6 @@ FRAGMENTS: Mapping[str, str] = {
     "weir_lab.bench.sides.peers.guard": "a process that guards a server is started with it",
     "weir_lab.demo.verb": "an entry point names it",
     "weir_lab.sim.mutants.redraw": "it writes source, and imports no command",
-    "weir_lab.spark_cluster.rows": "spark-submit is given it",
     "weir_lab.sim.programs.publishers.tellers": "a program of its own, as its neighbours are",
 }
 #: Bases with one subclass of which objects are made by other names, or of which users make others.
