@@ -304,8 +304,12 @@ class SeveralTopics:
             since, wait_ms=wait_ms, rows_max=rows_max or 0, bytes_max=bytes_max or 0
         )
         if found is not None:
-            if not found.positions or not planning.differs(since, found):
+            if not found.positions:
                 return False
+            if not planning.differs(since, found):
+                # As with one topic: there may be more than the barriers cover yet.
+                ends = self._committed or since
+                return planning.differs(since, replace(ends, begins=found.begins))
             self._news, self.is_within_limits = found, found.stamp > 0
             return True
         if parts.keys() - self._topics.keys():  # as was found out meanwhile

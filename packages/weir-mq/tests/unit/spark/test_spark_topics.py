@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 import weir
@@ -169,6 +170,35 @@ def test_no_scattering_that_comes_meanwhile_is_torn(
         assert [row[0] for row in found] == ["a", "b"] * (len(found) // 2)
         assert found[::2] == [("a", *row[1:]) for row in found[1::2]]
     assert len(found) >= 4
+
+
+@pytest.mark.parametrize("given", [{"topic": "a"}, {"topics": '["a", "b"]'}])
+def test_what_no_barrier_covers_yet_is_news(
+    node: testing.Node, w: sync.Client, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
+) -> None:
+    """An idle partition holds the least barrier back until its leader is asked."""
+    for name in "ab":
+        w.create_topic(name, 2, "total")
+        w.publish(name, b"first", partition=0)
+    source = WeirDataSource(given | {"url": node.url})
+    made = source.streamReader(source.schema())
+    assert isinstance(made, StreamReader)
+    at, _ = step(made, made.initialOffset())
+    honest = BlockingClient.resolve_cut
+
+    def resolve_cut(client: BlockingClient, request: m.ResolveCut) -> m.ResolvedCut | None:
+        found = honest(client, request)
+        if found is None or request.latest or not request.after:
+            return found
+        read = {one.topic: [offset for _, offset in one.offsets] for one in request.after}
+        held = [structs.replace(one, ends=read[one.info.id]) for one in found.topics]
+        return m.ResolvedCut(request.stamp, held)
+
+    monkeypatch.setattr(BlockingClient, "resolve_cut", resolve_cut)
+    w.publish("a", b"second", partition=0)
+    at, found = step(made, at)
+    assert values(found) == [b"second"]
+    assert step(made, at) == (at, [])
 
 
 def test_gaps_are_told_of_each_topic(node: testing.Node, w: sync.Client) -> None:
