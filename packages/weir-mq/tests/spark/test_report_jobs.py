@@ -152,3 +152,24 @@ def test_flights_are_reported_and_a_replay_changes_nothing(
     (checkpoint / "commits" / f".{last}.crc").unlink()
     assert run() == done
     assert by_hour == [row[:6] for row in table(stream.spark, done.delays)]
+
+
+def test_a_job_that_follows_ends_when_it_is_told(
+    stream: Stream, node: Node, tmp_path: Path
+) -> None:
+    node.create(stream.topic)
+    node.send(stream.topic, [{"value": flight("UA", "2013-01-01T05:15", 1.0)}])
+    seen: list[int] = []
+
+    def progress(messages: int) -> None:
+        if not seen:
+            node.send(stream.topic, [{"value": b"later"}])
+        seen.append(messages)
+
+    done = flights.flights(
+        stream.spark, Topic(node.url, stream.topic), str(tmp_path / "out"),
+        str(tmp_path / "checkpoint"), available_now=False, progress=progress,
+        is_stopped=lambda: seen[-1:] == [2],
+    )  # fmt: skip
+    assert done.totals == Totals(2, 1, 1)
+    assert not stream.spark.streams.active

@@ -102,6 +102,7 @@ def archive(
     with (
         _progress("archive", url, topic, follow, as_json) as progress,
         _spark("archive", as_json) as spark,
+        _signals(follow) as stop,
     ):
         master = _master(spark)
         done = job.archive(
@@ -113,6 +114,7 @@ def archive(
             checkpoint=_place(checkpoint) if checkpoint else None,
             rows_per_batch=rows,
             available_now=not follow,
+            is_stopped=stop,
             upkeep=upkeep,
             progress=progress,
         )
@@ -223,13 +225,17 @@ def flights(
             with _watched("flights", spark, as_json):
                 done = job.report(job.parse(lakes.read(spark, lake, topic=topic)), _place(out))
         else:
-            with _progress("flights", url, topic, follow, as_json) as progress:
+            with (
+                _progress("flights", url, topic, follow, as_json) as progress,
+                _signals(follow) as stop,
+            ):
                 done = job.flights(
                     spark,
                     _topic(url, topic, rows),
                     _place(out),
                     _place(checkpoint or f"{out}/checkpoint"),
                     available_now=not follow,
+                    is_stopped=stop,
                     progress=progress,
                 )
     if as_json:
@@ -278,7 +284,10 @@ def devices(
             with _watched("devices", spark, as_json):
                 done = job.report(kept, _place(out), rules)
         else:
-            with _progress("devices", url, topic, follow, as_json) as progress:
+            with (
+                _progress("devices", url, topic, follow, as_json) as progress,
+                _signals(follow) as stop,
+            ):
                 done = job.devices(
                     spark,
                     _topic(url, topic, rows),
@@ -286,6 +295,7 @@ def devices(
                     _place(checkpoint or f"{out}/checkpoint"),
                     rules=rules,
                     available_now=not follow,
+                    is_stopped=stop,
                     progress=progress,
                 )
     if as_json:
@@ -352,6 +362,21 @@ def _spark(job: str, as_json: bool) -> Iterator[SparkSession]:
     finally:
         if is_ours:
             spark.stop()
+
+
+@contextmanager
+def _signals(follow: bool) -> Iterator[Callable[[], bool] | None]:
+    """Yield what says whether a signal has come that ends a job which follows its topic.
+
+    Enter it behind the session: PySpark takes Ctrl-C, and cancels the micro-batch under way.
+    """
+    if not follow:
+        yield None
+        return
+    from weir.cli.process import Signals
+
+    with Signals() as signals:
+        yield lambda: signals.number is not None
 
 
 @contextmanager

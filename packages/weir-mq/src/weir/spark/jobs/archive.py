@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from weir.client.sync import client as sync
 from weir.errors import BadOption
 from weir.model.arrow import SCHEMA
-from weir.spark.jobs.queries import Progress, Topic, Totals, run
+from weir.spark.jobs.queries import Asked, Progress, Topic, Totals, run
 from weir.spark.lake import Format, Home, Lake, open_lake
 from weir.spark.lake import files as parquet
 from weir.spark.lake.layout import Batch, NewFile, Snapshot
@@ -89,6 +89,7 @@ def archive(
     available_now: bool = True,
     upkeep: Upkeep | None = None,
     progress: Progress | None = None,
+    is_stopped: Asked | None = None,
 ) -> Archived:
     """Add what a topic holds, and is not in the lake, up to today's end or until Ctrl-C.
 
@@ -105,6 +106,7 @@ def archive(
         checkpoint or f"file://{lake.folder / _CHECKPOINT}",
         progress=progress,
         available_now=available_now,
+        is_stopped=is_stopped,
     )
     job.tidy(spark)
     now = lake.snapshot()

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from weir.errors import BadOption
-from weir.spark.jobs.queries import Parts, Progress, Topic, Totals, run, text_of
+from weir.spark.jobs.queries import Asked, Parts, Progress, Topic, Totals, run, text_of
 
 EVENT = "device string, event string, at long, malformed string"
 #: What is kept of a message; all but the first three are null where it is no event.
@@ -232,6 +232,7 @@ def devices(
     rules: Rules | None = None,
     available_now: bool = True,
     progress: Progress | None = None,
+    is_stopped: Asked | None = None,
 ) -> Devices:
     """Read a topic to today's end, or until Ctrl-C, and report on all that was read so far.
 
@@ -243,6 +244,11 @@ def devices(
         parts.write(parse(messages), query, number)
 
     query = run(
-        topic.stream(spark), work, checkpoint, progress=progress, available_now=available_now
+        topic.stream(spark),
+        work,
+        checkpoint,
+        progress=progress,
+        available_now=available_now,
+        is_stopped=is_stopped,
     )
     return report(parts.read(spark, query), out, rules or Rules())

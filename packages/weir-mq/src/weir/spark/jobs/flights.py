@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from weir.spark.jobs.queries import Parts, Progress, Topic, Totals, run, text_of
+from weir.spark.jobs.queries import Asked, Parts, Progress, Topic, Totals, run, text_of
 
 FLIGHT = (
     "carrier string, sched string, dep_delay double, origin string, dest string, tailnum string, "
@@ -181,6 +181,7 @@ def flights(
     *,
     available_now: bool = True,
     progress: Progress | None = None,
+    is_stopped: Asked | None = None,
 ) -> Flights:
     """Read a topic to today's end, or until Ctrl-C, and report on all that was read so far.
 
@@ -192,6 +193,11 @@ def flights(
         parts.write(parse(messages), query, number)
 
     query = run(
-        topic.stream(spark), work, checkpoint, progress=progress, available_now=available_now
+        topic.stream(spark),
+        work,
+        checkpoint,
+        progress=progress,
+        available_now=available_now,
+        is_stopped=is_stopped,
     )
     return report(parts.read(spark, query), out)

@@ -29,6 +29,8 @@ _ERROR = re.compile(r"(\w+\.)*\w+(Error|Exception): ")
 
 #: Told the number of messages that a run has read so far.
 Progress = Callable[[int], None]
+#: Whether whoever runs a job wants it to end.
+Asked = Callable[[], bool]
 #: What is done with a micro-batch: its messages, its query's id, its number.
 Work = Callable[[DataFrame, str, int], None]
 
@@ -66,10 +68,12 @@ def run(
     *,
     progress: Progress | None = None,
     available_now: bool = True,
+    is_stopped: Asked | None = None,
 ) -> str:
     """Do `work` with each micro-batch of a stream, in order; return the query's id.
 
-    It ends at today's end, or with `available_now=False` when the query is stopped or Ctrl-C comes.
+    It ends at today's end, or with `available_now=False` when the query is stopped, `is_stopped`
+    says so, which is asked every second, or Ctrl-C comes.
     An error of `work`, or of weir's source, is raised as it is; others as Spark words them.
     """
     if not messages.isStreaming:
@@ -93,7 +97,7 @@ def run(
         writer = writer.trigger(processingTime="1 second")
     query = writer.start()
     try:
-        wait(query, progress)
+        wait(query, progress, is_stopped)
     except KeyboardInterrupt:
         if available_now:
             raise
@@ -105,8 +109,10 @@ def run(
     return str(query.id)
 
 
-def wait(query: StreamingQuery, progress: Progress | None = None) -> None:
-    """Return when a query has ended; what ended it, if it failed, is raised."""
+def wait(
+    query: StreamingQuery, progress: Progress | None = None, is_stopped: Asked | None = None
+) -> None:
+    """Return when a query has ended or is to be stopped; what ended it, if it failed, is raised."""
     counted: dict[int, int] = {}
     told = -1
     while True:
@@ -116,7 +122,7 @@ def wait(query: StreamingQuery, progress: Progress | None = None) -> None:
         if progress is not None and messages != told:
             progress(messages)
             told = messages
-        if ended:
+        if ended or (is_stopped is not None and is_stopped()):
             return
 
 
