@@ -252,6 +252,38 @@ def test_what_there_is_counts_for_the_least_that_a_micro_batch_holds(
     assert 50 <= sum(positions(end).values()) - PARTITIONS <= 100
 
 
+@pytest.mark.parametrize("option", ["topic", "topics"])
+def test_what_is_committed_above_the_barrier_is_waited_for(
+    node: testing.Node, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """Else `processAllAvailable` would leave out what was confirmed, where a clock is ahead."""
+    with sync.connect(node.url) as w:
+        w.create_topic("t", PARTITIONS, "total")
+    publish(node, 1)
+    given = {"url": node.url, option: "t" if option == "topic" else '["t"]'}
+    source = WeirDataSource(given)
+    made: Any = source.streamReader(source.schema())
+    at = made.latestOffset(made.initialOffset(), ALL)
+    publish(node, 2)
+    honest, latest = BlockingClient.resolve_cut, list[bool]()
+
+    def resolve_cut(self: BlockingClient, request: m.ResolveCut) -> m.ResolvedCut | None:
+        found = honest(self, request)
+        latest.append(request.latest)
+        assert found is not None
+        if request.latest:
+            return found
+        (topic,) = found.topics
+        behind = m.TopicCut(topic.info, topic.starts, [1] * PARTITIONS, topic.committed)
+        return m.ResolvedCut(found.stamp, [behind])
+
+    monkeypatch.setattr(BlockingClient, "resolve_cut", resolve_cut)
+    end = made.latestOffset(at, ALL)
+    assert latest == [False, True]
+    part = end if option == "topic" else end["t"]["t"]
+    assert set(part["p"].values()) == {2}
+
+
 def test_bytes_are_the_brokers_to_count(node: testing.Node, asked: list[list[str]]) -> None:
     with sync.connect(node.url) as w:
         w.create_topic("t", PARTITIONS, "total")
