@@ -48,8 +48,9 @@ def test_jobs_run_on_the_cluster_that_they_are_submitted_to(tmp_path: Path) -> N
     assert names == ["rows", "rows", "delays"]
     assert len({ran.application.id for ran in trial.jobs}) == 3
     assert {ran.application.workers for ran in trial.jobs} == {("worker-1", "worker-2")}
-    # Each submission has executors of its own, on each worker; of the second, one was killed.
-    assert len(trial.environments) >= 4
+    # Each submission has executors of its own; of the second, one was killed, and the other may
+    # have read all there was.
+    assert len(trial.environments) >= 3
     assert any("an executor is killed" in text for text in said)
     assert f"applications that {trial.master} lists:" in told(trial)
     assert said
