@@ -85,6 +85,7 @@ def test_a_release_and_then_a_level_under_load(brokers: NodeSet) -> None:
         async with weir.connect(brokers.url, request_timeout=20.0) as client:
             await client.create_topic("flights", 3)
             await until(client, lambda status: status.settled)
+            await until(client, lambda status: levels(status) == [FORMAT_LEVEL] * 3)
             stop = asyncio.Event()
             publishing = asyncio.create_task(publish(client, stop))
             for number in (1, 2, 3):
