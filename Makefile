@@ -51,7 +51,7 @@ verify: $(STAMP) ## Check format, lint, types, floors and tidiness; changes no f
 
 .PHONY: test
 test: $(STAMP) ## Run the tests, and beside them 200 simulated worlds
-	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-200} $(BIN)/python -m pytest -n 2 --dist loadscope
+	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-200} $(BIN)/python -m pytest -n 3 --dist loadscope
 
 PROOF = $(BIN)/python -P -m weir_lab.proofs.run --only "$(ONLY)" $(if $(STALE),--stale)
 .PHONY: proof
