@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import SparkSession
 
+from weir import sync
+
 if TYPE_CHECKING:
     from rigs.spark_node import Node
 
@@ -29,6 +31,9 @@ def test_it_prints_what_the_page_shows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    with sync.connect(node.url) as client:  # each program makes topics of its own
+        for topic in client.topics():
+            client.delete_topic(topic.full_name)
     code = program.read_text(encoding="utf-8").replace(URL, node.url)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):

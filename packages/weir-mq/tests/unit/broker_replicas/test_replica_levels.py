@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from weir.errors import Halted, LevelTooHigh
-from weir.model.limits import FORMAT_LEVEL
+from weir.model.limits import FORMAT_LEVEL, FORMAT_LEVEL_FIRST
 from weir.protocol.client.nodes import ListNodes, NodeList, RaiseLevel
 
 #: Of the release that comes next.
@@ -45,9 +45,14 @@ def test_the_level_waits_for_the_last_node(trio: Any) -> None:
     assert raised.level == NEW
 
 
-def test_a_new_set_writes_the_level_of_the_release_that_founds_it(trio: Any) -> None:
+def test_a_new_set_writes_the_first_level_until_all_its_nodes_are_known_to_read_more(
+    trio: Any,
+) -> None:
+    """A founder of a later release raised it, before others of an earlier one had said a word."""
     trio.leader()
-    trio.until(lambda: trio.told(ListNodes(), 0).level == FORMAT_LEVEL)
+    trio.until(lambda: levels(trio) == [FORMAT_LEVEL] * 3)
+    assert trio.told(ListNodes(), 0).level == FORMAT_LEVEL_FIRST
+    assert trio.told(RaiseLevel(), 0).level == FORMAT_LEVEL
 
 
 def test_a_node_that_cannot_read_what_is_written_does_not_serve(trio: Any) -> None:

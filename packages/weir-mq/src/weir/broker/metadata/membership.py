@@ -103,8 +103,10 @@ class Membership:
 
     def _found(self) -> None:
         nodes = self._catalog.nodes
-        if not nodes.ever() and self._level > nodes.level:
-            # Nothing was written by an earlier release, so there is no way back to keep open.
+        alone = {one.node for one in self._identity.members} <= {self._identity.node}
+        if alone and not nodes.ever() and self._level > nodes.level:
+            # No earlier release wrote anything, so there is no way back to keep open. What the
+            # other founders of a set support is not known yet.
             self._registry.propose(LevelRaised(self._level))
         # An earlier leader may have been lost in the middle of the founding.
         for node, host, port in self._identity.members or (Member(self._identity.node, "", 0),):

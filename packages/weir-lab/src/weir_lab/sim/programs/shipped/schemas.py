@@ -5,7 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 
 from weir.client.client import Client
-from weir.errors import Disconnected, TopicExists, UnknownSchema, WeirError
+from weir.errors import (
+    Disconnected,
+    LevelTooLow,
+    Refused,
+    TopicExists,
+    UnknownSchema,
+    WeirError,
+)
 from weir.schema import Schema
 from weir_lab.sim.observations import Typed
 from weir_lab.sim.programs.scene import Scene
@@ -54,6 +61,10 @@ class ShippedSchemaPublisher(Shipped):
                     if again.number != added.number:
                         numbers = f"{added.number} and {again.number}"
                         self.complain("SchemaNamed", f"{text!r} has the numbers {numbers}")
+            except LevelTooLow:
+                with suppress(Refused):  # a node that supports less has just come
+                    await client.nodes.raise_level()
+                return
             except WeirError as error:
                 if isinstance(error, Disconnected):
                     raise
