@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from weir.errors import BadOption
-from weir.spark.jobs.queries import Asked, Parts, Progress, Topic, Totals, run, text_of
+from weir.spark.jobs.queries import Asked, Parts, Progress, Topic, Totals, gathered, text_of
 
 EVENT = "device string, event string, at long, malformed string"
 #: What is kept of a message; all but the first three are null where it is no event.
@@ -238,17 +238,13 @@ def devices(
 
     Started again with the same `out` and `checkpoint` it goes on, whatever ended the last run.
     """
-    parts = Parts(out, PARSED)
-
-    def work(messages: DataFrame, query: str, number: int) -> None:
-        parts.write(parse(messages), query, number)
-
-    query = run(
+    parsed = gathered(
         topic.stream(spark),
-        work,
+        parse,
+        Parts(out, PARSED),
         checkpoint,
         progress=progress,
         available_now=available_now,
         is_stopped=is_stopped,
     )
-    return report(parts.read(spark, query), out, rules or Rules())
+    return report(parsed, out, rules or Rules())

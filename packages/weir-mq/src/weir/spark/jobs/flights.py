@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from weir.spark.jobs.queries import Asked, Parts, Progress, Topic, Totals, run, text_of
+from weir.spark.jobs.queries import Asked, Parts, Progress, Topic, Totals, gathered, text_of
 
 FLIGHT = (
     "carrier string, sched string, dep_delay double, origin string, dest string, tailnum string, "
@@ -187,17 +187,13 @@ def flights(
 
     Started again with the same `out` and `checkpoint` it goes on, whatever ended the last run.
     """
-    parts = Parts(out, PARSED)
-
-    def work(messages: DataFrame, query: str, number: int) -> None:
-        parts.write(parse(messages), query, number)
-
-    query = run(
+    parsed = gathered(
         topic.stream(spark),
-        work,
+        parse,
+        Parts(out, PARSED),
         checkpoint,
         progress=progress,
         available_now=available_now,
         is_stopped=is_stopped,
     )
-    return report(parts.read(spark, query), out)
+    return report(parsed, out)

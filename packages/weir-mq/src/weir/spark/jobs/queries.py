@@ -173,6 +173,34 @@ class Parts:
             return spark.createDataFrame([], self.schema)
 
 
+def gathered(
+    messages: DataFrame,
+    parse: Callable[[DataFrame], DataFrame],
+    parts: Parts,
+    checkpoint: str,
+    *,
+    progress: Progress | None = None,
+    available_now: bool = True,
+    is_stopped: Asked | None = None,
+) -> DataFrame:
+    """Parse each micro-batch of a stream into `parts`, as `run` does its work; return all that this
+    query has parsed so far, in earlier runs too.
+    """
+
+    def work(frame: DataFrame, query: str, number: int) -> None:
+        parts.write(parse(frame), query, number)
+
+    query = run(
+        messages,
+        work,
+        checkpoint,
+        progress=progress,
+        available_now=available_now,
+        is_stopped=is_stopped,
+    )
+    return parts.read(messages.sparkSession, query)
+
+
 @dataclass(frozen=True, slots=True)
 class Totals:
     """What a run read: `good` messages and `bad` ones are all of them."""
