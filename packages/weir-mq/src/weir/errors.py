@@ -405,6 +405,14 @@ class LevelTooLow(Refused):
     code = 59
 
 
+class NotAuthenticated(Refused):
+    """Nobody was let in by this name and secret: unknown, wrong, expired and revoked read alike.
+    Check name, secret and clock.
+    """
+
+    code = 60
+
+
 def _tree(kind: type[Refused]) -> list[type[Refused]]:
     return [kind, *(k for child in kind.__subclasses__() for k in _tree(child))]
 
