@@ -10,8 +10,10 @@ import weir
 class FakeDelivery:
     """As `weir.client.consumer.delivery.Delivery`; `outcome` is what was told."""
 
-    def __init__(self, value: str, attempts: int = 1, key: bytes | None = None) -> None:
-        self.message = weir.Message(value.encode(), key=key, topic="doors", partition=0, offset=0)
+    def __init__(
+        self, value: str, attempts: int = 1, key: bytes | None = None, topic: str = "doors"
+    ) -> None:
+        self.message = weir.Message(value.encode(), key=key, topic=topic, partition=0, offset=0)
         self.attempts = attempts
         self.held = True
         self.outcome: object = None

@@ -31,6 +31,7 @@ from weir.client.client import Client, connect
 from weir.client.connection.system import SYSTEM
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.settlement import bury
+from weir.client.consumer.subscription import Topics
 from weir.client.core.retries import Backoff, policy_of, seconds
 from weir.client.reader.positions import Start
 from weir.errors import UnknownTopic, WeirError
@@ -121,7 +122,7 @@ class _One:
                 "inbox.create(engine) in a function under @app.on_start"
             )
         self._consumer = await client.consumer(
-            one.topic,
+            one.taken.given,
             cluster=one.cluster,
             start=one.start,
             mode=one.mode,
@@ -139,7 +140,7 @@ class _One:
         self._dispatcher = Dispatcher(one, source, work, buried, SYSTEM.get().dice())
         self._dispatcher.start()
         if one.inbox is not None:
-            watching = one.inbox.keep_pruned(client, one.topic)
+            watching = one.inbox.keep_pruned(client, self._consumer)
             self._pruning = asyncio.get_running_loop().create_task(watching)
 
     async def stop(self, grace: float) -> int:
@@ -246,7 +247,7 @@ class App:
 
     def subscribe(
         self,
-        topic: str,
+        topic: Topics,
         *,
         cluster: str,
         start: Start = "earliest",
@@ -262,21 +263,24 @@ class App:
     ) -> Callable[[H], H]:
         """Let the decorated function handle a topic's messages as a consumer of a cluster.
 
+        `topic`: a topic, a list of them, or a prefix as "orders.*", as a consumer takes them: each
+        has a cluster of that name, and those that a prefix matches later join within seconds.
+
         It takes a message (with `batch` a list, of `max_messages` at most) and is `async def`, or a
         plain function, which runs in a thread. Returning acks the message. Raising gives it back:
         `retry` sets the delay, and the number of attempts after which the message is published to
         `dead_letter` instead. `Reject` does that at once. Without `dead_letter` a message is tried
         for ever. A message whose attempts were used up by handlers that died is not handled again.
 
-        `start`, as a reader's, says where the cluster begins unless it has begun.
+        `start`, as a reader's, says where the cluster begins in a topic unless it has begun there.
 
-        `mode`: "shared" hands out every message by itself; "keyed" those of one key one after the
-        other; "ordered" those of a partition. At most `concurrency` are handled at once (16; of an
-        ordered cluster 1). `lease` is extended while a message is handled: it is how long others
-        wait for the messages of a machine that vanished. A handler that runs longer than `timeout`
-        has failed. Old rows of `inbox` are deleted.
+        `mode`, in each topic: "shared" hands out every message by itself; "keyed" those of one key
+        one after the other; "ordered" those of a partition. At most `concurrency` are handled at
+        once (16; of an ordered cluster 1). `lease` is extended while a message is handled: it is
+        how long others wait for the messages of a machine that vanished. A handler that runs longer
+        than `timeout` has failed. Old rows of `inbox` are deleted.
 
-        Raises `ValueError`, `TypeError` and `BadName` for bad arguments.
+        Raises `ValueError`, `TypeError`, `BadName` and `BadRequest` for bad arguments.
         """
         if concurrency is None:
             concurrency = 1 if mode == "ordered" else CONCURRENCY
@@ -289,11 +293,12 @@ class App:
                 topic, cluster, handler, policy, mode, concurrency, batch, max_messages, lease,
                 timeout, inbox, start,
             )  # fmt: skip
-            if any((one.topic, one.cluster) == (topic, cluster) for one in self._subscriptions):
-                raise ValueError(
-                    f"cluster {cluster!r} has a handler of {topic!r} already, and each message "
-                    "goes to one of a cluster: name another cluster"
-                )
+            for one in self._subscriptions:
+                if one.cluster == cluster and one.taken.meets(subscription.taken):
+                    raise ValueError(
+                        f"cluster {cluster!r} has a handler of {one.taken.text!r} already, and "
+                        "each message goes to one of a cluster: name another cluster"
+                    )
             self._subscriptions.append(subscription)
             return handler
 

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from weir.client.arguments import ConsumerMode
 from weir.client.connection.system import SYSTEM
+from weir.client.consumer.subscription import Subscription as Taken
+from weir.client.consumer.subscription import Topics
 from weir.client.core.retries import Policy, seconds
-from weir.client.reader.positions import Start, begin_of
+from weir.client.reader.positions import Start
 from weir.model.limits import GRANT_MS_MAX
 from weir.model.message import Message
-from weir.model.topic import check_name, split_name
+from weir.model.topic import check_name
 
 if TYPE_CHECKING:
     from weir.app.inbox import Inbox
@@ -50,9 +52,12 @@ Work = Callable[[Any], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One handler of one topic, for one cluster. Raises `ValueError`, `TypeError`, `BadName`."""
+    """One handler of the topics of a consumer, for one cluster.
 
-    topic: str
+    Raises `ValueError`, `TypeError`, `BadName`, `BadRequest`.
+    """
+
+    topic: Topics
     cluster: str
     handler: Handler
     policy: Policy
@@ -66,16 +71,19 @@ class Subscription:
     timeout: str | float | None = TIMEOUT
     inbox: Inbox | None = None
     start: Start = "earliest"
+    #: The topics, and where the cluster begins in them, as a consumer takes them.
+    taken: Taken = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check everything now: the decorated line is where it can be mended."""
-        split_name(self.topic)
+        object.__setattr__(self, "taken", Taken(self.topic, self.start))
         check_name(self.cluster, "cluster")
-        begin_of(self.start)
-        if self.policy.dead_letter is not None:
-            split_name(self.policy.dead_letter)
-            if split_name(self.policy.dead_letter) == split_name(self.topic):
-                raise ValueError(f"dead_letter={self.topic!r} is the topic itself: name another")
+        dead_letter = self.policy.dead_letter
+        if dead_letter is not None and self.taken.takes(dead_letter):
+            raise ValueError(
+                f"dead_letter={dead_letter!r} is a topic that the handler takes itself: name "
+                "another"
+            )
         if not callable(self.handler):
             raise TypeError(f"{self.handler!r} is no function: decorate one that takes a message")
         if self._is(inspect.isgeneratorfunction) or self._is(inspect.isasyncgenfunction):
@@ -101,7 +109,7 @@ class Subscription:
     def name(self) -> str:
         """What it is called in the log: its function, topic and cluster."""
         function = getattr(self.handler, "__qualname__", repr(self.handler))
-        return f"{function} ({self.topic}, cluster {self.cluster})"
+        return f"{function} ({self.taken.text}, cluster {self.cluster})"
 
     @property
     def awaited(self) -> bool:

@@ -22,6 +22,7 @@ from typing import Any, cast, overload
 
 from weir.client.client import Client
 from weir.client.connection.system import SYSTEM, in_daemon
+from weir.client.consumer.consumer import Consumer
 from weir.client.core.retries import seconds
 from weir.errors import MissingLibrary
 from weir.model.limits import NAME_CHARACTERS_MAX
@@ -270,16 +271,22 @@ class Inbox:
                 return await connection.run_sync(self._pruning.run, wanted)
         return await in_daemon(partial(_prune, engine, self._pruning, wanted))
 
-    async def keep_pruned(self, client: Client, topic: str) -> None:
-        """Prune below the cluster's cursors from time to time, until cancelled."""
+    async def keep_pruned(self, client: Client, consumer: Consumer) -> None:
+        """Prune from time to time, until cancelled: below the cluster's cursors, in each topic that
+        the consumer takes.
+        """
         while True:
             await asyncio.sleep(self._every)
-            try:
-                found = await client.clusters(topic, self.cluster)
-                cursors = {share.partition: share.cursor for one in found for share in one.shares}
-                await self.prune(topic, cursors)
-            except Exception as error:  # some drivers say in words of their own that nobody answers
-                log.warning("the inbox of cluster %s is not pruned: %s", self.cluster, error)
+            for topic in consumer.topics:
+                try:
+                    found = await client.clusters(topic, self.cluster)
+                    shares = (share for one in found for share in one.shares)
+                    await self.prune(topic, {share.partition: share.cursor for share in shares})
+                except Exception as error:  # some drivers say in their own words who is away
+                    log.warning(
+                        "the inbox of cluster %s is not pruned of %s: %s",
+                        self.cluster, topic, error,
+                    )  # fmt: skip
 
     async def _created(self, engine: AsyncEngine) -> None:
         async with engine.connect() as connection:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from weir.app.app import App
 from weir.app.core.scaling import Look, Scaling
-from weir.client.administration import Share
+from weir.client.administration import Cluster, Share
 from weir.client.client import Client, connect
 from weir.client.core.retries import Backoff
 from weir.errors import Disconnected, UnknownTopic, WeirError
@@ -247,7 +247,7 @@ class Supervisor:
             names = sorted({one.cluster for one in app.subscriptions})
             there = f"there are {', '.join(names)}" if names else "decorate one with @app.subscribe"
             raise ValueError(f"no handler of cluster {plan.cluster!r}: {there}")
-        self._topics = sorted({one.topic for one in mine})
+        self._taken = [one.taken for one in mine]
         self._ordered = all(one.mode == "ordered" for one in mine)
         self._plan = plan
         self._start = start
@@ -314,8 +314,8 @@ class Supervisor:
     async def _look(self, client: Client) -> Look:
         shares: list[Share] = []
         useful = 0
-        for topic in self._topics:
-            for cluster in await client.clusters(topic, self._plan.cluster):
+        for topic in await self._topics(client):
+            for cluster in await self._clusters(client, topic):
                 shares += cluster.shares
                 useful += _IN_TURN if cluster.order == "total" else len(cluster.shares)
         left = sum(share.lag for share in shares)
@@ -330,6 +330,22 @@ class Supervisor:
             # A partition's messages are one process's at a time, and the others would stand by.
             useful if self._ordered and shares else None,
         )
+
+    async def _topics(self, client: Client) -> list[str]:
+        """Return the topics that there are of those that handlers take, by full name."""
+        found = {name for one in self._taken for name in one.named}
+        for namespace in {name for one in self._taken for name in one.namespaces}:
+            listed = [info.full_name for info in await client.topics(namespace)]
+            found.update(name for name in listed if any(one.takes(name) for one in self._taken))
+        return sorted(found)
+
+    async def _clusters(self, client: Client, topic: str) -> list[Cluster]:
+        try:
+            return await client.clusters(topic, self._plan.cluster)
+        except UnknownTopic:
+            if any(topic in one.named for one in self._taken):
+                raise
+            return []  # a prefix matched it, and meanwhile it was deleted
 
     def _decide(self, look: Look, pool: ProcessPool) -> None:
         before = self._scaling.wanted

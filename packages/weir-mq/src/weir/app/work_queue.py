@@ -271,8 +271,9 @@ def _bundles(deliveries: Iterable[Delivery]) -> Iterable[Bundle]:
         yield from map(Bundle, ([part] for part in parts) if alone else [parts])
 
 
-def _bundle_of(delivery: Delivery) -> tuple[int, bool]:
-    return delivery.message.partition, delivery.attempts > 1
+def _bundle_of(delivery: Delivery) -> tuple[tuple[str, int], bool]:
+    message = delivery.message
+    return (message.topic, message.partition), delivery.attempts > 1
 
 
 def _lane_of(subscription: Subscription) -> Callable[[Unit], Hashable] | None:
@@ -284,8 +285,10 @@ def _lane_of(subscription: Subscription) -> Callable[[Unit], Hashable] | None:
 
 
 def _key_of(unit: Unit) -> Hashable:
-    return parts_of(unit)[0].message.key
+    message = parts_of(unit)[0].message
+    return None if message.key is None else (message.topic, message.key)
 
 
 def _partition_of(unit: Unit) -> Hashable:
-    return parts_of(unit)[0].message.partition
+    message = parts_of(unit)[0].message
+    return message.topic, message.partition

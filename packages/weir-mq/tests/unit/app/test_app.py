@@ -53,6 +53,33 @@ def test_handlers_of_a_new_cluster_begin_where_they_are_told_to(node: Any, seen:
         weir.App().subscribe("unlocks", cluster="ledger", start="soon")(print)
 
 
+def test_a_handler_takes_several_topics_and_those_of_a_prefix_that_come_later(
+    node: Any, seen: Any, all_done: Any
+) -> None:
+    async def test() -> None:
+        app = weir.App(node.url)
+
+        @app.subscribe(["gates", "doors.*"], cluster="ledger")
+        async def record(message: weir.Message) -> None:
+            seen.add(message)
+
+        async with weir.connect(node.url) as w:
+            for topic in ("gates", "doors.north", "windows"):
+                await w.create_topic(topic)
+                await w.publish(topic, topic)
+            async with app.running():
+                await seen.some(2)
+                await w.create_topic("doors.south")
+                await w.publish("doors.south", b"later")
+                values = await seen.some(3)
+                for topic in ("gates", "doors.north", "doors.south"):
+                    await all_done(w, topic, "ledger")
+            assert sorted(values) == [b"doors.north", b"gates", b"later"]
+            assert not await w.clusters("windows")
+
+    asyncio.run(test())
+
+
 def test_plain_functions_run_in_threads_beside_each_other(node: Any, seen: Any) -> None:
     async def test() -> None:
         app, both = weir.App(node.url), threading.Barrier(2, timeout=30)
@@ -320,7 +347,7 @@ def test_what_cannot_work_is_said_where_it_is_written() -> None:
     for options, words in (
         ({"mode": "share"}, "shared, keyed, ordered"),
         ({"concurrency": 0}, "concurrency=0"),
-        ({"dead_letter": "default/unlocks"}, "the topic itself"),
+        ({"dead_letter": "default/unlocks"}, "takes itself"),
         ({"retry": weir.Backoff(attempts=3)}, "dead_letter="),
         ({"lease": "soon"}, "5ms"),
         ({"lease": "0s"}, "1 ms"),
@@ -334,6 +361,22 @@ def test_what_cannot_work_is_said_where_it_is_written() -> None:
     assert app.subscribe("unlocks", cluster="ledger")(handler) is handler
     with pytest.raises(ValueError, match="already"):
         app.subscribe("unlocks", cluster="ledger")(handler)
+    for same in ("default/unlocks", ["doors", "unlocks"], "un*", ["un*"]):
+        with pytest.raises(ValueError, match="a handler of 'unlocks' already"):
+            app.subscribe(same, cluster="ledger")(handler)
+    app.subscribe(["doors.*", "gates"], cluster="ledger")(handler)
+    for same in ("doors.north", "gates", "doors.n*", "doo*", "*"):
+        with pytest.raises(ValueError, match="already"):
+            app.subscribe(same, cluster="ledger")(handler)
+    for other in ("doors", "doors-*", "north/doors.*", "north/gates"):
+        app.subscribe(other, cluster="ledger")(handler)
+    app.subscribe("*", cluster="audit")(handler)
+    with pytest.raises(ValueError, match=r"'unlocks.dead' is a topic that the handler takes"):
+        app.subscribe("unlocks*", cluster="billing", dead_letter="unlocks.dead")(handler)
+    with pytest.raises(TypeError, match="give a topic, a prefix"):
+        app.subscribe(7, cluster="billing")(handler)  # type: ignore[arg-type]
+    with pytest.raises(weir.errors.BadRequest, match="at least one"):
+        app.subscribe([], cluster="billing")(handler)
     with pytest.raises(ValueError, match="weir://"):
         weir.App("localhost")
     with pytest.raises(ValueError, match="decorate one"):

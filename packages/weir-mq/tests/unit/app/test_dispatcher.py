@@ -144,6 +144,34 @@ def test_messages_of_a_key_are_handled_one_after_the_other(begun: Any, delivery:
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("mode", ["keyed", "ordered"])
+def test_what_is_in_order_is_so_in_each_topic_by_itself(
+    begun: Any, delivery: Any, mode: str
+) -> None:
+    async def test() -> None:
+        began = list[str]()
+        gate = asyncio.Event()
+
+        async def work(message: weir.Message) -> None:
+            began.append(f"{message.topic} {message.value.decode()}")
+            await gate.wait()
+
+        async with begun(work, mode=mode, concurrency=4) as run:
+            doors = [delivery(str(number), key=b"k") for number in range(2)]
+            gates = [delivery(str(number), key=b"k", topic="gates") for number in range(2)]
+            run.source.add(doors[0], doors[1], gates[0], gates[1])
+            async with asyncio.timeout(30):
+                while len(began) < 2:
+                    await asyncio.sleep(0)
+                assert began == ["doors 0", "gates 0"]
+                gate.set()
+                for one in (*doors, *gates):
+                    await one.settled.wait()
+        assert sorted(began) == ["doors 0", "doors 1", "gates 0", "gates 1"]
+
+    asyncio.run(test())
+
+
 def test_what_is_held_no_more_is_not_begun(begun: Any, delivery: Any) -> None:
     seen: list[bytes] = []
 
@@ -182,6 +210,24 @@ def test_lists_are_settled_together_and_what_failed_comes_alone(begun: Any, deli
             assert await settled(last) == ["done"]
             assert run.dead == [(b"bad", 3, "OSError: one of them")]
         assert sorted(seen) == [[b"1"], [b"1", b"bad", b"3"], [b"3"], [b"4"], [b"bad"]]
+
+    asyncio.run(test())
+
+
+def test_a_list_is_of_one_topic(begun: Any, delivery: Any) -> None:
+    async def test() -> None:
+        lists: list[list[str]] = []
+
+        async def work(messages: Sequence[weir.Message]) -> None:
+            lists.append([message.topic for message in messages])
+
+        async with begun(work, batch=True, concurrency=1) as run:
+            found = [delivery(topic, topic=topic) for topic in ("doors", "doors", "gates")]
+            run.source.add(*found)
+            async with asyncio.timeout(30):
+                for one in found:
+                    await one.settled.wait()
+        assert lists == [["doors", "doors"], ["gates"]]
 
     asyncio.run(test())
 

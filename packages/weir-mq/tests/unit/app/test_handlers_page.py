@@ -36,7 +36,13 @@ def run(code: str, url: str) -> dict[str, Any]:
 
 
 def test_there_are_so_many(examples: dict[str, str]) -> None:
-    assert [*examples] == ["ledger.py", "options.py", "sessions.py", "test_ledger.py"]
+    assert [*examples] == [
+        "ledger.py",
+        "options.py",
+        "sessions.py",
+        "test_ledger.py",
+        "topics.py",
+    ]
 
 
 def test_the_quick_start_records_each_unlock(
@@ -73,6 +79,24 @@ def test_options_and_hooks(
 
     asyncio.run(test())
     assert capsys.readouterr().out == "begins 1\nover 1 None\n"
+
+
+def test_a_handler_of_several_topics(
+    node: Any, examples: dict[str, str], capsys: pytest.CaptureFixture[str], all_done: Any
+) -> None:
+    async def test() -> None:
+        app = run(examples["topics.py"], node.url)["app"]
+        async with weir.connect(node.url) as w:
+            for topic in ("payments", "shop.orders", "till"):
+                await w.create_topic(topic)
+                await w.publish(topic, b"1")
+            async with app.running():
+                for topic in ("payments", "shop.orders"):
+                    await all_done(w, topic, "audit")
+
+    asyncio.run(test())
+    said = sorted(capsys.readouterr().out.splitlines())
+    assert said == ["payments 1", "shop.orders 1"]
 
 
 def test_effects_with_async_sessions(node: Any, examples: dict[str, str], all_done: Any) -> None:

@@ -14,7 +14,7 @@ from rigs.consuming import take
 from weir.app import supervisor as module
 from weir.app.supervisor import Blind, Plan, Scaled, Seen, Supervisor
 from weir.app.worker import starting
-from weir.errors import Disconnected
+from weir.errors import Disconnected, UnknownTopic
 
 CAT = starting(["/bin/cat"])
 
@@ -61,6 +61,41 @@ def test_what_waits_is_what_nobody_has_and_may_be_had(node: Any) -> None:
                 assert 0 < seen.waiting < 5
                 assert seen.useful is None
                 await message.ack()
+
+    asyncio.run(run())
+
+
+def test_topics_of_a_prefix_are_counted_as_they_come_and_go(node: Any) -> None:
+    async def run() -> None:
+        async with weir.connect(node.url) as w:
+            await w.create_topic("gates")
+            supervisor = Supervisor(
+                app_of("shared", "gates", "doors.*"), plan(node.url), CAT, print
+            )
+            for number, topic in enumerate(("doors.north", "doors.south", "windows")):
+                await w.create_topic(topic)
+                async with w.consumer(topic, cluster="ledger", start="earliest") as consumer:
+                    await w.publish(topic, b"one")
+                    await take(consumer)  # it has begun, and gives back what it took
+                    await consumer.flush()
+                seen = await look(supervisor, w)
+                assert seen.published == min(number + 1, 2)
+
+            class Late:
+                """A client that lists a topic which is gone when it is asked for."""
+
+                async def topics(self, namespace: str) -> list[Any]:
+                    listed = await w.topics(namespace)
+                    await w.delete_topic("doors.south")
+                    return listed
+
+                async def clusters(self, topic: str, cluster: str) -> list[Any]:
+                    return await w.clusters(topic, cluster)
+
+            assert (await look(supervisor, Late())).published == 1
+            await w.delete_topic("gates")
+            with pytest.raises(UnknownTopic):
+                await look(supervisor, w)
 
     asyncio.run(run())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from weir.client.arguments import ConsumerMode, check_choice, duration, whole_number
@@ -115,8 +115,8 @@ class Subscription:
             )
         if not given:
             raise BadRequest("topic=[]: name at least one topic")
-        #: What was given, to be shown.
-        self.text = ", ".join(given)
+        #: What was given.
+        self.given = tuple(given)
         #: By full name, what was given.
         self._names = {
             full_name_of(*split_name(one)): one for one in given if not one.endswith(_ANY)
@@ -137,10 +137,37 @@ class Subscription:
             namespace == one and name.startswith(prefix) for one, prefix in self._prefixes
         )
 
+    def meets(self, other: Subscription) -> bool:
+        """Whether there may be a topic that both take."""
+        return (
+            any(self.takes(name) for name in other.named)
+            or any(other.takes(name) for name in self.named)
+            or any(
+                namespace == others and (mine.startswith(theirs) or theirs.startswith(mine))
+                for namespace, mine in self._prefixes
+                for others, theirs in other._prefixes
+            )
+        )
+
+    @property
+    def text(self) -> str:
+        """What was given, to be shown."""
+        return ", ".join(self.given)
+
     @property
     def has_prefixes(self) -> bool:
         """Whether topics may join it."""
         return bool(self._prefixes)
+
+    @property
+    def named(self) -> Collection[str]:
+        """The full names of the topics that were given by name."""
+        return self._names.keys()
+
+    @property
+    def namespaces(self) -> set[str]:
+        """The namespaces in which topics may join it."""
+        return {namespace for namespace, _ in self._prefixes}
 
     def is_named(self, name: str) -> bool:
         """Whether a topic was asked for by its name: without it, there is nothing to consume."""
