@@ -9,6 +9,7 @@ WeirError
 ├── UnknownVersion          a file of another release
 ├── DiskFailed              the disk refused: the process must end
 ├── MissingLibrary          an extra is not installed
+├── WrongKey                no key file here opens a secret
 ├── NoJava                  no runtime for Spark
 ├── BadOption, RangeLost,   a Spark query cannot begin, or go on
 │   CheckpointMismatch, ValueTooLarge
@@ -84,6 +85,10 @@ class DiskFailed(WeirError):
 
 class MissingLibrary(WeirError):
     """What is asked for needs an optional library; the text names the extra to install."""
+
+
+class WrongKey(WeirError):
+    """A secret at rest cannot be unwrapped: by this key file, or for this purpose."""
 
 
 class NoJava(WeirError):

@@ -1,7 +1,7 @@
 """What a set keeps of a user's password: a SCRAM verifier (RFC 5802 §3, RFC 7677).
 
 Whoever reads a verifier cannot log in with it, but can try passwords offline, and can pose as the
-broker to that user. So it is a secret, and is wrapped at rest (`weir.access.secrets`).
+broker to that user. So it is a secret, and is wrapped at rest (`weir.access.wrapping`).
 """
 
 from __future__ import annotations
