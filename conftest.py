@@ -1,4 +1,4 @@
-"""Settings that all tests share."""
+"""Settings that all tests share; and in which order several processes run them, and beside what."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -16,17 +17,35 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import Scheduling
+    from xdist.workermanage import WorkerController
 
+_ROOT = Path(__file__).parent
 #: Where tests start no processes, open no sockets and wait for no clock.
 COMPUTING = re.compile(
     r"(packages/weir-\w+/)?tests/("
     + "|".join((
-        "fuzz/", "golden/", "paper/", "property/", "sim/", "test_tidy.py", "unit/broker",
-        "unit/codec/", "unit/device/", "unit/log/", "unit/model/", "unit/order/", "unit/raft/",
-        "unit/sim/", "unit/spark/", "unit/wire/",
+        "fuzz/", "golden/", "paper/", "property/", "sim/", "test_structure.py", "test_tidy.py",
+        "unit/app/core/", "unit/broker", "unit/client/core/", "unit/codec/", "unit/device/",
+        "unit/model/", "unit/order/", "unit/protocol/", "unit/raft/", "unit/schema/", "unit/sim/",
+        "unit/spark/", "unit/storage/",
     ))
     + ")"
 )  # fmt: skip
+#: All tests of such a folder are one process's: Spark takes ten seconds to start in each.
+TOGETHER = ("packages/weir-mq/tests/spark/",)
+#: Where tests take longest, the longest first; all others come behind. So no process is left alone
+#: with much in the end.
+LONGEST = (
+    *TOGETHER,
+    "packages/weir-lab/tests/sim/",
+    "packages/weir-mq/tests/crash/",
+    "packages/weir-lab/tests/crash/",
+    "packages/weir-lab/tests/interop/",
+    "packages/weir-mq/tests/interop/",
+    "packages/weir-lab/tests/unit/",
+)
+#: The fixture of a test that waits for what is played beside all others.
+LAST = "many_seeds"
 
 # No deadline: on a busy machine it would fail tests that are merely slow.
 # "gate" makes the same examples from the same commit, so that a red build can be run again;
@@ -46,22 +65,57 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
+def turn_of(file: str, fixtures: tuple[str, ...] = ()) -> int:
+    """Return when the tests of a file have their turn: those of the lowest number first."""
+    if LAST in fixtures:
+        return len(LONGEST) + 1
+    return next((n for n, folder in enumerate(LONGEST) if file.startswith(folder)), len(LONGEST))
+
+
+def scope_of(file: str) -> str:
+    """Return what the tests of a file stay together with: their folder, or nothing else."""
+    return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+
+
+def next_scope(scopes: Sequence[str], computes: bool) -> str:
+    """Return the first scope that only computes, or that does not; the first of all without one.
+
+    The last of all stays the last.
+    """
+    wanted = (one for one in scopes[:-1] if bool(COMPUTING.match(one)) is computes)
+    return next(wanted, scopes[0])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let what takes long begin first."""
+    items.sort(key=_turn)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
-    """With `-n 2 --dist loadscope`: what only computes, beside what waits most of the time.
+    """With `-n 3 --dist loadscope`: one process for what only computes, and all others for what
+    waits most of the time. Whoever has no more of its own takes what there is.
 
-    Tests that wait for clocks and processes stay one after the other, so that none of them has to
-    be as fast beside another as alone.
+    Of tests that wait for clocks and processes, few run at a time: each need not be much faster
+    beside the others than alone.
     """
     if config.getoption("dist") != "loadscope":
         return None
     from xdist.scheduler import LoadScopeScheduling
 
-    class TwoLanes(LoadScopeScheduling):
+    class Lanes(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "computing" if COMPUTING.match(nodeid) else "waiting"
+            return scope_of(nodeid.partition("::")[0])
 
-    return TwoLanes(config, log)
+        def _assign_work_unit(self, node: WorkerController) -> None:
+            computes = node is self.nodes[0] and self.numnodes > 1
+            scope = next_scope([*self.workqueue], computes)
+            self.workqueue.move_to_end(scope, last=False)
+            super()._assign_work_unit(node)
+
+    config.option.loadscopereorder = False  # else a file of many tests would come before a long one
+    return Lanes(config, log)
 
 
 @pytest.fixture
@@ -80,3 +134,10 @@ def pytest_runtest_logstart(nodeid: str) -> None:
     """Let those who wait go first when what they wait for is there."""
     if "PYTEST_XDIST_WORKER" in os.environ and COMPUTING.match(nodeid):
         os.setpriority(os.PRIO_PROCESS, 0, max(5, os.getpriority(os.PRIO_PROCESS, 0)))
+
+
+def _turn(item: Any) -> int:
+    path: Path = item.path
+    if path.is_relative_to(_ROOT):
+        path = path.relative_to(_ROOT)
+    return turn_of(path.as_posix(), tuple(getattr(item, "fixturenames", ())))

@@ -6,6 +6,7 @@ worlds; WEIR_FIRST_SET_SEED overrules it.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -21,6 +22,11 @@ from weir_lab.proofs.source_hash import package_hash
 SEEDS = int(os.environ.get("WEIR_SET_SEEDS", "24"))
 #: Seeds are drawn below it.
 _SEEDS_MOST = 1_000_000_000
+#: The test that judges them.
+JUDGE = "test_every_promise_is_kept_in_drawn_worlds"
+#: Of each player: what it prints, and a file that is locked for as long as it plays.
+_SAID = ("out", "err")
+_AT_WORK = "at-work"
 _SOURCE = Path(weir.__file__).parents[1]
 #: Whatever ends the session closes its end of the pipe, and that ends the player.
 _PLAYER = """
@@ -47,42 +53,58 @@ class ManySeeds:
     """Processes that play seeds at the lowest priority, one for each core."""
 
     def __init__(self) -> None:
-        """Begin at once."""
-        self._folder = tempfile.TemporaryDirectory(prefix="weir-seeds-")
+        """Take a folder for what they say; they begin when they are told to."""
+        self._files = tempfile.TemporaryDirectory(prefix="weir-seeds-")
+        self.folder = Path(self._files.name)
+        self._players: list[subprocess.Popen[bytes]] = []
+
+    def begin(self) -> None:
+        """Play, unless they do."""
+        if self._players:
+            return
         count = min(os.cpu_count() or 1, SEEDS)
         first = first_seed()
         bounds = [first + SEEDS * i // count for i in range(count + 1)]
         self._players = [self._play(a, b - a) for a, b in pairwise(bounds)]
 
-    def _play(self, first: int, count: int) -> tuple[subprocess.Popen[bytes], Path, Path]:
-        out, err = (Path(self._folder.name, f"{first}.{name}") for name in ("out", "err"))
+    def _play(self, first: int, count: int) -> subprocess.Popen[bytes]:
         asked = ("sim", "run", "--seeds", str(count), "--seed", str(first), "--json")
-        with out.open("wb") as said, err.open("wb") as complained:
+        out, err, at_work = (self.folder / f"{first}.{name}" for name in (*_SAID, _AT_WORK))
+        with out.open("wb") as said, err.open("wb") as complained, at_work.open("wb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)  # the player has it, too, and for as long as it lives
             player = subprocess.Popen(
                 [sys.executable, "-P", "-c", _PLAYER, *asked],
                 env={**os.environ, "PYTHONPATH": str(_SOURCE)},
                 stdin=subprocess.PIPE,
                 stdout=said,
                 stderr=complained,
+                pass_fds=[held.fileno()],
             )
         os.setpriority(os.PRIO_PROCESS, player.pid, 19)
-        return player, out, err
+        return player
 
-    def judged(self) -> list[tuple[dict[str, Any], str]]:
-        """Wait for the last seed; return what became of all, and what was said of those that broke
-        a promise.
-        """
-        found = []
-        for player, out, err in self._players:
-            player.wait()
-            said, complaints = out.read_text(), err.read_text()
-            assert said, f"a player of seeds ended with {player.returncode}: {complaints}"
-            found.append((json.loads(said), complaints))
-        return found
-
-    def end(self) -> None:
-        """End, done or not."""
-        for player, _, _ in self._players:
+    def stop(self) -> None:
+        """Let all players end, done or not."""
+        for player in self._players:
             player.kill()
             player.communicate()
-        self._folder.cleanup()
+
+    def end(self) -> None:
+        """Stop, and forget what was said."""
+        self.stop()
+        self._files.cleanup()
+
+
+def judged(folder: Path) -> list[tuple[dict[str, Any], str]]:
+    """Wait for the last seed of all players that write there; return what became of all, and what
+    was said of those that broke a promise. Any process may ask.
+    """
+    found = []
+    for at_work in sorted(folder.glob(f"*.{_AT_WORK}")):
+        with at_work.open("rb") as held:
+            fcntl.flock(held, fcntl.LOCK_SH)
+        said, complaints = (at_work.with_suffix(f".{one}").read_text() for one in _SAID)
+        assert said, f"a player of seeds ended early: {complaints}"
+        found.append((json.loads(said), complaints))
+    assert found, f"no seeds are played in {folder}"
+    return found

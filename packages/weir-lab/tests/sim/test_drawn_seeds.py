@@ -1,0 +1,26 @@
+"""Seeds of worlds that draw what they are. `make test` plays 200, beside all other tests.
+
+WEIR_SET_SEEDS says how many, and WEIR_FIRST_SET_SEED where to begin; else weir's code does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rigs.many_seeds import SEEDS, judged
+
+
+@pytest.mark.timeout(2_700)
+def test_every_promise_is_kept_in_drawn_worlds(many_seeds: Path) -> None:
+    found = judged(many_seeds)
+    for told, complaints in found:
+        assert not told["violations"], complaints
+    seeds, operations, faults = (
+        sum(told[what] for told, _ in found) for what in ("seeds", "operations", "faults")
+    )
+    assert seeds == SEEDS
+    # A simulation in which nothing happens keeps every promise too.
+    assert operations >= 200 * seeds
+    assert faults >= 10 * seeds
