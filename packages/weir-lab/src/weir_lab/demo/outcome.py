@@ -20,6 +20,8 @@ from weir_lab.demo.ledger import (
 )
 from weir_lab.demo.order import Orders
 from weir_lab.demo.tasks import Counted, paced_count
+from weir_lab.demo.weather.cells import Cells, differing
+from weir_lab.demo.weather.source import Source
 
 
 class Latencies(msgspec.Struct, frozen=True):
@@ -37,6 +39,36 @@ class Rates(msgspec.Struct, frozen=True):
     delivered: float
 
 
+class Joined(msgspec.Struct, frozen=True):
+    """Flights and weather as Spark counted and joined them, and as the files of the data set do."""
+
+    spark: Counted
+    cells: Cells
+    source: Source
+
+    @property
+    def differing(self) -> int:
+        """In how many cells of airport, wind and visibility the tables differ."""
+        return differing(self.cells, self.source.cells)
+
+    @property
+    def faults(self) -> list[str]:
+        """What Spark counted differently; nothing if all is the same."""
+        told = [
+            f"Spark counted {mine:,} {what}, and the files hold {theirs:,}"
+            for what, mine, theirs in (
+                ("flights", self.spark.flights, self.source.flights),
+                ("observations", self.spark.observations, self.source.observations),
+                ("flights with weather", self.spark.joined, self.source.joined),
+                ("bad messages", self.spark.bad, 0),
+            )
+            if mine != theirs
+        ]
+        if count := self.differing:
+            told.append(f"{count:,} cells of wind and visibility differ from the files'")
+        return told
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """Everything the report tells; `seconds` since the demo began, by what had happened."""
 
@@ -46,9 +78,14 @@ class Outcome(msgspec.Struct, frozen=True):
     rates: Rates
     shares: list[int]
     stale: int
-    spark: Counted
+    joined: Joined
     orders: Orders
     seconds: dict[str, float]
+
+    @property
+    def spark(self) -> Counted:
+        """What Spark counted."""
+        return self.joined.spark
 
     @property
     def sent(self) -> int:
@@ -58,10 +95,10 @@ class Outcome(msgspec.Struct, frozen=True):
     @property
     def clean(self) -> bool:
         """Whether every message came to the cluster and to Spark exactly once, and to all readers
-        in one order.
+        in one order, and Spark joined flights and weather as the files do.
         """
         counted = all(a.clean for a in self.airports) and self.spark.flights == self.sent
-        return counted and self.orders.kept
+        return counted and self.orders.kept and not self.joined.faults
 
     def total(self, field: str) -> int:
         """Return the sum of a field of all airports' accounts."""
@@ -71,7 +108,7 @@ class Outcome(msgspec.Struct, frozen=True):
 def settle(
     sent: Mapping[str, Sent],
     crew: Columns,
-    spark: Counted,
+    joined: Joined,
     orders: Orders,
     seconds: dict[str, float],
 ) -> Outcome:
@@ -94,7 +131,7 @@ def settle(
         rates=_rates(sent, came),
         shares=[int(share) for share in crew["shares"]],
         stale=int(crew["stale"][0]),
-        spark=spark,
+        joined=joined,
         orders=orders,
         seconds=seconds,
     )

@@ -11,6 +11,7 @@ from weir_lab.demo.flights import ORIGINS
 from weir_lab.demo.order import Sameness
 from weir_lab.demo.outcome import Outcome
 from weir_lab.demo.recording import History, Points
+from weir_lab.demo.weather.picture import FLIGHTS_MIN, picture
 from weir_lab.demo.worst import HOUR_FLIGHTS_MIN
 
 _HOURS = range(5, 24)
@@ -27,6 +28,7 @@ p {{ margin: 4px 0 12px; color: var(--soft); }}
   padding: 6px 0 6px 14px; margin: 18px 0; }}
 .panel {{ background: var(--panel); border-radius: 8px; padding: 12px 14px 6px;
   overflow-x: auto; }}
+.panel + .panel {{ margin-top: 12px; }} .pair .panel {{ margin-top: 0; }}
 table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }}
 th {{ text-align: right; color: var(--soft); font-weight: 500; padding: 4px 8px; }}
 td {{ text-align: right; padding: 4px 8px; border-top: 1px solid var(--line); }}
@@ -74,6 +76,10 @@ def page(
         "<p>Mean departure delay in minutes by airline and hour of day, from the table that Spark "
         f"wrote; hours with fewer than {HOUR_FLIGHTS_MIN} flights are left out.</p>",
         _panel(_delays(delays, airlines)),
+        "<h2>Wind and visibility</h2>",
+        f"<p>{_about_weather(outcome)}</p>",
+        _joined(outcome),
+        *_weather(outcome),
         "<h2>Plane histories</h2>",
         f"<p>{_about(histories)}</p>",
         f'<div class="pair">{"".join(_panel(_history(history)) for history in histories)}</div>',
@@ -90,7 +96,8 @@ def _verdict(outcome: Outcome) -> str:
         said = (
             f"Each of {outcome.sent:,} flights was confirmed, reached the crew once and in order "
             "of its airport, with not a byte changed, and was counted once by Spark. Every reader "
-            "saw all airports in one order."
+            "saw all airports in one order, and Spark joined each flight with its weather at a "
+            "barrier, as the files have it."
         )
     else:
         said = "Not as it should be: see the counts below."
@@ -174,6 +181,42 @@ def _delays(rows: Iterable[Mapping[str, Any]], airlines: Mapping[str, str]) -> s
     cells = [[means.get((carrier, hour)) for hour in _HOURS] for carrier in carriers]
     names = [_short(airlines.get(carrier, carrier)) for carrier in carriers]
     return heat(names, [str(hour) for hour in _HOURS], cells, "min")
+
+
+def _about_weather(outcome: Outcome) -> str:
+    joined = outcome.joined
+    return (
+        "Flights and weather are two topics that one Spark query reads, both cut at the same "
+        "barriers. An airport tells the weather of an hour before its flights of that hour, so a "
+        "micro-batch needs no watermark and no waiting: the weather of each of its flights lies "
+        "before its barrier. The files of the data set were read and joined again, without weir "
+        f"and without Spark: in {joined.differing:,} of {len(joined.source.cells):,} cells of "
+        "airport, wind and visibility the two differ. Below, what has fewer than "
+        f"{FLIGHTS_MIN} flights is left out."
+    )
+
+
+def _joined(outcome: Outcome) -> str:
+    spark, source = outcome.joined.spark, outcome.joined.source
+    lines = "".join(
+        f"<tr><td>{what}</td><td>{theirs:,}</td><td>{ours:,}</td></tr>"
+        for what, theirs, ours in (
+            ("flights", source.flights, spark.flights),
+            ("observations of the weather", source.observations, spark.observations),
+            ("flights with weather", source.joined, spark.joined),
+        )
+    )
+    head = "<tr><th></th><th>in the files</th><th>in Spark</th></tr>"
+    return _panel(f"<table>{head}{lines}</table>")
+
+
+def _weather(outcome: Outcome) -> list[str]:
+    *curves, both = picture(outcome.joined.cells)
+    return [
+        *map(_panel, curves),
+        "<p>Mean departure delay in minutes by visibility and wind, all airports together.</p>",
+        _panel(both),
+    ]
 
 
 def _about(histories: Sequence[History]) -> str:

@@ -15,11 +15,11 @@ from rich.console import Console
 from weir.cli.process import Signals
 from weir.client.client import connect
 from weir.testing.nodes import Node, running_node
-from weir_lab.demo import order
+from weir_lab.demo import flights, order
 from weir_lab.demo.bars import Bars, Step
 from weir_lab.demo.flights import ORIGINS, TOPIC, planes
 from weir_lab.demo.ledger import Columns, Sent
-from weir_lab.demo.outcome import Outcome, by_origin, settle
+from weir_lab.demo.outcome import Joined, Outcome, by_origin, settle
 from weir_lab.demo.processes.child import Child, PartFailed
 from weir_lab.demo.recording import Recording
 from weir_lab.demo.tasks import (
@@ -32,6 +32,7 @@ from weir_lab.demo.tasks import (
     OrderTask,
     PipelineTask,
 )
+from weir_lab.demo.weather import cells, observations, source
 
 #: With nothing at all moving for so long, what is missing is missing.
 STALL_SECONDS = 60.0
@@ -73,14 +74,17 @@ def play(
             for origin in ORIGINS
         ]
         bars = running.enter_context(Bars(told))
-        performance = Play(node, airports, crew, readers, spark, bars, signals)
+        seen = observations.count(flights.last_time(flights.table(limit)))
+        performance = Play(node, airports, crew, readers, spark, seen, bars, signals)
         performance.perform()
     seconds = performance.seconds | {"total": round(time.monotonic() - begun, 3)}
     sent = {origin: _sent(scratch, origin) for origin in ORIGINS}
     received, read = _columns(scratch, "crew"), _columns(scratch, "order")
     orders = order.settle(sent, read, planes(limit)[0])
     counted = msgspec.json.decode((scratch / "spark" / COUNTED).read_bytes(), type=Counted)
-    return settle(sent, received, counted, orders, seconds), Recording.of(sent, by_origin(received))
+    files = source.count(flights.file(flights.FILE), flights.file(observations.FILE), limit)
+    joined = Joined(counted, cells.load(Path(counted.weather_path)), files)
+    return settle(sent, received, joined, orders, seconds), Recording.of(sent, by_origin(received))
 
 
 def _ledger(scratch: Path, name: str) -> str:
@@ -98,7 +102,8 @@ def _sent(scratch: Path, origin: str) -> Sent:
 
 async def _create_topic(url: str) -> None:
     async with connect(url, name="demo") as client:
-        await client.create_topic(TOPIC, partitions=len(ORIGINS), order="total")
+        for topic in (TOPIC, observations.TOPIC):
+            await client.create_topic(topic, partitions=len(ORIGINS), order="total")
 
 
 class Play:
@@ -106,9 +111,9 @@ class Play:
 
     def __init__(
         self, node: Node, airports: list[Child], crew: Child, readers: Child, spark: Child,
-        bars: Bars, signals: Signals,
+        observations: int, bars: Bars, signals: Signals,
     ) -> None:  # fmt: skip
-        """Take processes that have been started."""
+        """Take processes that have been started, and how much weather the airports will tell."""
         #: When what had happened, in seconds since the play began.
         self.seconds: dict[str, float] = {}
         self._node = node
@@ -116,6 +121,7 @@ class Play:
         self._crew = crew
         self._readers = readers
         self._spark = spark
+        self._observations = observations
         self._bars = bars
         self._signals = signals
         self._begun = time.monotonic()
@@ -138,7 +144,7 @@ class Play:
         self._readers.cue()
         self._wait(lambda: self._crew.status.done >= self._total)
         self._mark("delivered")
-        self._wait(lambda: self._spark.status.done >= self._total)
+        self._wait(lambda: self._spark.status.done >= self._total + self._observations)
         self._mark("read_by_spark")
         left = LINGER_SECONDS - (time.monotonic() - self._begun - self.seconds["delivered"])
         self._pause(left)
@@ -207,11 +213,17 @@ class Play:
                     part.name,
                     part.status.state,
                     part.status.done,
-                    messages_of(part, self._airports, self._readers),
+                    self._messages_of(part),
                 )
                 for part in self._parts
             ]
         )
+
+    def _messages_of(self, part: Child) -> int | None:
+        count = messages_of(part, self._airports, self._readers)
+        if count is None or part is not self._spark:
+            return count
+        return count + self._observations
 
 
 def messages_of(part: Child, airports: Sequence[Child], readers: Child) -> int | None:

@@ -21,7 +21,7 @@ _FAULTS = ("lost", "repeated", "strange", "misplaced", "out_of_order")
 
 
 def results(
-    outcome: Outcome, worst: Sequence[Delays], parquet: Path, report: Path
+    outcome: Outcome, worst: Sequence[Delays], parquet: Path, weather: Path, report: Path
 ) -> dict[str, Any]:
     """Return the results for `--json`."""
     counted = ("sent", "confirmed", "delivered", *_FAULTS)
@@ -37,9 +37,17 @@ def results(
         "full_speed": outcome.full,
         "messages_per_s": outcome.rates,
         "spark": outcome.spark,
+        "weather": {
+            "observations": outcome.joined.source.observations,
+            "flights_joined": outcome.joined.source.joined,
+            "cells": len(outcome.joined.source.cells),
+            "cells_differing": outcome.joined.differing,
+            "as_in_the_files": not outcome.joined.faults,
+        },
         "orders": {"total": _agreed(orders.total), "partition": _agreed(orders.apart)},
         "worst_delays": worst,
         "parquet": str(parquet),
+        "parquet_weather": str(weather),
         "report": str(report),
         "seconds": outcome.seconds,
     }
@@ -51,6 +59,7 @@ def tell(
     worst: Sequence[Delays],
     names: dict[str, str],
     parquet: Path,
+    weather: Path,
     report: Path,
 ) -> None:
     """Print the report; `names` are the airlines' by carrier code."""
@@ -63,7 +72,9 @@ def tell(
     console.print()
     console.print(_worst(worst, names))
     console.print()
-    for line in _summary(outcome, parquet, report):
+    console.print(_weather(outcome))
+    console.print()
+    for line in _summary(outcome, parquet, weather, report):
         console.print(line, soft_wrap=True)
     console.print()
     console.print(_verdict(outcome), soft_wrap=True)
@@ -186,7 +197,25 @@ def _worst(worst: Sequence[Delays], names: dict[str, str]) -> Table:
     return table
 
 
-def _summary(outcome: Outcome, parquet: Path, report: Path) -> list[str]:
+def _weather(outcome: Outcome) -> Table:
+    joined = outcome.joined
+    table = _table("[bold]joined at barriers[/]", "in the files", "in Spark", "differ")
+    for what, theirs, ours in (
+        ("flights", joined.source.flights, joined.spark.flights),
+        ("observations of the weather", joined.source.observations, joined.spark.observations),
+        ("flights with weather", joined.source.joined, joined.spark.joined),
+    ):
+        table.add_row(f"  {what}", _number(theirs), _number(ours), _fault(abs(theirs - ours)))
+    table.add_row(
+        "  cells of airport, wind, visibility",
+        _number(len(joined.source.cells)),
+        _number(len(joined.cells)),
+        _fault(joined.differing),
+    )
+    return table
+
+
+def _summary(outcome: Outcome, parquet: Path, weather: Path, report: Path) -> list[str]:
     shares = ", ".join(_number(share) for share in outcome.shares)
     spark, seconds = outcome.spark, outcome.seconds
     return [
@@ -200,6 +229,7 @@ def _summary(outcome: Outcome, parquet: Path, report: Path) -> list[str]:
         f"all after {_seconds(seconds, 'read_by_spark')}, wrote by "
         f"{_seconds(seconds, 'counted')}",
         f"  [bold]read[/]   {parquet}",
+        f"         {weather}",
         f"  [bold]look[/]   {report}",
     ]
 
@@ -209,10 +239,12 @@ def _verdict(outcome: Outcome) -> str:
         return (
             f"  [bold green]Each of {_number(outcome.sent)} flights was confirmed, reached the "
             "crew once and in order,\n  with not a byte changed, and was counted once by Spark.\n"
-            "  Every reader saw all airports in one order.[/]"
+            "  Every reader saw all airports in one order, and Spark joined each flight\n"
+            "  with its weather at a barrier, as the files have it.[/]"
         )
     wrong = [f"{field.replace('_', ' ')} {outcome.total(field):,}" for field in _FAULTS]
     wrong.append(f"Spark counted {outcome.spark.flights:,} of {outcome.sent:,}")
+    wrong += outcome.joined.faults
     if not outcome.orders.kept:
         wrong.append("readers did not see one order, or not everything")
     if not all(account.intact for account in outcome.airports):

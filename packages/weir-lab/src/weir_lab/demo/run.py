@@ -66,12 +66,13 @@ def _perform(
             airlines(),
         )
         parquet = keep(Path(outcome.spark.path), out)
+        weather = keep(Path(outcome.spark.weather_path), parquet.parent)
         report = parquet.with_name(f"{parquet.name}.html")
         report.write_text(whole, encoding="utf-8")
     carriers = worst.by_carrier(rows)
     if as_json:
         settings = {"flights": limit, "out": None if out is None else str(out)}
-        print_measured(SCHEMA, settings, results(outcome, carriers, parquet, report))
+        print_measured(SCHEMA, settings, results(outcome, carriers, parquet, weather, report))
     else:
-        tell(Console(highlight=False), outcome, carriers, airlines(), parquet, report)
+        tell(Console(highlight=False), outcome, carriers, airlines(), parquet, weather, report)
     return 0 if outcome.clean else 1

@@ -60,12 +60,20 @@ class PipelineTask(msgspec.Struct, frozen=True):
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """What Spark counted: flights, of them cancelled, and where the table of `rows` rows lies."""
+    """What Spark counted: flights, of them cancelled, and where the table of `rows` rows lies.
+
+    `joined` are flights whose hour has one of the `observations` of the weather up to the barrier
+    of their micro-batch, `bad` are messages that are neither; their table is at `weather_path`.
+    """
 
     flights: int
     cancelled: int
     rows: int
     path: str
+    observations: int
+    joined: int
+    bad: int
+    weather_path: str
 
 
 #: In the folder Spark writes to.

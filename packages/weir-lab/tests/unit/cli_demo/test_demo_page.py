@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from weir.spark.jobs.drawing import Axis, Curve, bars, chart, heat, number
 from weir_lab.demo.ledger import NEVER, Latency, Sent
 from weir_lab.demo.order import Example, Orders, Sameness
-from weir_lab.demo.outcome import Latencies, Outcome, Rates
+from weir_lab.demo.outcome import Joined, Latencies, Outcome, Rates
 from weir_lab.demo.page import page
 from weir_lab.demo.recording import Recording, histories, latencies, rates
 from weir_lab.demo.tasks import Counted
+from weir_lab.demo.weather.cells import Cell, Cells, Delayed
+from weir_lab.demo.weather.source import Source
 
 
 class Tags(HTMLParser):
@@ -93,14 +95,15 @@ def test_a_planes_history_tells_what_came_the_wrong_way_round() -> None:
     assert histories(recording(), planes, [20, 10, 15, 5])[0].misplaced == 1
 
 
-def outcome() -> Outcome:
+def outcome(cells: Cells) -> Outcome:
     none = Latencies(Latency(0, 0.0, 0.0, 0.0), Latency(0, 0.0, 0.0, 0.0))
     example = Example("N<2>", [(0, 0, 1), (1, 1, 0)])
     orders = Orders(
         Sameness("flights", [2, 2, 2], True, 1, 0, example),
         Sameness("flights-apart", [2, 2, 1], False, 1, 1, None),
     )
-    return Outcome([], none, none, Rates({}, 0.0, 0.0), [], 0, Counted(0, 0, 0, ""), orders, {})
+    joined = Joined(Counted(7, 0, 0, "", 3, 2, 0, ""), cells, Source(8, 3, 2, {}))
+    return Outcome([], none, none, Rates({}, 0.0, 0.0), [], 0, joined, orders, {})
 
 
 def test_the_page_stands_alone() -> None:
@@ -111,7 +114,13 @@ def test_the_page_stands_alone() -> None:
         {"carrier": "XX", "hour": 8, "flights": 3, "mean_delay": 99.0},
     ]
     told = histories(run, ["N<1>", "N<1>", "N<1>", None], [10, 20, 15, 5])
-    text = page(outcome(), rates(run), latencies(run), told, rows, {"XX": "A & B Air Lines"})
+    windy = {
+        Cell("EWR", 10, 3): Delayed(100, 100, 0, 7_700.0),
+        Cell("EWR", 25, 0): Delayed(99, 99, 0, 99 * 88.0),
+        Cell("JFK", None, None): Delayed(500, 500, 0, 500 * 66.0),
+    }
+    names = {"XX": "A & B Air Lines"}
+    text = page(outcome(windy), rates(run), latencies(run), told, rows, names)
     assert parse(text).outside == []
     assert "<script" not in text
     assert "A &amp; B" in text
@@ -119,8 +128,12 @@ def test_the_page_stands_alone() -> None:
     assert "N&lt;2&gt;" in text
     assert "messages are missing" in text
     assert "99 min" not in text, "too few flights to say anything"
+    assert "3-4 miles, 10-15 mph: 77 min" in text
+    assert "88 min" not in text, "too few flights to say anything"
+    assert "66 min" not in text, "there was no weather to say anything of"
+    assert "<tr><td>flights</td><td>8</td><td>7</td></tr>" in text
     # An empty run has a page too.
-    parse(page(outcome(), {}, {}, [], [], {}))
+    parse(page(outcome({}), {}, {}, [], [], {}))
 
 
 FLOATS = st.floats(-1e9, 1e9) | st.just(math.nan)

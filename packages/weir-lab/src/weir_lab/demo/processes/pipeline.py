@@ -1,20 +1,18 @@
-"""The Spark job's process: the delays job over the flights, until all of them are counted."""
+"""The Spark job's process: flights joined with weather, until all of both are counted."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import threading
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from weir.spark.jobs import delays
 from weir.spark.session import session
-from weir_lab.demo.flights import TOPIC
 from weir_lab.demo.processes.worker import Stage, work
-from weir_lab.demo.tasks import COUNTED, Counted, PipelineTask
+from weir_lab.demo.tasks import COUNTED, PipelineTask
+from weir_lab.demo.weather import job
 
 #: Scratch files go where they are removed with the rest. A JVM that lives for a minute never earns
 #: back what a second compiler and a concurrent collector cost: without, it needs a third less CPU.
@@ -36,33 +34,28 @@ def stream(task: PipelineTask, stage: Stage) -> None:
     java: subprocess.Popen[bytes] = gateway.proc
     stage.tell("starts the stream")
 
-    def stop_at_cue() -> None:
-        stage.wait_for_cue()
-        stage.tell("adds up", counted_so_far)
-        for query in spark.streams.active:
-            query.stop()
-
-    counted_so_far = 0
+    read = 0
 
     def progress(messages: int) -> None:
-        nonlocal counted_so_far
-        counted_so_far = messages
+        nonlocal read
+        read = messages
         stage.tell("reads" if messages else "waits for its first batch", messages)
 
-    # The job's own thread waits for its query, and hears of nothing else meanwhile.
-    threading.Thread(target=stop_at_cue, name="weir-demo-stop", daemon=True).start()
-    result = delays.run(
+    def is_stopped() -> bool:
+        if stopped := stage.cue.is_set():
+            stage.tell("adds up", read)
+        return stopped
+
+    counted = job.join(
         spark,
         task.url,
-        TOPIC,
         task.out,
         f"{task.scratch}/checkpoint",
         progress=progress,
-        available_now=False,
+        is_stopped=is_stopped,
     )
-    counted = Counted(result.flights, result.cancelled, result.rows, result.path)
     (Path(task.out) / COUNTED).write_bytes(msgspec.json.encode(counted))
-    stage.tell("done", result.flights)
+    stage.tell("done", counted.flights + counted.observations + counted.bad)
     # Everything is written: a tidy shutdown would only cost seconds.
     java.kill()
     java.wait()

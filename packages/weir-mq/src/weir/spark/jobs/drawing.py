@@ -185,12 +185,12 @@ def _grid(across: _Scale, up: _Scale, height: int) -> list[str]:
         )
     for tick in across.ticks:
         parts.append(
-            f'<text x="{across.at(tick):.1f}" y="{height - 16}" text-anchor="middle">'
+            f'<text x="{across.at(tick):.1f}" y="{height - 18}" text-anchor="middle">'
             f"{number(tick)}</text>"
         )
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(
-        f'<text x="{middle}" y="{height - 2}" text-anchor="middle">{escape(across.axis.title)}'
+        f'<text x="{middle}" y="{height - 4}" text-anchor="middle">{escape(across.axis.title)}'
         f'</text><text x="4" y="14">{escape(up.axis.title)}</text>'
     )
     return parts
