@@ -106,6 +106,21 @@ def test_pulls_of_an_earlier_release_are_read() -> None:
     assert pull.begun is None
 
 
+def test_fetches_and_their_answers_of_an_earlier_release_are_read() -> None:
+    address = Address(3, 1, 65538, 2)
+    head = "02%02x1100%02x000000ffffffffffffffff"
+    asked = "95940301ce0001000202cd03e8ce00100000cd1388c3"
+    (frame,) = ClientStream().receive(bytes.fromhex(head % (0, 22) + asked))
+    fetch = decode_request(frame)
+    assert fetch == m.Fetch(address, 1000, 1_048_576, 5_000, True)
+    assert isinstance(fetch, m.Fetch)
+    assert not fetch.equal_stamps
+    numbers = ("e803", "f203", "d007", "0200", "0400")
+    told = "0300010002000000" + "0200010000000000" + "".join(n.ljust(16, "0") for n in numbers)
+    (frame,) = ClientStream().receive(bytes.fromhex(head % (1, 64) + told + "00" * 8))
+    assert decode_reply(frame) == m.Fetched(address, 1000, 1010, 2000, (), 2, 4, (), False)
+
+
 def test_pings_and_extends_of_an_earlier_release_are_read() -> None:
     (ping,) = ClientStream().receive(bytes.fromhex("0200020001000000020000000000000090"))
     assert decode_request(ping) == m.Ping()

@@ -101,7 +101,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
         m.ReportDone, ADDRESS, st.lists(st.tuples(TEXT, NATURAL), max_size=3).map(tuple)
     ),
     m.ReportEnded: st.builds(m.ReportEnded, *[NATURAL] * 4, st.booleans()),
-    m.Fetch: st.builds(m.Fetch, ADDRESS, NATURAL, NATURAL, NATURAL, st.booleans()),
+    m.Fetch: st.builds(m.Fetch, ADDRESS, *[NATURAL] * 3, st.booleans(), st.booleans()),
     m.FetchChunks: st.builds(m.FetchChunks, ADDRESS, NATURAL, NATURAL, NATURAL),
     m.Scatter: st.builds(
         m.Scatter, NATURAL, EPOCH, NATURAL, NATURAL, st.lists(PART, min_size=1, max_size=3)
@@ -259,6 +259,7 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
             INT64,
             NATURAL,
             RUNS.map(tuple),
+            st.booleans(),
         ),
     ),
     m.FetchedChunks: (

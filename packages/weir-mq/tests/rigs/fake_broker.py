@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from weir.model.batch import HEADER_SIZE, Batch, stamped
+from weir.model.batch_builder import encode
 from weir.model.ids import Address, group_of, partition_of, topic_of
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
@@ -234,6 +235,21 @@ class FakeBroker:
             self.news.notify_all()
         return answers[header.sequence][1]
 
+    async def publish_at_once(
+        self, name: str, values: Mapping[int, Sequence[Sequence[bytes]]]
+    ) -> int:
+        """Publish, by partition, batches of these values, all at one stamp; return that."""
+        self.stamp += 1
+        for partition, batches in values.items():
+            group = self.topics[name].addresses[partition].group
+            for batch in batches:
+                view = encode(batch, group=group)
+                head = stamped(view, self.stamp, self.end_of(group))
+                self.logs[group].append(Batch(head + bytes(view[HEADER_SIZE:])))
+        async with self.news:
+            self.news.notify_all()
+        return self.stamp
+
     async def _wait_for_data(
         self, request: m.Fetch | m.Pull, frame: ClientFrame, writer: asyncio.StreamWriter
     ) -> None:
@@ -255,9 +271,12 @@ class FakeBroker:
             stamp, through = self.barrier(group)
             count = self.members.get(topic_of(group), 0) if not partition_of(group) else 0
             barrier = stamp if through == self.end_of(group) else 0
+            follows = next((b for b in self.logs[group] if b.header.first_offset == behind), None)
+            is_cut = bool(batches and follows and follows.header.stamp == batches[-1].header.stamp)
             fetched = m.Fetched(
-                request.address, offset, behind, self.end_of(group), views, barrier, count
-            )
+                request.address, offset, behind, self.end_of(group), views, barrier, count,
+                is_cut=is_cut,
+            )  # fmt: skip
             self.reply(fetched, frame, writer)
             return
         self.granted[group] = behind

@@ -80,7 +80,7 @@ class Survey(Client):
         if not records or offset > max(values_by_offset(records)):
             self._open.discard(partition)
             return
-        request = m.Fetch(self.addresses[partition], offset, 1)
+        request = m.Fetch(self.addresses[partition], offset, 1, equal_stamps=True)
         self.ask(request, lambda reply: self._fetched(partition, offset, reply))
 
     def _fetched(self, partition: int, offset: int, reply: m.Reply) -> None:

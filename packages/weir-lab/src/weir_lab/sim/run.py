@@ -119,7 +119,7 @@ class _Drain(Client):
 
     def _fetch(self, partition: int, offset: int, link: Link | None) -> None:
         if link is self.link:
-            request = m.Fetch(self.addresses[partition], offset, _DRAIN_BYTES)
+            request = m.Fetch(self.addresses[partition], offset, _DRAIN_BYTES, equal_stamps=True)
             self.ask(request, lambda reply: self._fetched(partition, offset, reply))
 
     def _fetched(self, partition: int, offset: int, reply: m.Reply) -> None:

@@ -99,15 +99,17 @@ class _Member:
 class Roster:
     """A register a partition, never one a node (counterexample 4); the domain's barrier is the
     least of them, and a partition that nobody reports keeps its last value.
+
+    A register of T says that all that is ever stamped at or below T of its partition is here.
     """
 
-    __slots__ = ("_barrier", "_members")
+    __slots__ = ("_frontier", "_members")
 
     def __init__(self, partitions: Iterable[int]) -> None:
         """Begin with the partitions that the domain was founded with."""
         self._members = {partition: _Member(0) for partition in partitions}
         #: None once it may have changed: it is asked for far more often than it does.
-        self._barrier: int | None = None
+        self._frontier: tuple[int, int] | None = None
 
     def __len__(self) -> int:
         return len(self._members)
@@ -118,28 +120,44 @@ class Roster:
     def join(self, partition: int, floor: int) -> None:
         """Count a partition in: it was created to stamp above `floor` (counterexample 6)."""
         self._members.setdefault(partition, _Member(floor))
-        self._barrier = None
+        self._frontier = None
 
     def end(self, partition: int, stamp: int) -> None:
         """Count a partition out above `stamp`: it was sealed there."""
         member = self._members[partition]
         member.end = min(member.end, stamp)
-        self._barrier = None
+        self._frontier = None
 
     def report(self, partition: int, stamp: int) -> None:
         """Note that nothing at or below `stamp` comes of a partition any more, but what is here."""
         member = self._members[partition]
         if stamp > member.reached:
-            if self._barrier == member.bound:
-                self._barrier = None
+            # Registers only rise: while another one is the least, this one changes nothing.
+            if self._frontier is not None and self._frontier[1] == partition:
+                self._frontier = None
             member.reached = stamp
+
+    def register(self, partition: int) -> int:
+        """All that is ever stamped at or below it is here, of one partition."""
+        return self._members[partition].bound
+
+    @property
+    def frontier(self) -> tuple[int, int]:
+        """The first place, as (stamp, partition), at which something may still come.
+
+        Of the partitions that hold the barrier where it is, the first one may have messages at the
+        stamp behind it; of those in front of it, all that is stamped so is here.
+        """
+        if self._frontier is None:
+            bounds = ((member.bound, p) for p, member in self._members.items())
+            barrier, partition = min(bounds, default=(0, -1))
+            self._frontier = barrier + 1, partition
+        return self._frontier
 
     @property
     def barrier(self) -> int:
         """All at or below it is here, of every partition."""
-        if self._barrier is None:
-            self._barrier = min((member.bound for member in self._members.values()), default=0)
-        return self._barrier
+        return self.frontier[0] - 1
 
     def behind(self) -> list[int]:
         """The partitions that hold the barrier where it is: those to hear of first."""
@@ -174,8 +192,14 @@ class _Input:
 class Merge(Generic[Item]):
     """Takes batches and barriers of partitions, each in its own order; gives the one order.
 
-    `bytes_max`: a partition that holds so much gets no more until the barrier lets some of it go.
-    Each gets as much for itself, so one that is ahead never keeps back one that is waited for.
+    Several batches of a partition may have one stamp, and what is received may be cut between them:
+    a batch stamped T says that all below T of its partition is here, and `received` that all at T
+    is. `take` lets go all that nothing can come in front of, also in the middle of a stamp.
+
+    `bytes_max`: a partition that holds so much gets no more until some of it goes. Each gets as
+    much for itself, so one that is ahead never keeps back one that is waited for. Once `take` has
+    returned, the partition that is waited for has room, however much is stamped alike: it holds
+    nothing, or what is at the frontier, which would have gone.
     """
 
     def __init__(self, roster: Roster, start: Mapping[int, int], bytes_max: int) -> None:
@@ -221,24 +245,29 @@ class Merge(Generic[Item]):
         """Take the batch [offset, behind) of a partition, `size` bytes.
 
         Raises `RemoteProtocolError` unless it begins where what was received ends, or if it is
-        stamped where its partition had promised that nothing comes any more.
+        stamped where nothing of its partition was to come any more.
         """
         one = self._inputs[partition]
         if offset != one.next:
             raise RemoteProtocolError(
                 f"partition {partition}: offset {offset} came where {one.next} is next"
             )
-        if stamp <= self.roster.barrier:
+        register = self.roster.register(partition)
+        if stamp <= register:
             raise RemoteProtocolError(
                 f"partition {partition}: offset {offset} is stamped {stamp}, and all at or below "
-                f"{self.roster.barrier} was said to be here"
+                f"{register} was said to be here"
             )
         heapq.heappush(self._heap, (stamp, partition, offset, size, item))
         one.held += size
         self._highest = max(self._highest, stamp)
         self._reached(partition, one, behind)
-        # Stamps rise with offsets. Were only barriers counted, one whose room is full before the
-        # next barrier's offset would wait for itself.
+        # Stamps do not fall with offsets. Were only barriers counted, one whose room is full before
+        # the next barrier's offset would wait for itself. More may come at this very stamp.
+        self.roster.report(partition, stamp - 1)
+
+    def received(self, partition: int, stamp: int) -> None:
+        """Note that all that is stamped at or below `stamp` of a partition was received."""
         self.roster.report(partition, stamp)
 
     def skip(self, partition: int, behind: int) -> None:
@@ -264,10 +293,11 @@ class Merge(Generic[Item]):
             self.roster.report(partition, one.pending.popleft().stamp)
 
     def take(self) -> list[Merged[Item]]:
-        """Return what lies at or below the barrier, in the one order."""
-        barrier, heap = self.roster.barrier, self._heap
+        """Return what nothing can come in front of, in the one order."""
+        # What was received of a partition lies in front of what may still come of it.
+        frontier, heap = self.roster.frontier, self._heap
         taken: list[Merged[Item]] = []
-        while heap and heap[0][0] <= barrier:
+        while heap and heap[0][:2] <= frontier:
             merged = Merged(*heapq.heappop(heap))
             self._inputs[merged.partition].held -= merged.size
             taken.append(merged)

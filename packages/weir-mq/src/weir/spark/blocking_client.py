@@ -273,7 +273,7 @@ class BlockingClient:
 
         Check each one: `Batch(view).check(address.group)`.
         """
-        request = m.Fetch(address, offset, max_bytes, wait_ms, replica)
+        request = m.Fetch(address, offset, max_bytes, wait_ms, replica, equal_stamps=True)
         reply = self.request(request, wait_ms / 1_000)
         assert isinstance(reply, m.Fetched)  # decoded by the opcode of the request
         return reply

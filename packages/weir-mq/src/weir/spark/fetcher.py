@@ -191,7 +191,7 @@ class _Leader:
         """Send the request ahead that `fetch` is to make next."""
         is_near = self._near is not None
         wait_ms = _REPLICA_WAIT_MS if is_near else 0
-        request = m.Fetch(self._address, first, max_bytes, wait_ms, is_near)
+        request = m.Fetch(self._address, first, max_bytes, wait_ms, is_near, equal_stamps=True)
         begin(self._near or self._hosts, request)
 
     def fetch(self, first: int, behind: int, max_bytes: int) -> tuple[list[Delivered], int]:

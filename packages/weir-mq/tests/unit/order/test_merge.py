@@ -66,7 +66,7 @@ def test_what_is_ahead_waits_within_its_room() -> None:
     assert not merge.wants(0)
     assert merge.wants(1)
     merge.barrier(0, Barrier(12, 3))
-    merge.barrier(1, Barrier(11, 0))
+    merge.barrier(1, Barrier(10, 0))
     assert len(merge.take()) == 2
     assert merge.wants(0)
     assert merge.held == 4
@@ -100,9 +100,10 @@ def test_a_partition_that_ended_holds_nobody_back() -> None:
 
 
 def test_a_gap_and_a_broken_promise_are_refused() -> None:
-    merge = _merge(1)
+    merge = _merge(2)
     with pytest.raises(RemoteProtocolError, match="where 0 is next"):
         merge.push(0, 10, 3, 4, 1, "x")
+    # Partition 1 has told nothing: a promise is its own partition's.
     merge.barrier(0, Barrier(20, 0))
     with pytest.raises(RemoteProtocolError, match="all at or below 20"):
         merge.push(0, 20, 0, 1, 1, "x")
@@ -116,6 +117,22 @@ def test_many_barriers_without_data_cost_little_and_the_newest_counts() -> None:
     assert merge.roster.barrier == 10
     merge.skip(0, 999)
     assert merge.roster.barrier == 9_990
+
+
+def test_stamps_that_fall_with_offsets_are_refused() -> None:
+    merge = _merge(2)
+    merge.push(0, 10, 0, 1, 1, "x")
+    with pytest.raises(RemoteProtocolError, match="all at or below 9"):
+        merge.push(0, 9, 1, 2, 1, "x")
+
+
+def test_who_joins_without_a_floor_is_waited_for_from_the_beginning() -> None:
+    roster = Roster((0, 1))
+    roster.report(0, 50)
+    roster.report(1, 40)
+    assert roster.frontier == (41, 1)
+    roster.join(2, 0)
+    assert roster.frontier == (1, 2)
 
 
 def test_a_roster_of_nobody_has_no_barrier() -> None:
@@ -187,3 +204,88 @@ def test_the_least_register_is_known_whatever_changed_last() -> None:
             registers[joined], joined = floor, joined + 1
         assert roster.barrier == min(registers.values())
         assert set(roster.behind()) == {p for p, at in registers.items() if at == roster.barrier}
+        assert roster.frontier == (roster.barrier + 1, min(roster.behind()))
+        assert all(roster.register(p) == at for p, at in registers.items())
+
+
+def test_of_a_stamp_with_several_batches_the_last_one_completes_it() -> None:
+    """p0 gives b1, p1 gives c; b2 of p0 comes later, and lies in front of c."""
+    merge = _merge(2)
+    merge.push(0, 10, 0, 1, 1, "b1")
+    merge.push(1, 10, 0, 1, 1, "c")
+    merge.received(1, 10)
+    assert [one.item for one in merge.take()] == ["b1"]
+    assert merge.roster.register(0) == 9
+    merge.push(0, 10, 1, 2, 1, "b2")
+    assert [one.item for one in merge.take()] == ["b2"]
+    merge.received(0, 10)
+    assert [one.item for one in merge.take()] == ["c"]
+
+
+@pytest.mark.parametrize("how", ["barrier", "higher"])
+def test_a_stamp_is_complete_by_a_barrier_and_by_a_higher_one(how: str) -> None:
+    merge = _merge(2)
+    merge.push(0, 10, 0, 1, 1, "b1")
+    merge.push(1, 10, 0, 1, 1, "c")
+    merge.push(0, 10, 1, 2, 1, "b2")
+    merge.take()
+    if how == "barrier":
+        merge.barrier(0, Barrier(10, 3))  # the third batch of this stamp is on its way
+        assert merge.take() == []
+        merge.push(0, 10, 2, 3, 1, "b3")
+    else:
+        merge.push(0, 11, 2, 3, 1, "b3")
+    assert [one.item for one in merge.take()] == (["b3", "c"] if how == "barrier" else ["c"])
+    with pytest.raises(RemoteProtocolError, match="all at or below 10"):
+        merge.push(0, 10, 3, 4, 1, "late")
+
+
+def test_a_stamp_that_is_larger_than_all_rooms_passes() -> None:
+    merge, given = _merge(3, bytes_max=1), list[Merged[str]]()
+    count = 50
+    for offset in range(count):
+        for partition in range(3):
+            if merge.wants(partition) and merge.next(partition) == offset:
+                merge.push(partition, 10, offset, offset + 1, 4, "x")
+        given += merge.take()
+        assert merge.wants(0), "whoever is waited for has no room"
+    assert not merge.wants(1)
+    merge.received(0, 10)
+    for partition in (1, 2):
+        while merge.next(partition) < count:
+            given += merge.take()
+            offset = merge.next(partition)
+            assert merge.wants(partition)
+            merge.push(partition, 10, offset, offset + 1, 4, "x")
+        merge.received(partition, 10)
+    given += merge.take()
+    assert _places(given) == [(10, p, offset) for p in range(3) for offset in range(count)]
+
+
+def test_who_joins_lies_behind_what_goes_in_the_middle_of_a_stamp() -> None:
+    merge = _merge(1)
+    merge.push(0, 10, 0, 1, 1, "b1")
+    merge.roster.join(1, 10)
+    merge.add(1, 0)
+    merge.push(1, 11, 0, 1, 1, "new")
+    assert [one.item for one in merge.take()] == ["b1"]
+    merge.push(0, 10, 1, 2, 1, "b2")
+    merge.received(0, 10)
+    assert [one.item for one in merge.take()] == ["b2"]
+    merge.barrier(0, Barrier(11, 2))
+    assert [one.item for one in merge.take()] == ["new"]
+
+
+def test_who_ends_in_the_middle_of_a_stamp_is_waited_for_until_its_end() -> None:
+    merge = _merge(2)
+    merge.roster.end(0, 10)
+    merge.push(0, 10, 0, 1, 1, "b1")
+    merge.push(1, 10, 0, 1, 1, "c")
+    merge.received(1, 10)
+    assert [one.item for one in merge.take()] == ["b1"]
+    merge.barrier(0, Barrier(10, 2))
+    merge.push(0, 10, 1, 2, 1, "b2")
+    merge.push(1, 12, 1, 2, 1, "d")
+    merge.received(1, 12)
+    assert [one.item for one in merge.take()] == ["b2", "c", "d"]
+    assert merge.roster.register(0) == NO_BOUND

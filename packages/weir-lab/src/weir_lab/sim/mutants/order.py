@@ -35,11 +35,13 @@ from weir.testing.simulator.world import MS, SECOND
 from weir_lab.sim.mutants.planting import Patch, mutant
 from weir_lab.sim.mutants.replication import ALL
 from weir_lab.sim.programs.subscribers.cutters import Cutter
+from weir_lab.sim.scenarios.merges import play_merges
 from weir_lab.sim.shape import UNORDERED
 from weir_raft.config import Promise
 from weir_raft.groups import multi
 
 _CUTS = "weir.broker.barriers.cuts"
+_MERGE = "weir.order.barrier"
 _OFFSETS = "weir.broker.barriers.offsets"
 _BARRIER = {"BarrierHolds", "OneOrder"}
 #: Leaders die soon and others follow at once, whose clocks are a little behind or ahead.
@@ -230,8 +232,30 @@ def visible_once_it_is_committed(patch: Patch) -> None:
 @mutant(seed=0, breaks=_BARRIER, shape=ORDER)
 def a_reader_waits_for_nobody(patch: Patch) -> None:
     """The order is complete through the least of all partitions (DESIGN §5 Aggregation)."""
-    most = property(lambda self: max((m.bound for m in self._members.values()), default=0))
-    patch.setattr(Roster, "barrier", most)
+
+    def furthest(self: Roster) -> tuple[int, int]:
+        return max((m.bound for m in self._members.values()), default=0) + 1, -1
+
+    patch.setattr(Roster, "frontier", property(furthest))
+
+
+@mutant(seed=0, breaks={"OneOrder"}, play=play_merges)
+def the_register_is_raised_at_the_first_batch(patch: Patch) -> None:
+    """A batch says that all below its stamp is here; others of its partition may have the same."""
+    patch.source(_MERGE, "self.roster.report(partition, stamp - 1)",
+                 "self.roster.report(partition, stamp)")  # fmt: skip
+
+
+@mutant(seed=0, breaks={"Live"}, play=play_merges)
+def a_full_room_waits_for_its_own_stamp(patch: Patch) -> None:
+    """What nothing can come in front of goes, though more of its stamp may come behind it."""
+    patch.source(_MERGE, "heap[0][:2] <= frontier:", "heap[0][0] < frontier[0]:")
+
+
+@mutant(seed=0, breaks={"OneOrder"}, play=play_merges)
+def a_full_room_waits_for_nobody_in_front(patch: Patch) -> None:
+    """Partitions in front have given all of a stamp before one behind them gives any of it."""
+    patch.source(_MERGE, "heap[0][:2] <= frontier:", "heap[0][0] <= frontier[0]:")
 
 
 @mutant(seed=3, breaks={"OneOrder"}, shape=CUT)

@@ -276,9 +276,9 @@ def the_order_of_one_stamp_is_that_of_arrival(patch: Patch) -> None:
     """Batches of one stamp come in the order of their partitions."""
     patch.source(
         _MERGE,
-        "        while heap and heap[0][0] <= barrier:\n"
+        "        while heap and heap[0][:2] <= frontier:\n"
         "            merged = Merged(*heapq.heappop(heap))\n",
         "        heap.sort(key=lambda one: one[0])\n"
-        "        while heap and heap[0][0] <= barrier:\n"
+        "        while heap and heap[0][:2] <= frontier:\n"
         "            merged = Merged(*heap.pop(0))\n",
     )

@@ -180,7 +180,7 @@ class Pulls:
             return
         if remainder is not None and remainder.until_ms > now_ms:
             address = subscription.addresses[remainder.partition]
-            fetch = m.Fetch(address, remainder.next, _room(wanted))
+            fetch = m.Fetch(address, remainder.next, _room(wanted), equal_stamps=True)
             self._requests.ask(receiver, fetch, PendingFetch(subscription))
             return
         subscription.remainder = None

@@ -199,11 +199,30 @@ class Fetches:
         behind: int,
         batches: tuple[Buffer, ...],
         voids: tuple[tuple[int, int], ...] = (),
+        is_cut: bool = False,
+        is_alike: bool = False,
     ) -> None:
+        """Answer; several `batches` have one stamp if they are `is_alike`, see `Fetched.is_cut`."""
+        try:
+            check_equal_stamps(request, is_alike or is_cut)
+        except BadRequest as error:
+            self._outbox.refuse(caller, error)
+            return
         committed, order = self._state.decided_offset, self._partition.order()
-        self._outbox.reply(
-            caller,
-            Fetched(request.address, request.offset, behind, committed, batches, *order, voids),
+        fetched = Fetched(
+            request.address, request.offset, behind, committed, batches, *order, voids, is_cut
+        )
+        self._outbox.reply(caller, fetched)
+
+
+def check_equal_stamps(request: Fetch, is_alike: bool) -> None:
+    """Raise `BadRequest` for a client of an earlier release where several batches are stamped
+    alike: in total order it would take the first of them for all there is.
+    """
+    if is_alike and not request.equal_stamps:
+        raise BadRequest(
+            f"several batches from offset {request.offset} on have one stamp, which this client "
+            "does not know of: upgrade it to the broker's release"
         )
 
 

@@ -205,7 +205,8 @@ class Portion:
     """Batches of one partition, and the position behind them.
 
     `over`: what was asked for ends here. All that is ever stamped at or below `barrier` lies below
-    offset `committed`, and so many `partitions` belong to the order then; 0 says nothing.
+    offset `committed`, and so many `partitions` belong to the order then; 0 says nothing. All that
+    is ever stamped at or below `received` lies below `next_offset`, by what came; 0: nothing came.
     """
 
     partition: int
@@ -215,6 +216,7 @@ class Portion:
     committed: int = 0
     barrier: int = 0
     partitions: int = 0
+    received: int = 0
 
 
 class Fetcher:
@@ -243,7 +245,7 @@ class Fetcher:
 
         def request(address: Address, replica: bool = False) -> m.Request:
             wait_ms = int(LONG_POLL * 1_000)
-            return m.Fetch(address, position, self._max_bytes, wait_ms, replica)
+            return m.Fetch(address, position, self._max_bytes, wait_ms, replica, equal_stamps=True)
 
         delivered: list[Delivered] = []
 
@@ -284,6 +286,7 @@ class Fetcher:
             fetched.committed,
             fetched.barrier,
             fetched.partitions,
+            _received(delivered, fetched, end),
         )
 
     def expect(self, partition: int, offset: int) -> None:
@@ -307,6 +310,14 @@ class Fetcher:
 
 def _behind(fetched: m.Fetched, end: int | None) -> int:
     return fetched.next_offset if end is None else min(fetched.next_offset, end)
+
+
+def _received(delivered: list[Delivered], fetched: m.Fetched, end: int | None) -> int:
+    """Return the stamp up to which all of the partition lies in front of what comes next."""
+    if not delivered:
+        return 0
+    is_cut = fetched.is_cut or _behind(fetched, end) < fetched.next_offset
+    return delivered[-1].batch.header.stamp - is_cut
 
 
 def _missing(

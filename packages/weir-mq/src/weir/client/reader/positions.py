@@ -464,7 +464,7 @@ async def _first_from(places: Places, partition: int, reply: m.PositionsReply, s
             into[:] = deliver(fetched.batches, address.group, places.topic, partition, at, behind)
 
         def request(address: Address, at: int = at) -> m.Request:
-            return m.Fetch(address, at, MIB)
+            return m.Fetch(address, at, MIB, equal_stamps=True)
 
         try:
             fetched = await places.ask(partition, request, m.Fetched, wait=0.0, check=check)
@@ -560,7 +560,7 @@ class _Search:
             delivered[:] = deliver(fetched.batches, group, topic, self._partition, at, end)
 
         def request(address: Address) -> m.Request:
-            return m.Fetch(address, at, MIB)
+            return m.Fetch(address, at, MIB, equal_stamps=True)
 
         try:
             fetched = await self._places.ask(self._partition, request, m.Fetched, check=check)

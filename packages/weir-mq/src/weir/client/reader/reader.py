@@ -1,8 +1,8 @@
 """A reader: batches or messages of a topic from some position on, without a cluster.
 
-In total order it hands out one sequence of all partitions: fetched ahead, held until the barrier,
-merged by stamp. Every reader gets the same sequence, from whichever replica, live or replayed
-(DESIGN §6 OneOrder).
+In total order it hands out one sequence of all partitions: fetched ahead, held until nothing can
+come in front of it, merged by stamp, partition and offset. Every reader gets the same sequence,
+from whichever replica, live or replayed (DESIGN §6 OneOrder).
 """
 
 from __future__ import annotations
@@ -194,12 +194,13 @@ class TotalOrder:
         if portion.next_offset > merge.next(partition):
             merge.skip(partition, portion.next_offset)
             self._passed[partition] = portion.next_offset
+        merge.received(partition, portion.received)
         if portion.barrier:
             merge.barrier(partition, Barrier(portion.barrier, portion.committed))
         self._news.set()
 
     def _let_out(self) -> ReadyBatches | None:
-        """Return all that the barrier lets out; None if that is nothing."""
+        """Return all that nothing can come in front of; None if that is nothing."""
         taken = self._merge.take()
         positions = {merged.partition: merged.item.behind for merged in taken}
         for partition in positions:

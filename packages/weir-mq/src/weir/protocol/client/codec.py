@@ -33,9 +33,9 @@ _PLACE = re.compile(r"(?P<what>.*) - at `\$\[(?P<field>\d+)\](?P<rest>.*)`", re.
 _PRODUCED = struct.Struct("<HHIQqB7x")
 #: All of a publish before its batch, frame header included: what comes oftenest is packed at once.
 _PRODUCE_HEAD = struct.Struct("<BBHIQHHIQqB7x")
-#: Behind the address: offset, next offset, committed, barrier, partitions, number of voids; then
-#: first and next of each.
-_FETCHED = struct.Struct("<qqqqqI4x")
+#: Behind the address: offset, next offset, committed, barrier, partitions, number of voids, whether
+#: it is cut within a stamp (releases before wrote zeros there); then first and next of each void.
+_FETCHED = struct.Struct("<qqqqqIB3x")
 #: Behind the address: Raft index of the first chunk.
 _CHUNKS = struct.Struct("<q")
 #: Behind the address: fence, deadline, offset, next offset, attempts, stamp, number of runs, by
@@ -171,7 +171,7 @@ def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer
         shard, log, group, node = reply.address
         prefix = ADDRESS.pack(shard, log, node, group) + _FETCHED.pack(
             reply.offset, reply.next_offset, reply.committed, reply.barrier, reply.partitions,
-            len(reply.voids),
+            len(reply.voids), reply.is_cut,
         )  # fmt: skip
         prefix += b"".join(_RUN.pack(*run) for run in reply.voids)
         return _framed(_RESPONSE, opcode, correlation, prefix, *reply.batches)
@@ -245,14 +245,16 @@ def _address(body: memoryview, more: int) -> tuple[Address, int]:
 
 def _fetched(body: memoryview) -> m.Fetched:
     address, at = _address(body, _FETCHED.size)
-    offset, behind, committed, barrier, partitions, count = _FETCHED.unpack_from(body, at)
+    offset, behind, committed, barrier, partitions, count, cut = _FETCHED.unpack_from(body, at)
     at += _FETCHED.size
     end = at + count * _RUN.size
     if len(body) < end:
         raise BadRequest(f"{len(body)} bytes hold no {count:,} void runs")
     voids = tuple(_RUN.iter_unpack(body[at:end]))
     batches = _batches(body, end)
-    return m.Fetched(address, offset, behind, committed, batches, barrier, partitions, voids)
+    return m.Fetched(
+        address, offset, behind, committed, batches, barrier, partitions, voids, bool(cut)
+    )
 
 
 def _granted(body: memoryview) -> m.Granted:

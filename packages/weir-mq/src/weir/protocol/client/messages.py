@@ -321,7 +321,8 @@ class Fetched:
     `committed` is the offset behind the last committed message, for lag. All messages that are ever
     stamped at or below `barrier` lie below `committed`; 0 says nothing. `partitions` is how many
     belong to the topic's order as of that barrier: partition 0 says it, the others say 0. No batch
-    covers `voids`, runs [first, next): they belonged to scatterings that were aborted.
+    covers `voids`, runs [first, next): they belonged to scatterings that were aborted. With
+    `is_cut`, more messages of the partition have the stamp of the last one here: right behind it.
     """
 
     address: Address
@@ -332,12 +333,15 @@ class Fetched:
     barrier: int = 0
     partitions: int = 0
     voids: tuple[tuple[int, int], ...] = ()
+    is_cut: bool = False
 
 
 class Fetch(ControlRequest, frozen=True, array_like=True):
     """Read from `offset` on; wait up to `wait_ms` for the first message there.
 
-    With `replica`, any replica answers with what it has applied; it may lag.
+    With `replica`, any replica answers with what it has applied; it may lag. `equal_stamps` says
+    that whoever asks takes several batches of one stamp for what they are, and looks at `is_cut`;
+    where such batches lie, a client of an earlier release, which does not, is refused.
     """
 
     declaration = Declaration(
@@ -356,7 +360,8 @@ class Fetch(ControlRequest, frozen=True, array_like=True):
             ("barrier", "i64"),
             ("partitions", "i64"),
             ("number of voids", "u32"),
-            ("", "pad4"),
+            ("is_cut", "u8"),
+            ("", "pad3"),
             ("voids", "runs"),
             ("batches", "batches"),
         ),
@@ -368,6 +373,7 @@ class Fetch(ControlRequest, frozen=True, array_like=True):
     max_bytes: Natural
     wait_ms: Natural = 0
     replica: bool = False
+    equal_stamps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

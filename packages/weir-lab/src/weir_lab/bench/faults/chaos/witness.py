@@ -73,7 +73,9 @@ class Witness:
 
     async def ask_on(self, seconds: float) -> None:
         """Ask again and again for so many seconds, publish towards the end; wait for no answer."""
-        self._ask(m.Fetch(self._address, self._floor(), _FETCH_BYTES), self._fetched)
+        self._ask(
+            m.Fetch(self._address, self._floor(), _FETCH_BYTES, equal_stamps=True), self._fetched
+        )
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._ask(m.Positions(self._address), partial(self._end, self._floor()))

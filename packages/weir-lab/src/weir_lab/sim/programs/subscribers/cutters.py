@@ -102,7 +102,9 @@ class Cutter(Client):
         elif offset >= self._ends[partition]:
             self._fetch(cut, partition + 1, 0)
         else:
-            request = m.Fetch(self.addresses[partition], offset, _BYTES, _WAIT_MS)
+            request = m.Fetch(
+                self.addresses[partition], offset, _BYTES, _WAIT_MS, equal_stamps=True
+            )
             self.ask(request, lambda reply: self._fetched(cut, partition, offset, reply))
 
     def _fetched(self, cut: int, partition: int, offset: int, reply: m.Reply) -> None:

@@ -121,6 +121,7 @@ class OrderReader(Client):
             _ALL_BYTES if self.ending else dice.choice(_SIZES),
             0 if self.ending else dice.choice((0, _WAIT_MS)),
             not self.ending and self.world.chance(_REPLICA),
+            equal_stamps=True,
         )
         self._fetching.add(partition)
         self.ask(request, lambda reply: self._fetched(merge, partition, request, reply))
@@ -167,6 +168,8 @@ class OrderReader(Client):
         for batch in found:
             self._push(partition, batch)
         self._pass.merge.skip(partition, reply.next_offset)
+        if found:
+            self._pass.merge.received(partition, found[-1].header.stamp - reply.is_cut)
         self._told_of = max(self._told_of, reply.partitions)
         if self._told_of > self._count:
             self._pass.known = False  # some have joined that may be stamped at or below all this
@@ -200,7 +203,7 @@ class OrderReader(Client):
         self._ask()
 
     def _give(self) -> None:
-        """Take what lies at or below the barrier, if it is known who counts."""
+        """Take what nothing can come in front of, if it is known who counts."""
         if not self._pass.known:
             self._ask()
             return

@@ -97,7 +97,9 @@ class Planner(Client):
         elif offset >= self._ends[partition]:
             self._fetch(cut, stamp, asked, partition + 1, self._read.get(partition + 1, 0))
         else:
-            request = m.Fetch(self.addresses[partition], offset, _BYTES, _WAITS_MS[-1])
+            request = m.Fetch(
+                self.addresses[partition], offset, _BYTES, _WAITS_MS[-1], equal_stamps=True
+            )
             self.ask(
                 request, lambda reply: self._fetched(cut, stamp, asked, partition, offset, reply)
             )

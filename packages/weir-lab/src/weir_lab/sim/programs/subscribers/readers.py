@@ -81,7 +81,8 @@ class Reader(Client):
         address, offset = self.addresses[self._partition], self.position
         self._fetching = True
         self.ask(
-            m.Fetch(address, offset, max_bytes, wait_ms), lambda reply: self._fetched(offset, reply)
+            m.Fetch(address, offset, max_bytes, wait_ms, equal_stamps=True),
+            lambda reply: self._fetched(offset, reply),
         )
 
     def _fetched(self, offset: int, reply: m.Reply) -> None:
