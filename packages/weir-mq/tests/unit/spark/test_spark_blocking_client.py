@@ -17,7 +17,7 @@ from weir.spark.blocking_client import BlockingClient
 
 HERE, THERE = Address(0, 0, group_of(1, 0), 1), Address(0, 1, group_of(1, 1), 2)
 NODES = ((1, "one", 6800), (2, "two", 6801))
-FETCHES = [m.Fetch(HERE, offset, 100) for offset in range(3)]
+FETCHES = [m.Fetch(HERE, offset, 100, equal_stamps=True) for offset in range(3)]
 Answer = Callable[[m.Request], m.Reply]
 
 
