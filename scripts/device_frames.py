@@ -17,11 +17,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+from weir.access.devices import (
+    Claim,
+    derive_secret,
+    frame_keys,
+    prove_broker,
+    prove_device,
+)
 from weir.errors import (
     BadRequest,
     ErasedBoot,
     Fenced,
     NoHello,
+    NotAuthenticated,
+    ProofNeeded,
     SequenceGap,
     StaleGrant,
     TooLarge,
@@ -37,10 +46,32 @@ from weir.protocol.device import (
     DeviceExtend,
     DeviceNack,
 )
+from weir.protocol.proof import Challenge, DeviceProof, FrameSigner, Proven
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 HUB = 0x0102030405060708
 U64 = (1 << 64) - 1
+
+
+FLEET_KEY = bytes(range(32))
+SECRET = derive_secret(FLEET_KEY, 99, 42, 0)
+CLAIM = Claim(99, 42, 0, 1, 7, BY_HUB, 2, "locks", bytes(range(16)), bytes(range(16, 32)))
+#: What a device without randomness takes as nonce: its boot, and which connection of it this is.
+_COUNTED = (7).to_bytes(4, "big") + (3).to_bytes(4, "big") + bytes(8)
+REPLACED = Claim(99, 42, 1, 1, 7, 0, 1, "home/locks", bytes(range(16)), _COUNTED)
+
+
+def _claimed(claim: Claim) -> dict[str, Any]:
+    return {
+        "system": claim.system, "hub": claim.hub, "generation": claim.generation,
+        "version": claim.key_version, "boot": claim.boot, "partition": claim.partition,
+        "level": claim.level, "topic": claim.topic.encode(), "asked": claim.broker_nonce,
+        "nonce": claim.device_nonce,
+    }  # fmt: skip
+
+
+def _signed(key: bytes, counter: int, frame: bytes) -> bytes:
+    return FrameSigner(key, counter).sign(frame)
 
 
 def frames() -> list[dict[str, Any]]:
@@ -106,6 +137,17 @@ def _requests() -> list[dict[str, Any]]:
                      partition=given.partition, fence=given.fence,
                      lease=given.lease_ms)  # fmt: skip
 
+    def proof(meaning: str, secret: bytes, claim: Claim, sn: int) -> Any:
+        given = DeviceProof(sn, claim.generation, claim.key_version, claim.level,
+                            claim.device_nonce, prove_device(secret, claim))  # fmt: skip
+        return _case("request", "proof", meaning, d.prove(given), sn=sn, secret=secret,
+                     **_claimed(claim), proof=given.proof)  # fmt: skip
+
+    def signed(meaning: str, counter: int, frame: bytes) -> Any:
+        key = frame_keys(SECRET, CLAIM).of_device
+        return _case("request", "signed", meaning, _signed(key, counter, frame), key=key,
+                     counter=counter, plain=frame)  # fmt: skip
+
     ping = d.frame(d.DeviceOpcode.PING, 9, b"")
     return [
         hello("a hub, to the partition that its number chooses", 0, HUB, 1, BY_HUB, "locks"),
@@ -127,6 +169,16 @@ def _requests() -> list[dict[str, Any]]:
         nack("messages 40 to 42 are for another, at once", DeviceNack(7, 3, 77, 40, 43)),
         nack("message 40 is for anybody, in a minute", DeviceNack(7, 3, 77, 40, 41, 60_000)),
         extend("30 s more for what was pulled", DeviceExtend(7, 3, 77, 30_000)),
+        proof("hub 42 of system 99, whose frames will be signed", SECRET, CLAIM, 0),
+        proof(
+            "a device that was replaced, without randomness: boot 7, connection 3",
+            derive_secret(FLEET_KEY, 99, 42, 1),
+            REPLACED,
+            5,
+        ),
+        signed("the first signed frame behind the proof above", 0, d.publish(7, b"open", 0)),
+        signed("the second", 1, ping),
+        signed("the largest counter", U64, ping),
     ]
 
 
@@ -171,6 +223,21 @@ def _replies() -> list[dict[str, Any]]:
                      partition=request.partition, fence=request.fence,
                      lease=request.lease_ms)  # fmt: skip
 
+    def challenge(meaning: str, asked: Challenge) -> Any:
+        return _case("reply", "challenge", meaning, d.encode_challenge(0, asked), sn=0,
+                     code=ProofNeeded.code, system=asked.system, level=asked.level,
+                     asked=asked.nonce)  # fmt: skip
+
+    def proven(meaning: str, secret: bytes, claim: Claim) -> Any:
+        given = Proven(claim.system, prove_broker(secret, claim))
+        return _case("reply", "proven", meaning, d.encode_proven(0, given), sn=0, code=0,
+                     secret=secret, **_claimed(claim), proof=given.proof)  # fmt: skip
+
+    def signed(meaning: str, counter: int, frame: bytes) -> Any:
+        key = frame_keys(SECRET, CLAIM).of_broker
+        return _case("reply", "signed", meaning, _signed(key, counter, frame), key=key,
+                     counter=counter, plain=frame)  # fmt: skip
+
     op = d.DeviceOpcode
     return [
         welcome("welcome to system 99", 0, 0, 99),
@@ -198,6 +265,10 @@ def _replies() -> list[dict[str, Any]]:
         nacked("given back", 0, DeviceNack(7, 3, 77, 40, 43)),
         nacked("too late: another has it", StaleGrant.code, DeviceNack(7, 3, 77, 40, 41, 60_000)),
         extended("yours for longer", 0, DeviceExtend(7, 3, 77, 30_000)),
+        challenge("prove who you are, and sign your frames", Challenge(99, 2, CLAIM.broker_nonce)),
+        proven("the broker's own proof, to the first one of the requests", SECRET, CLAIM),
+        number("a proof that was refused", op.PROVE, 0, NotAuthenticated.code),
+        signed("the first signed reply", 0, d.encode_confirms([7], [0], [0], [42])),
         extended("too late: it was over", StaleGrant.code, DeviceExtend(7, 3, 77, 30_000)),
     ]
 

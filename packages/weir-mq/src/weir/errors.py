@@ -418,6 +418,14 @@ class NotAuthenticated(Refused):
     code = 60
 
 
+class ProofNeeded(Refused):
+    """The hub is one of a fleet, whose devices prove who they are: answer the challenge by a proof,
+    with the device's secret.
+    """
+
+    code = 66
+
+
 def _tree(kind: type[Refused]) -> list[type[Refused]]:
     return [kind, *(k for child in kind.__subclasses__() for k in _tree(child))]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from weir.access.devices import Claim, prove_broker, prove_device
 from weir.errors import BadChecksum, RemoteProtocolError
 from weir.model.columns import NO_SEQUENCE
 from weir.protocol.device import (
@@ -26,6 +27,7 @@ from weir.protocol.device import (
     DeviceStream,
     DeviceSubscribe,
 )
+from weir.protocol.proof import Challenge, DeviceProof, FrameOpener, Proven
 
 ROOT = Path(__file__).resolve().parents[4]
 FRAMES = json.loads((ROOT / "docs" / "device-frames.json").read_text(encoding="utf-8"))["frames"]
@@ -67,8 +69,21 @@ def expected_request(kind: str, f: dict[str, Any]) -> Any:
             return DeviceSubscribe(f["sn"], f["partition"], f["lease"], *names, f["hand"])
         case "pull":
             return DevicePull(f["sn"], f["messages"], f["bytes"])
+        case "proof":
+            numbers = (f["generation"], f["version"], f["level"])
+            parts = [bytes.fromhex(f[name]) for name in ("nonce", "proof")]
+            assert parts[1] == prove_device(bytes.fromhex(f["secret"]), claim_of(f))
+            return DeviceProof(f["sn"], *numbers, *parts)
         case _:
             return settled(kind, f)
+
+
+def claim_of(f: dict[str, Any]) -> Claim:
+    return Claim(
+        f["system"], f["hub"], f["generation"], f["version"], f["boot"], f["partition"],
+        f["level"], bytes.fromhex(f["topic"]).decode(), bytes.fromhex(f["asked"]),
+        bytes.fromhex(f["nonce"]),
+    )  # fmt: skip
 
 
 def settled(kind: str, f: dict[str, Any]) -> Any:
@@ -84,6 +99,9 @@ def settled(kind: str, f: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("case", cases("request", "good"))
 def test_good_requests_say_what_their_fields_say(case: dict[str, Any]) -> None:
+    if case["kind"] == "signed":
+        check_signed(case)
+        return
     expected = expected_request(case["kind"], case["fields"])
     assert DeviceStream().receive(bytes.fromhex(case["hex"])) == [expected]
 
@@ -96,18 +114,38 @@ def expected_reply(kind: str, opcode: int, f: dict[str, Any]) -> DeviceReply:
         case "delivery":
             pairs = [pair.split(":") for pair in f["messages"].split(",") if pair]
             offsets, values = [int(o) for o, _ in pairs], [bytes.fromhex(v) for _, v in pairs]
-            content = Delivery(
+            delivery = Delivery(
                 f["partition"], f["fence"], f["attempts"], offsets, values, f["size"]
             )
-            return DeviceReply(opcode, sn, code, content=content)
+            return DeviceReply(opcode, sn, code, content=delivery)
         case "acked" | "nacked" | "extended":
             return DeviceReply(opcode, sn, code, content=settled(kind, f))
+        case "challenge":
+            content = Challenge(f["system"], f["level"], bytes.fromhex(f["asked"]))
+            return DeviceReply(opcode, sn, code, content=content)
+        case "proven":
+            proof = bytes.fromhex(f["proof"])
+            assert proof == prove_broker(bytes.fromhex(f["secret"]), claim_of(f))
+            return DeviceReply(opcode, sn, code, content=Proven(f["system"], proof))
         case _:
             return DeviceReply(opcode, sn, code)
 
 
+def check_signed(case: dict[str, Any]) -> None:
+    """A signed frame is the plain one, opened by the key as the frame of this number."""
+    f = case["fields"]
+    frame, plain, key = (bytes.fromhex(x) for x in (case["hex"], f["plain"], f["key"]))
+    assert FrameOpener(key, f["counter"]).open(frame) == plain
+    for counter in {0, 1, f["counter"] - 1} - {f["counter"], -1}:
+        with pytest.raises(RemoteProtocolError):
+            FrameOpener(key, counter).open(frame)
+
+
 @pytest.mark.parametrize("case", cases("reply", "good"))
 def test_good_replies_say_what_their_fields_say(case: dict[str, Any]) -> None:
+    if case["kind"] == "signed":
+        check_signed(case)
+        return
     frame = bytes.fromhex(case["hex"])
     opcode = int.from_bytes(frame[5:7], "big") & 0x7FFF
     expected = expected_reply(case["kind"], opcode, case["fields"])

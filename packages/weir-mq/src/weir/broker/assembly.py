@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import weir_raft as raft
+from weir.access.devices import SECRET_BYTES, Nonces
 from weir.broker.api.events import Findings
 from weir.broker.api.settings import Identity, Layout, ShardSettings
 from weir.broker.barriers.total_order import TotalOrder
 from weir.broker.brokerset import BrokerSet
+from weir.broker.devices.proofs import Proofs
 from weir.broker.devices.requests import Devices
 from weir.broker.forwarding.forwarder import Forwarder, Routes
 from weir.broker.forwarding.registry_feed import HeldReplies, RegistryFeed
@@ -225,7 +227,21 @@ def _services(
         identity, topics, registry, outbox, access, trunks, settings.ports, time, handlers
     )
     devices = Devices(
-        identity, topics, outbox, access, time, trunks, budget, settings.device_in_hand
+        identity,
+        topics,
+        outbox,
+        access,
+        time,
+        trunks,
+        budget,
+        settings.device_in_hand,
+        _proofs(topics.catalog, identity, settings),
     )
     sessions = Sessions(cluster.sessions, outbox, budget, time, topics, trunks, requests, devices)
     return Services(orders, coordinator, listing, sweep, devices, sessions)
+
+
+def _proofs(catalog: Catalog, identity: Identity, settings: ShardSettings) -> Proofs:
+    seed = settings.secret_bytes
+    nonces = None if seed is None else Nonces(seed(SECRET_BYTES))
+    return Proofs(catalog, identity.system, nonces, settings.key_ring)

@@ -12,7 +12,7 @@ from random import Random
 from types import TracebackType
 from typing import NamedTuple
 
-from weir.device.connection import DeviceConnection
+from weir.device.connection import DeviceConnection, DeviceSecret
 from weir.device.pipeline import Pipeline, Publish
 from weir.errors import (
     BadChecksum,
@@ -38,6 +38,7 @@ from weir.protocol.device import (
     DeviceAck,
     DeviceExtend,
     DeviceGrantChange,
+    DeviceHello,
     DeviceNack,
     DeviceOpcode,
     DeviceReply,
@@ -198,10 +199,14 @@ class Client:
         *,
         timeout: float = 10.0,
         random: Random | None = None,
+        secret: DeviceSecret | None = None,
     ) -> None:
-        """Connect and say hello. Raises `Disconnected`, or what the broker refused hello with."""
-        hello = wire.hello(hub, boot, topic, partition)
-        self._connection = DeviceConnection(host, port, hello, topic, timeout, random or Random())
+        """Connect and say hello; a hub of a fleet proves by its `secret` who it is, and speaks only
+        to a broker that does the same. Raises `Disconnected`, or what the broker refused hello
+        with: `ProofNeeded` without a secret, `NotAuthenticated` with a wrong one.
+        """
+        hello = DeviceHello(0, hub, boot, partition, topic)
+        self._connection = DeviceConnection(host, port, hello, timeout, random or Random(), secret)
         self._timeout = timeout
         #: By lock: the next sequence.
         self._next: dict[int, int] = {}

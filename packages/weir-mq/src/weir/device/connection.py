@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import time
 from collections import deque
 from collections.abc import Container
+from dataclasses import dataclass, field
 from random import Random
 
+import msgspec
+
+from weir.access.devices import (
+    NONCE_BYTES,
+    SECRET_BYTES,
+    Level,
+    check_proof,
+    frame_keys,
+    prove_broker,
+    prove_device,
+)
 from weir.errors import (
+    BadRequest,
     Disconnected,
     ErasedBoot,
+    NotAuthenticated,
     Overloaded,
+    ProofNeeded,
     Refused,
     RemoteProtocolError,
     UnknownTopic,
     refusal,
 )
 from weir.protocol import device as wire
-from weir.protocol.device import DeviceOpcode, DeviceReply
+from weir.protocol.device import DeviceHello, DeviceOpcode, DeviceReply
+from weir.protocol.proof import Challenge, DeviceProof, FrameSigner, Proven
 
 RETRY_FIRST = 0.05
 RETRY_MOST = 2.0
@@ -28,6 +45,26 @@ PING_SECONDS = 30.0
 _READ = 1 << 16
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceSecret:
+    """What is flashed into a device of a fleet, by which it proves who it is.
+
+    `secret` are the 32 bytes that were derived for its hub, this `generation` and this
+    `key_version` of the fleet's key. With `signed` it signs all frames, and takes none that are not
+    signed, also where its fleet does not demand that.
+    """
+
+    secret: bytes = field(repr=False)
+    generation: int = 0
+    key_version: int = 1
+    signed: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise `BadRequest` for a secret of another size."""
+        if len(self.secret) != SECRET_BYTES:
+            raise BadRequest(f"the secret of a device has {SECRET_BYTES} bytes", SECRET_BYTES)
+
+
 class DeviceConnection:
     """Says `hello` first, then what else every new connection must say.
 
@@ -35,10 +72,19 @@ class DeviceConnection:
     """
 
     def __init__(
-        self, host: str, port: int, hello: bytes, topic: str, timeout: float, random: Random
+        self,
+        host: str,
+        port: int,
+        hello: DeviceHello,
+        timeout: float,
+        random: Random,
+        secret: DeviceSecret | None = None,
     ) -> None:
-        """Connect with the first call. `topic` is the one that `hello` names."""
-        self._topic = topic
+        """Connect with the first call. With a `secret` speak only to a broker that asks for a
+        proof, and gives one.
+        """
+        self._secret = secret
+        self._signer: FrameSigner | None = None
         self.timeout = timeout
         #: Replies that came, in order; notifies are not among them.
         self.unread: deque[DeviceReply] = deque()
@@ -138,27 +184,65 @@ class DeviceConnection:
     def _dial(self, deadline: float) -> None:
         self._socket = socket.create_connection(self._place, self._left(deadline))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._replies = wire.DeviceReplies()
+        self._replies, self._signer = wire.DeviceReplies(), None
         self.unread.clear()
         self.notified.clear()
-        self._check(self._greet(self._hello, deadline))
+        self._check(self._say_hello(deadline))
         for sn, frame in list(self._subscribes.items()):
-            code = self._greet(frame, deadline)
+            code = self._greet(frame, deadline).code
             if code and not refusal(code, "").retryable:
                 self.end(sn, code)  # the hub's other locks go on
             else:
                 self._check(code)
 
-    def _greet(self, frame: bytes, deadline: float) -> int:
+    def _greet(self, frame: bytes, deadline: float) -> DeviceReply:
         self.write(frame, deadline)
         self.fill(deadline)
-        return self.unread.popleft().code
+        return self.unread.popleft()
+
+    def _say_hello(self, deadline: float) -> int:
+        hello = self._hello
+        frame = wire.hello(hello.hub, hello.boot, hello.topic, hello.partition, hello.sn)
+        reply = self._greet(frame, deadline)
+        if self._secret is None or (reply.code and reply.code != ProofNeeded.code):
+            return reply.code
+        if not isinstance(reply.content, Challenge):
+            self.close()
+            raise NotAuthenticated(
+                f"{self._name} asks for no proof, and gives none: somebody else may answer there, "
+                "or the broker knows no fleet with this hub (`weir device list` shows them)"
+            )
+        return self._prove(reply.content, self._secret, deadline)
+
+    def _prove(self, asked: Challenge, own: DeviceSecret, deadline: float) -> int:
+        """Answer a challenge, and check the broker's own proof; return the code of its reply."""
+        hello, nonce = self._hello, secrets.token_bytes(NONCE_BYTES)
+        level = max(asked.level, Level.SIGNED if own.signed else Level.PROOF)
+        unproven = DeviceProof(
+            hello.sn, own.generation, own.key_version, level, nonce, bytes(SECRET_BYTES)
+        )
+        claim = unproven.claim(asked, hello)
+        proof = msgspec.structs.replace(unproven, proof=prove_device(own.secret, claim))
+        reply = self._greet(wire.prove(proof), deadline)
+        if reply.code:
+            return reply.code
+        expected = prove_broker(own.secret, claim)
+        if not isinstance(reply.content, Proven) or not check_proof(expected, reply.content.proof):
+            self.close()
+            raise NotAuthenticated(
+                f"{self._name} does not have the secret of this hub: it is not its broker"
+            )
+        if level >= Level.SIGNED:
+            keys = frame_keys(own.secret, claim)
+            self._signer = FrameSigner(keys.of_device)
+            self._replies.expect_signed(keys)
+        return 0
 
     def _check(self, code: int) -> None:
         if code == 0:
             return
         self.close()
-        error = refusal(code, f"hello: {_reason(code, self._topic)}")
+        error = refusal(code, f"hello: {_reason(code, self._hello.topic)}")
         if not error.retryable:
             raise error
         raise Disconnected(str(error))
@@ -168,7 +252,7 @@ class DeviceConnection:
         assert self._socket is not None
         try:
             self._socket.settimeout(self._left(deadline))
-            self._socket.sendall(data)
+            self._socket.sendall(data if self._signer is None else self._signer.sign(data))
         except OSError as error:
             raise self._gone(error) from error
 
@@ -251,6 +335,13 @@ def _reason(code: int, topic: str) -> str:
         return (
             "the boot count is 0xFFFFFFFF, which erased flash reads as: store 1 in flash, and say "
             "hello with boot=1"
+        )
+    if kind is ProofNeeded:
+        return "this hub belongs to a fleet: pass the secret of the device"
+    if kind is NotAuthenticated:
+        return (
+            "the broker does not take this hub with this secret: `weir device show HUB` shows its "
+            "generation, and whether it was revoked"
         )
     named = f" ({kind.__name__})" if kind is not Refused else ""
     about = f" about topic {topic!r}: check topic and partition" if topic else ""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, Generic, Protocol
 
+from weir.access.devices import FrameKeys
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.runtime.budget import FIRST_BYTES, Budget, Incoming, Reservations, State
@@ -23,6 +24,7 @@ from weir.protocol.connection import Connection
 from weir.protocol.device import DeviceHello, DeviceRequest
 from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame
 from weir.protocol.link import LINK_VERSION
+from weir.protocol.proof import ReplySigner
 
 #: Of a client's read that is longer than this, so many frames are served at once; the others wait
 #: in line.
@@ -110,7 +112,7 @@ class ClientConnection(Generic[T]):
 
     __slots__ = (
         "_connections", "_cut_at", "_frame", "_full", "_greeted", "_phase", "_replies", "_rest",
-        "_since", "_transport", "_waiting", "may_link", "queued", "session", "stream",
+        "_signer", "_since", "_transport", "_waiting", "may_link", "queued", "session", "stream",
     )  # fmt: skip
 
     def __init__(self, connections: Connections[T], session: int) -> None:
@@ -129,6 +131,8 @@ class ClientConnection(Generic[T]):
         self._full = False
         self._frame: Incoming | None = None  # the one that is not whole
         self._greeted = False
+        #: Of a device that signs its frames.
+        self._signer: ReplySigner | None = None
         #: Since when nothing has come, or the frame under way has.
         self._since = connections.time()
         self._replies = UnsentReplies(connections.budget)
@@ -259,6 +263,13 @@ class ClientConnection(Generic[T]):
                 replies.release(transport)
             replies.size += charged
             connections.watched[self.session] = self
+        if (signer := self._signer) is not None:
+            try:
+                buffers = (signer.sign(b"".join(buffers)),)
+            except ValueError as error:  # of another shard that is broken
+                self._connections.log.error("session %d: %s", self.session, error)
+                self.cut()
+                return
         if len(buffers) == 1:
             transport.write(buffers[0])
         else:
@@ -272,6 +283,11 @@ class ClientConnection(Generic[T]):
     def answer(self, reply: bytes) -> None:
         """Write a small reply."""
         self.send((reply,), 0)
+
+    def sign(self, keys: FrameKeys) -> None:
+        """Take only signed frames of a device from now on, and sign what is sent to it."""
+        if self._phase < _CLOSING:
+            self._signer = self.stream.sign(keys)
 
     def check_unsent(self, now: float) -> bool:
         """Give back what was sent; return whether some of it is still here, or the end is near.
@@ -490,6 +506,7 @@ class Connections(Generic[T]):
             ef.Send: self._send,
             ef.Answers: self._answer,
             ef.Hangup: self._hang_up,
+            ef.SignFrames: self._sign,
             ef.HoldReads: self._hold,
         }
 
@@ -617,6 +634,10 @@ class Connections(Generic[T]):
         receiver = self.open_now.get(effect.session) or self._remote_peer(effect.session)
         if receiver is not None:
             receiver.hang_up(effect.reason)
+
+    def _sign(self, effect: ef.SignFrames) -> None:
+        if (one := self.open_now.get(effect.session)) is not None:
+            one.sign(effect.keys)
 
     def _hold(self, effect: ef.HoldReads) -> None:
         self.queue.held = effect.hold

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weir.access.devices import FrameKeys
 from weir.errors import RemoteProtocolError
 from weir.protocol.client.codec import ClientStream
 from weir.protocol.device import VERSION as DEVICE_VERSION
 from weir.protocol.device import DeviceRequest, DeviceStream
 from weir.protocol.frame import CLIENT_VERSION, ClientFrame
+from weir.protocol.proof import ReplySigner
 
 
 class Connection:
@@ -33,6 +35,14 @@ class Connection:
     def unfinished(self) -> tuple[int, int] | None:
         """Opcode and correlation of the client frame under way, if its header has come."""
         return self.stream.unfinished if isinstance(self.stream, ClientStream) else None
+
+    def sign(self, keys: FrameKeys) -> ReplySigner:
+        """Take only signed frames from now on; return what signs the replies. Raises
+        `RemoteProtocolError` for a peer that is no device.
+        """
+        if not isinstance(self.stream, DeviceStream):
+            raise RemoteProtocolError("only devices sign their frames")
+        return self.stream.sign(keys)
 
     def receive(self, data: bytes) -> Sequence[ClientFrame | DeviceRequest]:
         """Take bytes as they come; return what is whole. Raises `RemoteProtocolError`."""

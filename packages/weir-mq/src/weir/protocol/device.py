@@ -18,6 +18,7 @@ its `sn`; every reply's body begins with a number: 0, or an error code of `weir.
               -> u16 code
     opcode 11 subscribe with a limit: u16 messages in hand at most, then as a subscribe
               -> u16 code
+    opcode 12 prove         the answer to a challenge, and signed frames: see `weir.protocol.proof`
     opcode 6  pull          u16 messages at most, u32 bytes of the reply's body at most (0: 64 KiB)
               -> u16 code, u16 partition, u64 fence, u16 attempts, u16 count, and for each message
               u64 offset, u32 size, value; after an error other than 7 the code alone
@@ -50,11 +51,31 @@ from typing import Annotated
 
 import msgspec
 
+from weir.access.devices import MAC_BYTES, FrameKeys, Level
 from weir.codec import Buffer, Unsigned8, Unsigned16, Unsigned32, Unsigned64
-from weir.errors import BadChecksum, BadRequest, RemoteProtocolError, TooLarge, UnknownOpcode
+from weir.errors import (
+    BadChecksum,
+    BadRequest,
+    ProofNeeded,
+    RemoteProtocolError,
+    TooLarge,
+    UnknownOpcode,
+)
 from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import DEVICE_BODY_BYTES_MAX, GRANT_MS_DEFAULT
-from weir.protocol.frame import Reassembler, check_no_http
+from weir.protocol.frame import DEVICE_HEADER, Reassembler, check_no_http, xor
+from weir.protocol.proof import (
+    PROVE,
+    PROVEN,
+    SIGNED,
+    Challenge,
+    DeviceProof,
+    DeviceProven,
+    FrameOpener,
+    Proven,
+    ReplySigner,
+)
+from weir.protocol.proof import DeviceHello as DeviceHello
 
 VERSION = 1
 REPLY = 0x8000
@@ -62,15 +83,12 @@ REPLY = 0x8000
 #: What a device publishes.
 Value = Annotated[bytes, msgspec.Meta(max_length=DEVICE_BODY_BYTES_MAX)]
 
-HEADER = struct.Struct(">BIHB")
-_HELLO = struct.Struct(">QIH")
+HEADER = DEVICE_HEADER
 _SEQUENCE = struct.Struct(">I")
 _WELCOME = struct.Struct(">HQ")
 _CONFIRM = struct.Struct(">HIQ")
 _CONFIRM_FRAME = struct.Struct(">BIHBHIQB")  # a header, a confirm, the check byte
 _FRAME_SIZE_MIN = HEADER.size + 1
-#: So many bytes `xor` folds without making them fewer first.
-_FOLDED_AT_ONCE = 64
 #: Instead of the number of a partition.
 BY_HUB = 0xFFFF
 ALL_PARTITIONS = 0xFFFE
@@ -288,27 +306,13 @@ class DeviceOpcode(IntEnum):
     NACK = 9
     EXTEND = 10
     SUBSCRIBE_LIMITED = 11
+    PROVE = PROVE
 
 
 #: Plain numbers: each frame of a crowd is compared with them, or carries one.
 _PUBLISH, _PUBLISH_SEQUENCED = int(DeviceOpcode.PUBLISH), int(DeviceOpcode.PUBLISH_SEQUENCED)
 _PUBLISHES = (_PUBLISH, _PUBLISH_SEQUENCED)
-
-
-class DeviceHello(msgspec.Struct, frozen=True, array_like=True):
-    """A hub names itself, its boot count, and where its messages go."""
-
-    sn: Unsigned8
-    hub: Unsigned64
-    boot: Unsigned32
-    partition: Unsigned16
-    topic: str
-
-    @classmethod
-    def unpack(cls, sn: int, body: bytes) -> DeviceHello:
-        """Read a body. Raises `struct.error` or `UnicodeDecodeError`."""
-        hub, boot, partition = _HELLO.unpack_from(body)
-        return cls(sn, hub, boot, partition, body[_HELLO.size :].decode())
+_CHALLENGED = int(DeviceOpcode.HELLO) | REPLY
 
 
 class DevicePing(msgspec.Struct, frozen=True, array_like=True):
@@ -342,6 +346,8 @@ DeviceRequest = (
     | DeviceSubscribe
     | DevicePull
     | DeviceGrantChange
+    | DeviceProof
+    | DeviceProven
 )
 _CHANGES: dict[int, type[DeviceGrantChange]] = {
     DeviceOpcode.ACK: DeviceAck,
@@ -355,6 +361,7 @@ _BODIES: dict[int, Callable[[int, bytes], DeviceRequest]] = {
     DeviceOpcode.SUBSCRIBE: DeviceSubscribe.unpack,
     DeviceOpcode.SUBSCRIBE_LIMITED: DeviceSubscribe.unpack_limited,
     DeviceOpcode.PULL: DevicePull.unpack,
+    DeviceOpcode.PROVE: DeviceProof.unpack,
     **{opcode: kind.unpack for opcode, kind in _CHANGES.items()},
 }
 
@@ -369,7 +376,7 @@ def frame(opcode: int, sn: int, body: bytes) -> bytes:
 
 def hello(hub: int, boot: int, topic: str, partition: int = BY_HUB, sn: int = 0) -> bytes:
     """Return a hello frame."""
-    return frame(DeviceOpcode.HELLO, sn, _HELLO.pack(hub, boot, partition) + topic.encode())
+    return frame(DeviceOpcode.HELLO, sn, DeviceHello(sn, hub, boot, partition, topic).pack())
 
 
 def publish(sn: int, value: bytes, sequence: int = NO_SEQUENCE) -> bytes:
@@ -381,11 +388,11 @@ def publish(sn: int, value: bytes, sequence: int = NO_SEQUENCE) -> bytes:
 
 def frame_size(view: Buffer, at: int) -> int:
     """Return the size of the frame at `at`. Raises `RemoteProtocolError` if it cannot be one."""
-    version, length, _, _ = HEADER.unpack_from(view, at)
+    version, length, opcode, _ = HEADER.unpack_from(view, at)
     if version != VERSION:
         check_no_http(view, at)
         raise RemoteProtocolError(f"a device frame begins with version 1, not {version}")
-    if length > DEVICE_BODY_BYTES_MAX:
+    if length > DEVICE_BODY_BYTES_MAX + (MAC_BYTES if opcode & SIGNED else 0):
         raise RemoteProtocolError(f"a device body of {length:,}; {DEVICE_BODY_BYTES_MAX:,} allowed")
     return int(_FRAME_SIZE_MIN + length)
 
@@ -407,11 +414,24 @@ def _published(frame: bytes, opcode: int) -> tuple[int, bytes, int]:
 class DeviceStream:
     """The broker's side of one connection in the device dialect."""
 
-    __slots__ = ("_reassembler",)
+    __slots__ = ("_opener", "_reassembler", "_signer", "_waits")
 
     def __init__(self) -> None:
         """Start at the first byte of the connection."""
         self._reassembler: Reassembler | None = None  # only while something is not whole
+        #: Behind a proof of signed frames nothing may come until `sign` is called.
+        self._waits = False
+        self._opener: FrameOpener | None = None
+        self._signer: ReplySigner | None = None
+
+    def sign(self, keys: FrameKeys) -> ReplySigner:
+        """Expect signed frames from now on; return what signs replies, from behind the next one to
+        a proof on.
+        """
+        self._waits = False
+        self._opener = FrameOpener(keys.of_device)
+        self._signer = ReplySigner(keys.of_broker, self._signer)
+        return self._signer
 
     @property
     def pending(self) -> int:
@@ -427,11 +447,17 @@ class DeviceStream:
         """Take bytes as they come; return requests in order, publishes gathered into columns."""
         found: list[DeviceRequest] = []
         publishes: DevicePublishes | None = None
-        for frame in self._cut(data):
+        frames = self._cut(data)
+        if self._opener is not None:
+            frames = [self._opener.open(frame) for frame in frames]
+        for frame in frames:
+            if self._waits:
+                raise RemoteProtocolError("a frame behind a proof came before the reply to that")
             _, _, opcode, sn = HEADER.unpack_from(frame)
             if opcode not in _PUBLISHES:
                 publishes = None
-                found.append(self._control(frame, opcode, sn))
+                found.append(request := self._control(frame, opcode, sn))
+                self._waits = type(request) is DeviceProof and request.level >= Level.SIGNED
                 continue
             sequence, value, code = _published(frame, opcode)
             if publishes is None:
@@ -507,6 +533,21 @@ def encode_confirms(
     return b"".join([encode_confirm(*row) for row in rows])
 
 
+def prove(request: DeviceProof) -> bytes:
+    """Return the frame of a proof."""
+    return frame(DeviceOpcode.PROVE, request.sn, request.pack())
+
+
+def encode_challenge(sn: int, challenge: Challenge) -> bytes:
+    """Return the reply to the hello of a hub that must prove itself."""
+    return frame(DeviceOpcode.HELLO | REPLY, sn, challenge.pack())
+
+
+def encode_proven(sn: int, proven: Proven) -> bytes:
+    """Return the reply to a proof that was right."""
+    return frame(PROVEN, sn, proven.pack())
+
+
 def subscribe(
     sn: int,
     cluster: str,
@@ -555,7 +596,8 @@ def encode_change_reply(code: int, request: DeviceGrantChange) -> bytes:
 @dataclass(frozen=True, slots=True)
 class DeviceReply:
     """A reply as a device reads it; `sequence` and `offset` only for publishes, `content` what a
-    pull brought, or what an ack, a nack or an extend asked. A notify is one too.
+    pull brought, what an ack, a nack or an extend asked, or a challenge and the broker's proof. A
+    notify is one too.
     """
 
     opcode: int
@@ -563,21 +605,29 @@ class DeviceReply:
     code: int
     sequence: int = NO_SEQUENCE
     offset: int = 0
-    content: Delivery | DeviceGrantChange | None = None
+    content: Delivery | DeviceGrantChange | Challenge | Proven | None = None
 
 
 class DeviceReplies:
     """The device's side: cuts replies out of the stream."""
 
-    __slots__ = ("_reassembler",)
+    __slots__ = ("_opener", "_reassembler")
 
     def __init__(self) -> None:
         """Start at the first byte of the connection."""
         self._reassembler = Reassembler(HEADER.size, frame_size)
+        self._opener: FrameOpener | None = None
+
+    def expect_signed(self, keys: FrameKeys) -> None:
+        """Take only signed replies from now on."""
+        self._opener = FrameOpener(keys.of_broker)
 
     def receive(self, data: bytes) -> list[DeviceReply]:
         """Take bytes as they come, return whole replies. Raises `RemoteProtocolError`."""
-        return [self._reply(view) for view in self._reassembler.receive(data)]
+        views = self._reassembler.receive(data)
+        if self._opener is not None:
+            views = [memoryview(self._opener.open(bytes(view))) for view in views]
+        return [self._reply(view) for view in views]
 
     @staticmethod
     def _reply(view: memoryview) -> DeviceReply:
@@ -592,9 +642,13 @@ class DeviceReplies:
         if len(body) < _CODE.size:
             raise RemoteProtocolError("a reply without a code")
         (code,) = _CODE.unpack_from(body)
-        content: Delivery | DeviceGrantChange | None = None
+        content: Delivery | DeviceGrantChange | Challenge | Proven | None = None
         if opcode & ~REPLY == DeviceOpcode.PULL and code in (0, TooLarge.code):
             content = Delivery.unpack(body)
+        elif opcode == _CHALLENGED and code == ProofNeeded.code and len(body) != _WELCOME.size:
+            content = Challenge.unpack(bytes(body))
+        elif opcode == PROVEN and not code:
+            content = Proven.unpack(bytes(body))
         elif opcode & ~REPLY in _CHANGES and len(body) > _CODE.size:
             content = _change_of(opcode & ~REPLY, sn, body[_CODE.size :])
         return DeviceReply(opcode & ~REPLY, sn, code, content=content)
@@ -606,21 +660,3 @@ def _change_of(opcode: int, sn: int, body: memoryview) -> DeviceGrantChange:
     except struct.error:
         text = f"the reply to {DeviceOpcode(opcode).name.lower()} has another size"
         raise RemoteProtocolError(text) from None
-
-
-def xor(data: bytes | memoryview) -> int:
-    """Return the XOR of all bytes, folding them as one number instead of going byte by byte.
-
-    It is the check byte of a frame that holds these; that of a whole frame is 0.
-    """
-    folded, size = int.from_bytes(data, "little"), len(data)
-    while size > _FOLDED_AT_ONCE:
-        size -= size // 2
-        folded = (folded >> (8 * size)) ^ (folded & ((1 << (8 * size)) - 1))
-    # Written out: each frame of a crowd comes by here.
-    folded ^= folded >> 256
-    folded ^= folded >> 128
-    folded ^= folded >> 64
-    folded ^= folded >> 32
-    folded ^= folded >> 16
-    return (folded ^ folded >> 8) & 0xFF

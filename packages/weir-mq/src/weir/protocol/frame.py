@@ -18,6 +18,10 @@ from weir.errors import RemoteProtocolError
 #: version u8 = 2, flags u8, opcode u16, length u32 of the body, correlation u64.
 CLIENT_HEADER = struct.Struct("<BBHIQ")
 CLIENT_VERSION = 2
+#: version u8 = 1, length u32 of the body, opcode u16, sn u8; a check byte follows the body.
+DEVICE_HEADER = struct.Struct(">BIHB")
+#: So many bytes `xor` folds without making them fewer first.
+_FOLDED_AT_ONCE = 64
 
 
 class Flags(IntFlag):
@@ -116,3 +120,21 @@ class Reassembler:
             frames.append(memoryview(frame))
             self._frame = None
         return step
+
+
+def xor(data: bytes | memoryview) -> int:
+    """Return the XOR of all bytes, folding them as one number instead of going byte by byte.
+
+    It is the check byte of a frame that holds these; that of a whole frame is 0.
+    """
+    folded, size = int.from_bytes(data, "little"), len(data)
+    while size > _FOLDED_AT_ONCE:
+        size -= size // 2
+        folded = (folded >> (8 * size)) ^ (folded & ((1 << (8 * size)) - 1))
+    # Written out: each frame of a crowd comes by here.
+    folded ^= folded >> 256
+    folded ^= folded >> 128
+    folded ^= folded >> 64
+    folded ^= folded >> 32
+    folded ^= folded >> 16
+    return (folded ^ folded >> 8) & 0xFF

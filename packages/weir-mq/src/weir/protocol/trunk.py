@@ -37,6 +37,7 @@ from weir.protocol.frame import (
     Reassembler,
     take_client_frame,
 )
+from weir.protocol.proof import PROVEN
 
 _HEADER = struct.Struct("<B3xIQ")
 _DEVICE_KINDS: tuple[type[Any], ...] = get_args(DeviceRequest)
@@ -123,9 +124,10 @@ def count_confirms(replies: Buffer) -> int:
     size, at = len(replies), 0
     if size < HEADER.size:
         return 0
-    _, _, opcode, _ = HEADER.unpack_from(replies)
-    if opcode == _WELCOME and size >= WELCOME_BYTES + HEADER.size:
-        at = WELCOME_BYTES
+    _, length, opcode, _ = HEADER.unpack_from(replies)
+    first = HEADER.size + length + 1
+    if opcode in (_WELCOME, PROVEN) and size >= first + HEADER.size:
+        at = first
         _, _, opcode, _ = HEADER.unpack_from(replies, at)
     return (size - at) // _CONFIRM_BYTES if opcode in _CONFIRMING else 0
 

@@ -82,7 +82,7 @@ def test_a_hello_says_who_and_where() -> None:
     ]
 
 
-@pytest.mark.parametrize("opcode", [0, 8, 12, 0x8001, 0xFFFF])
+@pytest.mark.parametrize("opcode", [0, 8, 13, 0x4004, 0x8001, 0xFFFF])
 def test_an_unknown_opcode_is_refused_and_the_stream_goes_on(opcode: int) -> None:
     ping = device.frame(DeviceOpcode.PING, 9, b"")
     assert read(device.frame(opcode, 1, b"x"), ping) == [

@@ -24,6 +24,7 @@ from weir.protocol.device import (
     DeviceSubscribe,
 )
 from weir.protocol.frame import take_client_frame
+from weir.protocol.proof import DeviceProof, DeviceProven, Proven
 from weir.protocol.trunk import Arrival, Kind, TrunkStream
 
 DEVICE_REQUESTS: list[Any] = [
@@ -36,6 +37,8 @@ DEVICE_REQUESTS: list[Any] = [
     DeviceAck(1, 2, 3, 4, 5),
     DeviceNack(1, 2, 3, 4, 5, 6),
     DeviceExtend(1, 2, 3, 4),
+    DeviceProof(1, 2, 3, 4, b"n" * 16, b"p" * 32),
+    DeviceProven(1, DeviceHello(1, 2, 3, 4, "topic"), 5, b"p" * 32),
 ]
 
 
@@ -104,6 +107,9 @@ def test_confirms_are_counted_and_nothing_else_is() -> None:
     assert len(welcome) == trunk.WELCOME_BYTES
     confirms = device.encode_confirms([1, 2], [0, 1], [0, 0], [5, 6])
     assert trunk.count_confirms(welcome + confirms) == 2
+    proven = device.encode_proven(1, Proven(99, b"p" * 32))
+    assert trunk.count_confirms(proven) == 0
+    assert trunk.count_confirms(proven + confirms) == 2
     assert trunk.count_confirms(device.encode_code(4, 1, 0)) == 0
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from weir.access.devices import FrameKeys
 from weir.codec import Buffer
 from weir.storage.disk import Disk
 from weir.storage.format.checkpoint import Checkpoint
@@ -119,6 +120,16 @@ class Hangup:
 
 
 @dataclass(frozen=True, slots=True)
+class SignFrames:
+    """Expect that a device signs its frames from now on, and sign what is sent to it, from behind
+    the next reply to a proof on.
+    """
+
+    session: int
+    keys: FrameKeys
+
+
+@dataclass(frozen=True, slots=True)
 class HoldReads:
     """Stop (or, with `hold` False, resume) reading from all peers: the byte budget is used up."""
 
@@ -216,6 +227,7 @@ Effect = (
     | ReplicaHalted
     | EndTrunk
     | Hangup
+    | SignFrames
     | HoldReads
     | StartFlush
     | StartRead

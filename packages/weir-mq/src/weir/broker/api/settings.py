@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from weir.access.wrapping import KeyRing
 from weir.model.ids import REGISTRY_GROUP, Address, partition_of, topic_of, voter_of
 from weir.model.limits import (
     BUDGET_BYTES_DEFAULT,
@@ -152,5 +153,9 @@ class ShardSettings:
     replication: Replication = REPLICATION_DEFAULT
     #: Draws from [0, 1), so that replicas do not all seek to lead at once; None: always the same.
     random: Callable[[], float] | None = None
+    #: Gives so many bytes that nobody can guess; without it nobody can log in.
+    secret_bytes: Callable[[int], bytes] | None = None
+    #: Opens secrets at rest; without it devices of fleets cannot come in here.
+    key_ring: KeyRing | None = None
     #: How many messages a device holds at most, unless its subscription says so.
     device_in_hand: int = DEVICE_IN_HAND_DEFAULT

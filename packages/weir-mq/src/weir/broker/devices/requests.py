@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weir.broker.api.effects import Hangup
+from weir.broker.api.effects import Hangup, SignFrames
 from weir.broker.api.settings import AccessControl, Identity
+from weir.broker.devices.proofs import Proofs
 from weir.broker.devices.receivers import Receivers
 from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.forwarding.trunks import ShardTrunks
@@ -18,7 +19,7 @@ from weir.broker.partition.topics import Topics, publish_devices
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.session import ANONYMOUS, DeviceSession, Session
-from weir.errors import ErasedBoot, NoHello, Refused, UnknownTopic
+from weir.errors import ErasedBoot, NoHello, NotAuthenticated, Refused, UnknownTopic
 from weir.model.ids import group_of, place_node
 from weir.model.limits import BOOT_MAX
 from weir.model.topic import Topic
@@ -36,23 +37,29 @@ from weir.protocol.device import (
     DeviceRefused,
     DeviceRequest,
     DeviceSubscribe,
+    encode_challenge,
     encode_code,
     encode_confirms,
+    encode_proven,
     encode_welcome,
 )
+from weir.protocol.proof import DeviceProof, DeviceProven, Proven
 from weir.protocol.trunk import Arrival
 
 
 class DeviceArrivals:
     """Admits devices that come together, and takes what they publish."""
 
-    __slots__ = ("_access", "_forwarder", "_identity", "_outbox", "_sessions", "_time", "_topics")
+    __slots__ = (
+        "_access", "_forwarder", "_identity", "_outbox", "_proofs", "_sessions", "_time", "_topics",
+    )  # fmt: skip
 
     def __init__(
         self, identity: Identity, sessions: dict[int, Session], topics: Topics, outbox: Outbox,
-        access: AccessControl, time: Time, forwarder: Forwarder,
+        access: AccessControl, time: Time, forwarder: Forwarder, proofs: Proofs,
     ) -> None:  # fmt: skip
         """Serve what `topics` knows, or pass it on; who is there is kept in `sessions`."""
+        self._proofs = proofs
         self._identity = identity
         self._sessions = sessions
         self._topics = topics
@@ -75,6 +82,9 @@ class DeviceArrivals:
             if topic is not None and partition == BY_HUB:
                 partition = topic.partition_of_hub(hello.hub)
             if topic is None or partition >= topic.partitions or hello.boot > BOOT_MAX:
+                left.append(one)
+                continue
+            if self._proofs.concerns(hello.hub):
                 left.append(one)
                 continue
             group = group_of(topic.id, partition)
@@ -145,7 +155,9 @@ class DeviceArrivals:
 class Devices:
     """Answers a device's frames; errors are numbers, and never cost it the connection."""
 
-    __slots__ = ("_access", "_identity", "_outbox", "_time", "_topics", "_trunks", "receivers")
+    __slots__ = (
+        "_access", "_identity", "_outbox", "_proofs", "_time", "_topics", "_trunks", "receivers",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -157,10 +169,12 @@ class Devices:
         trunks: ShardTrunks,
         budget: Budget,
         in_hand: int,
+        proofs: Proofs,
     ) -> None:
-        """Serve what `topics` knows; pass on to `trunks` what is published to theirs. For
-        `budget` and `in_hand` see `Receivers`.
+        """Serve what `topics` knows; pass on to `trunks` what is published to theirs. Hubs of
+        fleets are let in by `proofs`. For `budget` and `in_hand` see `Receivers`.
         """
+        self._proofs = proofs
         self._trunks = trunks
         self._identity = identity
         self._topics = topics
@@ -173,7 +187,7 @@ class Devices:
         """Return who serves those that come at once, and keeps them in `sessions`."""
         return DeviceArrivals(
             self._identity, sessions, self._topics, self._outbox, self._access, self._time,
-            self._trunks.forwarder,
+            self._trunks.forwarder, self._proofs,
         )  # fmt: skip
 
     def handle(
@@ -184,6 +198,10 @@ class Devices:
         """
         if isinstance(request, DeviceHello):
             return self._hello(session, request, final, followed)
+        if isinstance(request, DeviceProof):
+            return self._prove(session, request, final)
+        if isinstance(request, DeviceProven):
+            return self._take_proven(session, request, final)
         match request:
             case DevicePublishes():
                 self._publish(session, request)
@@ -201,31 +219,28 @@ class Devices:
         return True
 
     def _hello(self, session: Session, request: DeviceHello, final: bool, followed: bool) -> bool:
-        code = 0
+        code, challenge = 0, None
         try:
             if request.boot > BOOT_MAX:
                 raise ErasedBoot(f"boot {request.boot:#x} is what erased flash reads as")
-            topic = self._topics.named(request.topic)
-            self._access.check(session.principal, "publish", topic.full_name)
-            partition = request.partition
-            if partition == BY_HUB:
-                partition = topic.partition_of_hub(request.hub)
-            elif partition >= topic.partitions:
-                raise UnknownTopic(f"topic {topic.full_name} has no partition {partition}")
-            group = group_of(topic.id, partition)
-            forwarder = self._trunks.forwarder
-            place = forwarder.routes.toward(group, session.foreign)
-            session.begin_device(request.hub, request.boot, group)
-            session.hub, session.device_place = request.hub, place
-            if place != forwarder.shard:
-                forwarder.device(session, request)
-                return True
+            if self._proofs.concerns(request.hub):
+                if session.passed:
+                    raise NotAuthenticated("a hub of a fleet was let in without a proof")
+                challenge = self._proofs.challenge(session, request)
+            else:
+                is_passed_on = self._seat(session, request, request)
+                session.proven = None
+                if is_passed_on:
+                    return True
         except UnknownTopic as error:
             if self._trunks.may_be_news() and not final:
                 return False
             code = self._trunks.certain(error).code
         except Refused as error:
             code = error.code
+        if challenge is not None:
+            self._outbox.send(session.id, encode_challenge(request.sn, challenge))
+            return True
         welcome = encode_welcome(request.sn, code, self._identity.system)
         # What another shard confirms must not overtake a refusal that waits.
         if followed and not code:
@@ -233,6 +248,69 @@ class Devices:
         else:
             self._outbox.send(session.id, welcome)
         return True
+
+    def _prove(self, session: Session, request: DeviceProof, final: bool) -> bool:
+        try:
+            proven, signs = self._proofs.check(session, request)
+        except Refused as error:
+            self._refuse_proof(session, request.sn, error)
+            return True
+        return self._take_proven(session, proven, final, signs)
+
+    def _take_proven(
+        self, session: Session, request: DeviceProven, final: bool, signs: SignFrames | None = None
+    ) -> bool:
+        """Let a hub in whose proof was checked, here or by the shard that passes this on."""
+        hello = request.hello
+        try:
+            if not self._proofs.is_current(hello.hub, request.generation):
+                raise NotAuthenticated("this hub was replaced or revoked")
+            is_passed_on = self._seat(session, hello, request)
+        except UnknownTopic as error:
+            if self._trunks.may_be_news() and not final:
+                return False
+            self._refuse_proof(session, request.sn, self._trunks.certain(error))
+            return True
+        except Refused as error:
+            self._refuse_proof(session, request.sn, error)
+            return True
+        session.asked, session.proven = None, (hello.hub, request.generation)
+        if signs is not None:  # before the reply, wherever that comes from
+            self._outbox.put(signs)
+        if not is_passed_on:
+            proven = Proven(self._identity.system, request.proof)
+            self._outbox.send(session.id, encode_proven(request.sn, proven))
+        return True
+
+    def _refuse_proof(self, session: Session, sn: int, error: Refused) -> None:
+        """Say by a number why, and close: who guesses connects for each guess."""
+        session.asked = None
+        self._outbox.send(session.id, encode_code(DeviceOpcode.PROVE, sn, error.code))
+        self._outbox.put(Hangup(session.id, str(error)))
+
+    def _seat(
+        self, session: Session, request: DeviceHello, passed_on: DeviceHello | DeviceProven
+    ) -> bool:
+        """Take a hub's hello, or pass it on; True if another shard answers.
+
+        Raises `UnknownTopic`, `Unauthorized`, `BadRequest`, and what passing on raises.
+        """
+        topic = self._topics.named(request.topic)
+        self._access.check(session.principal, "publish", topic.full_name)
+        partition = request.partition
+        if partition == BY_HUB:
+            partition = topic.partition_of_hub(request.hub)
+        elif partition >= topic.partitions:
+            raise UnknownTopic(f"topic {topic.full_name} has no partition {partition}")
+        group = group_of(topic.id, partition)
+        forwarder = self._trunks.forwarder
+        place = forwarder.routes.toward(group, session.foreign)
+        session.begin_device(request.hub, request.boot, group)
+        session.hub, session.device_place = request.hub, place
+        if place != forwarder.shard:
+            forwarder.device(session, passed_on)
+            return True
+        return False
 
     def _publish(self, session: Session, publishes: DevicePublishes) -> None:
         device = session.device

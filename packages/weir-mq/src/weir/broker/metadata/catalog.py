@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from weir.broker.metadata.fleets import Fleets
 from weir.broker.metadata.placement import Nodes
 from weir.broker.metadata.schemas import Schemas, TopicSchemas
 from weir.broker.records.entries import (
@@ -68,6 +69,7 @@ _PARTS = (
     "_producers",
     "_topics",
     "ending",
+    "fleets",
     "growing",
     "last_stamp",
     "nodes",
@@ -97,6 +99,7 @@ class Catalog:
         #: The nodes, and which of them hold which groups.
         self.nodes = Nodes()
         self.schemas = Schemas()
+        self.fleets = Fleets()
 
     def __len__(self) -> int:
         return len(self._topics)

@@ -13,6 +13,7 @@ from weir.model.ids import place_node
 from weir.model.limits import PARKED_BYTES_MAX
 from weir.protocol.device import DevicePublishes, DeviceRequest
 from weir.protocol.frame import CLIENT_HEADER, ClientFrame
+from weir.protocol.proof import Challenge, DeviceHello
 
 ANONYMOUS = "anonymous"
 #: What the principal of a shard begins with; no peer's has a colon in it.
@@ -49,6 +50,10 @@ class Session(msgspec.Struct, eq=False):
     #: What a device's hello named.
     hub: int = 0
     device: DeviceSession | None = None
+    #: The hello of a hub that must prove itself, and what it was asked.
+    asked: tuple[DeviceHello, Challenge] | None = None
+    #: The hub that did, and its generation.
+    proven: tuple[int, int] | None = None
     #: The place that took its hello.
     device_place: int = -1
     #: What came while it has to wait for news of the registry; None while it need not.

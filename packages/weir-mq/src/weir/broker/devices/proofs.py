@@ -1,0 +1,132 @@
+"""Hubs of a fleet prove who they are before anything is known of them (`weir.access.devices`).
+
+Until its proof is checked a connection leaves nothing: no seat, no boot, no row, no fence. Whoever
+is unknown, has a wrong secret, or was revoked hears the same, after the same work.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from weir.access.devices import (
+    SECRET_BYTES,
+    Claim,
+    Level,
+    Nonces,
+    check_proof,
+    derive_secret,
+    frame_keys,
+    prove_broker,
+    prove_device,
+)
+from weir.access.wrapping import KeyRing
+from weir.broker.api.effects import SignFrames
+from weir.broker.metadata.catalog import Catalog
+from weir.broker.metadata.fleets import Device, Fleet
+from weir.broker.runtime.session import Session
+from weir.errors import MissingLibrary, NoHello, NotAuthenticated, Unavailable, WrongKey
+from weir.protocol.proof import Challenge, DeviceHello, DeviceProof, DeviceProven
+
+_REFUSED = "nobody is let in as this hub by this proof"
+_NO_KEY = b"no fleet has this key".ljust(SECRET_BYTES, b"\0")
+
+
+class Checked(NamedTuple):
+    """A proof that was right: what the device said, and how its connection goes on."""
+
+    proven: DeviceProven
+    #: What signs its frames, None if they are not signed.
+    signs: SignFrames | None
+
+
+class Proofs:
+    """Asks for proofs and checks them, by the fleets in this shard's copy of the registry."""
+
+    __slots__ = ("_catalog", "_keys", "_nonces", "_ring", "_system")
+
+    def __init__(
+        self, catalog: Catalog, system: int, nonces: Nonces | None, ring: KeyRing | None
+    ) -> None:
+        """Open fleet keys by `ring`. Without it, or without nonces, hubs of fleets are told to find
+        another node.
+        """
+        self._catalog = catalog
+        self._system = system
+        self._nonces = nonces
+        self._ring = ring
+        #: Fleet keys, by what they are wrapped as.
+        self._keys: dict[bytes, bytes] = {}
+
+    def concerns(self, hub: int) -> bool:
+        """Return whether a hub must prove itself."""
+        return self._catalog.fleets.find(hub) is not None
+
+    def challenge(self, session: Session, hello: DeviceHello) -> Challenge:
+        """Return what a hub must answer; a challenge that it had before is void.
+
+        Raises `Unavailable` where this node cannot check the answer.
+        """
+        fleet = self._catalog.fleets.find(hello.hub)
+        if self._nonces is None or fleet is None:
+            raise Unavailable("this node checks no proofs: connect to another one")
+        asked = Challenge(self._system, fleet.level, self._nonces.next())
+        session.asked = hello, asked
+        return asked
+
+    def check(self, session: Session, proof: DeviceProof) -> Checked:
+        """Check the answer to the session's challenge; one answer is taken, unless this raises
+        `Unavailable`: the key file does not open the fleet's key here.
+
+        Raises `NotAuthenticated`, whatever is wrong with the proof, and `NoHello`.
+        """
+        if session.asked is None:
+            raise NoHello("say hello before the proof: it answers a challenge")
+        hello, asked = session.asked
+        fleets = self._catalog.fleets
+        fleet, device = fleets.find(hello.hub), fleets.device(hello.hub)
+        key = self._fleet_key(fleet, proof.key_version)
+        secret = derive_secret(key or _NO_KEY, self._system, hello.hub, device.generation)
+        claim = proof.claim(asked, hello)
+        # All of it is done whatever is wrong: time tells no more than the code.
+        is_right = check_proof(prove_device(secret, claim), proof.proof)
+        if not (is_right & _may_come(fleet, device, claim) & (key is not None)):
+            raise NotAuthenticated(_REFUSED)
+        proven = DeviceProven(proof.sn, hello, proof.generation, prove_broker(secret, claim))
+        signs = None
+        if proof.level >= Level.SIGNED:
+            signs = SignFrames(session.id, frame_keys(secret, claim))
+        return Checked(proven, signs)
+
+    def is_current(self, hub: int, generation: int) -> bool:
+        """Return whether a device of this generation may still be here."""
+        fleets = self._catalog.fleets
+        return fleets.find(hub) is not None and fleets.device(hub) == Device(generation)
+
+    def _fleet_key(self, fleet: Fleet | None, version: int) -> bytes | None:
+        if fleet is None or (wrapped := fleet.key(version)) is None:
+            return None
+        if (found := self._keys.get(wrapped.wrapped)) is None:
+            if self._ring is None:
+                raise Unavailable("this node has no key file: connect to another one")
+            try:
+                found = self._ring.unwrap(wrapped.wrapped, purpose_of(fleet.name, version))
+            except (WrongKey, MissingLibrary) as error:
+                raise Unavailable(str(error)) from None
+            self._keys[wrapped.wrapped] = found
+        return found
+
+
+def purpose_of(fleet: str, version: int) -> str:
+    """Return what the wrapped key of a fleet is."""
+    return f"key {version} of fleet {fleet}"
+
+
+def _may_come(fleet: Fleet | None, device: Device, claim: Claim) -> bool:
+    return (
+        fleet is not None
+        and not device.is_revoked
+        and claim.is_fresh
+        and claim.generation == device.generation
+        and claim.level in (Level.PROOF, Level.SIGNED)
+        and claim.level >= fleet.level
+    )

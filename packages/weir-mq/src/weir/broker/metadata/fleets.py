@@ -1,0 +1,183 @@
+"""Fleets: ranges of hubs with one key, and the devices that differ from what that says.
+
+A fleet's key makes the secrets of all its devices, so a million locks take one row here. A device
+that was replaced or revoked has a row of its own: its generation, and whether it is shut out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+
+from weir.access.devices import GENERATION_MAX, KEY_VERSION_MAX, Level
+from weir.access.wrapping import WRAPPED_BYTES
+from weir.codec import Unsigned64
+from weir.errors import BadRequest
+from weir.model.limits import DEVICE_ROWS_MAX, FLEET_KEYS_MAX, FLEETS_MAX
+from weir.model.topic import check_name
+
+_WRAPPED_BYTES = WRAPPED_BYTES + 32
+_REVOKED = 1 << 24
+
+
+class FleetKey(msgspec.Struct, frozen=True, array_like=True):
+    """A version of a fleet's key, wrapped by the key file of the set's nodes."""
+
+    version: Annotated[int, msgspec.Meta(ge=1, le=KEY_VERSION_MAX)]
+    wrapped: Annotated[bytes, msgspec.Meta(min_length=_WRAPPED_BYTES, max_length=_WRAPPED_BYTES)]
+
+    def __repr__(self) -> str:
+        """Show the version alone."""
+        return f"FleetKey({self.version})"
+
+
+class Fleet(msgspec.Struct, frozen=True, array_like=True):
+    """Hubs `first` to `last`, both included, and what they must do to come in."""
+
+    name: str
+    first: Unsigned64
+    last: Unsigned64
+    level: Level
+    keys: tuple[FleetKey, ...]
+
+    def key(self, version: int) -> FleetKey | None:
+        """Return a version of its key, if it has that."""
+        return next((key for key in self.keys if key.version == version), None)
+
+
+class Device(NamedTuple):
+    """What is known of a device besides its fleet."""
+
+    generation: int = 0
+    is_revoked: bool = False
+
+
+#: Of nearly all.
+_PLAIN = Device()
+
+
+class Fleets:
+    """All fleets of a set, and the devices with rows of their own: about 100 bytes each."""
+
+    __slots__ = ("_devices", "_firsts", "_fleets", "_ordered")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._fleets: dict[str, Fleet] = {}
+        self._devices: dict[int, int] = {}
+        #: In the order of their first hubs.
+        self._ordered: list[Fleet] = []
+        self._firsts: list[int] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._fleets or self._devices)
+
+    def __iter__(self) -> Iterator[Fleet]:
+        return iter(self._ordered)
+
+    def named(self, name: str) -> Fleet | None:
+        """Return a fleet by its name."""
+        return self._fleets.get(name)
+
+    def find(self, hub: int) -> Fleet | None:
+        """Return the fleet that a hub belongs to, in the time of a binary search."""
+        at = bisect_right(self._firsts, hub)
+        if at and hub <= (fleet := self._ordered[at - 1]).last:
+            return fleet
+        return None
+
+    def device(self, hub: int) -> Device:
+        """Return what is known of a device."""
+        row = self._devices.get(hub)
+        return _PLAIN if row is None else Device(row & GENERATION_MAX, bool(row & _REVOKED))
+
+    def devices(self) -> list[tuple[int, Device]]:
+        """Return the devices with rows of their own, in the order of their hubs."""
+        return [(hub, self.device(hub)) for hub in sorted(self._devices)]
+
+    def check(self, fleet: Fleet) -> None:
+        """Raise `BadRequest` or `BadName` unless a fleet may be put as it is."""
+        check_name(fleet.name, "the name of a fleet")
+        if fleet.first > fleet.last:
+            raise BadRequest(f"a fleet has hubs from {fleet.last} to {fleet.first}, in this order")
+        if fleet.level not in (Level.PROOF, Level.SIGNED):
+            raise BadRequest("a fleet asks for a proof, or for signed frames")
+        versions = {key.version for key in fleet.keys}
+        if not 1 <= len(fleet.keys) <= FLEET_KEYS_MAX or len(versions) != len(fleet.keys):
+            raise BadRequest(
+                f"a fleet has 1 to {FLEET_KEYS_MAX} versions of its key", FLEET_KEYS_MAX
+            )
+        if fleet.name not in self._fleets and len(self._fleets) >= FLEETS_MAX:
+            raise BadRequest(
+                f"there are {FLEETS_MAX:,} fleets, as many as there may be", FLEETS_MAX
+            )
+        for other in self._ordered:
+            if other.name == fleet.name:
+                continue
+            if fleet.first <= other.last and other.first <= fleet.last:
+                raise BadRequest(
+                    f"hubs {max(fleet.first, other.first)} to {min(fleet.last, other.last)} belong "
+                    f"to fleet {other.name}: a hub has one fleet"
+                )
+
+    def put(self, fleet: Fleet) -> None:
+        """Add a fleet, or change the one of this name. Raises as `check`."""
+        self.check(fleet)
+        self._fleets[fleet.name] = fleet
+        self._order()
+
+    def remove(self, name: str) -> Fleet:
+        """Forget a fleet: its hubs are nobody's. Raises `BadRequest` if there is none."""
+        fleet = self._fleets.pop(name, None)
+        if fleet is None:
+            raise BadRequest(f"there is no fleet {name!r}: `weir fleet list` shows them")
+        self._order()
+        return fleet
+
+    def replace(self, hub: int) -> Device:
+        """Let the next generation of a device be the one that may come; return it. It is not
+        revoked, whatever the one before was. Raises `BadRequest` if there can be no next one.
+        """
+        known = self.device(hub)
+        if known.generation >= GENERATION_MAX:
+            raise BadRequest(f"device {hub} was replaced {GENERATION_MAX:,} times: enrol another")
+        return self._set(hub, Device(known.generation + 1))
+
+    def revoke(self, hub: int) -> Device:
+        """Let nobody come as this device until it is replaced; return what is known of it then."""
+        return self._set(hub, self.device(hub)._replace(is_revoked=True))
+
+    def _set(self, hub: int, device: Device) -> Device:
+        if self.find(hub) is None:
+            raise BadRequest(f"hub {hub} belongs to no fleet: `weir fleet list` shows them")
+        if hub not in self._devices and len(self._devices) >= DEVICE_ROWS_MAX:
+            raise BadRequest(
+                f"{DEVICE_ROWS_MAX:,} devices were replaced or revoked: begin another fleet, with "
+                "another key, for those that come",
+                DEVICE_ROWS_MAX,
+            )
+        self._devices[hub] = device.generation | (_REVOKED if device.is_revoked else 0)
+        return device
+
+    def _order(self) -> None:
+        self._ordered = sorted(self._fleets.values(), key=lambda fleet: fleet.first)
+        self._firsts = [fleet.first for fleet in self._ordered]
+
+    def encode(self) -> object:
+        """Return the state as MessagePack can hold it."""
+        return self._ordered, list(self._devices.items())
+
+    @classmethod
+    def decode(cls, data: Any) -> Fleets:
+        """Return the state that `encode` gave."""
+        fleets, devices = data
+        found = cls()
+        for row in fleets:
+            fleet = msgspec.convert(row, Fleet)
+            found._fleets[fleet.name] = fleet
+        found._order()
+        found._devices = dict(devices)
+        return found

@@ -1,0 +1,347 @@
+"""Hubs of a fleet come in by a proof alone, and whoever has none leaves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from weir.access.devices import (
+    Claim,
+    Level,
+    derive_secret,
+    frame_keys,
+    prove_broker,
+    prove_device,
+)
+from weir.access.wrapping import KeyRing
+from weir.broker.api import events as ev
+from weir.broker.api.effects import Hangup, SignFrames
+from weir.broker.devices.proofs import purpose_of
+from weir.broker.metadata.fleets import Fleet, FleetKey
+from weir.errors import (
+    BadRequest,
+    ErasedBoot,
+    NoHello,
+    NotAuthenticated,
+    NotSubscribed,
+    ProofNeeded,
+    Unavailable,
+    UnknownTopic,
+)
+from weir.protocol import device as d
+from weir.protocol.client import messages as m
+from weir.protocol.device import BY_HUB
+from weir.protocol.proof import Challenge, DeviceProof, DeviceProven, Proven
+
+SYSTEM, HUB = 99, 42
+RING = KeyRing([bytes(range(32))])
+FLEET_KEY, NEWER_KEY = b"f" * 32, b"g" * 32
+NONCE = b"device nonce 16b"
+
+
+def wrapped(name: str, version: int, key: bytes) -> FleetKey:
+    return FleetKey(version, RING.wrap(key, purpose_of(name, version), bytes(12)))
+
+
+def fleet_of(level: Level = Level.PROOF, name: str = "locks", first: int = 40) -> Fleet:
+    keys = wrapped(name, 1, FLEET_KEY), wrapped(name, 2, NEWER_KEY)
+    return Fleet(name, first, first + 9, level, keys)
+
+
+@pytest.fixture
+def door(make_rig: Callable[..., Any]) -> Any:
+    """A node with topics t and u, and a fleet of hubs 40 to 49."""
+    rig = make_rig(key_ring=RING, secret_bytes=lambda size: b"s" * size)
+    rig.connect()
+    rig.answer(1, m.CreateTopic("t", 4))
+    rig.topic(1, "u")
+    rig.shard.topics.catalog.fleets.put(fleet_of())
+    return rig
+
+
+def heard(rig: Any, session: int, *frames: bytes) -> list[d.DeviceReply]:
+    rig.device(session, *frames)
+    rig.settle()
+    replies = rig.device_replies[session][:]
+    rig.device_replies[session].clear()
+    return replies
+
+
+def challenged(rig: Any, session: int, boot: int = 1, topic: str = "t") -> Challenge:
+    (reply,) = heard(rig, session, d.hello(HUB, boot, topic))
+    assert reply.code == ProofNeeded.code
+    assert isinstance(reply.content, Challenge)
+    return reply.content
+
+
+def answer(asked: Challenge, secret: bytes | None = None, **changes: Any) -> tuple[bytes, Claim]:
+    """Return the frame of a proof, and what it proves: that of hub 42, with these changes."""
+    claim = Claim(
+        SYSTEM, HUB, 0, 1, 1, BY_HUB, Level.PROOF, "t", asked.nonce, NONCE
+    )  # fmt: skip
+    claim = msgspec.structs.replace(claim, **changes)
+    secret = secret or derive_secret(FLEET_KEY, SYSTEM, HUB, 0)
+    proof = DeviceProof(
+        0, claim.generation, claim.key_version, claim.level, claim.device_nonce,
+        prove_device(secret, claim),
+    )  # fmt: skip
+    return d.prove(proof), claim
+
+
+def origins(rig: Any) -> list[Any]:
+    info = rig.answer(1, m.DescribeTopic("t"))
+    states = [rig.shard.topics.partition(a.group)[1].state for a in info.addresses]
+    return [standing for state in states for standing in state.origins.of_hub(HUB)]
+
+
+def test_a_hub_with_its_secret_comes_in(door: Any) -> None:
+    asked = challenged(door, 50)
+    assert (asked.system, asked.level) == (SYSTEM, Level.PROOF)
+    frame, claim = answer(asked)
+    (reply,) = heard(door, 50, frame)
+    secret = derive_secret(FLEET_KEY, SYSTEM, HUB, 0)
+    assert reply.content == Proven(SYSTEM, prove_broker(secret, claim))
+    assert [r.code for r in heard(door, 50, d.publish(1, b"open", 0))] == [0]
+    assert not [e for e in door.others if isinstance(e, Hangup | SignFrames)]
+
+
+def test_a_proof_and_publishes_may_come_at_once(door: Any) -> None:
+    frame, _ = answer(challenged(door, 50))
+    replies = heard(door, 50, frame, d.publish(1, b"open", 0), d.publish(1, b"close", 1))
+    assert [r.code for r in replies] == [0, 0, 0]
+
+
+def test_the_other_version_of_the_key_is_taken(door: Any) -> None:
+    secret = derive_secret(NEWER_KEY, SYSTEM, HUB, 0)
+    frame, _ = answer(challenged(door, 50), secret, key_version=2)
+    assert [r.code for r in heard(door, 50, frame)] == [0]
+
+
+OTHER = derive_secret(FLEET_KEY, SYSTEM, 43, 0)
+
+
+@pytest.mark.parametrize(
+    ("secret", "changes"),
+    [
+        (b"x" * 32, {}), (FLEET_KEY, {}), (OTHER, {}), (None, {"system": 98}), (None, {"hub": 43}),
+        (derive_secret(FLEET_KEY, 98, HUB, 0), {}), (None, {"boot": 2}), (None, {"partition": 0}),
+        (None, {"topic": "u"}), (None, {"topic": "T"}), (None, {"generation": 1}),
+        (derive_secret(FLEET_KEY, SYSTEM, HUB, 1), {"generation": 1}), (None, {"key_version": 2}),
+        (None, {"key_version": 3}), (None, {"key_version": 0}), (None, {"level": Level.NONE}),
+        (None, {"level": 3}), (None, {"device_nonce": bytes(16)}),
+        (None, {"broker_nonce": b"another nonce 16"}), (None, {"broker_nonce": bytes(16)}),
+    ],
+)  # fmt: skip
+def test_another_proof_is_refused_and_leaves_nothing(
+    door: Any, secret: bytes | None, changes: dict[str, Any]
+) -> None:
+    frame, _ = answer(challenged(door, 50), secret, **changes)
+    (reply,) = heard(door, 50, frame)
+    assert (reply.opcode, reply.code) == (12, NotAuthenticated.code)
+    assert [e.session for e in door.others if isinstance(e, Hangup)] == [50]
+    assert [r.code for r in heard(door, 50, d.publish(1, b"open", 0))] == [NoHello.code]
+    assert origins(door) == []
+    # The real one comes in with the boot that it has.
+    frame, _ = answer(challenged(door, 51))
+    assert [r.code for r in heard(door, 51, frame, d.publish(1, b"open", 0))] == [0, 0]
+
+
+def test_reflected_and_repeated_proofs_are_refused(door: Any) -> None:
+    asked = challenged(door, 50)
+    frame, _ = answer(asked, device_nonce=asked.nonce)
+    assert [r.code for r in heard(door, 50, frame)] == [NotAuthenticated.code]
+    frame, claim = answer(challenged(door, 51))
+    (reply,) = heard(door, 51, frame)
+    assert isinstance(reply.content, Proven)
+    # Again on this connection, on another one, and the broker's own proof sent back.
+    assert [r.code for r in heard(door, 51, frame)] == [NoHello.code]
+    challenged(door, 52)
+    assert [r.code for r in heard(door, 52, frame)] == [NotAuthenticated.code]
+    challenged(door, 53)
+    back = d.prove(DeviceProof(0, 0, 1, 1, claim.device_nonce, reply.content.proof))
+    assert [r.code for r in heard(door, 53, back)] == [NotAuthenticated.code]
+
+
+def test_a_challenge_is_asked_once_and_void_behind_the_next(door: Any) -> None:
+    asked = [challenged(door, session) for session in (50, 51, 50)]
+    assert len({one.nonce for one in asked}) == 3
+    old, _ = answer(asked[0])
+    assert [r.code for r in heard(door, 50, old)] == [NotAuthenticated.code]
+    new, _ = answer(asked[2])
+    assert [r.code for r in heard(door, 50, new)] == [NoHello.code]
+
+
+def test_a_proof_without_a_challenge_is_refused(door: Any) -> None:
+    frame, _ = answer(Challenge(SYSTEM, 1, bytes(16)))
+    assert [r.code for r in heard(door, 50, frame)] == [NoHello.code]
+
+
+def test_without_a_proof_a_hub_of_a_fleet_does_nothing(door: Any) -> None:
+    frames = (d.hello(HUB, 9, "t"), d.publish(1, b"open", 0), d.publish(1, b"open"))
+    assert [r.code for r in heard(door, 50, *frames)] == [ProofNeeded.code, *[NoHello.code] * 2]
+    ask = (d.subscribe(1, "crew", "t"), d.pull(1, 1), d.frame(d.DeviceOpcode.PING, 0, b""))
+    assert [r.code for r in heard(door, 50, *ask)] == [
+        NoHello.code,
+        NotSubscribed.code,
+        NoHello.code,
+    ]
+    assert origins(door) == []
+    door.tick(11_000)
+    assert [e.session for e in door.others if isinstance(e, Hangup)] == [50]
+
+
+def test_a_crowd_of_a_fleet_is_asked_one_by_one(door: Any) -> None:
+    for hub in (41, 42, 60):
+        door.device(hub, d.hello(hub, 1, "t"), d.publish(1, b"open", 0))
+    door.settle()
+    codes = {hub: [r.code for r in door.device_replies[hub]] for hub in (41, 42, 60)}
+    refused = [ProofNeeded.code, NoHello.code]
+    assert codes == {41: refused, 42: refused, 60: [0, 0]}
+
+
+def test_hubs_beside_the_fleet_come_as_before(door: Any) -> None:
+    for hub in (39, 50):
+        (reply,) = heard(door, hub + 100, d.hello(hub, 1, "t"))
+        assert reply.code == 0
+
+
+def test_a_stranger_learns_nothing_of_topics(door: Any) -> None:
+    challenged(door, 50, topic="none")
+    frame, _ = answer(challenged(door, 51, topic="none"), topic="none")
+    assert [r.code for r in heard(door, 51, frame)] == [UnknownTopic.code]
+    assert [e.session for e in door.others if isinstance(e, Hangup)] == [51]
+
+
+def test_erased_flash_is_told_before_it_is_asked(door: Any) -> None:
+    (reply,) = heard(door, 50, d.hello(HUB, 0xFFFFFFFF, "t"))
+    assert reply.code == ErasedBoot.code
+
+
+def test_a_fleet_of_signed_frames_takes_no_less(door: Any) -> None:
+    door.shard.topics.catalog.fleets.put(fleet_of(Level.SIGNED))
+    asked = challenged(door, 50)
+    assert asked.level == Level.SIGNED
+    frame, _ = answer(asked)
+    assert [r.code for r in heard(door, 50, frame)] == [NotAuthenticated.code]
+
+
+@pytest.mark.parametrize("level", [Level.PROOF, Level.SIGNED])
+def test_a_device_may_sign_where_a_proof_is_enough(door: Any, level: Level) -> None:
+    door.shard.topics.catalog.fleets.put(fleet_of(level))
+    frame, claim = answer(challenged(door, 50), level=Level.SIGNED)
+    (reply,) = heard(door, 50, frame)
+    assert reply.code == 0
+    (signs,) = [e for e in door.others if isinstance(e, SignFrames)]
+    secret = derive_secret(FLEET_KEY, SYSTEM, HUB, 0)
+    assert signs == SignFrames(50, frame_keys(secret, claim))
+
+
+def test_frames_are_signed_from_before_the_reply_on(door: Any) -> None:
+    """Else the host would send what comes behind the reply as it is."""
+    frame, _ = answer(challenged(door, 50), level=Level.SIGNED)
+    effects = door.shard.handle(ev.Received(50, d.DeviceStream().receive(frame)))
+    kinds = [type(effect).__name__ for effect in effects]
+    assert kinds.index("SignFrames") < kinds.index("Send")
+
+
+def test_a_replaced_device_comes_with_its_new_secret_alone(door: Any) -> None:
+    door.shard.topics.catalog.fleets.replace(HUB)
+    frame, _ = answer(challenged(door, 50))
+    assert [r.code for r in heard(door, 50, frame)] == [NotAuthenticated.code]
+    # The old secret, with the new generation written on it.
+    frame, _ = answer(challenged(door, 51), generation=1)
+    assert [r.code for r in heard(door, 51, frame)] == [NotAuthenticated.code]
+    secret = derive_secret(FLEET_KEY, SYSTEM, HUB, 1)
+    frame, _ = answer(challenged(door, 52), secret, generation=1)
+    assert [r.code for r in heard(door, 52, frame)] == [0]
+
+
+def test_a_revoked_device_hears_what_a_stranger_does(door: Any) -> None:
+    fleets = door.shard.topics.catalog.fleets
+    fleets.revoke(HUB)
+    asked = challenged(door, 50)
+    assert asked.level == Level.PROOF
+    frame, _ = answer(asked)
+    (revoked,) = heard(door, 50, frame)
+    frame, _ = answer(challenged(door, 51), b"x" * 32)
+    (stranger,) = heard(door, 51, frame)
+    assert revoked == stranger
+    texts = {e.reason for e in door.others if isinstance(e, Hangup)}
+    assert len(texts) == 1
+    fleets.replace(HUB)
+    secret = derive_secret(FLEET_KEY, SYSTEM, HUB, 1)
+    frame, _ = answer(challenged(door, 52), secret, generation=1)
+    assert [r.code for r in heard(door, 52, frame)] == [0]
+
+
+def test_a_device_that_is_revoked_behind_its_challenge_stays_out(door: Any) -> None:
+    frame, _ = answer(challenged(door, 50))
+    door.shard.topics.catalog.fleets.revoke(HUB)
+    assert [r.code for r in heard(door, 50, frame)] == [NotAuthenticated.code]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"secret_bytes": lambda size: b"s" * size},
+        {"secret_bytes": lambda size: b"s" * size, "key_ring": KeyRing([b"o" * 32])},
+        {"key_ring": RING},
+    ],
+)
+def test_a_node_that_cannot_check_sends_devices_elsewhere(
+    make_rig: Callable[..., Any], settings: dict[str, Any]
+) -> None:
+    rig = make_rig(**settings)
+    rig.connect()
+    rig.topic(1, "t")
+    rig.shard.topics.catalog.fleets.put(fleet_of())
+    (reply,) = heard(rig, 50, d.hello(HUB, 1, "t"))
+    if reply.code == ProofNeeded.code:
+        frame, _ = answer(reply.content)
+        (reply,) = heard(rig, 50, frame)
+    assert reply.code == Unavailable.code
+
+
+def test_a_hello_of_a_fleet_that_another_shard_passes_on_is_refused(door: Any) -> None:
+    """A shard that knows of no fleet yet lets the hub in; the one that has the seat does not."""
+    door.handle(ev.Opened(70, "anonymous", 1))
+    said = d.DeviceStream().receive(d.hello(HUB, 1, "t"))
+    (sent,) = door.shard.handle(ev.Received(70, said))
+    (reply,) = d.DeviceReplies().receive(b"".join(sent.buffers))
+    assert reply.code == NotAuthenticated.code
+
+
+def test_a_proof_that_another_shard_checked_is_checked_against_the_copy_here(door: Any) -> None:
+    hello = d.DeviceHello(0, HUB, 1, BY_HUB, "t")
+    for session, generation in ((70, 1), (71, 0)):
+        door.handle(ev.Opened(session, "anonymous", 1))
+        proven = DeviceProven(0, hello, generation, b"p" * 32)
+        effects = door.shard.handle(ev.Received(session, [proven]))
+        (reply,) = d.DeviceReplies().receive(b"".join(effects[0].buffers))
+        if generation:
+            assert reply.code == NotAuthenticated.code
+            assert isinstance(effects[1], Hangup)
+        else:
+            assert reply.content == Proven(SYSTEM, b"p" * 32)
+
+
+def test_publishes_wait_until_a_hub_that_moves_has_its_replies(door: Any) -> None:
+    frame, _ = answer(challenged(door, 50))
+    assert [r.code for r in heard(door, 50, frame)] == [0]
+    door.device(50, d.publish(1, b"open", 0))
+    challenge = next(
+        r.content for r in heard_now(door, d.hello(HUB, 2, "t")) if r.code == ProofNeeded.code
+    )
+    frame, _ = answer(challenge, boot=2)
+    replies = heard(door, 50, frame)
+    assert BadRequest.code in [r.code for r in replies]
+
+
+def heard_now(rig: Any, *frames: bytes) -> list[d.DeviceReply]:
+    rig.device(50, *frames)
+    replies = rig.device_replies[50][:]
+    rig.device_replies[50].clear()
+    return replies
