@@ -1,6 +1,6 @@
 /* Checks weir_device.c against docs/device-frames.txt:  ./check_frames ../../docs/device-frames.txt
  * Ends with 0 if every frame is encoded and decoded as it stands there. */
-#include "weir_device.h"
+#include "weir_proof.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -52,6 +52,36 @@ static size_t bytes_of(const char *name, uint8_t *out)
     return unhex(hex, strlen(hex), out);
 }
 
+/* The claim of the line at hand; its topic and nonces lie in `bytes`. */
+static weir_claim claim_of(uint8_t bytes[3][ROOM])
+{
+    weir_claim claim = {0};
+    claim.system = number("system");
+    claim.hub = number("hub");
+    claim.generation = (uint32_t)number("generation");
+    claim.key_version = (uint8_t)number("version");
+    claim.boot = (uint32_t)number("boot");
+    claim.partition = (uint16_t)number("partition");
+    claim.level = (uint8_t)number("level");
+    claim.topic_size = bytes_of("topic", bytes[0]);
+    claim.topic = (char *)bytes[0];
+    bytes_of("asked", bytes[1]);
+    claim.broker_nonce = bytes[1];
+    bytes_of("nonce", bytes[2]);
+    claim.device_nonce = bytes[2];
+    return claim;
+}
+
+static weir_signer signer_of(void)
+{
+    uint8_t key[ROOM];
+    weir_signer signer;
+    bytes_of("key", key);
+    memcpy(signer.key, key, sizeof signer.key);
+    signer.counter = number("counter");
+    return signer;
+}
+
 static size_t encode(const char *kind, uint8_t *out)
 {
     uint8_t one[ROOM], two[ROOM];
@@ -93,6 +123,16 @@ static size_t encode(const char *kind, uint8_t *out)
                          number("next"), (uint32_t)number("delay"));
     if (strcmp(kind, "extend") == 0)
         return weir_extend(out, ROOM, sn, partition, number("fence"), (uint32_t)number("lease"));
+    if (strcmp(kind, "proof") == 0) {
+        uint8_t secret[ROOM], parts[3][ROOM];
+        weir_claim claim = claim_of(parts);
+        bytes_of("secret", secret);
+        return weir_prove(out, ROOM, sn, secret, &claim);
+    }
+    if (strcmp(kind, "signed") == 0) {
+        weir_signer signer = signer_of();
+        return weir_sign(&signer, out, bytes_of("plain", out), ROOM);
+    }
     fail("a kind of request that is not known here");
     return 0;
 }
@@ -123,9 +163,53 @@ static void list_messages(weir_reply *reply, char *out, size_t room)
         fail("a message is cut");
 }
 
+/* A signed reply opens to the plain one; another counter or key does not open it. */
+static void check_signed(const weir_frame *frame)
+{
+    uint8_t plain[ROOM];
+    const uint8_t *bytes = frame->body - WEIR_HEADER_SIZE;
+    weir_signer signer = signer_of();
+    weir_frame opened = *frame;
+    size_t size = bytes_of("plain", plain);
+    if (weir_open(&signer, bytes, &opened) != 0 || opened.length + WEIR_FRAME_OVERHEAD != size
+        || memcmp(opened.body, plain + WEIR_HEADER_SIZE, opened.length) != 0
+        || opened.opcode != (plain[5] << 8 | plain[6]))
+        fail("not opened as expected");
+    opened = *frame;
+    if (weir_open(&signer, bytes, &opened) == 0) /* its counter has moved on */
+        fail("opened twice");
+    signer = signer_of();
+    signer.key[31] ^= 1;
+    if (weir_open(&signer, bytes, &opened) == 0)
+        fail("opened with another key");
+}
+
+static void check_proof(const weir_frame *frame, const char *kind)
+{
+    uint8_t secret[ROOM], parts[3][ROOM];
+    weir_claim claim = claim_of(parts);
+    if (strcmp(kind, "challenge") == 0) {
+        weir_claim asked = {0};
+        if (weir_read_challenge(frame, &asked) != 0 || asked.level != claim.level
+            || asked.system != claim.system || memcmp(asked.broker_nonce, parts[1], 16) != 0)
+            fail("a challenge that is not read");
+        return;
+    }
+    bytes_of("secret", secret);
+    if (!weir_check_broker(frame, secret, &claim))
+        fail("a broker's proof that is not taken");
+    claim.boot++;
+    if (weir_check_broker(frame, secret, &claim))
+        fail("a broker's proof of another claim");
+}
+
 static void check_reply(const weir_frame *frame, const char *kind)
 {
     weir_reply reply;
+    if (strcmp(kind, "signed") == 0) {
+        check_signed(frame);
+        return;
+    }
     if (weir_read_reply(frame, &reply) != 0) {
         fail("a reply that cannot be read");
         return;
@@ -134,6 +218,10 @@ static void check_reply(const weir_frame *frame, const char *kind)
     same("code", reply.code);
     same("opcode", reply.opcode);
     same("system", reply.system);
+    if (strcmp(kind, "challenge") == 0 || strcmp(kind, "proven") == 0) {
+        check_proof(frame, kind);
+        return;
+    }
     same("sequence", reply.sequence);
     same("offset", reply.offset);
     same("partition", reply.partition);

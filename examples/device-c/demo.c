@@ -4,8 +4,10 @@
  *
  * Publishes COUNT messages and receives COUNT of the topic as a member of CLUSTER; prints a line for
  * each. With LOSE, the connection is cut once, just behind that publish: it is sent again, and is in
- * the topic once. BOOT must rise with every run of the same HUB: a real device keeps it in flash. */
-#include "weir_device.h"
+ * the topic once. BOOT must rise with every run of the same HUB: a real device keeps it in flash.
+ * A hub of a fleet finds its secret, 64 hex digits, in the environment as WEIR_SECRET, and signs its
+ * frames if the fleet demands that. */
+#include "weir_proof.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -40,6 +42,10 @@ static int notified;
 static int subscribed;   /* whether a new connection must subscribe again */
 static uint8_t in[ROOM]; /* what came and is not taken yet */
 static size_t in_size, in_taken;
+static uint8_t secret[WEIR_SECRET_SIZE];
+static int has_secret, is_signed;
+static uint32_t connections; /* of this boot: with it, a nonce that never comes twice */
+static weir_signer sends, takes;
 
 static void die(const char *what)
 {
@@ -52,6 +58,7 @@ static void hang_up(void)
     if (line >= 0)
         close(line);
     line = -1;
+    is_signed = 0;
     in_size = in_taken = 0;
 }
 
@@ -90,7 +97,8 @@ static int receive(weir_reply *reply, int wait_ms)
         memmove(in, in + in_taken, in_size -= in_taken);
         in_taken = 0;
         long size = weir_decode(in, in_size, &frame);
-        if (size < 0 || (size > 0 && weir_read_reply(&frame, reply) != 0))
+        if (size < 0 || (size > 0 && is_signed && weir_open(&takes, in, &frame) != 0)
+            || (size > 0 && weir_read_reply(&frame, reply) != 0))
             return -1;
         if (size > 0) {
             in_taken = (size_t)size;
@@ -122,9 +130,13 @@ static void take_notify(const weir_reply *notify)
  * connection. */
 static int exchange(const uint8_t *frame, size_t size, weir_reply *reply)
 {
+    uint8_t out[ROOM + WEIR_MAC_SIZE];
     if (size == 0)
         die("a frame is larger than this device can hold");
-    if (send_all(frame, size) != 0)
+    memcpy(out, frame, size);
+    if (is_signed)
+        size = weir_sign(&sends, out, size, sizeof out);
+    if (send_all(out, size) != 0)
         return -1;
     for (;;) {
         if (receive(reply, frame[6] == WEIR_HELLO ? HELLO_MS : ANSWER_MS) != 1)
@@ -135,6 +147,30 @@ static int exchange(const uint8_t *frame, size_t size, weir_reply *reply)
     }
 }
 
+/* Answer the challenge that lies at the beginning of `in`, and check the broker's own proof. */
+static int prove(void)
+{
+    uint8_t frame[ROOM], asked[WEIR_NONCE_SIZE], nonce[WEIR_NONCE_SIZE];
+    weir_frame found;
+    weir_reply reply;
+    weir_claim claim = {.hub = hub, .key_version = 1, .boot = boot, .partition = WEIR_BY_HUB,
+                        .topic = topic, .topic_size = strlen(topic), .device_nonce = nonce};
+    if (weir_decode(in, in_size, &found) <= 0 || weir_read_challenge(&found, &claim) != 0)
+        return -1;
+    memcpy(asked, claim.broker_nonce, sizeof asked); /* `in` is used again */
+    claim.broker_nonce = asked;
+    weir_counted_nonce(boot, ++connections, nonce);
+    size_t size = weir_prove(frame, sizeof frame, 0, secret, &claim);
+    if (exchange(frame, size, &reply) != 0 || weir_may_repeat(reply.code))
+        return -1;
+    if (reply.code != WEIR_OK)
+        die("the broker does not take this hub with this secret");
+    if (weir_decode(in, in_size, &found) <= 0 || !weir_check_broker(&found, secret, &claim))
+        die("this is not the broker of this hub");
+    is_signed = claim.level >= WEIR_LEVEL_SIGNED;
+    return is_signed ? weir_frame_keys(secret, &claim, &sends, &takes) : 0;
+}
+
 static int greet(void)
 {
     uint8_t frame[ROOM];
@@ -142,8 +178,15 @@ static int greet(void)
     size_t size = weir_hello(frame, sizeof frame, 0, hub, boot, WEIR_BY_HUB, topic, strlen(topic));
     if (exchange(frame, size, &reply) != 0 || weir_may_repeat(reply.code))
         return -1;
-    if (reply.code != WEIR_OK)
-        die("the broker refused hello: check the topic");
+    if (has_secret && reply.code == WEIR_OK)
+        die("the broker asked for no proof: somebody else may answer there");
+    if (has_secret && reply.code == WEIR_PROOF_NEEDED) {
+        if (prove() != 0)
+            return -1;
+    } else if (reply.code != WEIR_OK) {
+        die(reply.code == WEIR_PROOF_NEEDED ? "this hub needs its secret: set WEIR_SECRET"
+                                            : "the broker refused hello: check the topic");
+    }
     if (!subscribed)
         return 0;
     size = weir_subscribe(frame, sizeof frame, SN, WEIR_ALL_PARTITIONS, LEASE_MS, cluster,
@@ -281,6 +324,16 @@ int main(int count, char **arguments)
     hub = strtoull(arguments[5], NULL, 0);
     boot = (uint32_t)strtoul(arguments[6], NULL, 0);
     uint32_t messages = (uint32_t)strtoul(arguments[7], NULL, 0), received = 0;
+    const char *hex = getenv("WEIR_SECRET");
+    if (hex != NULL) {
+        if (strlen(hex) != 2 * WEIR_SECRET_SIZE || strspn(hex, "0123456789abcdefABCDEF") != 64)
+            die("WEIR_SECRET has 64 hex digits");
+        for (size_t n = 0; n < WEIR_SECRET_SIZE; n++) {
+            char pair[3] = {hex[2 * n], hex[2 * n + 1], 0};
+            secret[n] = (uint8_t)strtoul(pair, NULL, 16);
+        }
+        has_secret = 1;
+    }
     srand((unsigned)hub ^ boot);
     publish_all(messages, count > 8 ? (uint32_t)strtoul(arguments[8], NULL, 0) : 0);
     subscribed = 1;

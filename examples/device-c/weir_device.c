@@ -182,7 +182,7 @@ long weir_decode(const uint8_t *bytes, size_t size, weir_frame *frame)
     if (bytes[0] != 1)
         return WEIR_BAD_VERSION;
     uint32_t length = (uint32_t)get(bytes + 1, 4);
-    if (length > WEIR_BODY_MAX) /* before anything is kept for it */
+    if (length > (bytes[5] & 0x40 ? WEIR_BODY_SIGNED_MAX : WEIR_BODY_MAX)) /* before anything is kept for it */
         return WEIR_BAD_LENGTH;
     if (size < WEIR_FRAME_OVERHEAD + length)
         return 0;
@@ -221,6 +221,7 @@ int weir_read_reply(const weir_frame *frame, weir_reply *reply)
     reply->code = (uint16_t)get(body, 2);
     switch (reply->opcode) {
     case WEIR_HELLO:
+    case WEIR_PROVE:
         if (frame->length >= 10)
             reply->system = get(body + 2, 8);
         return 0;
@@ -252,7 +253,7 @@ int weir_read_reply(const weir_frame *frame, weir_reply *reply)
             reply->lease_ms = (uint32_t)get(body + 12, 4);
         }
         return 0;
-    default: /* ping, subscribe, notify, or one of a later release: the code says it all */
+    default: /* ping, subscribe, notify, signed, or one of a later release: the code says it all */
         return 0;
     }
 }

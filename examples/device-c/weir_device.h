@@ -9,6 +9,7 @@
 #define WEIR_HEADER_SIZE 8u
 #define WEIR_FRAME_OVERHEAD 9u /* header and check byte */
 #define WEIR_BODY_MAX 65536u
+#define WEIR_BODY_SIGNED_MAX 65544u /* with a MAC */
 #define WEIR_BY_HUB 0xFFFFu
 #define WEIR_ALL_PARTITIONS 0xFFFEu
 #define WEIR_NO_SEQUENCE 0xFFFFFFFFu
@@ -25,7 +26,8 @@ enum weir_opcode {
     WEIR_NOTIFY = 8,
     WEIR_NACK = 9,
     WEIR_EXTEND = 10,
-    WEIR_SUBSCRIBE_LIMITED = 11
+    WEIR_SUBSCRIBE_LIMITED = 11,
+    WEIR_PROVE = 12 /* weir_proof.h */
 };
 
 /* Codes that a device meets; docs/DEVICE.md says what to do about each. */
@@ -40,7 +42,9 @@ enum weir_code {
     WEIR_NOT_LEADER = 16,
     WEIR_UNAVAILABLE = 17,
     WEIR_STALE_GRANT = 20,
-    WEIR_ERASED_BOOT = 56
+    WEIR_ERASED_BOOT = 56,
+    WEIR_NOT_AUTHENTICATED = 60,
+    WEIR_PROOF_NEEDED = 66
 };
 
 /* What weir_decode returns instead of a size. */
@@ -58,7 +62,7 @@ typedef struct {
     uint16_t opcode; /* without the top bit */
     uint8_t sn;
     uint16_t code;
-    uint64_t system;   /* hello */
+    uint64_t system;   /* hello, proof */
     uint32_t sequence; /* publishes */
     uint64_t offset;   /* publishes; what the error says, for some */
     uint16_t partition, attempts, count;

@@ -6,6 +6,7 @@ import random
 from collections import deque
 from typing import Any
 
+from weir.access.wrapping import KeyRing
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity, Layout, ShardSettings
@@ -22,6 +23,7 @@ from weir.storage.segment_files import Settings
 from weir.testing.simulator.disk import SimDisk
 
 SYSTEM = 99
+RING = KeyRing([bytes(range(32))])
 
 KIB = 1024
 
@@ -53,7 +55,10 @@ class One:
             logs.append(Opened(found.log, found.groups, found.body))
         self.shard = Shard(
             Identity(SYSTEM, shard=self.number), logs, self.node.clock,
-            ShardSettings(self.node.budget, ports=(1, 2, 3)), self.node.layout,
+            ShardSettings(
+                self.node.budget, ports=(1, 2, 3), key_ring=RING,
+                secret_bytes=bytes([self.number + 1]).__mul__,
+            ), self.node.layout,
         )  # fmt: skip
         self.jobs: deque[Any] = deque()
         self.replies: dict[int, list[tuple[int, m.Reply]]] = {}

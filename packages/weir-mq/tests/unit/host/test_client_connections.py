@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from rigs.drivers import frame_of
+from weir.access.devices import FrameKeys
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.runtime.budget import FIRST_BYTES, Budget, State
@@ -26,6 +27,7 @@ from weir.protocol.client import messages as m
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
 from weir.protocol.client.declaration import opcode_of
 from weir.protocol.frame import CLIENT_HEADER
+from weir.protocol.proof import DeviceProof, FrameSigner, Proven
 
 PING = device.frame(device.DeviceOpcode.PING, 1, b"")
 
@@ -38,6 +40,7 @@ class FakeTransport:
         self.reading = True
         self.end = ""
         self.written = b""
+        self.sent = b""
         self.is_half_closed = False
 
     def can_write_eof(self) -> bool:
@@ -48,10 +51,12 @@ class FakeTransport:
 
     def write(self, data: bytes) -> None:
         self.unsent += len(data)
+        self.sent += data
 
     def writelines(self, buffers: Sequence[bytes]) -> None:
         self.unsent += sum(map(len, buffers))
         self.written += b"".join(buffers)
+        self.sent += b"".join(buffers)
 
     def get_write_buffer_size(self) -> int:
         return self.unsent
@@ -134,6 +139,52 @@ class Scene:
         limits = ConnectionLimits(frame_seconds=60, idle_seconds=1_800)
         self.peer.sweep(limits, self.around.time)
         return self.transport.end
+
+
+def signing(scene: Scene) -> FrameKeys:
+    """Let a device have proved itself, as the shard says."""
+    keys = FrameKeys(b"d" * 32, b"b" * 32)
+    scene.peer.receive(device.prove(DeviceProof(0, 0, 1, 2, b"n" * 16, b"p" * 32)))
+    scene.around.connections.actions[ef.SignFrames](ef.SignFrames(scene.peer.session, keys))
+    return keys
+
+
+def test_a_device_that_signs_is_sent_signed_frames(scene: Scene) -> None:
+    keys = signing(scene)
+    proven = device.encode_proven(0, Proven(99, b"p" * 32))
+    confirm = device.encode_confirm(1, 0, 0, 5)
+    for buffers in ((proven,), (confirm, memoryview(confirm)), (confirm,)):
+        scene.peer.send(buffers, 0)
+    scene.peer.answer(confirm)
+    signer = FrameSigner(keys.of_broker)
+    assert scene.transport.sent == proven + signer.sign(confirm * 4)
+    scene.peer.receive(FrameSigner(keys.of_device).sign(PING))
+    assert scene.around.frames[-1] == device.DevicePing(1)
+    assert scene.around.reasons == []
+    scene.peer.receive(PING)
+    assert len(scene.around.reasons) == 1
+
+
+def test_what_is_no_frame_is_not_sent_to_a_device_that_signs(scene: Scene) -> None:
+    """Another shard that is broken must not end this one."""
+    signing(scene)
+    scene.peer.send((device.encode_proven(0, Proven(99, b"p" * 32)),), 0)
+    scene.around.budget.take(7)
+    scene.peer.send((b"no frame",), 7)
+    assert scene.transport.end == "cut"
+    scene.peer.close()
+    assert scene.around.budget.used == 0
+
+
+def test_who_is_gone_or_closing_is_not_made_to_sign(scene: Scene) -> None:
+    scene.peer.receive(PING)
+    sign = scene.around.connections.actions[ef.SignFrames]
+    keys = FrameKeys(b"d" * 32, b"b" * 32)
+    sign(ef.SignFrames(77, keys))
+    scene.peer.hang_up("over")
+    sign(ef.SignFrames(scene.peer.session, keys))
+    scene.peer.send((PING,), 0)
+    assert scene.transport.sent == PING
 
 
 @pytest.fixture

@@ -1,0 +1,139 @@
+"""Fleets: a hub has one at most, and what differs from it takes a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.access.devices import GENERATION_MAX, Level
+from weir.broker.metadata import fleets as module
+from weir.broker.metadata.fleets import Device, Fleet, FleetKey, Fleets
+from weir.errors import BadName, BadRequest
+
+KEY = FleetKey(1, bytes(65))
+U64 = (1 << 64) - 1
+
+
+def fleet(name: str, first: int, last: int, **changes: Any) -> Fleet:
+    made = Fleet(name, first, last, Level.PROOF, (KEY,))
+    return msgspec.structs.replace(made, **changes)
+
+
+@given(st.sets(st.integers(0, 60), min_size=2, max_size=12))
+def test_a_hub_belongs_to_the_fleet_that_holds_it(bounds: set[int]) -> None:
+    marks = sorted(bounds)
+    ranges = list(zip(marks[::2], marks[1::2], strict=False))
+    fleets = Fleets()
+    for first, last in reversed(ranges):
+        fleets.put(fleet(f"f{first}", first, last))
+    for hub in range(62):
+        expected = [f"f{first}" for first, last in ranges if first <= hub <= last]
+        found = fleets.find(hub)
+        assert ([found.name] if found else []) == expected
+
+
+def test_the_whole_range_of_numbers_may_be_one_fleet() -> None:
+    fleets = Fleets()
+    fleets.put(fleet("all", 0, U64))
+    for hub in (0, 1, U64):
+        assert fleets.find(hub) is not None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        fleet("b", 10, 19), fleet("b", 0, 10), fleet("b", 19, 30), fleet("b", 0, 30),
+        fleet("b", 12, 13), fleet("b", 30, 29), fleet("b", 30, 40, keys=()),
+        fleet("b", 30, 40, keys=(KEY, KEY)), fleet("b", 30, 40, level=Level.NONE),
+        fleet("b", 30, 40, keys=tuple(FleetKey(n, bytes(65)) for n in range(1, 10))),
+    ],
+)  # fmt: skip
+def test_a_fleet_that_cannot_be_is_refused(other: Fleet) -> None:
+    fleets = Fleets()
+    fleets.put(fleet("a", 10, 19))
+    with pytest.raises(BadRequest):
+        fleets.put(other)
+    assert [one.name for one in fleets] == ["a"]
+
+
+def test_a_name_is_one() -> None:
+    with pytest.raises(BadName):
+        Fleets().put(fleet("..", 0, 1))
+
+
+def test_a_fleet_changes_in_place_and_goes() -> None:
+    fleets = Fleets()
+    fleets.put(fleet("a", 10, 19))
+    fleets.put(fleet("b", 20, 29))
+    fleets.put(fleet("a", 5, 19, level=Level.SIGNED))
+    assert [(one.name, one.first, one.level) for one in fleets] == [("a", 5, 2), ("b", 20, 1)]
+    with pytest.raises(BadRequest, match="fleet b"):
+        fleets.put(fleet("a", 5, 20))
+    assert fleets.remove("a").name == "a"
+    assert fleets.find(15) is None
+    with pytest.raises(BadRequest, match="no fleet"):
+        fleets.remove("a")
+
+
+def test_a_device_is_replaced_and_revoked() -> None:
+    fleets = Fleets()
+    fleets.put(fleet("a", 10, 19))
+    assert fleets.device(12) == Device(0, False)
+    assert fleets.revoke(12) == fleets.device(12) == Device(0, True)
+    assert fleets.replace(12) == fleets.device(12) == Device(1, False)
+    assert fleets.replace(12) == Device(2, False)
+    assert fleets.revoke(12) == fleets.revoke(12) == Device(2, True)
+    assert fleets.replace(12) == Device(3, False), "what was revoked is not what comes now"
+    assert fleets.devices() == [(12, Device(3))]
+    for change in (fleets.replace, fleets.revoke):
+        with pytest.raises(BadRequest, match="no fleet"):
+            change(20)
+
+
+def test_generations_end() -> None:
+    fleets = Fleets()
+    fleets.put(fleet("a", 10, 19))
+    row = [[msgspec.structs.astuple(one) for one in fleets], [(12, GENERATION_MAX)]]
+    full = Fleets.decode(msgspec.msgpack.decode(msgspec.msgpack.encode(row)))
+    with pytest.raises(BadRequest, match="enrol"):
+        full.replace(12)
+    assert full.revoke(12) == Device(GENERATION_MAX, True)
+
+
+def test_rows_and_fleets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DEVICE_ROWS_MAX", 2)
+    monkeypatch.setattr(module, "FLEETS_MAX", 1)
+    fleets = Fleets()
+    fleets.put(fleet("a", 10, 19))
+    with pytest.raises(BadRequest, match="as many as"):
+        fleets.put(fleet("b", 20, 29))
+    fleets.put(fleet("a", 10, 18))
+    fleets.revoke(10)
+    fleets.revoke(11)
+    with pytest.raises(BadRequest, match="another fleet"):
+        fleets.revoke(12)
+    fleets.replace(11)
+
+
+def test_it_comes_back_from_its_stored_form() -> None:
+    fleets = Fleets()
+    assert not fleets
+    fleets.put(fleet("b", 20, 29, level=Level.SIGNED))
+    fleets.put(fleet("a", 10, 19, keys=(KEY, FleetKey(7, b"\xff" * 65))))
+    fleets.revoke(12)
+    fleets.replace(25)
+    stored = msgspec.msgpack.encode(fleets.encode())
+    again = Fleets.decode(msgspec.msgpack.decode(stored))
+    assert again
+    assert list(again) == list(fleets)
+    assert again.devices() == fleets.devices() == [(12, Device(0, True)), (25, Device(1))]
+    assert again.find(25) == fleets.named("b") == again.named("b")
+    assert msgspec.msgpack.encode(again.encode()) == stored
+
+
+def test_keys_are_not_shown() -> None:
+    assert "x" * 8 not in repr(fleet("a", 1, 2, keys=(FleetKey(1, b"x" * 65),)))

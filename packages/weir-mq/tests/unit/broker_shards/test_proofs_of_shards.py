@@ -1,0 +1,114 @@
+"""A hub of a fleet lands on one shard and has its seat on another: both look at its proof."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rigs.shards import catalog_of
+from rigs.shards_of_a_node import RING, SYSTEM
+from weir.access.devices import Level, derive_secret, prove_broker, prove_device
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.devices.proofs import purpose_of
+from weir.broker.metadata.fleets import Fleet, FleetKey
+from weir.errors import NotAuthenticated, ProofNeeded
+from weir.protocol import device as d
+from weir.protocol.client import messages as m
+from weir.protocol.device import DeviceReplies, DeviceStream
+from weir.protocol.proof import Challenge, DeviceHello, DeviceProof, Proven
+
+HUB, SESSION = 42, 500
+SECRET = derive_secret(b"f" * 32, SYSTEM, HUB, 0)
+
+
+def fleet() -> Fleet:
+    wrapped = RING.wrap(b"f" * 32, purpose_of("locks", 1), bytes(12))
+    return Fleet("locks", 40, 49, Level.PROOF, (FleetKey(1, wrapped),))
+
+
+def heard(node: Any, one: Any, *frames: bytes) -> list[d.DeviceReply]:
+    if SESSION not in one.raw:
+        one.raw[SESSION] = b""
+        one.handle(ev.Opened(SESSION))
+    one.handle(ev.Received(SESSION, DeviceStream().receive(b"".join(frames))))
+    node.settle()
+    replies = DeviceReplies().receive(one.raw[SESSION])
+    one.raw[SESSION] = b""
+    return replies
+
+
+@pytest.fixture
+def placed(node: Any) -> tuple[Any, Any, Any]:
+    """A topic, the shard that leads its partition, and another one, by which the hub comes."""
+    info = node.answer(0, m.CreateTopic("locks", 1))
+    there = info.addresses[0].shard
+    for one in node.all:
+        catalog_of(one.shard).fleets.put(fleet())
+    return node, node.all[there], node.all[(there + 1) % 3]
+
+
+def proof(asked: Challenge, level: int = Level.PROOF) -> tuple[bytes, bytes]:
+    """Return the frame, and the broker's proof that is to come back."""
+    unproven = DeviceProof(0, 0, 1, level, b"n" * 16, bytes(32))
+    hello = DeviceHello(0, HUB, 1, d.BY_HUB, "locks")
+    claim = unproven.claim(asked, hello)
+    made = DeviceProof(0, 0, 1, level, b"n" * 16, prove_device(SECRET, claim))
+    return d.prove(made), prove_broker(SECRET, claim)
+
+
+def challenged(node: Any, one: Any) -> Challenge:
+    (reply,) = heard(node, one, d.hello(HUB, 1, "locks"))
+    assert reply.code == ProofNeeded.code
+    assert isinstance(reply.content, Challenge)
+    return reply.content
+
+
+def test_the_owner_answers_a_proof_that_another_shard_checked(placed: Any) -> None:
+    node, owner, landing = placed
+    frame, expected = proof(challenged(node, landing))
+    assert not owner.guests.keys() & {SESSION}
+    (reply,) = heard(node, landing, frame)
+    assert reply.content == Proven(SYSTEM, expected)
+    replies = heard(node, landing, *(d.publish(1, b"v%d" % n, n) for n in range(3)))
+    assert [(r.code, r.offset) for r in replies] == [(0, 0), (0, 1), (0, 2)]
+    # Nothing is left under way: the hub may move.
+    frame, expected = proof(challenged(node, landing))
+    (reply,) = heard(node, landing, frame)
+    assert reply.content == Proven(SYSTEM, expected)
+
+
+def test_frames_are_signed_where_the_device_is_connected(placed: Any) -> None:
+    node, owner, landing = placed
+    seen: dict[int, list[ef.SignFrames]] = {one.number: [] for one in node.all}
+    for one in node.all:
+
+        def do(effects: Any, one: Any = one, do: Any = one.do) -> None:
+            seen[one.number] += [e for e in effects if isinstance(e, ef.SignFrames)]
+            do(effects)
+
+        one.do = do
+    frame, _ = proof(challenged(node, landing), Level.SIGNED)
+    heard(node, landing, frame)
+    assert [sign.session for sign in seen[landing.number]] == [SESSION]
+    assert not seen[owner.number]
+
+
+def test_an_owner_that_knows_of_a_revocation_sooner_refuses(placed: Any) -> None:
+    node, owner, landing = placed
+    frame, _ = proof(challenged(node, landing))
+    catalog_of(owner.shard).fleets.revoke(HUB)
+    (reply,) = heard(node, landing, frame)
+    assert (reply.opcode, reply.code) == (12, NotAuthenticated.code)
+    assert landing.hung_up == [SESSION]
+
+
+def test_an_owner_that_knows_of_a_fleet_sooner_refuses_a_plain_hello(placed: Any) -> None:
+    node, _, landing = placed
+    catalog_of(landing.shard).fleets.remove("locks")
+    replies = heard(node, landing, d.hello(HUB, 1, "locks"), d.publish(1, b"open", 0))
+    assert replies[0].code == NotAuthenticated.code
+    assert all(reply.code for reply in replies)
+    (info,) = [node.answer(0, m.DescribeTopic("locks"))]
+    assert node.answer(0, m.Fetch(info.addresses[0], 0, 1 << 20)).batches == ()
