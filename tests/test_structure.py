@@ -38,7 +38,6 @@ CROWDED: Mapping[str, str] = {
 FRAGMENTS: Mapping[str, str] = {
     "weir.cli.__main__": "`python -m weir.cli` starts it",
     "weir.schema.arrow": "each format's parser needs a library of its own",
-    "weir.protocol.connection": "a rule of the protocol, which hosts apply",
     "weir_lab.bench.consumers.dormitory.handlers": "`weir work` is started with it",
     "weir_lab.bench.consumers.pool_app": "`weir work` is started with it",
     "weir_lab.bench.faults.killed.__main__": "`python -m` starts it",

@@ -24,7 +24,6 @@ from weir.protocol.connection import Connection
 from weir.protocol.device import DeviceHello, DeviceRequest
 from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame
 from weir.protocol.link import LINK_VERSION
-from weir.protocol.proof import ReplySigner
 
 #: Of a client's read that is longer than this, so many frames are served at once; the others wait
 #: in line.
@@ -112,7 +111,7 @@ class ClientConnection(Generic[T]):
 
     __slots__ = (
         "_connections", "_cut_at", "_frame", "_full", "_greeted", "_phase", "_replies", "_rest",
-        "_signer", "_since", "_transport", "_waiting", "may_link", "queued", "session", "stream",
+        "_since", "_transport", "_waiting", "may_link", "queued", "session", "stream",
     )  # fmt: skip
 
     def __init__(self, connections: Connections[T], session: int) -> None:
@@ -131,8 +130,6 @@ class ClientConnection(Generic[T]):
         self._full = False
         self._frame: Incoming | None = None  # the one that is not whole
         self._greeted = False
-        #: Of a device that signs its frames.
-        self._signer: ReplySigner | None = None
         #: Since when nothing has come, or the frame under way has.
         self._since = connections.time()
         self._replies = UnsentReplies(connections.budget)
@@ -263,7 +260,7 @@ class ClientConnection(Generic[T]):
                 replies.release(transport)
             replies.size += charged
             connections.watched[self.session] = self
-        if (signer := self._signer) is not None:
+        if (signer := self.stream.signer) is not None:
             try:
                 buffers = (signer.sign(b"".join(buffers)),)
             except ValueError as error:  # of another shard that is broken
@@ -287,7 +284,7 @@ class ClientConnection(Generic[T]):
     def sign(self, keys: FrameKeys) -> None:
         """Take only signed frames of a device from now on, and sign what is sent to it."""
         if self._phase < _CLOSING:
-            self._signer = self.stream.sign(keys)
+            self.stream.sign(keys)
 
     def check_unsent(self, now: float) -> bool:
         """Give back what was sent; return whether some of it is still here, or the end is near.

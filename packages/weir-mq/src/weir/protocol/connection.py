@@ -16,7 +16,7 @@ from weir.protocol.proof import ReplySigner
 class Connection:
     """Bytes of one peer, in whichever dialect it speaks."""
 
-    __slots__ = ("is_device", "pending", "stream")
+    __slots__ = ("is_device", "pending", "signer", "stream")
 
     def __init__(self) -> None:
         """Know nothing of the peer yet."""
@@ -25,6 +25,8 @@ class Connection:
         self.is_device = False
         #: Bytes held for a frame that is not whole yet.
         self.pending = 0
+        #: What signs replies to a device whose frames are signed.
+        self.signer: ReplySigner | None = None
 
     @property
     def claimed(self) -> int:
@@ -36,13 +38,14 @@ class Connection:
         """Opcode and correlation of the client frame under way, if its header has come."""
         return self.stream.unfinished if isinstance(self.stream, ClientStream) else None
 
-    def sign(self, keys: FrameKeys) -> ReplySigner:
-        """Take only signed frames from now on; return what signs the replies. Raises
-        `RemoteProtocolError` for a peer that is no device.
+    def sign(self, keys: FrameKeys) -> None:
+        """Take only signed frames of a device from now on, and let `signer` sign its replies.
+        Raises `RemoteProtocolError` for a peer that is no device.
         """
         if not isinstance(self.stream, DeviceStream):
             raise RemoteProtocolError("only devices sign their frames")
-        return self.stream.sign(keys)
+        self.stream.expect_signed(keys)
+        self.signer = ReplySigner(keys.of_broker, self.signer)
 
     def receive(self, data: bytes) -> Sequence[ClientFrame | DeviceRequest]:
         """Take bytes as they come; return what is whole. Raises `RemoteProtocolError`."""

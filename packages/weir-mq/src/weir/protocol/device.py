@@ -73,7 +73,6 @@ from weir.protocol.proof import (
     DeviceProven,
     FrameOpener,
     Proven,
-    ReplySigner,
 )
 from weir.protocol.proof import DeviceHello as DeviceHello
 
@@ -414,7 +413,7 @@ def _published(frame: bytes, opcode: int) -> tuple[int, bytes, int]:
 class DeviceStream:
     """The broker's side of one connection in the device dialect."""
 
-    __slots__ = ("_opener", "_reassembler", "_signer", "_waits")
+    __slots__ = ("_opener", "_reassembler", "_waits")
 
     def __init__(self) -> None:
         """Start at the first byte of the connection."""
@@ -422,16 +421,11 @@ class DeviceStream:
         #: Behind a proof of signed frames nothing may come until `sign` is called.
         self._waits = False
         self._opener: FrameOpener | None = None
-        self._signer: ReplySigner | None = None
 
-    def sign(self, keys: FrameKeys) -> ReplySigner:
-        """Expect signed frames from now on; return what signs replies, from behind the next one to
-        a proof on.
-        """
+    def expect_signed(self, keys: FrameKeys) -> None:
+        """Take only signed frames from now on, and take frames again behind the proof."""
         self._waits = False
         self._opener = FrameOpener(keys.of_device)
-        self._signer = ReplySigner(keys.of_broker, self._signer)
-        return self._signer
 
     @property
     def pending(self) -> int:

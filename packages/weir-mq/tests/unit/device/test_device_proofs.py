@@ -76,7 +76,9 @@ class ProvingBroker:
                             connection.sendall(wire.encode_code(12, 0, code))
                             return
                         if request.level >= Level.SIGNED:
-                            signer = stream.sign(frame_keys(SECRET, claim))
+                            keys = frame_keys(SECRET, claim)
+                            stream.expect_signed(keys)
+                            signer = ReplySigner(keys.of_broker, None)
                         proven = wire.encode_proven(0, Proven(77, prove_broker(self.secret, claim)))
                         connection.sendall(proven if signer is None else signer.sign(proven))
                     case DevicePublishes():

@@ -40,7 +40,7 @@ SIGNING = DeviceProof(3, 7, 1, Level.SIGNED, b"n" * 16, b"p" * 32)
 def signed_stream() -> DeviceStream:
     stream = DeviceStream()
     stream.receive(device.prove(SIGNING))
-    stream.sign(KEYS)
+    stream.expect_signed(KEYS)
     return stream
 
 
@@ -241,7 +241,8 @@ def test_only_devices_sign() -> None:
     with pytest.raises(RemoteProtocolError, match="devices"):
         connection.sign(KEYS)
     connection.receive(PING)
-    assert isinstance(connection.sign(KEYS), ReplySigner)
+    connection.sign(KEYS)
+    assert isinstance(connection.signer, ReplySigner)
 
 
 def test_a_challenge_is_read_as_it_was_written() -> None:
