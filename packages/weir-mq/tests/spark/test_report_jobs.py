@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from weir.cli.main import main
 from weir.errors import BadOption
 from weir.model.arrow import SCHEMA
 from weir.spark.jobs import devices, flights
@@ -173,3 +178,49 @@ def test_a_job_that_follows_ends_when_it_is_told(
     )  # fmt: skip
     assert done.totals == Totals(2, 1, 1)
     assert not stream.spark.streams.active
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_ctrl_c_ends_a_job_that_follows_with_its_totals(
+    stream: Stream, node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, twice: bool,
+) -> None:  # fmt: skip
+    node.create(stream.topic)
+    node.send(stream.topic, [{"value": flight("UA", "2013-01-01T05:15", 1.0)}, {"value": b"bad"}])
+    before, report = signal.getsignal(signal.SIGINT), flights.report
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("out/batches/*/batch=0/_SUCCESS")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def reporting(*arguments: Any) -> flights.Flights:
+        if twice:
+            os.kill(os.getpid(), signal.SIGINT)
+        return report(*arguments)
+
+    monkeypatch.setattr(flights, "report", reporting)
+    who = threading.Thread(target=interrupt)
+    who.start()
+    out = str(tmp_path / "out")
+    arguments = ["spark", "flights", stream.topic, out, "--follow", "--json", "--url", node.url]
+    code = main(arguments)
+    who.join()
+    told = capsys.readouterr()
+    assert "stopped: adding up" in told.err
+    assert not stream.spark.streams.active
+    assert signal.getsignal(signal.SIGINT) is before
+    if twice:
+        assert (code, told.out) == (130, "")
+    else:
+        assert code == 0
+        found = json.loads(told.out)
+        assert (found["messages"], found["good"], found["bad"]) == (2, 1, 1)
+
+
+def test_a_lake_cannot_be_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for job in ("flights", "devices"):
+        assert main(["spark", job, "t", str(tmp_path), "--lake", "lake", "--follow"]) == 2
+        assert "a lake is read to its end" in capsys.readouterr().err

@@ -36,6 +36,17 @@ def test_a_signal_is_noted_and_raised_only_where_it_is_asked_for(number: signal.
     assert signal.getsignal(number) is before
 
 
+def test_a_second_signal_is_for_who_handled_them_before_where_one_is_enough() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Signals(once=True) as signals:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signals.number == signal.SIGINT
+        assert signal.getsignal(signal.SIGINT) is before
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_a_scratch_folder_is_gone_after_an_error_too() -> None:
     def fail() -> None:
         with scratch_folder() as folder:

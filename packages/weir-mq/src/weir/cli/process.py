@@ -103,9 +103,13 @@ class Interrupted(Exception):
 class Signals:
     """Notes signals while its block runs. `check` raises; what cleans up is never cut short."""
 
-    def __init__(self) -> None:
-        """Begin with no signal seen."""
+    def __init__(self, once: bool = False) -> None:
+        """Begin with no signal seen; `once` leaves all after the first to who handled them before.
+
+        Else someone who asks a second time would have to wait for the end as well.
+        """
         self.number: int | None = None
+        self._once = once
         self._before: dict[signal.Signals, Any] = {}
 
     def check(self) -> None:
@@ -123,11 +127,17 @@ class Signals:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
+        self._give_back()
+
+    def _give_back(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        self._before = {}
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.number = number
+        if self._once:
+            self._give_back()
 
 
 def what_to_do(error: OSError) -> str:

@@ -12,17 +12,19 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from weir.cli.connection import DEFAULT_URL, Url
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from weir.spark.jobs.queries import Topic, Totals
 
@@ -46,6 +48,7 @@ FromLake = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 ROWS = 1_000_000
+T = TypeVar("T")
 #: How often a job that reads no stream tells how far it is.
 WATCH_SECONDS = 2.0
 
@@ -102,7 +105,7 @@ def archive(
     with (
         _progress("archive", url, topic, follow, as_json) as progress,
         _spark("archive", as_json) as spark,
-        _signals(follow) as stop,
+        _signals(follow, as_json) as stop,
     ):
         master = _master(spark)
         done = job.archive(
@@ -216,28 +219,12 @@ def flights(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Report delays by carrier, airport and hour, and how planes rotate over airports."""
-    from weir.spark.jobs import archive as lakes
     from weir.spark.jobs import flights as job
 
-    with _spark("flights", as_json) as spark:
-        master = _master(spark)
-        if lake is not None:
-            with _watched("flights", spark, as_json):
-                done = job.report(job.parse(lakes.read(spark, lake, topic=topic)), _place(out))
-        else:
-            with (
-                _progress("flights", url, topic, follow, as_json) as progress,
-                _signals(follow) as stop,
-            ):
-                done = job.flights(
-                    spark,
-                    _topic(url, topic, rows),
-                    _place(out),
-                    _place(checkpoint or f"{out}/checkpoint"),
-                    available_now=not follow,
-                    is_stopped=stop,
-                    progress=progress,
-                )
+    query = _Query("flights", url, topic, out, lake, checkpoint, follow, rows, as_json)
+    master, done = query.reported(
+        job.flights, lambda kept, place: job.report(job.parse(kept), place)
+    )
     if as_json:
         _print_json("flights", master, {"url": url, "topic": topic, "out": out}, done.to_json())
         return
@@ -268,7 +255,6 @@ def devices(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Report sessions, unlock rates, locks that are stuck or chatter, and unusual windows."""
-    from weir.spark.jobs import archive as lakes
     from weir.spark.jobs import devices as job
 
     rules = job.Rules(
@@ -277,27 +263,11 @@ def devices(
         stuck=_seconds("--stuck", stuck),
         chatter_events=chatter,
     )
-    with _spark("devices", as_json) as spark:
-        master = _master(spark)
-        if lake is not None:
-            kept = job.parse(lakes.read(spark, lake, topic=topic))
-            with _watched("devices", spark, as_json):
-                done = job.report(kept, _place(out), rules)
-        else:
-            with (
-                _progress("devices", url, topic, follow, as_json) as progress,
-                _signals(follow) as stop,
-            ):
-                done = job.devices(
-                    spark,
-                    _topic(url, topic, rows),
-                    _place(out),
-                    _place(checkpoint or f"{out}/checkpoint"),
-                    rules=rules,
-                    available_now=not follow,
-                    is_stopped=stop,
-                    progress=progress,
-                )
+    query = _Query("devices", url, topic, out, lake, checkpoint, follow, rows, as_json)
+    master, done = query.reported(
+        partial(job.devices, rules=rules),
+        lambda kept, place: job.report(job.parse(kept), place, rules),
+    )
     if as_json:
         _print_json("devices", master, {"url": url, "topic": topic, "out": out}, done.to_json())
         return
@@ -364,19 +334,72 @@ def _spark(job: str, as_json: bool) -> Iterator[SparkSession]:
             spark.stop()
 
 
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """What a verb reads that reports on a topic, or on the lake that keeps it, and where to."""
+
+    verb: str
+    url: str
+    topic: str
+    out: str
+    lake: str | None
+    checkpoint: str | None
+    follow: bool
+    rows: int
+    as_json: bool
+
+    def reported(
+        self, of_topic: Callable[..., T], of_lake: Callable[[DataFrame, str], T]
+    ) -> tuple[str, T]:
+        """Return the master, and what the report came to."""
+        if self.follow and self.lake is not None:
+            raise typer.BadParameter(
+                "a lake is read to its end: leave --lake to follow the topic", param_hint="--follow"
+            )
+        from weir.spark.jobs import archive
+
+        with _spark(self.verb, self.as_json) as spark:
+            master, place = _master(spark), _place(self.out)
+            if self.lake is not None:
+                with _watched(self.verb, spark, self.as_json):
+                    return master, of_lake(archive.read(spark, self.lake, topic=self.topic), place)
+            with (
+                _progress(self.verb, self.url, self.topic, self.follow, self.as_json) as progress,
+                _signals(self.follow, self.as_json) as stop,
+            ):
+                return master, of_topic(
+                    spark,
+                    _topic(self.url, self.topic, self.rows),
+                    place,
+                    _place(self.checkpoint or f"{self.out}/checkpoint"),
+                    available_now=not self.follow,
+                    is_stopped=stop,
+                    progress=progress,
+                )
+
+
 @contextmanager
-def _signals(follow: bool) -> Iterator[Callable[[], bool] | None]:
+def _signals(follow: bool, as_json: bool) -> Iterator[Callable[[], bool] | None]:
     """Yield what says whether a signal has come that ends a job which follows its topic.
 
-    Enter it behind the session: PySpark takes Ctrl-C, and cancels the micro-batch under way.
+    Enter it behind the session: PySpark takes Ctrl-C, and cancels the micro-batch under way. The
+    next signal is none of ours: it ends the job at once, whatever that is doing.
     """
     if not follow:
         yield None
         return
     from weir.cli.process import Signals
 
-    with Signals() as signals:
-        yield lambda: signals.number is not None
+    with Signals(once=True) as signals:
+
+        def is_stopped() -> bool:
+            if signals.number is None:
+                return False
+            if _is_heard(as_json):
+                print("stopped: adding up; Ctrl-C ends at once", file=sys.stderr, flush=True)
+            return True
+
+        yield is_stopped
 
 
 @contextmanager

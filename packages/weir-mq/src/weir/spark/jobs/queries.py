@@ -73,7 +73,7 @@ def run(
     """Do `work` with each micro-batch of a stream, in order; return the query's id.
 
     It ends at today's end, or with `available_now=False` when the query is stopped, `is_stopped`
-    says so, which is asked every second, or Ctrl-C comes.
+    says so, which is asked every second, or without that, Ctrl-C comes.
     An error of `work`, or of weir's source, is raised as it is; others as Spark words them.
     """
     if not messages.isStreaming:
@@ -99,7 +99,8 @@ def run(
     try:
         wait(query, progress, is_stopped)
     except KeyboardInterrupt:
-        if available_now:
+        # Whoever is asked would have said so, had this been how to end it.
+        if available_now or is_stopped is not None:
             raise
     except PySparkException as error:
         raise_ours(failed[0] if failed else error)
