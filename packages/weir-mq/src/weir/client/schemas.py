@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
 from weir.client.connection.network_client import NetworkClient
-from weir.errors import BadValue, UnknownSchema
+from weir.errors import BadValue, MissingLibrary, UnknownSchema
 from weir.protocol.client import schemas as s
 from weir.schema import Schema
 from weir.schema.fields import encode
@@ -139,6 +139,20 @@ class ValueChecker:
                     f"{self._topic}, so nothing was sent: {reason}",
                     place,
                 )
+
+
+class Unable:
+    """Stands where values are to be checked and cannot be: none is sent."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, error: MissingLibrary) -> None:
+        """Take what is missing."""
+        self._error = error
+
+    def check(self, values: Iterable[bytes | None]) -> None:
+        """Raise `MissingLibrary`: nothing is sent."""
+        raise MissingLibrary(str(self._error)) from None
 
 
 def _decoder(schema: Schema) -> Decoder:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,8 +14,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import weir
 from weir import sync, testing
-from weir.errors import BadRequest, BadValue, IncompatibleSchema, UnknownSchema, UnknownTopic
+from weir.errors import (
+    BadRequest,
+    BadValue,
+    IncompatibleSchema,
+    MissingLibrary,
+    UnknownSchema,
+    UnknownTopic,
+)
 from weir.schema import Schema
 from weir.schema.fields import SCHEMA_BYTES_MAX, BadSchema
 
@@ -157,3 +168,96 @@ def test_schemas_are_read_from_files(tmp_path: Path) -> None:
     file.write_bytes(b" " * (SCHEMA_BYTES_MAX + 1))
     with pytest.raises(BadSchema, match="more than"):
         Schema.read(file)
+
+
+def refused_within(send: Callable[[], object], error: type[Exception], seconds: float = 10) -> None:
+    """Return once `send` raises `error`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            send()
+        except error:
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weir.client.connection.metadata.ASK_EVERY", 0.02)
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_open_producer_finds_out_that_values_are_checked_now(w: sync.Client) -> None:
+    with ExitStack() as opened:
+        own = opened.enter_context(w.producer("t"))
+        own.publish(b"bare")
+        w.publish("t", b"shared")
+        w.schemas.add("t", HUB)
+        fixed = opened.enter_context(w.producer("t", schema=1, check=False))
+        fixed.publish(b"fixed")
+        w.schemas.set_rule("t", checked=True)
+        refused_within(lambda: own.publish(b"more"), BadValue)
+        refused_within(lambda: w.publish("t", b"more"), BadValue)
+        own.publish({"hub": 1})
+        w.publish("t", {"hub": 2})
+        fixed.publish(b"fixed")
+        found = {(value, number) for value, number in sent(w) if value != b"more"}
+        assert found == {
+            (b"bare", 0), (b"shared", 0), (b"fixed", 1), (b'{"hub":1}', 1), (b'{"hub":2}', 1)
+        }  # fmt: skip
+        assert {number for value, number in sent(w) if value == b"more"} <= {0}
+        # The newest version is the one they go by, and none once none is asked for.
+        w.schemas.add("t", MORE)
+        refused_within(lambda: own.publish({"hub": 3, "level": "high"}), BadValue)
+        own.publish({"hub": 4, "level": 0.5})
+        assert (b'{"hub":4,"level":0.5}', 2) in sent(w)
+        w.schemas.set_rule("t", checked=False)
+        deadline = time.monotonic() + 10
+        while (b"free", 0) not in sent(w):
+            assert time.monotonic() < deadline
+            with suppress(BadValue):
+                own.publish(b"free")
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_waits_to_be_sent_keeps_the_version_it_was_taken_under() -> None:
+    text = "nonsense, and so long that a batch holds but one of it, whatever else is on its way"
+    numbers: dict[int, set[bytes]] = {}
+
+    async def scenario(url: str) -> None:
+        async with weir.connect(url) as client:
+            await client.create_topic("t")
+            await client.schemas.add("t", HUB)
+            async with client.producer("t", window=1, batch_bytes=128, linger=0) as producer:
+                rule = asyncio.create_task(client.schemas.set_rule("t", checked=True))
+                with suppress(BadValue):
+                    while True:
+                        for _ in range(5):
+                            producer.send(text)
+                        await asyncio.sleep(0)
+                await rule
+                producer.send({"hub": 1})
+                await producer.flush()
+            async with client.reader("t", follow=False) as reader:
+                async for message in reader:
+                    numbers.setdefault(message.schema, set()).add(message.value[:8])
+
+    with testing.node() as node:
+        asyncio.run(scenario(node.url))
+    assert numbers == {0: {b"nonsense"}, 1: {b'{"hub":1'}}
+
+
+@pytest.mark.usefixtures("quick")
+def test_values_that_cannot_be_checked_any_more_are_not_sent(
+    w: sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(schema: Schema) -> None:
+        raise MissingLibrary("pip install 'weir-mq[schema]'")
+
+    w.schemas.add("t", HUB)
+    w.publish("t", b"bare")
+    monkeypatch.setattr("weir.client.schemas._decoder", missing)
+    w.schemas.set_rule("t", checked=True)
+    refused_within(lambda: w.publish("t", b"bare"), MissingLibrary)
+    assert {number for _, number in sent(w)} == {0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 import msgspec
@@ -221,7 +221,7 @@ async def watch(
     places: Places,
     known: int,
     grown: Callable[[range], None],
-    looked: Callable[[], None] | None = None,
+    looked: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Tell `grown` of partitions beyond the first `known`, and `looked` each time, until cancelled.
 
@@ -242,4 +242,4 @@ async def watch(
             known, before = len(places), known
             grown(range(before, known))
         if looked is not None:
-            looked()
+            await looked()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -128,6 +129,7 @@ class PartitionSender:
 
     __slots__ = (
         "_batcher",
+        "_former",
         "_grant",
         "_level",
         "_linger",
@@ -172,6 +174,8 @@ class PartitionSender:
         self._grant = grant
         self._linger = Linger(linger)
         self._packing = packing
+        #: How the batches that are gathered, and were before `repack`, are packed.
+        self._former: deque[Packing] = deque()
         self._batcher: Batcher[PendingBatch] = Batcher(batch_bytes)
         forgets = level is m.Level.RECEIVED
         self._sequencer: Sequencer[PendingBatch] = Sequencer(window, forgets=forgets)
@@ -250,6 +254,13 @@ class PartitionSender:
         self._batcher.cut()
         self.pump()
 
+    def repack(self, packing: Packing) -> None:
+        """Pack by `packing` what is added from now on, and by the one before what was."""
+        self.flush()
+        late = len(self._batcher.ready) - len(self._former)
+        self._former.extend([self._packing] * late)
+        self._packing = packing
+
     def begin(self, address: Address) -> None:
         """Send what was gathered, and whatever comes, to a partition that is known by now."""
         self.address, self._waits = address, False
@@ -309,7 +320,7 @@ class PartitionSender:
                 grant.producer,
                 grant.epoch,
                 sequencer.next_sequence,
-                self._packing,
+                self._former.popleft() if self._former else self._packing,
             )
             if welcome is not None and len(batch) > welcome.batch_bytes_max:
                 raise TooLarge(

@@ -21,11 +21,12 @@ from weir.client.core.batcher import BATCH_BYTES, Gathered, Packing, Whole, pick
 from weir.client.core.retries import seconds
 from weir.client.producer.partition_sender import PartitionSender
 from weir.client.producer.receipts import BatchReceipt, PendingBatch, Unconfirmed
-from weir.client.schemas import Schemas, SchemaVersion, ValueChecker, number_of
+from weir.client.schemas import Schemas, SchemaVersion, Unable, ValueChecker, number_of
 from weir.codec import Buffer
 from weir.errors import (
     BadRequest,
     Disconnected,
+    MissingLibrary,
     PartitionEnded,
     ProducerExpired,
     Refused,
@@ -207,7 +208,7 @@ class TopicSender:
         self._linger = seconds(options.linger)
         self._packing = Packing.named(options.compression, options.level)
         #: Values are checked by it before they are sent, if it is there.
-        self.checker: ValueChecker | None = None
+        self.checker: ValueChecker | Unable | None = None
         self._finding: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._renewing: dict[asyncio.Task[None], None] = {}
@@ -242,15 +243,33 @@ class TopicSender:
         asked, check = self._options.schema, self._options.check_values
         newest, checked = places.schema
         is_checked = checked if check is None else check
+        checker = None
         if asked is None and not (is_checked and (newest or check)):
-            return
-        if asked is None or asked == "newest" or asked > newest:
+            asked = 0
+        elif asked is None or asked == "newest" or asked > newest:
             # Where the topic was described, the last versions may not be known yet.
             found = await Schemas(self._network).get(self._topic, number_of(asked))
             asked = found.number
+        if asked and is_checked:
+            checker = await ValueChecker.find(self._network, self._topic, asked)
         self._packing = replace(self._packing, schema=asked)
-        if is_checked:
-            self.checker = await ValueChecker.find(self._network, self._topic, asked)
+        self.checker = checker
+
+    async def _follow_schema(self, places: Places) -> None:
+        """Do as the topic says by now, if it says something else: to what is sent from here on."""
+        newest, checked = places.schema
+        check = self._options.check_values
+        wanted = newest if (checked if check is None else check) else 0
+        if self._options.schema is not None or wanted == self._packing.schema:
+            return
+        try:
+            await self._take_schema(places)
+        except MissingLibrary as error:
+            self.checker = Unable(error)
+        except WeirError:
+            return  # it is asked again
+        for sender in self._all():
+            sender.repack(self._packing)
 
     async def _granted(self, partitions: int) -> list[m.ProducerGrant]:
         """Ask for a producer id for all partitions; or for each, which may have to begin anew."""
@@ -285,8 +304,9 @@ class TopicSender:
         def grown(partitions: range) -> None:
             self._grow(places, grant)
 
-        def looked() -> None:
+        async def looked() -> None:
             self.partitioner.close_idle(places.closed)
+            await self._follow_schema(places)
 
         # A topic that is gone refuses what is sent: that is soon enough to say so.
         with contextlib.suppress(Refused):
