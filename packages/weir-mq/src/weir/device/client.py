@@ -43,6 +43,8 @@ from weir.protocol.device import (
     DeviceOpcode,
     DeviceReply,
 )
+from weir.tls.dialling import SecureHost
+from weir.tls.files import ClientFiles
 
 PULL_MESSAGES = 16
 SEQUENCE_BYTES = 4
@@ -200,11 +202,15 @@ class Client:
         timeout: float = 10.0,
         random: Random | None = None,
         secret: DeviceSecret | None = None,
+        tls: ClientFiles | None = None,
     ) -> None:
         """Connect and say hello; a hub of a fleet proves by its `secret` who it is, and speaks only
         to a broker that does the same. Raises `Disconnected`, or what the broker refused hello
         with: `ProofNeeded` without a secret, `NotAuthenticated` with a wrong one.
+
+        With the files of `tls` it connects by TLS, whose handshake may take 30 s of its own.
         """
+        host = host if tls is None else SecureHost(host, tls)
         hello = DeviceHello(0, hub, boot, partition, topic)
         self._connection = DeviceConnection(host, port, hello, timeout, random or Random(), secret)
         self._timeout = timeout

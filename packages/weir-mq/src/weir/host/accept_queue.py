@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from weir.host.strangers import Strangers
 from weir.model.limits import (
     ACCEPT_BURST,
     ACCEPTS_PER_SECOND_DEFAULT,
@@ -51,10 +52,15 @@ class AcceptQueue(Generic[C]):
     keep out each other, and themselves.
     """
 
-    __slots__ = ("_burst", "_rate", "_then", "_tokens", "_waiting", "closed")
+    __slots__ = ("_burst", "_rate", "_then", "_tokens", "_waiting", "closed", "strangers")
 
-    def __init__(self, per_second: float, burst: int, now: float) -> None:
-        """Let `burst` connections in at once. `now` is in seconds, here and below."""
+    def __init__(
+        self, per_second: float, burst: int, now: float, strangers: Strangers[Any]
+    ) -> None:
+        """Let `burst` connections in at once; who is in and has said nothing is among `strangers`.
+        `now` is in seconds, here and below.
+        """
+        self.strangers = strangers
         #: Whether all have to wait: the shard is not there yet.
         self.closed = False
         self._rate = per_second

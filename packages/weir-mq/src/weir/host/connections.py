@@ -12,16 +12,17 @@ from weir.broker.api import events as ev
 from weir.broker.runtime.budget import FIRST_BYTES, Budget, Incoming, Reservations, State
 from weir.broker.runtime.session import ANONYMOUS
 from weir.codec import U32, Buffer
-from weir.errors import Refused, RemoteProtocolError, Revoked
+from weir.errors import Refused, RemoteProtocolError, Revoked, Unauthorized
 from weir.host.accept_queue import AcceptQueue, ConnectionLimits
 from weir.host.ports import Log, Network, T, Transport
 from weir.host.shard_loop import Backlog, EventQueue
-from weir.model.limits import KIB, MIB, RETRY_AFTER_MS
+from weir.host.strangers import BUDGET_PART, Strangers
+from weir.model.limits import KIB, MIB, RETRY_AFTER_MS, STRANGER_BYTES_MAX
 from weir.protocol.client.codec import encode_reply
 from weir.protocol.client.declaration import opcode_of
 from weir.protocol.client.messages import Fetch, FetchChunks, Hello, Pull, Refusal
 from weir.protocol.connection import Connection
-from weir.protocol.device import DeviceHello, DeviceRequest
+from weir.protocol.device import DeviceHello, DeviceRequest, encode_welcome
 from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame
 from weir.protocol.link import LINK_VERSION
 
@@ -206,6 +207,38 @@ class ClientConnection(Generic[T]):
         if self._transport is not None:
             self._transport.abort()
 
+    # -- TLS calls, while it shakes hands -----------------------------------------------------
+
+    def begin_tls(self) -> None:
+        """Be nobody to the shard until the handshake is done: it may have to wait for its turn."""
+        if self._phase == _OPEN:
+            self._connections.queue.retract(self.session)
+            self._connections.accept_queue.strangers.unopened.add(self)
+
+    def await_turn(self) -> None:
+        """Wait, with no limit of one's own: others are before it."""
+        self._connections.accept_queue.strangers.waits(self)
+
+    def shakes(self, size: int) -> bool:
+        """A handshake goes on with so many bytes; return whether it may."""
+        strangers = self._connections.accept_queue.strangers
+        strangers.shakes(self, self._connections.time())
+        return strangers.brought(self, size)
+
+    def shaken(self, refusal: str) -> None:
+        """The handshake is done; with `refusal` this peer is told so, and let go."""
+        strangers = self._connections.accept_queue.strangers
+        strangers.shaken(self)
+        if self in strangers.unopened:
+            strangers.unopened.discard(self)
+            self._connections.queue.put(ev.Opened(self.session))
+        self.refuse(refusal)
+
+    def refuse(self, reason: str) -> None:
+        """Answer the first frame with why this peer is not served, and close; empty: serve it."""
+        if reason and self.session in self._connections.open_now:
+            self._connections.accept_queue.strangers.refusals[self] = reason
+
     # -- the connections call -----------------------------------------------------------------
 
     @property
@@ -356,19 +389,19 @@ class ClientConnection(Generic[T]):
     # -- inside -------------------------------------------------------------------------------
 
     def _take(self, data: bytes, now: float) -> None:
-        stream = self.stream
+        stream, came = self.stream, len(data)
         if not stream.pending:
             self._since = now
-        if len(data) > _CROWDED_BYTES and not stream.is_device:
-            data = self._first_of(data)
+        data = self._first_of(data)
         try:
             frames = stream.receive(data)
         except RemoteProtocolError as error:
             self._connections.queue.put(ev.LetGo(self.session, str(error)))
             return
+        if not self._greeted and not self._meets(frames, came):
+            return
         if frames:
             self._since = now
-            self._greeted = self._greeted or _is_hello(frames[0])
             if self._frame is not None:
                 self._end_frame()
         if stream.pending or self._rest:
@@ -385,9 +418,34 @@ class ClientConnection(Generic[T]):
         if self._rest:
             self.update()
 
+    def _meets(self, frames: Frames, came: int) -> bool:
+        """A stranger brought so many bytes: return whether it is served."""
+        strangers = self._connections.accept_queue.strangers
+        if frames and self in strangers.refusals:
+            self._refuse(frames[0], strangers.refusals[self])
+            return False
+        self._greeted = bool(frames) and _is_hello(frames[0])
+        if self._greeted:
+            strangers.left(self)
+        elif not strangers.brought(self, came):
+            reason = f"over {STRANGER_BYTES_MAX:,} bytes before hello"
+            self._connections.queue.put(ev.LetGo(self.session, reason))
+            return False
+        return True
+
+    def _refuse(self, frame: ClientFrame | DeviceRequest, reason: str) -> None:
+        if isinstance(frame, ClientFrame):
+            refusal = Refusal(Unauthorized.code, reason, 0)
+            self.send(encode_reply(refusal, frame.opcode, frame.correlation), 0)
+        elif isinstance(frame, DeviceHello):
+            self.answer(encode_welcome(frame.sn, Unauthorized.code, 0))
+        self.hang_up(reason)
+
     def _first_of(self, data: bytes) -> bytes:
         """Return what holds at most as many frames as a part has; the rest is to stay in line."""
         stream, at = self.stream, 0
+        if len(data) <= _CROWDED_BYTES or stream.is_device:
+            return data
         if stream.stream is None and data[0] != CLIENT_VERSION:
             return data
         if stream.pending:
@@ -437,7 +495,7 @@ class ClientConnection(Generic[T]):
     def _count(self, stream: Connection) -> bool:
         """Tell how much has come and is not served; False if the peer is let go for it."""
         frame, claimed = self._frame, stream.claimed
-        if not self._greeted and claimed > FIRST_BYTES:
+        if not self._greeted and claimed > STRANGER_BYTES_MAX:
             reason = f"a frame of {claimed:,} bytes before hello"
             self._connections.queue.put(ev.LetGo(self.session, reason))
             return False
@@ -486,9 +544,10 @@ class Connections(Generic[T]):
         self._limits = limits
         self._remote_peer = remote_peer
         self._sessions = count(first_session)
-        self._accept_queue: AcceptQueue[ClientConnection[T]] = AcceptQueue(
-            limits.accepts_per_second, limits.accept_burst, time()
-        )
+        self.accept_queue: AcceptQueue[ClientConnection[T]] = AcceptQueue(
+            limits.accepts_per_second, limits.accept_burst, time(),
+            Strangers(budget.limit // BUDGET_PART, log),
+        )  # fmt: skip
         self._sweep_at = 0.0
         #: Those that are open, by session.
         self.open_now: dict[int, ClientConnection[T]] = {}
@@ -519,11 +578,11 @@ class Connections(Generic[T]):
 
     def hold_clients(self) -> None:
         """Let nobody in until `admit_clients`, but other nodes: the shard is not there yet."""
-        self._accept_queue.closed = True
+        self.accept_queue.closed = True
 
     def admit_clients(self) -> None:
         """Let those in who wait, as fast as the limits allow."""
-        self._accept_queue.closed = False
+        self.accept_queue.closed = False
 
     def check_connections(self) -> None:
         """Look at who has something unsent, or may come in, or is silent for too long."""
@@ -535,11 +594,12 @@ class Connections(Generic[T]):
                 watched.pop(one.session, None)
         if self.reservations.is_due:
             self._decide_frames()
-        for one in self._accept_queue.entering(now):
+        for one in self.accept_queue.entering(now):
             if one.session in self.open_now:
                 self.queue.put(ev.Opened(one.session))
                 one.enter()
                 one.update()
+        self.accept_queue.strangers.cut_late(now)
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_SECONDS
             for one in list(self.open_now.values()):
@@ -571,7 +631,7 @@ class Connections(Generic[T]):
             return False
         most, accepting, found = (
             self._limits.connections_max,
-            self._accept_queue,
+            self.accept_queue,
             self.network.found,
         )
         one.may_link = accepting.closed or (bool(found) and one.address in found)
@@ -590,6 +650,7 @@ class Connections(Generic[T]):
 
     def forget(self, one: ClientConnection[T]) -> None:
         """A connection is gone, or no client's."""
+        self.accept_queue.strangers.left(one)
         if self.open_now.pop(one.session, None) is not None:
             self.queue.put(ev.Closed(one.session))
 

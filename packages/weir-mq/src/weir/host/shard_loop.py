@@ -90,6 +90,14 @@ class EventQueue:
                 return
         self.put(ev.Received(session, frames))
 
+    def retract(self, session: int) -> None:
+        """Have a peer that was `Opened` be nobody for now."""
+        events = self.events
+        if events and type(events[-1]) is ev.Opened and events[-1].session == session:
+            events.pop()
+        else:
+            self.put(ev.Closed(session))
+
     def arrive(self, event: ev.Arrived) -> None:
         """Add devices that another shard let in."""
         self._flushes.asked += 2 * len(event.arrivals)  # a hello and publishes each

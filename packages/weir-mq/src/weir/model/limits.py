@@ -131,6 +131,9 @@ RETRY_AFTER_MS = 200
 RETRY_AFTER_MS_MAX = 5_000
 CONNECTIONS_MAX = 20_000
 HELLO_WITHIN_MS = 10_000
+# What a peer may bring before its hello, and how long its TLS handshake may take once it is served.
+STRANGER_BYTES_MAX = 16 * KIB
+STRANGER_SECONDS = 10.0
 # The broker closes connections whose frame is not complete within this time.
 FRAME_SECONDS = 60.0
 # The broker closes connections of devices that are silent for this long.

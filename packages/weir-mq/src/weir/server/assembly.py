@@ -35,8 +35,10 @@ from weir.server.disk.node_folder import Founded, NodeFolder, Started, begin_log
 from weir.server.disk.thread_pool import ThreadPool
 from weir.server.driver import Components, Driver, Lifecycle, TimedTurns
 from weir.server.interpreter import stop_by_signal
+from weir.server.network.certificate_files import certified
 from weir.server.network.connections import Network, ShardConnections
 from weir.server.network.poller import listening
+from weir.server.network.tls import Plaintext, TlsAcceptor
 from weir.server.observability.monitoring import observed
 from weir.storage.disk import Disk
 from weir.storage.format.durable_position import DurablePosition, Owner
@@ -118,7 +120,7 @@ async def hosting(
     layout = Layout(founded.logs, share.shards)
     numbers = layout.logs_of(share.shard)
     disks: dict[int, FileDisk] = {}
-    with contextlib.ExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
         for number in numbers:
             disk = await _disk(folder.log(number, founded))
             disks[number] = stack.enter_context(contextlib.closing(disk))
@@ -159,7 +161,10 @@ async def hosting(
         savers = {n: PositionSaver(n, file) for n, file in positions.items()}
         tell_durable(starts, savers)
         limits = allow_connections(config.connections.limits())
-        yield assemble(shard, disks, limits, own, savers, trunk_lost), shard
+        driver = assemble(shard, disks, limits, own, savers, trunk_lost, config.tls.plaintext)
+        keeping = certified(driver.tls, config.tls, folder.path, share.shard, share.shards)
+        await stack.enter_async_context(keeping)
+        yield driver, shard
 
 
 def _reached(config: Config, shard: Shard) -> tuple[str, int]:
@@ -255,11 +260,12 @@ def assemble(
     own: ShardInfo | None = None,
     positions: Mapping[int, PositionSaver] | None = None,
     trunk_lost: Callable[[int], None] = nobody,
+    plaintext: Plaintext = "allow",
 ) -> Driver:
     """Return what drives `shard` on the running loop. Log number n lies on `disks[n]`, and
     `positions[n]` saves how far it is durable. Peers are let in within `limits`. Other nodes are
     told what `own` says of the shard; `trunk_lost` is told of each other shard of this node to
-    which a trunk broke.
+    which a trunk broke. `plaintext` says which clients may do without TLS.
     """
     loop = asyncio.get_running_loop()
     limits = limits or ConnectionLimits()
@@ -305,6 +311,15 @@ def assemble(
         ef.EndLink: links.end_inbound,
     }
     components = Components(
-        lifecycle, queue, connections, turns, flushes, pool, shard_connections, trunks, links
+        lifecycle,
+        queue,
+        connections,
+        turns,
+        flushes,
+        pool,
+        shard_connections,
+        trunks,
+        links,
+        TlsAcceptor(connections, plaintext),
     )
     return Driver(shard, components, actions)

@@ -34,6 +34,7 @@ from weir.model.limits import (
     MIB,
     SEGMENT_BYTES_DEFAULT,
 )
+from weir.tls.files import ServerFiles
 
 _SIZES: dict[str, float] = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _MIB = 1 << 20
@@ -291,6 +292,48 @@ class ConnectionsConfig(msgspec.Struct, frozen=True):
         )
 
 
+class TlsConfig(msgspec.Struct, frozen=True):
+    """TLS on the port of all dialects; files are in PEM, and are read again when they change."""
+
+    certificate: Annotated[
+        str, Meta(description="The node's certificate with its chain; empty: no TLS.")
+    ] = ""
+    key: Annotated[str, Meta(description="The key of that certificate, without a password.")] = ""
+    trust: Annotated[
+        str, Meta(description="The bundle of CAs for clients and nodes: ca.pem of `weir cert`.")
+    ] = ""
+    revoked: Annotated[
+        str, Meta(description="Serial numbers that are refused: revoked.txt of `weir cert`.")
+    ] = ""
+    minimum: Annotated[
+        Literal["1.3", "1.2"],
+        Meta(description="The oldest TLS of clients: 1.3, or 1.2 for old firmware."),
+    ] = "1.3"
+    clients: Annotated[
+        Literal["ask", "require"],
+        Meta(description="Whether each client needs a certificate: require, or ask."),
+    ] = "ask"
+    plaintext: Annotated[
+        Literal["allow", "loopback", "refuse"],
+        Meta(description="Who may do without TLS: allow all, loopback, or refuse all."),
+    ] = "allow"
+
+    def files(self) -> ServerFiles | None:
+        """Return the files; None without TLS."""
+        if not self.certificate:
+            return None
+        return ServerFiles(self.certificate, self.key, self.trust, self.revoked)
+
+
+class LinksConfig(msgspec.Struct, frozen=True):
+    """How nodes of a set are linked."""
+
+    tls: Annotated[
+        Literal["off", "prefer", "require"],
+        Meta(description="Mutual TLS between nodes: off, prefer while it is rolled out, require."),
+    ] = "off"
+
+
 class StopConfig(msgspec.Struct, frozen=True):
     """How a node stops."""
 
@@ -333,6 +376,8 @@ class Config(msgspec.Struct, frozen=True):
     memory: MemoryConfig = MemoryConfig()
     log: LogConfig = LogConfig()
     connections: ConnectionsConfig = ConnectionsConfig()
+    tls: TlsConfig = TlsConfig()
+    links: LinksConfig = LinksConfig()
     stop: StopConfig = StopConfig()
     metrics: MetricsConfig = MetricsConfig()
     status: StatusConfig = StatusConfig()
@@ -417,6 +462,25 @@ def _listen(config: Config) -> str:
     return ""
 
 
+def _tls(config: Config) -> str:
+    tls, links = config.tls, config.links
+    given = [name for name in ("certificate", "key", "trust") if getattr(tls, name)]
+    missing = [name for name in ("certificate", "key", "trust") if not getattr(tls, name)]
+    if given and missing:
+        return f"tls.{given[0]} is set and tls.{missing[0]} is not: set certificate, key and trust"
+    if not given and tls.plaintext != "allow":
+        return (
+            f"tls.plaintext is {tls.plaintext}, and there is no certificate: nobody could connect; "
+            "set tls.certificate, tls.key and tls.trust (`weir cert issue node` makes them)"
+        )
+    if not given and links.tls != "off":
+        return (
+            f"links.tls is {links.tls}, and there is no certificate: set tls.certificate, tls.key "
+            "and tls.trust (`weir cert issue node` makes them)"
+        )
+    return ""
+
+
 def _advertise(config: Config) -> str:
     try:
         if config.node.advertise:
@@ -468,6 +532,7 @@ _CHECKS: dict[tuple[str, ...], Callable[[Config], str]] = {
     ("node.host",): _host,
     ("node.advertise",): _advertise,
     ("metrics.listen",): _listen,
+    ("tls.certificate", "tls.key", "tls.trust", "tls.plaintext", "links.tls"): _tls,
     ("metrics.listen", "node.host", "node.port", "node.shards"): _ports,
 }
 

@@ -22,6 +22,7 @@ from weir.host.trunks import Trunks
 from weir.server.disk.flushes import Flushes
 from weir.server.disk.thread_pool import ThreadPool, checkpoint_saved, chore_done, read_done
 from weir.server.network.connections import NodeLinks, Peer, ShardConnections
+from weir.server.network.tls import TlsAcceptor
 from weir.storage.format import checkpoint
 
 log = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ class Components(NamedTuple):
     shard_connections: ShardConnections
     trunks: Trunks
     links: Links
+    tls: TlsAcceptor
 
 
 class Driver:
@@ -112,6 +114,8 @@ class Driver:
         self._shard_connections = components.shard_connections
         self.trunks = components.trunks
         self.links = components.links
+        #: Opens what begins with a TLS handshake.
+        self.tls = components.tls
         self._node_links = NodeLinks(self._shard_connections, self.links)
         #: Takes one event and does what comes of it, unless events are gathered.
         self.handle = self._turns.handle

@@ -38,6 +38,8 @@ from weir.protocol.client import messages as m
 from weir.protocol.client.codec import client_frame_size, decode_reply, encode_request
 from weir.protocol.frame import CLIENT_HEADER, ClientFrame, Flags
 from weir.spark.options import Hosts
+from weir.tls.dialling import like, peer_of_socket
+from weir.tls.peers import check_broker
 
 #: How many seconds pass before it is asked again which partitions a topic has.
 _LOOK_AGAIN = 0.05
@@ -124,6 +126,7 @@ class BlockingClient:
                 raise Disconnected(
                     f"{self._place} is not connected to its set yet: try another node"
                 )
+            check_broker(peer_of_socket(self._socket), welcome.system, welcome.node, self._place)
         except BaseException:
             self.close()
             raise
@@ -135,7 +138,7 @@ class BlockingClient:
         """
         welcome = self.welcome
         if address.node not in (0, welcome.node):
-            nodes = {node: (host, port) for node, host, port in welcome.nodes}
+            nodes = {n: (like(host, self._host), port) for n, host, port in welcome.nodes}
             return nodes.get(address.node)
         if address.shard == welcome.shard or address.shard >= len(welcome.ports):
             return None
@@ -401,7 +404,8 @@ def nearest(hosts: Hosts) -> Hosts:
 def _nodes_of(hosts: Hosts) -> Hosts:
     """Return the hosts, and the nodes that one of them tells of."""
     told = ask(hosts, lambda client: client.welcome.nodes)
-    return tuple(dict.fromkeys([*((host, port) for _, host, port in told), *hosts]))
+    nodes = [(like(host, hosts[0][0]), port) for _, host, port in told]
+    return tuple(dict.fromkeys([*nodes, *hosts]))
 
 
 def forget(hosts: Hosts) -> None:

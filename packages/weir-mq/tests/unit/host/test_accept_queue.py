@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from weir.host.accept_queue import AcceptQueue
+from weir.host.strangers import Strangers
+
+NOBODY: Strangers[Any] = Strangers(0, logging.getLogger("test"))
 
 
 class FakePeer:
@@ -26,7 +30,7 @@ def names(peers: list[Any]) -> list[str]:
 
 
 def test_a_burst_enters_at_once_and_the_rest_in_turn() -> None:
-    queue = AcceptQueue(per_second=2, burst=3, now=0)
+    queue = AcceptQueue(per_second=2, burst=3, now=0, strangers=NOBODY)
     assert [queue.may_enter(peer(name), 0) for name in "abcde"] == [True] * 3 + [False] * 2
     assert queue.entering(0.4) == []
     assert names(queue.entering(0.5)) == ["d"]
@@ -36,7 +40,7 @@ def test_a_burst_enters_at_once_and_the_rest_in_turn() -> None:
 
 
 def test_those_who_hang_up_while_they_wait_take_no_token() -> None:
-    queue = AcceptQueue(per_second=2, burst=3, now=0)
+    queue = AcceptQueue(per_second=2, burst=3, now=0, strangers=NOBODY)
     waiting = [peer(name) for name in "abcdefgh"]
     assert sum(queue.may_enter(one, 0) for one in waiting) == 3
     for one in waiting[3:7]:
@@ -46,7 +50,7 @@ def test_those_who_hang_up_while_they_wait_take_no_token() -> None:
 
 
 def test_nobody_enters_while_the_shard_is_not_there() -> None:
-    queue = AcceptQueue(per_second=2, burst=3, now=0)
+    queue = AcceptQueue(per_second=2, burst=3, now=0, strangers=NOBODY)
     queue.closed = True
     assert not queue.may_enter(peer("early"), 0)
     assert queue.entering(9) == []
@@ -56,5 +60,5 @@ def test_nobody_enters_while_the_shard_is_not_there() -> None:
 
 
 def test_a_quiet_hour_saves_no_more_than_a_burst() -> None:
-    queue = AcceptQueue(per_second=1, burst=3, now=0)
+    queue = AcceptQueue(per_second=1, burst=3, now=0, strangers=NOBODY)
     assert [queue.may_enter(peer("p"), 3_600) for _ in range(5)] == [True] * 3 + [False] * 2

@@ -347,12 +347,12 @@ def test_a_device_that_loses_its_memory_is_cut() -> None:
     assert scene.transport.end == "cut"
 
 
-def test_nobody_has_more_than_64_kib_before_hello(scene: Scene) -> None:
-    scene.peer.receive(claim(64 * KIB + 1_008, 100))
+def test_nobody_has_more_than_16_kib_before_hello(scene: Scene) -> None:
+    scene.peer.receive(claim(16 * KIB - 16, 100))
     assert scene.around.reasons == []
     assert scene.around.connections.reservations.first_bytes == 100 + CLIENT_HEADER.size
     other = Scene()
-    other.peer.receive(claim(64 * KIB + 1_009, 100))
+    other.peer.receive(claim(16 * KIB - 15, 100))
     (reason,) = other.around.reasons
     assert "before hello" in reason
 

@@ -18,6 +18,9 @@ from weir.errors import Disconnected, RemoteProtocolError, WeirError, WrongSyste
 from weir.model.ids import Address
 from weir.model.limits import KIB, REQUESTS_PENDING_MAX
 from weir.protocol.client import messages as m
+from weir.tls.dialling import TlsDialler
+from weir.tls.files import ClientFiles
+from weir.tls.peers import PeerCertificate, check_broker
 
 #: A request up to here is copied into one buffer.
 _SMALL_BYTES = 4 * KIB
@@ -127,6 +130,13 @@ class Connection(asyncio.Protocol):
         self._why: Exception | None = None
         self.over = asyncio.Event()
         _HERE.add(self)
+
+    @property
+    def peer(self) -> PeerCertificate | None:
+        """What the certificate of the broker says; None without TLS."""
+        transport = self._transport
+        found = None if transport is None else transport.get_extra_info("peer")
+        return found if isinstance(found, PeerCertificate) else None
 
     @property
     def writable(self) -> bool:
@@ -298,16 +308,29 @@ class Dialler:
     """Makes the connections of one client: dials, and says hello."""
 
     def __init__(
-        self, name: str, senders: Senders, silence: Silence, work: Work | None = None
+        self,
+        name: str,
+        senders: Senders,
+        silence: Silence,
+        work: Work | None = None,
+        files: ClientFiles | None = None,
     ) -> None:
-        """Take what the client calls itself, and what its connections take."""
+        """Take what the client calls itself, and what its connections take; with `files` they are
+        made by TLS.
+        """
         self.name = name
+        self._tls = None if files is None else TlsDialler(files)
         self._senders = senders
         self._silence = silence
         self._work = work
         #: Who sends over several connections knows an answer by its number alone, so each has
         #: numbers of its own.
         self._made = count()
+
+    def check(self) -> None:
+        """Raise `BadCertificate` if it can make no connection, whoever answers."""
+        if self._tls is not None:
+            self._tls.context()
 
     async def dial(
         self, host: str, port: int, timeout: float, system: int
@@ -317,15 +340,19 @@ class Dialler:
         Raises `OSError`, `TimeoutError`, `Refused` or `Disconnected`.
         """
         make = partial(Connection, self._senders, self._silence, self._work, next(self._made))
-        async with asyncio.timeout(timeout):
-            loop = asyncio.get_running_loop()
-            _, connection = await loop.create_connection(make, host, port)
+        if self._tls is not None:
+            connection = await self._tls.connect(make, host, port, timeout)
+        else:
+            async with asyncio.timeout(timeout):
+                loop = asyncio.get_running_loop()
+                _, connection = await loop.create_connection(make, host, port)
         try:
             welcome = await connection.request(m.Hello(self.name, system), timeout)
             if not isinstance(welcome, m.Welcome) or welcome.protocol != m.PROTOCOL:
                 raise WrongSystem(f"{host}:{port} speaks another protocol: upgrade the older side")
             if system not in (0, welcome.system):
                 raise WrongSystem(f"{host}:{port} belongs to another system: check the URL")
+            check_broker(connection.peer, welcome.system, welcome.node, f"{host}:{port}")
         except BaseException as error:
             connection.abort(error if isinstance(error, Exception) else None)
             raise

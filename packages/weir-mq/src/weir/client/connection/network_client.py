@@ -35,6 +35,7 @@ from weir.errors import (
 from weir.model.ids import Address
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
+from weir.tls.dialling import files_of
 
 #: After so many refusals in a row a node is left for another, which may know more.
 _TRIES_A_NODE = 8
@@ -207,7 +208,7 @@ class NetworkClient:
         #: Who sends by himself.
         self.senders = Senders()
         silence = Silence()
-        self._dialler = Dialler(name, self.senders, silence, work)
+        self._dialler = Dialler(name, self.senders, silence, work, files_of(hosts))
         self._pool = ConnectionPool(self._dialler, self.senders)
         self._leaders = Leaders(self._pool, silence)
         #: To whichever host answers. What is asked for each batch is read there.
@@ -233,7 +234,10 @@ class NetworkClient:
         return self._pool.home is not None
 
     async def start(self) -> None:
-        """Return once connected. Raises `Disconnected` after `request_timeout` without."""
+        """Return once connected. Raises `Disconnected` after `request_timeout` without, and
+        `BadCertificate` for files of TLS that cannot be used.
+        """
+        self._dialler.check()
         self.home.start()
         self._leaders.start()
         try:

@@ -27,6 +27,7 @@ from typing import Any, Protocol, TypeVar
 
 from weir.errors import WeirError
 from weir.model.limits import VALUE_CHUNK_BYTES
+from weir.tls.dialling import SecureHost, dialler_of
 
 R = TypeVar("R")
 
@@ -276,7 +277,13 @@ def dial(host: str, port: int, timeout: float) -> BlockingSocket:
             made.close()
             last = error
         else:
-            return made
+            if not isinstance(host, SecureHost):
+                return made
+            try:
+                return dialler_of(host.files).connect_blocking(made, host)
+            except BaseException:
+                made.close()
+                raise
     raise last or socket.gaierror(socket.EAI_NONAME, "the name has no address")
 
 

@@ -19,6 +19,9 @@ from typing import Any, Protocol, cast
 from weir.model.limits import LISTEN_BACKLOG
 from weir.protocol.device import VERSION as DEVICE_VERSION
 from weir.server.network.socket_transport import READ_BYTES, READS, PlainTransport
+from weir.server.network.tls import TlsAcceptor
+from weir.tls.records import HANDSHAKE
+from weir.tls.transport import TlsTransport
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,10 @@ class EventGatherer(Protocol):
 class ConnectionHost(EventGatherer, Protocol):
     """Who serves connections."""
 
+    @property
+    def tls(self) -> TlsAcceptor | None:
+        """Who opens what begins with a TLS handshake; None: nobody."""
+
     def protocol(self) -> asyncio.Protocol:
         """Return the protocol of a new connection."""
 
@@ -96,9 +103,15 @@ class ListeningSocket(socket.socket):
 class DevicePoller:
     """The connections that came in through `listeners`, and all of them that are devices'."""
 
-    def __init__(self, protocol: Callable[[], asyncio.Protocol], gathering: EventGatherer) -> None:
-        """Let each connection have its protocol, which tells `gathering`, until `shut`."""
+    def __init__(
+        self, protocol: Callable[[], asyncio.Protocol], gathering: EventGatherer,
+        tls: TlsAcceptor | None = None,
+    ) -> None:  # fmt: skip
+        """Let each connection have its protocol, which tells `gathering`, until `shut`. What begins
+        with a handshake is `tls`'s to open.
+        """
         self._protocol = protocol
+        self._tls = tls
         self._gathering = gathering
         self._loop = asyncio.get_running_loop()
         self._epoll = select.epoll()
@@ -146,9 +159,34 @@ class DevicePoller:
         transport.events = events
 
     def sniff(self, transport: PlainTransport, data: bytes) -> bool:
-        """Keep a device; move all others, which go on with `data`."""
+        """Keep a device; move all others, which go on with `data`; let TLS begin."""
+        tls = self._tls
+        if tls is not None:
+            if data[0] == HANDSHAKE and self._opens(transport, data, tls):
+                return False
+            tls.check_plaintext(transport, data)
         if data[0] == DEVICE_VERSION:
             return True
+        self._move_away(transport, data)
+        return False
+
+    def _opens(self, transport: PlainTransport, data: bytes, tls: TlsAcceptor) -> bool:
+        """Let TLS take a connection: it stays here until its first plaintext has come."""
+
+        def begins(_: TlsTransport, data: bytes) -> bool:
+            if data[0] == DEVICE_VERSION:
+                return True
+            self._move_away(transport, b"")
+            return False
+
+        layer = tls.accept(transport, transport.protocol, begins)
+        if layer is None:
+            return False
+        transport.protocol = layer
+        layer.data_received(data)
+        return True
+
+    def _move_away(self, transport: PlainTransport, data: bytes) -> None:
         if transport.events:
             self.watch(transport, 0)
         del self._members[transport.sock.fileno()]
@@ -157,7 +195,6 @@ class DevicePoller:
         self._moves.add(task)
         task.add_done_callback(self._moves.discard)
         self._rest()
-        return False
 
     def soon(self, transport: PlainTransport) -> None:
         """End a connection behind this turn of the loop."""
@@ -320,7 +357,7 @@ async def listening(
     Raises `OSError` if it cannot listen there.
     """
     listeners = [*await _listeners(host, port, is_kept=shared is not None), *(shared or ())]
-    poller = DevicePoller(driver.protocol, driver)
+    poller = DevicePoller(driver.protocol, driver, driver.tls)
     try:
         for listener in listeners:
             _listen(listener)

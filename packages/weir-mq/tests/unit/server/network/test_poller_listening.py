@@ -42,7 +42,7 @@ async def options_of_a_connection() -> list[int]:
 
     driver = cast(
         Driver,
-        SimpleNamespace(protocol=Accepted, gather=nothing, settle=nothing, frames=0),
+        SimpleNamespace(protocol=Accepted, gather=nothing, settle=nothing, frames=0, tls=None),
     )
     async with listening(driver, "127.0.0.1", 0) as (host, port), asyncio.timeout(10):
         _, writer = await asyncio.open_connection(host, port)

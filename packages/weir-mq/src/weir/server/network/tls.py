@@ -1,0 +1,242 @@
+"""TLS on the port of all dialects: a connection that begins with a handshake gets a layer between.
+
+`TlsAcceptor` has the broker's certificate, which may change while it serves, and decides whose
+handshake takes its next step in a turn of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, cast
+
+from weir.host.connections import ClientConnection, Connections
+from weir.host.strangers import HandshakeTurns
+from weir.protocol.link import LINK_VERSION
+from weir.server.network.socket_transport import PlainTransport
+from weir.tls.files import ALPN, ServerTls
+from weir.tls.identity import Role
+from weir.tls.transport import TlsTransport
+from weir.tls.words import in_words
+
+log = logging.getLogger(__name__)
+
+Plaintext = Literal["allow", "loopback", "refuse"]
+#: Failures of strangers are told so often at most, in seconds; the figures count all.
+_TELL_SECONDS = 1.0
+
+
+class TlsCounts:
+    """What happened, for the figures."""
+
+    __slots__ = ("failed", "handshakes", "refused", "seconds")
+
+    def __init__(self) -> None:
+        """Begin at zero."""
+        #: Handshakes that were done, and that failed; peers that were refused for what they are.
+        self.handshakes = self.failed = self.refused = 0
+        #: Processor time of handshakes.
+        self.seconds = 0.0
+
+
+class TlsAcceptor:
+    """The TLS connections of a shard: all that came, and the certificate for those to come."""
+
+    def __init__(
+        self, connections: Connections[asyncio.Transport], plaintext: Plaintext = "allow"
+    ) -> None:
+        """Serve `connections`. `plaintext` says from where clients may do without TLS."""
+        self.serving: ServerTls | None = None
+        #: Why newer files are not served.
+        self.problem = ""
+        self.counts = TlsCounts()
+        self._connections = connections
+        self._plaintext = plaintext
+        self._loop = asyncio.get_running_loop()
+        self._turns: HandshakeTurns[TlsTransport] = HandshakeTurns()
+        self._is_due = False
+        #: Those whose other side has shown a certificate.
+        self._certified: dict[TlsTransport, None] = {}
+        self._told_at = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """How many handshakes wait for their turn."""
+        return self._turns.waiting
+
+    def serve(self, serving: ServerTls) -> None:
+        """Serve new handshakes with this from now on, and end sessions that it revokes."""
+        before, self.serving = self.serving, serving
+        if before is not None and serving.revoked - before.revoked:
+            self.end_sessions()
+
+    def end_sessions(self) -> None:
+        """Hang up on those whose certificate has ended, or is revoked."""
+        now = time.time()
+        for one in list(self._certified):
+            peer = one.peer
+            assert peer is not None  # else it would not be among these
+            if peer.ends <= now:
+                _end(one, f"the certificate of {peer.identity} has expired")
+            elif self.serving is not None and peer.serial in self.serving.revoked:
+                _end(one, f"the certificate of {peer.identity} is revoked")
+
+    def accept(
+        self, lower: asyncio.Transport, peer: asyncio.Protocol,
+        begins: Callable[[TlsTransport, bytes], bool],
+    ) -> TlsTransport | None:  # fmt: skip
+        """Put TLS between a transport and its protocol. `begins` takes the first plaintext: see
+        `TlsTransport`. None without a certificate.
+        """
+        serving = self.serving
+        if serving is None:
+            return None
+        make = partial(_make, serving.context)
+        one = TlsTransport(self, make, peer, lower, begins)
+        cast(Any, peer).moved(one)
+        _connection(one).begin_tls()
+        return one
+
+    def check_plaintext(self, lower: PlainTransport, data: bytes) -> None:
+        """Have who comes without TLS, as its first bytes say, be refused unless it may."""
+        if self._plaintext == "allow" or data[0] == LINK_VERSION:
+            return
+        if self._plaintext == "loopback":
+            address = lower.get_extra_info("peername")
+            if address is None or is_loopback(str(address[0])):
+                return
+        self.counts.refused += 1
+        cast(Any, lower.protocol).connection.refuse(
+            "this broker takes TLS only: connect to weirs:// with the CA of its set (ca=...), as "
+            "in weirs://broker:6800?ca=ca.pem"
+        )
+
+    # -- TLS transports call ------------------------------------------------------------------
+
+    def may_step(self, one: TlsTransport) -> bool:
+        """Return whether a handshake may go on now; if not, it does in a later turn."""
+        if not self._turns.may_step(one):
+            _connection(one).await_turn()
+            self._next_turn()
+            return False
+        return True
+
+    def stepped(self, one: TlsTransport, came: int, seconds: float) -> None:
+        """Charge this turn, and the stranger."""
+        self._turns.stepped(seconds)
+        self.counts.seconds += seconds
+        self._next_turn()
+        if not _connection(one).shakes(came):
+            one.abort()
+
+    def kept(self, change: int) -> None:
+        """Charge the shard's budget."""
+        if change > 0:
+            self._connections.budget.take(change)
+        else:
+            self._connections.budget.release(-change)
+
+    def shaken(self, one: TlsTransport) -> None:
+        """Look who it is: it is told in its own dialect if it may not come in."""
+        self.counts.handshakes += 1
+        refusal = self._refusal(one)
+        if refusal:
+            self.counts.refused += 1
+        if one.peer is not None:
+            self._certified[one] = None
+        _connection(one).shaken(refusal)
+
+    def broke(self, one: TlsTransport, why: Exception) -> None:
+        """Count it, and tell of it now and then."""
+        self.counts.failed += 1
+        now = self._loop.time()
+        if now - self._told_at >= _TELL_SECONDS:
+            self._told_at = now
+            address = str((one.get_extra_info("peername") or ("",))[0])
+            fields = {"peer": address, "failed": self.counts.failed}
+            log.info("a TLS connection from %s ended: %s", address, why, extra={"fields": fields})
+
+    def ended(self, one: TlsTransport) -> None:
+        """Forget it."""
+        self._certified.pop(one, None)
+
+    def in_words(self, error: ssl.SSLError) -> Exception:
+        """Return what went wrong."""
+        return ConnectionAbortedError(in_words(error, "the peer"))
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _refusal(self, one: TlsTransport) -> str:
+        if one.get_extra_info("alpn") != ALPN:
+            return f"TLS did not agree on the protocol {ALPN!r}: offer it by ALPN"
+        peer, serving = one.peer, self.serving
+        if peer is None or serving is None:
+            return ""
+        if peer.serial in serving.revoked:
+            return "the certificate of this client is revoked: get another one"
+        own = serving.own.identity
+        if peer.identity is not None and own is not None and peer.identity.system != own.system:
+            return (
+                f"the certificate is of {peer.identity}, and this broker belongs to system "
+                f"{own.system:x}"
+            )
+        return ""
+
+    def _next_turn(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Go on with handshakes that wait, as far as a turn has time for them."""
+        self._is_due = False
+        turns = self._turns
+        turns.begin()
+        while (one := turns.next()) is not None:
+            try:
+                one.step()
+            except Exception as error:
+                what = {"message": "a peer's protocol failed", "exception": error, "transport": one}
+                self._loop.call_exception_handler(what)
+                one.abort()
+        if turns.waiting:
+            self._next_turn()
+
+
+def _make(
+    context: ssl.SSLContext, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
+) -> ssl.SSLObject:
+    return context.wrap_bio(incoming, outgoing, server_side=True)
+
+
+def _end(one: TlsTransport, reason: str) -> None:
+    connection = getattr(one.get_protocol(), "connection", None)
+    if connection is not None:
+        connection.hang_up(reason)
+    else:  # a link, which comes again with what is valid now
+        log.warning("a link of another node was ended: %s", reason)
+        one.abort()
+
+
+def _connection(one: TlsTransport) -> ClientConnection[asyncio.Transport]:
+    """Return the connection that a handshake is of: until it is done, nobody else has it."""
+    return cast(ClientConnection[asyncio.Transport], cast(Any, one.get_protocol()).connection)
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether an address is of this machine alone."""
+    try:
+        return not address or ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def is_node(one: Any) -> bool:
+    """Return whether a transport's other side has the certificate of a node."""
+    peer = one.get_extra_info("peer")
+    return peer is not None and peer.identity is not None and peer.identity.role is Role.NODE

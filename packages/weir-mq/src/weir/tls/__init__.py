@@ -1,0 +1,1 @@
+"""TLS between bytes and protocol, for both ends: records, handshakes, certificates."""

@@ -1,0 +1,260 @@
+"""The side that dials: hosts that are reached by TLS, on asyncio and over blocking sockets.
+
+    weirs://broker1:6800,broker2?ca=ca.pem                        who answers is verified
+    weirs://broker1?ca=ca.pem&certificate=me.pem&key=me.key       and so is this client
+    weirs://10.0.0.1?ca=ca.pem&server_name=broker1                by another name than is dialled
+
+What a URL leaves out comes from the environment: WEIR_CA, WEIR_CERTIFICATE, WEIR_KEY and
+WEIR_SERVER_NAME. Files are read again when they change, at the next connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+from weir.errors import Disconnected
+from weir.tls.files import ALPN, ClientFiles, client_context
+from weir.tls.identity import Role
+from weir.tls.peers import PeerCertificate, certificate_of
+from weir.tls.transport import TlsTransport
+from weir.tls.words import in_words
+
+#: How long a broker may take for its part of a handshake: thousands may be before this one.
+HANDSHAKE_SECONDS = 30.0
+_VARIABLES = {name: f"WEIR_{name.upper()}" for name in ClientFiles._fields}
+
+P = TypeVar("P", bound=asyncio.Protocol)
+
+
+class SecureHost(str):
+    """A host that is reached by TLS, with these files. It equals none that is reached without."""
+
+    __slots__ = ("files",)
+
+    files: ClientFiles
+
+    def __new__(cls, host: str, files: ClientFiles) -> SecureHost:
+        """Be the name or address `host`."""
+        made = super().__new__(cls, host)
+        made.files = files
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SecureHost) and str.__eq__(self, other) and (
+            self.files == other.files
+        )  # fmt: skip
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((str(self), self.files))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SecureHost, (str(self), self.files)
+
+    def __str__(self) -> str:
+        return str.__str__(self)
+
+
+def like(host: str, other: str) -> str:
+    """Return `host`, to be reached as `other` is."""
+    return SecureHost(host, other.files) if isinstance(other, SecureHost) else host
+
+
+def files_of(hosts: list[tuple[str, int]]) -> ClientFiles | None:
+    """Return with which files hosts are reached; None if that is without TLS."""
+    return next((host.files for host, _ in hosts if isinstance(host, SecureHost)), None)
+
+
+def client_files(query: str, environment: Mapping[str, str] = os.environ) -> ClientFiles:
+    """Read what stands behind the `?` of a URL. Raises `ValueError`."""
+    found: dict[str, str] = {}
+    for pair in query.split("&") if query else ():
+        name, equals, text = pair.partition("=")
+        value = unquote(text)  # a file's name may have a plus sign
+        if not equals:
+            raise ValueError(f"{pair!r}: write ca=FILE&certificate=FILE&key=FILE")
+        if name not in _VARIABLES:
+            raise ValueError(f"{name!r} is unknown: give {', '.join(_VARIABLES)}")
+        if name in found or not value:
+            raise ValueError(f"{name} needs a value, once")
+        found[name] = value
+    for name, variable in _VARIABLES.items():
+        if name not in found and environment.get(variable):
+            found[name] = environment[variable]
+    files = ClientFiles(**found)
+    if bool(files.certificate) != bool(files.key):
+        raise ValueError("certificate and key belong together: give both")
+    return files
+
+
+class TlsDialler:
+    """Connects by TLS with the files of a client."""
+
+    def __init__(self, files: ClientFiles) -> None:
+        """Read nothing yet."""
+        self._files = files
+        self._context: ssl.SSLContext | None = None
+        self._stamps: tuple[object, ...] = ()
+
+    async def connect(self, make: Callable[[], P], host: str, port: int, timeout: float) -> P:
+        """Return a protocol that `make` makes, connected within `timeout` seconds, and the longer
+        time of a handshake. Raises `OSError`, `TimeoutError`, `BadCertificate` or `Disconnected`.
+        """
+        loop = asyncio.get_running_loop()
+        shaken = _Shaken(loop)
+        context, name = self.context(), self._files.server_name or str(host)
+        protocol = make()
+        layer = TlsTransport(shaken, partial(_wrap, context, name), protocol)
+        async with asyncio.timeout(timeout):
+            await loop.create_connection(lambda: layer, str(host), port)
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                await shaken.done
+        except BaseException:
+            layer.abort()
+            raise
+        return protocol
+
+    def connect_blocking(self, sock: socket.socket, host: str) -> ssl.SSLSocket:
+        """Return a connected socket with TLS on it, which keeps its timeout. Raises `OSError` in
+        words, `BadCertificate` or `Disconnected`.
+        """
+        context, name = self.context(), self._files.server_name or str(host)
+        seconds = sock.gettimeout()
+        sock.settimeout(HANDSHAKE_SECONDS)
+        try:
+            made = context.wrap_socket(sock, server_hostname=name)
+        except ssl.SSLError as error:
+            raise ConnectionAbortedError(in_words(error)) from error
+        try:
+            _check_role(_certificate(made.getpeercert()), made.selected_alpn_protocol())
+        except BaseException:
+            made.close()
+            raise
+        made.settimeout(seconds)
+        return made
+
+    def context(self) -> ssl.SSLContext:
+        """Return what to connect with. Raises `BadCertificate`."""
+        files = self._files
+        stamps = tuple(_stamp(name) for name in (files.ca, files.certificate, files.key) if name)
+        if self._context is None or stamps != self._stamps:
+            self._context = client_context(files)
+            self._context.sslsocket_class = _WordedSocket
+            self._stamps = stamps
+        return self._context
+
+
+@lru_cache(maxsize=64)
+def dialler_of(files: ClientFiles) -> TlsDialler:
+    """Return what connects with these files, which reads them once for many connections."""
+    return TlsDialler(files)
+
+
+class _WordedSocket(ssl.SSLSocket):
+    """Says in words why TLS ended: a broker refuses a certificate only behind its handshake."""
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        try:
+            return super().recv(buflen, flags)
+        except ssl.SSLError as error:
+            raise _late(error) from error
+
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+        try:
+            return super().recv_into(buffer, nbytes, flags)
+        except ssl.SSLError as error:
+            raise _late(error) from error
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        try:
+            super().sendall(data, flags)
+        except ssl.SSLError as error:
+            raise _late(error) from error
+
+
+def _late(error: ssl.SSLError) -> OSError:
+    if isinstance(error, ssl.SSLEOFError):
+        return ConnectionResetError("the broker hung up")
+    return ConnectionAbortedError(in_words(error))
+
+
+class _Shaken:
+    """Waits for the handshake of one connection: nobody else shares its turn."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.done: asyncio.Future[None] = loop.create_future()
+
+    def may_step(self, one: TlsTransport) -> bool:
+        return True
+
+    def stepped(self, one: TlsTransport, came: int, seconds: float) -> None:
+        """Nobody waits for it."""
+
+    def kept(self, change: int) -> None:
+        """A client has no budget."""
+
+    def shaken(self, one: TlsTransport) -> None:
+        if self.done.done():  # nobody waits any more
+            one.abort()
+            return
+        try:
+            _check_role(one.peer, one.get_extra_info("alpn"))
+        except Disconnected as error:
+            self.done.set_exception(error)
+            one.abort()
+            return
+        one.get_protocol().connection_made(one)
+        self.done.set_result(None)
+
+    def broke(self, one: TlsTransport, why: Exception) -> None:
+        if not self.done.done():
+            self.done.set_exception(why)
+
+    def ended(self, one: TlsTransport) -> None:
+        if not self.done.done():
+            self.done.set_exception(ConnectionResetError("hung up in the TLS handshake"))
+
+    def in_words(self, error: ssl.SSLError) -> Exception:
+        return ConnectionAbortedError(in_words(error))
+
+
+def _check_role(peer: PeerCertificate | None, alpn: str | None) -> None:
+    """Raise `Disconnected` where who answers is no broker."""
+    if peer is not None and peer.identity is not None and peer.identity.role is not Role.NODE:
+        raise Disconnected(f"who answers is no broker: its certificate is of {peer.identity}")
+    if alpn != ALPN:
+        raise Disconnected("who answers speaks TLS, and is no broker")
+
+
+def _certificate(found: Any) -> PeerCertificate | None:
+    return certificate_of(dict(found)) if found else None
+
+
+def peer_of_socket(sock: Any) -> PeerCertificate | None:
+    """Return what the certificate of who answers on a blocking socket says; None without TLS."""
+    return _certificate(sock.getpeercert()) if isinstance(sock, ssl.SSLSocket) else None
+
+
+def _wrap(
+    context: ssl.SSLContext, name: str, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
+) -> ssl.SSLObject:
+    return context.wrap_bio(incoming, outgoing, server_hostname=name)
+
+
+def _stamp(name: str) -> tuple[int, ...]:
+    try:
+        found = Path(name).stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,54 @@
+"""How a URL says that TLS is used, and with which files."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from weir.client.arguments import parse_url
+from weir.tls.dialling import SecureHost, client_files, files_of, like
+from weir.tls.files import ClientFiles
+
+
+def test_a_url_names_the_files() -> None:
+    url = "weirs://broker1:7000,[::1]/?ca=/etc/a%20b+c.pem&certificate=me.pem&key=me.key"
+    hosts = parse_url(url)
+    assert [(str(host), port) for host, port in hosts] == [("broker1", 7000), ("::1", 6800)]
+    files = ClientFiles("/etc/a b+c.pem", "me.pem", "me.key")
+    assert files_of(hosts) == files
+    assert files_of(parse_url("weir://broker1")) is None
+
+
+def test_what_a_url_leaves_out_comes_from_the_environment() -> None:
+    around = {"WEIR_CA": "ca.pem", "WEIR_SERVER_NAME": "broker", "WEIR_KEY": ""}
+    assert client_files("", around) == ClientFiles("ca.pem", server_name="broker")
+    assert client_files("ca=other.pem", around).ca == "other.pem"
+
+
+@pytest.mark.parametrize(
+    "query", ["ca", "ca=", "ca=a&ca=b", "password=x", "certificate=me.pem", "key=me.key", "&"]
+)
+def test_a_url_that_makes_no_sense_is_refused(query: str) -> None:
+    with pytest.raises(ValueError, match="is no address"):
+        parse_url(f"weirs://broker1?{query}")
+
+
+def test_files_of_tls_in_a_url_without_tls_are_refused() -> None:
+    with pytest.raises(ValueError, match="belong to weirs://"):
+        parse_url("weir://broker1?ca=ca.pem")
+
+
+def test_a_host_with_tls_is_none_without_and_travels_to_executors() -> None:
+    files = ClientFiles("ca.pem")
+    host = SecureHost("broker1", files)
+    assert host != "broker1"
+    assert "broker1" != host  # noqa: SIM300  # the other side decides here
+    assert host == SecureHost("broker1", files)
+    assert host != SecureHost("broker1", ClientFiles("other.pem"))
+    assert len({host, "broker1", SecureHost("broker1", files)}) == 2
+    again = pickle.loads(pickle.dumps(host))
+    assert (again, again.files) == (host, files)
+    assert like("broker2", host) == SecureHost("broker2", files)
+    assert type(like("broker2", "broker1")) is str
+    assert f"{host}:{1}" == "broker1:1"

@@ -1,0 +1,63 @@
+"""Records are counted however they are cut, and floods and garbage end."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.errors import RemoteProtocolError
+from weir.tls.records import RECORD_BYTES, SILENT_BYTES_MAX, Records
+
+
+def record(size: int, kind: int = 0x17) -> bytes:
+    return bytes([kind, 3, 3]) + size.to_bytes(2, "big") + bytes(size)
+
+
+@given(
+    st.lists(st.integers(1, 300), min_size=1, max_size=8),
+    st.lists(st.integers(1, 97), min_size=1),
+)
+def test_records_are_counted_however_they_are_cut(sizes: list[int], cuts: list[int]) -> None:
+    data = b"".join(map(record, sizes))
+    records, whole, at, n = Records(), 0, 0, 0
+    while at < len(data):
+        step = cuts[n % len(cuts)]
+        n += 1
+        whole += records.take(data[at : at + step])
+        at = min(at + step, len(data))
+        begun = sum(5 + size for size in sizes[:whole])
+        assert records.partial == at - begun
+        assert records.silent == at
+    assert whole == len(sizes)
+    assert records.partial == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\n", bytes(5), b"\x16\x02\x00\x00\x05", b"\x13\x03\x03\x00\x05",
+        b"\x17\x03\x03\xff\xff", b"\x17\x03\x03\x48\x01", b"\x17\x03\x03\x00\x00",
+    ],
+)  # fmt: skip
+def test_what_is_no_record_ends_before_memory_is_spent(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        Records().take(data)
+
+
+def test_the_longest_record_is_one() -> None:
+    assert Records().take(record(RECORD_BYTES + 2_048)) == 1
+
+
+def test_a_flood_without_data_ends() -> None:
+    records = Records()
+    update = record(22)
+    for _ in range(SILENT_BYTES_MAX // len(update)):
+        records.take(update)
+        records.check_flood()
+    records.take(update)
+    with pytest.raises(RemoteProtocolError, match="without a byte"):
+        records.check_flood()
+    records.silent = 0
+    records.take(update)
+    records.check_flood()
