@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, Generic, Protocol
+from typing import Any, Generic
 
 from weir.access.devices import FrameKeys
 from weir.broker.api import effects as ef
@@ -14,7 +14,7 @@ from weir.broker.runtime.session import ANONYMOUS
 from weir.codec import U32, Buffer
 from weir.errors import Refused, RemoteProtocolError, Revoked, Unauthorized
 from weir.host.accept_queue import AcceptQueue, ConnectionLimits
-from weir.host.ports import Log, Network, T, Transport
+from weir.host.ports import Log, Network, Receiver, T, Transport
 from weir.host.shard_loop import Backlog, EventQueue
 from weir.host.strangers import BUDGET_PART, Strangers
 from weir.model.limits import KIB, MIB, RETRY_AFTER_MS, STRANGER_BYTES_MAX
@@ -55,19 +55,6 @@ _LINK = bytes([LINK_VERSION])
 _QUEUED, _OPEN, _CLOSING, _SHUT = range(4)
 
 Frames = Sequence[ClientFrame | DeviceRequest]
-
-
-class Receiver(Protocol):
-    """Who gets replies: a connection, or a peer of another shard."""
-
-    def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
-        """Send buffers in order; `charged` bytes of the budget come back once they are out."""
-
-    def answer(self, reply: bytes) -> None:
-        """Send a small reply."""
-
-    def hang_up(self, reason: str) -> None:
-        """Close once everything sent is out."""
 
 
 class UnsentReplies:

@@ -52,6 +52,19 @@ T = TypeVar("T", bound=Transport)
 T_contra = TypeVar("T_contra", bound=Transport, contravariant=True)
 
 
+class Receiver(Protocol):
+    """Who gets replies: a connection, or a peer of another shard."""
+
+    def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
+        """Send buffers in order; `charged` bytes of the budget come back once they are out."""
+
+    def answer(self, reply: bytes) -> None:
+        """Send a small reply."""
+
+    def hang_up(self, reason: str) -> None:
+        """Close once everything sent is out."""
+
+
 class Network(Protocol[T_contra]):
     """What a host knows of its network besides what a transport says."""
 
