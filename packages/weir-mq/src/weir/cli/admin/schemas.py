@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import datetime
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -59,17 +60,28 @@ def add(
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Add a version to a topic's schema, if the topic's rule lets it follow the one before."""
+    """Add a version to a topic's schema, if the topic's rule lets it follow the one before; and
+    create TOPIC.bad, for values that do not fit.
+    """
+    from weir.cli.admin.topics import BAD, create_bad_topic
     from weir.cli.output import hint, print_json
+    from weir.errors import Refused
 
     given = _read(file, format, message)
 
-    async def work(client: Client) -> TopicSchema:
-        return await client.schemas.add(topic, given)
+    async def work(client: Client) -> tuple[TopicSchema, str, str]:
+        added = await client.schemas.add(topic, given)
+        try:
+            return added, await create_bad_topic(client, topic), ""
+        except Refused as error:  # who may add schemas may not always create topics
+            return added, "", str(error)
 
-    added = connected(url, work)
+    added, bad, refused = connected(url, work)
+    if refused:
+        print(f"{topic}{BAD} was not created: {refused}", file=sys.stderr)
     if as_json:
-        print_json("weir.schema-added/1", {"url": url, "topic": topic}, _row(added))
+        told = {**_row(added), "bad_topic": bad}
+        print_json("weir.schema-added/1", {"url": url, "topic": topic}, told)
     else:
         print(
             f"version {added.number} of the schema of {topic}: {added.schema.format}, from {file}"
@@ -116,8 +128,6 @@ def show(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Show the fields of a schema, of a topic or in a file, as weir compares them."""
-    import sys
-
     from weir.cli.output import print_json, print_table
 
     given, settings = _given(what, number, format, message, url)

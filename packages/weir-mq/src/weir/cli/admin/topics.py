@@ -33,6 +33,8 @@ ScatterWith = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+#: The end of the name of a topic for values that do not parse.
+BAD = ".bad"
 
 
 @app.callback(invoke_without_command=True)
@@ -358,6 +360,31 @@ def _messages(held: Held) -> int | str:
     known = [row for row in held.offsets if row is not None]
     count, silent = sum(end - start for start, end in known), len(held.offsets) - len(known)
     return f"{count} ({silent} of {len(held.offsets)} partitions silent)" if silent else count
+
+
+async def create_bad_topic(client: Client, topic: str) -> str:
+    """Create the topic for values of `topic` that do not parse, unless it is there: of one
+    partition, with the retention and the replicas of `topic`. Return its name, or "" for a topic
+    that is such a one itself.
+    """
+    from weir.errors import UnknownTopic
+    from weir.model.topic import FOREVER
+
+    if topic.endswith(BAD):
+        return ""
+    bad = topic + BAD
+    try:
+        await client.describe(bad)
+    except UnknownTopic:
+        info, parts = await client.describe(topic), await client.parts(topic)
+        kept, size = info.settings.retention_ms, info.settings.retention_bytes
+        await client.create_topic(
+            bad,
+            retention="forever" if kept == FOREVER else kept / 1_000,
+            retention_bytes="forever" if size == FOREVER else size,
+            replicas=len(parts[0].nodes),
+        )
+    return bad
 
 
 def _together(names: list[str] | None) -> list[str] | None:

@@ -11,6 +11,8 @@ import pytest
 
 from weir import sync, testing
 from weir.cli.main import main
+from weir.client.client import Client
+from weir.errors import Unauthorized
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -126,6 +128,7 @@ def test_versions_of_a_topic_are_added_listed_and_shown(
     code, out, _ = said(capsys, "schema", "add", "locks", new, "--json", "--url", url)
     added = json.loads(out)
     assert (code, added["version"], added["format"]) == (0, 2, "avro")
+    assert added["bad_topic"] == "locks.bad"
     code, out, _ = said(capsys, "schema", "list", "locks", "--json", "--url", url)
     listed = json.loads(out)
     assert [one["version"] for one in listed["versions"]] == [1, 2]
@@ -140,6 +143,36 @@ def test_versions_of_a_topic_are_added_listed_and_shown(
     assert ["hub", "long", "yes"] in [line.split() for line in out.splitlines()]
     _, out, _ = said(capsys, "schema", "show", "locks", "--version", 1, "--text", "--url", url)
     assert out == old.read_text()
+
+
+def test_a_topic_for_bad_values_is_created_like_its_source(
+    url: str, old: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with sync.connect(url) as client:
+        client.create_topic("keys", 3, retention="2h", retention_bytes=1 << 30)
+        client.create_topic("doors", retention="forever")
+        client.create_topic("doors.bad", 2)
+    for topic in ("keys", "doors", "keys.bad"):
+        assert said(capsys, "schema", "add", topic, old, "--url", url)[0] == 0
+    with sync.connect(url) as client:
+        keys, bad = client.describe("keys"), client.describe("keys.bad")
+        assert bad.settings == keys.settings
+        # One that is there stays as it is, and has none of its own.
+        assert [len(client.positions(f"{one}.bad")[1]) for one in ("keys", "doors")] == [1, 2]
+        names = {info.full_name for info in client.topics()}
+    assert names == {"locks", "keys", "keys.bad", "doors", "doors.bad"}
+
+
+def test_who_may_create_no_topics_adds_a_schema_still(
+    url: str, old: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object, **__: object) -> None:
+        raise Unauthorized("this user may create no topics", 0)
+
+    monkeypatch.setattr(Client, "create_topic", refused)
+    code, out, err = said(capsys, "schema", "add", "locks", old, "--url", url)
+    assert (code, err) == (0, "locks.bad was not created: this user may create no topics\n")
+    assert out.startswith("version 1 ")
 
 
 def test_what_may_not_follow_is_refused_with_its_field(
