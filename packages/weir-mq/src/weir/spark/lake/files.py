@@ -30,6 +30,8 @@ FILE_BYTES_MAX = 2 * COMPACT_BYTES
 #: So many days a task has open files of. Stamps rise in a partition, so a task rarely sees two.
 OPEN_DAYS_MAX = 4
 _MERGE_ROWS = 1 << 14
+#: The column whose days rows are kept by.
+STAMP = "stamp"
 
 #: What the driver gets of each file.
 REPORT = "path string, day string, rows long, bad long, size long, modified long, spans string, stats string, topics string"  # noqa: E501
@@ -49,17 +51,20 @@ _REPORT = pa.schema(
 Batches = Iterator[pa.RecordBatch]
 
 
-def write(frame: DataFrame, folder: Path, prefix: str) -> list[NewFile]:
+def write(
+    frame: DataFrame, folder: Path, prefix: str, schema: pa.Schema | None = None
+) -> list[NewFile]:
     """Write the messages of a DataFrame as files below `folder`; no lake knows of them yet.
 
-    `frame` has the columns of a topic. Names of files begin with `prefix`.
+    `frame` has the columns of a topic, or those of `schema`. Names of files begin with `prefix`.
     """
     root = str(folder)
+    columns = SCHEMA if schema is None else schema
 
     def task(batches: Batches) -> Batches:
-        yield from written(batches, root, prefix)
+        yield from written(batches, root, prefix, schema)
 
-    return _reports(frame.select(*SCHEMA.names).mapInArrow(task, REPORT))
+    return _reports(frame.select(*columns.names).mapInArrow(task, REPORT))
 
 
 def merge(
@@ -109,18 +114,31 @@ def _rows_of(root: str, paths: Iterable[str]) -> Batches:
             yield from file.iter_batches(batch_size=_MERGE_ROWS, columns=SCHEMA.names)
 
 
-def written(batches: Batches, root: str, prefix: str) -> Batches:
-    """Write messages below `root`, by day; yield a report of the files once all are durable."""
-    open_files: dict[str, DayFile] = {}
+def written(batches: Batches, root: str, prefix: str, schema: pa.Schema | None = None) -> Batches:
+    """Write messages below `root`, by day; yield a report of the files once all are durable.
+
+    With `schema` they are other rows, with these columns: by day if there is a column `stamp`.
+    """
+    folder = Path(root)
+    has_days = schema is None or STAMP in schema.names
+
+    def make(day: str) -> RowFile:
+        if schema is not None:
+            return RowFile(folder, day, prefix, schema)
+        return DayFile(folder, day, prefix)
+
+    open_files: dict[str, RowFile] = {}
     reports: list[dict[str, Any]] = []
     try:
         for batch in batches:
-            for day, rows in by_day(pa.table(batch.select(SCHEMA.names)).cast(SCHEMA)):
+            columns = SCHEMA if schema is None else schema
+            table = pa.table(batch.select(columns.names)).cast(columns)
+            for day, rows in _parts(table, has_days):
                 file = open_files.pop(day, None)
                 if file is None:
                     while len(open_files) >= OPEN_DAYS_MAX:
                         reports.append(open_files.pop(next(iter(open_files))).close())
-                    file = DayFile(Path(root), day, prefix)
+                    file = make(day)
                 open_files[day] = file  # the newest is the last
                 file.add(rows)
                 if file.size >= FILE_BYTES_MAX:
@@ -135,31 +153,37 @@ def written(batches: Batches, root: str, prefix: str) -> Batches:
         yield pa.RecordBatch.from_pylist(reports, _REPORT)
 
 
+def _parts(rows: pa.Table, has_days: bool) -> Iterator[tuple[str, pa.Table]]:
+    if has_days:
+        yield from by_day(rows)
+    elif len(rows):
+        yield "", rows
+
+
 def by_day(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """Yield the rows of each day of their stamps, in UTC, as (2026-01-31, rows)."""
-    milliseconds = pc.shift_right(rows["stamp"], 16)
+    milliseconds = pc.shift_right(rows[STAMP], 16)
     days = milliseconds.cast(pa.timestamp("ms")).cast(pa.date32())
     for day in pc.unique(days).sort():
         yield str(day), rows.filter(pc.equal(days, day))
 
 
-class DayFile:
-    """A Parquet file of one day that is being written."""
+class RowFile:
+    """A Parquet file that is being written: of a day, or of none where `day` is empty."""
 
-    def __init__(self, root: Path, day: str, prefix: str) -> None:
+    def __init__(self, root: Path, day: str, prefix: str, schema: pa.Schema) -> None:
         """Create the file; its name is new in the world."""
-        folder = root / f"day={day}"
+        folder = root / f"day={day}" if day else root
         _make_durable_folder(folder)
+        self._root = root
         self._day = day
         self._path = folder / f"{prefix}-{uuid.uuid4().hex}.parquet"
         self._file: BinaryIO = self._path.open("xb")
-        self._writer = pq.ParquetWriter(self._file, SCHEMA, compression="zstd")
+        self._writer = pq.ParquetWriter(self._file, schema, compression="zstd")
         self._waiting: list[pa.Table] = []
         self._waiting_rows = self._waiting_bytes = 0
-        self._rows = self._bad = 0
-        self._spans: dict[int, tuple[int, int, int]] = {}
+        self._rows = 0
         self._stamps: tuple[int, int] | None = None
-        self._topics: set[str] = set()
 
     @property
     def size(self) -> int:
@@ -167,13 +191,21 @@ class DayFile:
         return self._file.tell()
 
     def add(self, rows: pa.Table) -> None:
-        """Write rows, once there are enough of them for a row group."""
-        self._count(rows)
+        """Write rows, at least one, once there are enough of them for a row group."""
+        self.count(rows)
         self._waiting.append(rows)
         self._waiting_rows += len(rows)
         self._waiting_bytes += rows.nbytes
         if self._waiting_rows >= GROUP_ROWS or self._waiting_bytes >= GROUP_BYTES:
             self._flush()
+
+    def count(self, rows: pa.Table) -> None:
+        """Keep what the report says of rows."""
+        self._rows += len(rows)
+        if STAMP in rows.column_names:
+            stamps = pc.min_max(rows[STAMP]).as_py()
+            low, high = self._stamps or (stamps["min"], stamps["max"])
+            self._stamps = (min(low, stamps["min"]), max(high, stamps["max"]))
 
     def close(self) -> dict[str, Any]:
         """Make the file durable, and return what the driver is to know of it."""
@@ -189,15 +221,26 @@ class DayFile:
             self.discard()
             raise
         return {
-            "path": f"{self._path.parent.name}/{self._path.name}",
+            "path": self._path.relative_to(self._root).as_posix(),
             "day": self._day,
-            "rows": self._rows,
-            "bad": self._bad,
             "size": size,
             "modified": int(time.time() * 1_000),
-            "spans": json.dumps({str(p): span for p, span in sorted(self._spans.items())}),
-            "stats": self._stats(),
-            "topics": json.dumps(sorted(self._topics)),
+            **self.told(),
+        }
+
+    def told(self) -> dict[str, Any]:
+        """Return what the report says of the rows."""
+        stats: dict[str, Any] = {"numRecords": self._rows}
+        if self._stamps is not None:
+            low, high = self._stamps
+            stats |= {"minValues": {STAMP: low}, "maxValues": {STAMP: high}}
+            stats |= {"nullCount": {STAMP: 0}}
+        return {
+            "rows": self._rows,
+            "bad": 0,
+            "spans": "{}",
+            "stats": json.dumps(stats),
+            "topics": "[]",
         }
 
     def discard(self) -> None:
@@ -215,13 +258,22 @@ class DayFile:
         self._waiting = []
         self._waiting_rows = self._waiting_bytes = 0
 
-    def _count(self, rows: pa.Table) -> None:
-        self._rows += len(rows)
+
+class DayFile(RowFile):
+    """A Parquet file of one day's messages that is being written."""
+
+    def __init__(self, root: Path, day: str, prefix: str) -> None:
+        """Create the file; its name is new in the world."""
+        super().__init__(root, day, prefix, SCHEMA)
+        self._bad = 0
+        self._spans: dict[int, tuple[int, int, int]] = {}
+        self._topics: set[str] = set()
+
+    def count(self, rows: pa.Table) -> None:
+        """Keep what the report says of messages."""
+        super().count(rows)
         self._bad += rows["value"].null_count
         self._topics.update(pc.unique(rows["topic"]).to_pylist())
-        stamps = pc.min_max(rows["stamp"]).as_py()
-        low, high = self._stamps or (stamps["min"], stamps["max"])
-        self._stamps = (min(low, stamps["min"]), max(high, stamps["max"]))
         partitions, offsets = rows["partition"].to_numpy(), rows["offset"].to_numpy()
         for partition in np.unique(partitions):
             its = offsets[partitions == partition]
@@ -232,21 +284,27 @@ class DayFile:
                 count += known[2]
             self._spans[int(partition)] = (first, behind, count)
 
-    def _stats(self) -> str:
+    def told(self) -> dict[str, Any]:
+        """Return what the report says of the messages."""
         low, high = self._stamps or (0, 0)
         least = {"partition": min(self._spans), "offset": min(s[0] for s in self._spans.values())}
         most = {
             "partition": max(self._spans),
             "offset": max(s[1] for s in self._spans.values()) - 1,
         }
-        return json.dumps(
-            {
-                "numRecords": self._rows,
-                "minValues": {**least, "stamp": low},
-                "maxValues": {**most, "stamp": high},
-                "nullCount": {"partition": 0, "offset": 0, "stamp": 0, "value": self._bad},
-            }
-        )
+        stats = {
+            "numRecords": self._rows,
+            "minValues": {**least, STAMP: low},
+            "maxValues": {**most, STAMP: high},
+            "nullCount": {"partition": 0, "offset": 0, STAMP: 0, "value": self._bad},
+        }
+        return {
+            "rows": self._rows,
+            "bad": self._bad,
+            "spans": json.dumps({str(p): span for p, span in sorted(self._spans.items())}),
+            "stats": json.dumps(stats),
+            "topics": json.dumps(sorted(self._topics)),
+        }
 
 
 def _make_durable_folder(folder: Path) -> None:

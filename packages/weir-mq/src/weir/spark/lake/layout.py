@@ -3,6 +3,7 @@
 <folder>/day=2026-01-31/*.parquet   messages by the day of their stamps, in UTC
 <folder>/_delta_log or _manifest    which files belong to the table, and what was added
 <folder>/_weir/checkpoint           the checkpoint of the query that archives
+<folder>/_weir/cut.json             up to which stamp a pipeline's next step may read
 <folder>/_weir/readers              a file for each reader whose files must stay
 """
 
@@ -23,6 +24,7 @@ from weir.errors import BadOption, LakeMismatch
 Format = Literal["delta", "parquet"]
 FORMATS: tuple[str, ...] = get_args(Format)
 
+_CUT = "_weir/cut.json"
 #: What Hadoop's globs and URLs give a meaning to.
 _ODD = frozenset("*?[]{}\\%#")
 #: Below it files wait for compaction, which makes files of up to so many bytes.
@@ -72,12 +74,16 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class KeptFile:
-    """A file of a lake: its path relative to it, its day, rows and bytes."""
+    """A file of a lake: its path relative to it, its day, rows and bytes.
+
+    `stamps` are the least and the most of its rows, where the lake knows them.
+    """
 
     path: str
     day: str
     rows: int
     size: int
+    stamps: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,14 @@ class Snapshot:
     def rows(self) -> int:
         """Messages in the lake."""
         return sum(file.rows for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How far a table is whole: it has all rows up to `stamp`, which are `rows`, and maybe more."""
+
+    stamp: int = 0
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +187,33 @@ def check_folder(folder: str) -> Path:
     if path.exists() and not path.is_dir():
         raise BadOption(f"{folder} is no folder: give a folder for the lake")
     return path
+
+
+def write_cut(folder: Path, cut: Cut) -> None:
+    """Say durably how far a lake is whole."""
+    path = folder / _CUT
+    path.parent.mkdir(exist_ok=True)
+    part = path.with_suffix(".part")
+    with part.open("w", encoding="utf-8") as file:
+        json.dump({"stamp": cut.stamp, "rows": cut.rows}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    sync(path.parent)
+
+
+def read_cut(folder: Path) -> Cut | None:
+    """Return how far a lake is whole; None where nothing says so. Raises `LakeMismatch`."""
+    path = folder / _CUT
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        return Cut(int(told["stamp"]), int(told["rows"]))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise LakeMismatch(
+            f"{path} is not what a pipeline wrote there: delete it, and run the bronze step"
+        ) from None
 
 
 def sync(path: Path) -> None:
