@@ -14,6 +14,7 @@ WeirError
 ├── BadOption, RangeLost,   a Spark query cannot begin, or go on
 │   CheckpointMismatch, ValueTooLarge
 ├── LakeMismatch            a lake cannot take what is to be archived there
+├── BadPipeline             a pipeline's file or functions cannot be run
 ├── BadValue                it does not fit the schema that its producer names
 ├── Disconnected            no answer: it may or may not have happened
 └── Refused                 a numbered answer of the broker
@@ -117,6 +118,10 @@ class RangeLost(WeirError):
 
 class LakeMismatch(WeirError):
     """A lake keeps another topic, or has other messages than a query goes on with."""
+
+
+class BadPipeline(WeirError):
+    """A pipeline's file, its functions, or a step of it cannot be run as they are."""
 
 
 class ValueTooLarge(WeirError):

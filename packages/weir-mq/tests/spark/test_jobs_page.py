@@ -6,15 +6,15 @@ import contextlib
 import io
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import SparkSession
 
+from rigs.pages import shown
 from weir.cli.main import main
-from weir.cli.spark import verbs
+from weir.cli.spark import sessions
 
 if TYPE_CHECKING:
     from rigs.spark_node import Node
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs/how-to/jobs.md"
 PROGRAM = ROOT / "examples/jobs/read_lake.py"
-_RUN = re.compile(r"^<!-- run -->\n```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-
-
-def shown(page: str) -> Iterator[tuple[str, str]]:
-    """Yield each command that is run, and what the page shows that it prints."""
-    for block in _RUN.findall(page):
-        for command in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            line, _, printed = command.partition("\n")
-            yield line, printed
 
 
 def test_the_commands_print_what_the_page_shows(
@@ -38,7 +29,7 @@ def test_the_commands_print_what_the_page_shows(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WEIR_URL", node.url)
-    monkeypatch.setattr(verbs, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(sessions, "WATCH_SECONDS", 0.05)
     told = io.StringIO()
     commands = [*shown(PAGE.read_text(encoding="utf-8"))]
     assert len(commands) == 5

@@ -25,6 +25,7 @@ from weir.cli.process import (
     not_installed,
     replace_closed,
 )
+from weir.cli.spark import pipeline
 from weir.cli.spark import verbs as spark
 from weir.errors import WeirError
 
@@ -67,6 +68,7 @@ app.add_typer(certificates.app)
 app.add_typer(nodes.app)
 app.add_typer(schemas.app)
 app.add_typer(spark.app)
+app.add_typer(pipeline.app)
 app.command()(messages.pub)
 app.command()(messages.tail)
 app.command()(messages.sub)

@@ -1,1 +1,1 @@
-"""`weir spark`: the jobs of `weir.spark.jobs` as commands."""
+"""`weir spark` and `weir pipeline`: what runs in Spark, as commands."""

@@ -7,11 +7,9 @@ runs a verb on the cluster that spark-submit names: this file is the program tha
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -22,9 +20,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from weir.cli.connection import DEFAULT_URL, Url
+from weir.cli.spark.sessions import is_heard, master_of, place_of, spark_session, stopped, watched
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from weir.spark.jobs.queries import Topic, Totals
 
@@ -49,8 +48,6 @@ FromLake = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 ROWS = 1_000_000
 T = TypeVar("T")
-#: How often a job that reads no stream tells how far it is.
-WATCH_SECONDS = 2.0
 
 
 class LakeFormat(StrEnum):
@@ -104,17 +101,17 @@ def archive(
     upkeep = job.Upkeep(compact, seconds / 3_600 if seconds else None)
     with (
         _progress("archive", url, topic, follow, as_json) as progress,
-        _spark("archive", as_json) as spark,
-        _signals(follow, as_json) as stop,
+        spark_session("archive", as_json) as spark,
+        stopped(follow, as_json) as stop,
     ):
-        master = _master(spark)
+        master = master_of(spark)
         done = job.archive(
             spark,
             url,
             topic,
             lake,
             format=format.value if format else None,
-            checkpoint=_place(checkpoint) if checkpoint else None,
+            checkpoint=place_of(checkpoint) if checkpoint else None,
             rows_per_batch=rows,
             available_now=not follow,
             is_stopped=stop,
@@ -157,9 +154,9 @@ def audit(
     from weir.spark.jobs import archive as lakes
     from weir.spark.jobs import audit as job
 
-    with _spark("audit", as_json) as spark, _watched("audit", spark, as_json):
-        master = _master(spark)
-        rows = job.records(spark, [*map(_place, records)])
+    with spark_session("audit", as_json) as spark, watched("audit", spark, as_json):
+        master = master_of(spark)
+        rows = job.records(spark, [*map(place_of, records)])
         if topic is not None:
             rows = rows.unionByName(job.received_from(_topic(url, topic).table(spark), "topic"))
         if lake is not None:
@@ -187,11 +184,11 @@ def delays(
 
     with (
         _progress("delays", url, topic, False, as_json) as progress,
-        _spark("delays", as_json) as spark,
+        spark_session("delays", as_json) as spark,
     ):
-        master = _master(spark)
-        place = _place(checkpoint or f"{out}/checkpoint")
-        done = job.run(spark, url, topic, _place(out), place, progress=progress)
+        master = master_of(spark)
+        place = place_of(checkpoint or f"{out}/checkpoint")
+        done = job.run(spark, url, topic, place_of(out), place, progress=progress)
     if as_json:
         results = {
             "messages": done.flights + done.left_out,
@@ -295,43 +292,14 @@ def figures(
     from weir.spark.jobs import audit
     from weir.spark.jobs import figures as job
 
-    with _spark("figures", as_json) as spark, _watched("figures", spark, as_json):
-        master = _master(spark)
-        done = job.figures(audit.records(spark, [*map(_place, records)]), out)
+    with spark_session("figures", as_json) as spark, watched("figures", spark, as_json):
+        master = master_of(spark)
+        done = job.figures(audit.records(spark, [*map(place_of, records)]), out)
     if as_json:
         _print_json("figures", master, {"records": records, "out": out}, done.to_json())
         return
     _print_totals(done.totals, "records")
     print("\n".join(done.files))
-
-
-@contextmanager
-def _spark(job: str, as_json: bool) -> Iterator[SparkSession]:
-    """Yield a session, and end it: the one that spark-submit gave, or else one of this machine.
-
-    What fails in Spark is one line on stderr, and exit code 1.
-    """
-    from pyspark import SparkContext
-    from pyspark.errors import PySparkException
-
-    from weir.spark.jobs.queries import raise_ours, reason
-    from weir.spark.session import session  # says what to install where PySpark is not
-
-    is_ours = SparkContext._active_spark_context is None
-    spark = session(f"weir-{job}")
-
-    if _is_heard(as_json):
-        print(f"Spark {spark.version} at {_master(spark)}", file=sys.stderr, flush=True)
-    try:
-        yield spark
-    except PySparkException as error:
-        with suppress(PySparkException):
-            raise_ours(error)
-        print(f"Spark: {reason(error)}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    finally:
-        if is_ours:
-            spark.stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,79 +326,24 @@ class _Query:
             )
         from weir.spark.jobs import archive
 
-        with _spark(self.verb, self.as_json) as spark:
-            master, place = _master(spark), _place(self.out)
+        with spark_session(self.verb, self.as_json) as spark:
+            master, place = master_of(spark), place_of(self.out)
             if self.lake is not None:
-                with _watched(self.verb, spark, self.as_json):
+                with watched(self.verb, spark, self.as_json):
                     return master, of_lake(archive.read(spark, self.lake, topic=self.topic), place)
             with (
                 _progress(self.verb, self.url, self.topic, self.follow, self.as_json) as progress,
-                _signals(self.follow, self.as_json) as stop,
+                stopped(self.follow, self.as_json) as stop,
             ):
                 return master, of_topic(
                     spark,
                     _topic(self.url, self.topic, self.rows),
                     place,
-                    _place(self.checkpoint or f"{self.out}/checkpoint"),
+                    place_of(self.checkpoint or f"{self.out}/checkpoint"),
                     available_now=not self.follow,
                     is_stopped=stop,
                     progress=progress,
                 )
-
-
-@contextmanager
-def _signals(follow: bool, as_json: bool) -> Iterator[Callable[[], bool] | None]:
-    """Yield what says whether a signal has come that ends a job which follows its topic.
-
-    Enter it behind the session: PySpark takes Ctrl-C, and cancels the micro-batch under way. The
-    next signal is none of ours: it ends the job at once, whatever that is doing.
-    """
-    if not follow:
-        yield None
-        return
-    from weir.cli.process import Signals
-
-    with Signals(once=True) as signals:
-
-        def is_stopped() -> bool:
-            if signals.number is None:
-                return False
-            if _is_heard(as_json):
-                print("stopped: adding up; Ctrl-C ends at once", file=sys.stderr, flush=True)
-            return True
-
-        yield is_stopped
-
-
-@contextmanager
-def _watched(label: str, spark: SparkSession, as_json: bool) -> Iterator[None]:
-    """Tell, while the block runs, how many tasks of the stages at work are done."""
-    if not _is_heard(as_json):
-        yield
-        return
-    ended = threading.Event()
-
-    def tell() -> None:
-        tracker = spark.sparkContext.statusTracker()
-        while not ended.wait(WATCH_SECONDS):
-            found = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            stages = [stage for stage in found if stage is not None]
-            done = sum(stage.numCompletedTasks for stage in stages)
-            if tasks := sum(stage.numTasks for stage in stages):
-                print(f"{label}: {done:,} of {tasks:,} tasks", file=sys.stderr, flush=True)
-
-    watcher = threading.Thread(target=tell, name="weir-spark-progress", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        watcher.join(WATCH_SECONDS + 10)
-
-
-def _place(path: str) -> str:
-    """Return a path that means the same to Java as to this process; URLs stay as they are."""
-    return path if "://" in path else f"file://{Path(path).expanduser().absolute()}"
 
 
 def _topic(url: str, topic: str, rows: int | None = None) -> Topic:
@@ -438,15 +351,6 @@ def _topic(url: str, topic: str, rows: int | None = None) -> Topic:
 
     options: Mapping[str, str | int] = {"largeValues": "null"}
     return Topic(url, topic, {**options, "maxRowsPerBatch": rows} if rows else options)
-
-
-def _master(spark: SparkSession) -> str:
-    return str(spark.conf.get("spark.master"))
-
-
-def _is_heard(as_json: bool) -> bool:
-    """Whether what goes to stderr stays apart: spark-submit joins it with what goes to stdout."""
-    return not (as_json and "PYSPARK_GATEWAY_PORT" in os.environ)
 
 
 @contextmanager
@@ -457,7 +361,7 @@ def _progress(
     from weir.cli.connection import connected
     from weir.cli.output import progress
 
-    if not _is_heard(as_json):
+    if not is_heard(as_json):
         yield None
         return
     if follow:
@@ -513,4 +417,5 @@ def _print_audit(done: Any) -> None:
 if __name__ == "__main__":
     # Not by name: the module that knows all verbs imports this one.
     run: Callable[[Sequence[str]], int] = import_module("weir.cli.main").main
-    sys.exit(run(["spark", *sys.argv[1:]]))
+    words = sys.argv[1:]
+    sys.exit(run(words if words[:1] == ["pipeline"] else ["spark", *words]))

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -98,7 +98,7 @@ def archive(
     """
     started = time.monotonic()
     lake = open_lake(folder, _home(url, topic), format)
-    source = Topic(url, topic, _options(lake, rows_per_batch))
+    source = Topic(url, topic, options(lake, rows_per_batch))
     job = _Job(lake, upkeep or Upkeep(), available_now)
     run(
         source.stream(spark),
@@ -139,7 +139,7 @@ def add(
     if first is None:
         return Archived()
     lake = open_lake(folder, Home(first.topic, 0), format)
-    return _add(lake, messages, application, number)
+    return take(lake, messages, application, number)
 
 
 def read(
@@ -183,12 +183,12 @@ def _home(url: str, topic: str) -> Home:
     return Home(topic, info.id)
 
 
-def _options(lake: Lake, rows_per_batch: int) -> dict[str, str | int]:
+def options(lake: Lake, rows_per_batch: int) -> dict[str, str | int]:
     """Return the options of the source; a checkpoint that is there has the last word."""
     positions = lake.snapshot().positions
     begin = json.dumps({str(p): at for p, at in sorted(positions.items())})
-    options: dict[str, str | int] = {"maxRowsPerBatch": rows_per_batch, "largeValues": "null"}
-    return {**options, "startingOffsets": begin} if positions else options
+    given: dict[str, str | int] = {"maxRowsPerBatch": rows_per_batch, "largeValues": "null"}
+    return {**given, "startingOffsets": begin} if positions else given
 
 
 class _Job:
@@ -202,22 +202,41 @@ class _Job:
 
     def take(self, messages: DataFrame, query: str, number: int) -> None:
         """Add a micro-batch, unless it was added before."""
-        one = _add(self._lake, messages, query, number)
-        self.done = _sum(self.done, one)
+        one = take(self._lake, messages, query, number)
+        self.done = plus(self.done, one)
         if self._follows and self.done.batches % _TIDY_EVERY == 0:
             self.tidy(messages.sparkSession)
 
     def tidy(self, spark: SparkSession) -> None:
         """Compact crowded days, and delete what nobody needs any more."""
-        if self._upkeep.compact_files:
-            merged = self._lake.compact(spark, self._upkeep.compact_files)
-            self.done = replace(self.done, compacted=self.done.compacted + merged)
-        if self._upkeep.keep_hours is not None:
-            deleted = self._lake.vacuum(int(self._upkeep.keep_hours * 3_600_000))
-            self.done = replace(self.done, deleted=self.done.deleted + deleted)
+        merged, deleted = tidy(self._lake, spark, self._upkeep)
+        self.done = replace(
+            self.done,
+            compacted=self.done.compacted + merged,
+            deleted=self.done.deleted + deleted,
+        )
 
 
-def _add(lake: Lake, messages: DataFrame, application: str, number: int) -> Archived:
+class Tidied(Protocol):
+    """A lake, or a table of one."""
+
+    def compact(self, spark: SparkSession, least: int, /) -> int:
+        """Merge the small files of days that have `least` or more; return how many there were."""
+
+    def vacuum(self, keep_ms: int, /) -> int:
+        """Delete what no version of the last `keep_ms` needs; return how many files."""
+
+
+def tidy(table: Tidied, spark: SparkSession, upkeep: Upkeep) -> tuple[int, int]:
+    """Compact crowded days, and delete what nobody needs any more; return how many files."""
+    merged = table.compact(spark, upkeep.compact_files) if upkeep.compact_files else 0
+    if upkeep.keep_hours is None:
+        return merged, 0
+    return merged, table.vacuum(int(upkeep.keep_hours * 3_600_000))
+
+
+def take(lake: Lake, messages: DataFrame, application: str, number: int) -> Archived:
+    """Add the messages of a micro-batch to an open lake, unless they were added before."""
     if lake.has(application, number):
         return Archived(repeated=1)
     files = parquet.write(messages, lake.folder, f"{number:08}-{uuid.uuid4().hex[:8]}")
@@ -241,6 +260,7 @@ def _added(batch: Batch, files: Sequence[NewFile]) -> Archived:
     )
 
 
-def _sum(one: Archived, other: Archived) -> Archived:
+def plus(one: Archived, other: Archived) -> Archived:
+    """Return what two micro-batches added together."""
     added = asdict(other)
     return Archived(**{name: value + added[name] for name, value in asdict(one).items()})

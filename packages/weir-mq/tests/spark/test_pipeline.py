@@ -1,0 +1,307 @@
+"""A pipeline: each message once in each layer, wherever a run is killed; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from weir.errors import BadPipeline
+from weir.spark.jobs import archive
+from weir.spark.lake.delta import DeltaLake
+from weir.spark.lake.tables import Table
+from weir.spark.pipeline import plan, runs, standing
+from weir.spark.pipeline.checkpoints import end, last
+from weir.spark.pipeline.context import Ran
+from weir.spark.pipeline.sinks import SqlSink
+
+if TYPE_CHECKING:
+    from rigs.spark_node import Node, Stream
+
+SCHEMA = """{"type": "object", "required": ["id", "n"],
+ "properties": {"id": {"type": "string"}, "n": {"type": "integer"}}}"""
+KEEP = 'return rows.select("topic", "partition", "offset", "stamp", "data.id", "data.n")'
+SILVER = f"""
+def numbers(rows):
+    {KEEP}
+"""
+GOLD = """
+from pyspark.sql import functions as F
+def kept(numbers):
+    at = F.timestamp_millis(F.shiftright("stamp", 16))
+    late = numbers.withColumn("at", at).withWatermark("at", "1 hour")
+    return late.dropDuplicatesWithinWatermark(["id"]).select("id", "n")
+"""
+PIPELINE = """
+url = "{url}"
+[bronze.events]
+topics = ["{topic}"]
+[silver.numbers]
+topic = "{topic}"
+schema = "schema.json"
+id = "data.id"
+[silver.numbers.rules]
+small = "data.n < 100"
+[gold.kept]
+from = ["numbers"]
+to = ["report"]
+[sinks.report]
+sql = "sqlite:///report.db"
+"""
+
+
+def written(folder: Path, text: str, silver: str = SILVER, gold: str = GOLD) -> plan.Plan:
+    folder.mkdir(exist_ok=True)
+    for name, data in (("pipeline.toml", text), ("schema.json", SCHEMA), ("silver.py", silver),
+                       ("gold.py", gold)):  # fmt: skip
+        (folder / name).write_text(data)
+    return plan.read(folder)
+
+
+def value(id: object, n: int) -> bytes:
+    return json.dumps({"id": str(id), "n": n}).encode()
+
+
+def rows(frame: DataFrame, *columns: str) -> list[tuple[object, ...]]:
+    return sorted(tuple(row) for row in frame.select(*columns).collect())
+
+
+class Killed(Exception):
+    """Ends a run in the middle, as a kill does: nothing behind it happens."""
+
+
+def killing(
+    patch: pytest.MonkeyPatch, owner: Any, name: str, is_behind: bool, only: str = ""
+) -> None:
+    """End a run before or behind a call, of an object whose folder has a name with `only`."""
+    call: Callable[..., Any] = getattr(owner, name)
+
+    def killed(*arguments: Any) -> Any:
+        if only and only not in str(arguments[0].folder):
+            return call(*arguments)
+        if is_behind:
+            call(*arguments)
+        raise Killed
+
+    patch.setattr(owner, name, killed)
+
+
+@pytest.mark.timeout(300)
+def test_killed_between_any_two_writes_it_adds_all_once(
+    stream: Stream, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.create("numbers", partitions=2)
+    found = written(tmp_path / "p", PIPELINE.format(url=node.url, topic="numbers"))
+    for partition in range(2):
+        node.fill("numbers", partition, [value(f"{partition}-{n}", n) for n in range(10)])
+    bad = [b"rubbish", value("big", 100), b'{"id": "x", "n": NaN}', b"\xff"]
+    node.fill("numbers", 0, [*bad, value("0-3", 3)])
+    spark = stream.spark
+
+    kills: Sequence[tuple[Any, str, bool, str]] = [
+        (DeltaLake, "add", True, ""),
+        (Table, "add", True, "quarantine"),
+        (Table, "add", True, "silver"),
+        (Table, "add", True, "gold"),
+        (SqlSink, "add", True, ""),
+    ]  # fmt: skip
+    for owner, name, is_behind, only in kills:
+        with monkeypatch.context() as patch:
+            killing(patch, owner, name, is_behind, only)
+            with pytest.raises(Killed):
+                runs.run(spark, found)
+    # What is left is Spark's word that the last micro-batch is over.
+    assert [one.messages for one in runs.run(spark, found)] == [0, 0, 0]
+    stands = {one.step: one for one in standing.standing(found)}
+    assert (stands["events"].rows_out, stands["events"].lag) == (25, 0)
+    numbers = stands["numbers"]
+    assert (numbers.rows_in, numbers.rows_out, numbers.bad, numbers.repeated) == (25, 20, 4, 1)
+    assert (stands["kept"].rows_in, stands["kept"].rows_out) == (20, 20)
+
+    expected = sorted((f"{partition}-{n}", n) for partition in range(2) for n in range(10))
+    assert rows(Table(found.table_of("silver", "numbers")).read(spark), "id", "n") == expected
+    assert rows(Table(found.table_of("gold", "kept")).read(spark), "id", "n") == expected
+    reported = sqlite3.connect(found.folder / "report.db")
+    assert sorted(reported.execute("SELECT id, n FROM kept").fetchall()) == expected
+    quarantine = Table(found.quarantine_of("numbers")).read(spark)
+    assert rows(quarantine, "offset", "value", "reason") == [
+        (10, b"rubbish", "the value is no JSON of the schema"),
+        (11, value("big", 100), "it breaks the rule small"),
+        (12, b'{"id": "x", "n": NaN}', "the value is no JSON of the schema"),
+        (13, b"\xff", "the value is not UTF-8"),
+    ]
+
+    # It goes on with what is new, and knows ids of the run before.
+    node.fill("numbers", 1, [value("0-3", 3), value("new", 7), b"more rubbish"])
+    done = {one.step: one for one in runs.run(spark, found)}
+    assert (done["numbers"].messages, done["numbers"].good, done["numbers"].bad) == (3, 2, 1)
+    assert (done["numbers"].repeated, done["numbers"].rows, done["kept"].rows) == (1, 1, 1)
+
+    # A table that somebody deleted, or a checkpoint, is told; nothing is made of half of it.
+    shutil.rmtree(found.table_of("gold", "kept"))
+    with pytest.raises(BadPipeline, match=r"checkpoints/kept is ahead of .*/gold/kept"):
+        runs.run(spark, found)
+    shutil.rmtree(found.checkpoint_of("numbers"))
+    with pytest.raises(BadPipeline, match=r"checkpoints/numbers is gone, and what the step remem"):
+        runs.run(spark, found)
+
+
+JOINED = """
+url = "{url}"
+rows_per_batch = 4
+[bronze.both]
+topics = ["orders", "payments"]
+[bronze.old]
+topics = ["years"]
+lake = "{lake}"
+[silver.orders]
+topic = "orders"
+schema = "schema.json"
+[silver.payments]
+topic = "payments"
+schema = "schema.json"
+[silver.years]
+topic = "years"
+schema = "schema.json"
+[gold.paid]
+from = ["orders", "payments"]
+"""
+SIDES = "".join(f"def {name}(rows):\n    {KEEP}\n" for name in ("orders", "payments", "years"))
+PAID = (Path(__file__).parents[4] / "examples/pipelines/gold.py").read_text(encoding="utf-8")
+
+
+@pytest.mark.timeout(300)
+def test_years_and_the_tail_meet_and_a_join_has_one_cut(
+    stream: Stream, node: Node, tmp_path: Path
+) -> None:
+    spark = stream.spark
+    for topic in ("orders", "payments", "years"):
+        node.create(topic, partitions=2)
+    # What was archived before, and what the broker has behind it.
+    node.fill("years", 0, [value(n, n) for n in range(6)])
+    untidy = archive.Upkeep(0, None)
+    archive.archive(spark, node.url, "years", str(tmp_path / "lake"), upkeep=untidy)
+    node.fill("years", 1, [value(n, n) for n in range(6, 9)])
+    for n in range(5):
+        node.fill("orders", n % 2, [value(n, n)])
+        node.fill("payments", 0, [value(n, n + 10)])
+    text = JOINED.format(url=node.url, lake=tmp_path / "lake")
+    found = written(tmp_path / "p", text, SIDES, PAID)
+    done = {one.step: one for one in runs.run(spark, found)}
+    assert {step: (one.messages, one.rows) for step, one in done.items()} == {
+        "both": (10, 10),
+        "old": (3, 3),
+        "orders": (5, 5),
+        "payments": (5, 5),
+        "years": (9, 9),
+        "paid": (10, 5),
+    }
+    expected = [(str(n), n, n + 10) for n in range(5)]
+    assert rows(Table(found.table_of("gold", "paid")).read(spark), "id", "n", "paid") == expected
+    # Each micro-batch of the join ended both tables at one cut; `end` raises if it did not.
+    checkpoint = found.checkpoint_of("paid")
+    ends = [end(checkpoint, number) for number in range(last(checkpoint, "offsets") + 1)]
+    assert [one.rows for one in ends][-1] == 10
+    assert len({one.rows for one in ends}) >= 3
+    stamps = rows(Table(found.table_of("silver", "years")).read(spark), "partition", "offset")
+    assert stamps == [*((0, n) for n in range(6)), *((1, n) for n in range(3))]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "silver", "gold", "words"),
+    [
+        ("", "", "def other(rows): pass", GOLD, r"silver.py has no function numbers: write `def"),
+        ("", "", "def numbers(): pass", GOLD, r"numbers\(rows\) is how it is called: too many"),
+        ("", "", "def numbers(rows): return 7", GOLD, "numbers returns int, and is to return"),
+        ("", "", "def numbers(rows): return 1 / 0", GOLD, "numbers: ZeroDivisionError: division"),
+        ("", "", "import nothing_there", GOLD, "silver.py: ModuleNotFoundError: No module named"),
+        ("", "", SILVER.replace('"stamp", ', ""), GOLD, "drops the column 'stamp'"),
+        ("", "", SILVER.replace("data.n", "data.m"), GOLD, "numbers: .*No such struct field `m`"),
+        ("", "", SILVER, "def kept(n): return n.missing", "kept: .*`missing` is not supported"),
+        ("data.n < 100", "data.n + 1", SILVER, GOLD, "rules.small: it is no condi"),
+        ("data.n < 100", "data.n <", SILVER, GOLD, "rules.small: "),
+        ('id = "data.id"', 'id = "data.none"', SILVER, GOLD, "numbers.id: "),
+        ("schema.json", "none.json", SILVER, GOLD, "none.json is not there"),
+        ('topics = ["t"]', 'topics = ["t", "absent"]', SILVER, GOLD, "step events: .*absent"),
+        ("sqlite:///report.db", "postgres://x", SILVER, GOLD, "sql: give sqlite:///FILE"),
+        ("sqlite:///report.db", "sqlite:///no/r.db", SILVER, GOLD, "there is no folder"),
+        ('sql = "sqlite:///report.db"', 'topic = "t"', SILVER, GOLD, "writes to no topic"),
+        ("[bronze", 'lake = "/proc/lake"\n[bronze', SILVER, GOLD, "/proc/lake cannot be written"),
+        (
+            "[bronze",
+            'checkpoints = "/dev/null/c"\n[bronze',
+            SILVER,
+            GOLD,
+            "cannot be written|no fo",
+        ),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_is_read(
+    spark: SparkSession, node: Node, tmp_path: Path, old: str, new: str, silver: str, gold: str,
+    words: str,
+) -> None:  # fmt: skip
+    from weir import sync
+
+    with sync.connect(node.url) as client:
+        client.create_topic("t")
+    text = PIPELINE.format(url=node.url, topic="t").replace(old, new, 1)
+    with pytest.raises(BadPipeline, match=words):
+        runs.run(spark, written(tmp_path / "p", text, silver, gold))
+    assert not [*tmp_path.glob("p/checkpoints/*/offsets/*")]
+
+
+def test_two_runs_at_once_are_one_too_many(spark: SparkSession, node: Node, tmp_path: Path) -> None:
+    found = written(tmp_path / "p", PIPELINE.format(url=node.url, topic="t"))
+    holding = (
+        "import fcntl, os, sys\n"
+        "file = open(sys.argv[1], 'a+')\n"
+        "fcntl.flock(file, fcntl.LOCK_EX)\n"
+        "file.write(str(os.getpid())); file.flush()\n"
+        "print(flush=True); sys.stdin.read()\n"
+    )
+    found.checkpoints.mkdir(parents=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", holding, found.checkpoints / "lock"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    with pytest.raises(BadPipeline, match=rf"/p is run by process {holder.pid} already"):
+        runs.run(spark, found)
+    with pytest.raises(BadPipeline, match="has no step 'none': it has events, numbers, kept"):
+        runs.run(spark, found, only="none")
+    # The lock goes with its process, however that ends.
+    holder.kill()
+    holder.communicate()
+    with runs.locked(found):
+        assert (found.checkpoints / "lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_it_goes_on_until_it_is_stopped(stream: Stream, node: Node, tmp_path: Path) -> None:
+    node.create("going", partitions=1)
+    text = PIPELINE.format(url=node.url, topic="going").replace(
+        "[bronze", 'every = "0s"\n[bronze', 1
+    )
+    bronze_only = text[: text.index("[silver")]
+    found = written(tmp_path / "p", bronze_only)
+    asked: list[int] = []
+
+    def is_stopped() -> bool:
+        asked.append(1)
+        if len(asked) in (3, 40):
+            node.fill("going", 0, [value(n, n) for n in range(3)])
+        return standing.standing(found)[0].rows_out == 6 or len(asked) > 2_000
+
+    (done,) = runs.run(stream.spark, found, once=False, is_stopped=is_stopped)
+    assert isinstance(done, Ran)
+    assert (done.messages, done.good) == (6, 6)
+    assert standing.standing(found)[0].lag == 0
