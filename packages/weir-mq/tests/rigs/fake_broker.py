@@ -35,6 +35,9 @@ class FakeBroker:
         self.chunks: dict[int, Batch] = {}
         self.acked: dict[int, list[tuple[int, int, int]]] = {}
         self.granted: dict[int, int] = {}
+        #: By cluster that reads in total order, how many turns there were, and below what by
+        #: partition all is done.
+        self.cursors: dict[str, tuple[int, tuple[int, ...]]] = {}
         #: By group, the barrier that its leader keeps to, though more is published; by topic, how
         #: many partitions belong to its order, if not all, and the floors of those that joined.
         self.stalled: dict[int, tuple[int, int]] = {}
@@ -164,7 +167,7 @@ class FakeBroker:
             reached = all(stamp >= max(request.stamp, 1) for _, stamp, _ in told)
             floors, ends = self.floors.get(info.id, ()), self.ends.get(info.id, ())
             return m.Barriers(info.id, told, tuple(floors), reached, tuple(ends))
-        if isinstance(request, m.Ack | m.Nack | m.Extend | m.Withdraw):
+        if isinstance(request, m.Ack | m.Nack | m.Extend | m.Withdraw | m.TakeTurn | m.MoveCursor):
             return self._settle(request)
         if isinstance(request, m.FetchChunks):
             found = self.chunks[request.index]  # one at a time, however many are asked for
@@ -195,7 +198,11 @@ class FakeBroker:
         epoch = self.epochs[producer] = self.epochs.get(producer, 0) + 1
         return m.ProducerGrant(producer, epoch)
 
-    def _settle(self, request: m.Ack | m.Nack | m.Extend | m.Withdraw) -> m.Reply:
+    def _settle(
+        self, request: m.Ack | m.Nack | m.Extend | m.Withdraw | m.TakeTurn | m.MoveCursor
+    ) -> m.Reply:
+        if isinstance(request, m.TakeTurn | m.MoveCursor):
+            return self._turn(request)
         if isinstance(request, m.Withdraw):
             return m.Withdrawn()
         if isinstance(request, m.Extend):
@@ -205,6 +212,15 @@ class FakeBroker:
             return m.Nacked(0)
         self.acked.setdefault(request.address.group, []).extend(request.ranges)
         return m.Acked(request.ranges[-1][2])
+
+    def _turn(self, request: m.TakeTurn | m.MoveCursor) -> m.Reply:
+        fence, offsets = self.cursors.get(request.cluster, (0, tuple(request.offsets)))
+        if isinstance(request, m.TakeTurn):
+            self.cursors[request.cluster] = fence + 1, offsets
+            return m.Turn(fence + 1, 1 << 60, offsets, 1)
+        assert request.fence == fence
+        self.cursors[request.cluster] = fence, tuple(map(max, offsets, request.offsets))
+        return m.Moved(1 << 60)
 
     async def produce(self, request: m.Produce) -> m.Reply:
         group = request.address.group

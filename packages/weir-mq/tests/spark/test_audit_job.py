@@ -28,7 +28,7 @@ def sent(partition: int, offset: int, **more: Any) -> dict[str, Any]:
     return {"kind": "sent", **where, "stamp": 1, "at_us": HOUR_US, **more}
 
 
-def came(n: int, partition: int, offset: int, stamp: int, **more: Any) -> dict[str, Any]:
+def came(n: int, partition: int, offset: int, stamp: int | None, **more: Any) -> dict[str, Any]:
     """A message received 2 ms after its time, unless `more` says otherwise."""
     where = {"topic": "t", "partition": partition, "offset": offset, "stamp": stamp}
     told = {"key": "lock", "time_us": HOUR_US, "at_us": HOUR_US + 2_000, "reader": "r", "n": n}
@@ -59,6 +59,16 @@ def test_it_tells_each_fault_from_the_others(spark: SparkSession, tmp_path: Path
     assert found.lost == ["r: t/0 offset 3"]
     assert found.repeated == ["r: t/1 offset 0"]
     assert not found.is_clean
+
+
+def test_of_one_stamp_the_later_partition_comes_later(spark: SparkSession, tmp_path: Path) -> None:
+    lines = [
+        *(sent(p, offset) for p in (0, 1) for offset in range(3)),
+        came(0, 0, 0, 10), came(1, 1, 0, 10), came(2, 1, 1, 10), came(3, 0, 1, 10),
+        came(4, 0, 2, None), came(5, 1, 2, 11),
+    ]  # fmt: skip
+    found = judged(spark, tmp_path / "records", lines)
+    assert found.groups == [Group("r", "t", 6, 6, 0, 0, 0, 0, 1)]
 
 
 def test_readers_of_a_cluster_are_one_group(spark: SparkSession, tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ class Group:
 
     `expected` were sent; `lost` of them never came. `repeated` came again, each time counted.
     `unknown` came, and no producer wrote them down. `out_of_order` came behind a higher offset of
-    their partition, `out_of_order_across` behind a higher stamp of any partition: to one reader.
+    their partition, `out_of_order_across` behind a higher stamp of any partition, or the same
+    stamp of a later one: to one reader.
     """
 
     name: str
@@ -242,13 +243,16 @@ def _disorder(received: DataFrame) -> DataFrame:
     first = received.groupBy("group", "reader", *_MESSAGE).agg(
         F.min("n").alias("n"), F.min("stamp").alias("stamp")
     )
+    # What was published together has one stamp, and is ordered by partition. Where no stamp was
+    # written down, nothing is said.
+    place = F.when(F.col("stamp").isNotNull(), F.struct("stamp", "partition"))
     before = (Window.unboundedPreceding, -1)
     of_partition = Window.partitionBy("group", "reader", "topic", "partition").orderBy("n")
     of_reader = Window.partitionBy("group", "reader").orderBy("n")
     seen = first.select(
         "group", "topic",
         (F.col("offset") < F.max("offset").over(of_partition.rowsBetween(*before))).alias("within"),
-        (F.col("stamp") < F.max("stamp").over(of_reader.rowsBetween(*before))).alias("across"),
+        (place < F.max(place).over(of_reader.rowsBetween(*before))).alias("across"),
     )  # fmt: skip
     return seen.groupBy("group", "topic").agg(
         F.count_if("within").alias("within"), F.count_if("across").alias("across")

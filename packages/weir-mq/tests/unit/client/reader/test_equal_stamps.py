@@ -100,6 +100,36 @@ def test_a_reader_goes_on_in_the_middle_of_a_stamp(fake_broker, rooms: int) -> N
     asyncio.run(scenario())
 
 
+def test_consumers_take_turns_in_the_middle_of_a_stamp(fake_broker, rooms: int) -> None:
+    """What one has not acked is the next one's, in the order in which all readers have it."""
+
+    async def scenario() -> None:
+        async with fake_broker() as broker, connect(broker.url) as w:
+            info = broker.topic("t", _PARTITIONS)
+            broker.topics["t"] = m.TopicInfo(info.id, "default", "t", "total", info.addresses)
+            await fill(broker, "t", 13)
+            whole = [place(x) async for x in w.reader("t", follow=False)]
+            dice, done, within = random.Random(1), list[Place](), 0
+            while len(done) < len(whole):
+                most, found = dice.randint(1, 5), list[Place]()
+                async with (
+                    connect(broker.url) as other,
+                    other.consumer("t", cluster="c", mode="ordered") as consumer,
+                    asyncio.timeout(20),
+                ):
+                    async for message in consumer:
+                        found.append(place(message))
+                        await message.ack()
+                        if len(found) == most or len(done) + len(found) == len(whole):
+                            break
+                done += found
+                within += done[-1][0] in {stamp for stamp, _, _ in whole[len(done) :][:1]}
+            assert done == whole
+            assert within > 10, "hardly a turn ended within a stamp"
+
+    asyncio.run(scenario())
+
+
 def test_cuts_by_stamp_are_whole_and_those_by_offset_are_where_they_are(
     fake_broker, rooms: int
 ) -> None:
