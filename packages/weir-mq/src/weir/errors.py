@@ -15,6 +15,7 @@ WeirError
 │   CheckpointMismatch, ValueTooLarge
 ├── LakeMismatch            a lake cannot take what is to be archived there
 ├── BadPipeline             a pipeline's file or functions cannot be run
+├── NotWritable             a folder that a job writes to takes nothing more
 ├── BadValue                it does not fit the schema that its producer names
 ├── Disconnected            no answer: it may or may not have happened
 └── Refused                 a numbered answer of the broker
@@ -122,6 +123,10 @@ class LakeMismatch(WeirError):
 
 class BadPipeline(WeirError):
     """A pipeline's file, its functions, or a step of it cannot be run as they are."""
+
+
+class NotWritable(WeirError):
+    """A folder that a job writes to takes nothing more: its disk is full, or this user may not."""
 
 
 class ValueTooLarge(WeirError):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from weir.errors import BadOption, LakeMismatch
+from weir.errors import BadOption, LakeMismatch, NotWritable
 from weir.server.interpreter import environment
 from weir.spark.jobs.archive import Archived, Upkeep, add, archive, read
 from weir.spark.lake import Format, open_lake
@@ -51,6 +52,64 @@ def forget_commit(checkpoint: Path) -> None:
     last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
     (checkpoint / "commits" / str(last)).unlink()
     (checkpoint / "commits" / f".{last}.crc").unlink()
+
+
+class SmallDisk:
+    """A folder of 1 MiB, most of it taken by a file that can be removed; where this user may not
+    mount one, a folder that takes nothing until it is freed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "weir-test", str(folder)]
+        self.mounted = subprocess.run(mount, check=False, timeout=10).returncode == 0
+
+    def fill(self, left: int) -> None:
+        """Leave room for so many bytes."""
+        if self.mounted:
+            room = shutil.disk_usage(self.folder).free
+            (self.folder / "ballast").write_bytes(bytes(max(room - left, 0)))
+        else:
+            self.folder.chmod(0o555)
+
+    def free(self) -> None:
+        self.folder.chmod(0o755)
+        (self.folder / "ballast").unlink(missing_ok=True)
+
+    def unmount(self) -> None:
+        if self.mounted:
+            subprocess.run(["umount", str(self.folder)], check=True, timeout=10)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    disk = SmallDisk(tmp_path / "small")
+    yield disk
+    disk.unmount()
+
+
+@pytest.mark.parametrize("full", ["lake", "checkpoint"])
+def test_a_full_disk_ends_it_by_its_name_and_it_goes_on_when_there_is_room(
+    stream: Stream, node: Node, tmp_path: Path, disk: SmallDisk, full: str
+) -> None:
+    node.create(stream.topic, partitions=2)
+    for partition in range(2):
+        node.fill(stream.topic, partition, [os.urandom(200) for _ in range(400)])
+    lake = tmp_path / "lake" if full == "checkpoint" else disk.folder / "lake"
+    format: Format = "parquet" if full == "checkpoint" else "delta"
+    checkpoint = disk.folder / "ck" if full == "checkpoint" else tmp_path / "ck"
+    options = {"checkpoint": f"file://{checkpoint}"}
+    job(stream, lake, format, **options)
+    for partition in range(2):
+        node.fill(stream.topic, partition, [os.urandom(200) for _ in range(400)])
+    disk.fill(left=40 << 10 if full != "checkpoint" else 0)
+    told = rf"{disk.folder}/.* make room there"
+    with pytest.raises(NotWritable, match=told):
+        job(stream, lake, format, rows_per_batch=500, **options)
+    disk.free()
+    job(stream, lake, format, rows_per_batch=500, **options)
+    assert rows(read(stream.spark, str(lake))) == rows(topic_of(stream))
 
 
 @pytest.mark.parametrize("format", ["delta", "parquet"])

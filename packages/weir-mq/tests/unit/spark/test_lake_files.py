@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rigs.lakes import DAY_MS, messages, written
+from weir.errors import NotWritable
 from weir.model.arrow import SCHEMA
 from weir.spark.lake import files as parquet
 
@@ -92,3 +95,19 @@ def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
 def test_nothing_is_reported_of_nothing(tmp_path: Path) -> None:
     assert written(tmp_path) == []
     assert written(tmp_path, messages(0, 0, 0)) == []
+
+
+@pytest.mark.parametrize("where", ["os.fsync", "pyarrow.parquet.ParquetWriter.write_table"])
+def test_a_full_disk_is_told_by_its_file_and_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    written(tmp_path, messages(0, 0, 10))
+    before = {*tmp_path.glob("day=*/*")}
+    monkeypatch.setattr(where, full)
+    told = rf"{tmp_path}/day=\S+/part-\S+ cannot be written \(No space left on device\): make room"
+    with pytest.raises(NotWritable, match=told):
+        written(tmp_path, messages(0, 10, 20))
+    assert {*tmp_path.glob("day=*/*")} == before

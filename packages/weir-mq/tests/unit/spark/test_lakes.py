@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rigs.lakes import messages, written
-from weir.errors import BadOption, LakeMismatch
+from weir.errors import BadOption, LakeMismatch, NotWritable
 from weir.spark.lake import DeltaLake, Format, Home, Lake, ParquetLake, open_lake
 from weir.spark.lake.layout import Batch, KeptFile, check_folder, crowded, least_kept_ms, reading
 
@@ -281,3 +282,30 @@ def test_both_formats_are_what_they_say(tmp_path: Path) -> None:
     assert isinstance(open_lake(str(tmp_path / "new"), HOME), DeltaLake)
     shutil.rmtree(tmp_path / "new")
     assert isinstance(open_lake(str(tmp_path / "new"), HOME, "parquet"), ParquetLake)
+
+
+def test_what_cannot_be_written_names_the_folder_and_is_added_later(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    first, second = batch(lake, 0, (0, 0, 10)), batch(lake, 1, (0, 10, 12))
+    assert lake.add(first)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(NotWritable, match=rf"{lake.folder}/_\S+ cannot be written"):
+            lake.add(second)
+    # Whether it was added then or is now: it is there once, and nothing else is left.
+    lake.add(second)
+    assert not lake.add(second)
+    assert (lake.snapshot().rows, lake.snapshot().positions) == (12, {0: 12})
+    assert list(lake.folder.rglob("*.part")) == []
+
+
+def test_a_lake_cannot_be_founded_where_nothing_can_be_written(
+    tmp_path: Path, format: Format
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotWritable, match=rf"{tmp_path}/file.* cannot be written"):
+        open_lake(str(tmp_path / "file/lake"), HOME, format)

@@ -94,7 +94,8 @@ def archive(
     """Add what a topic holds, and is not in the lake, up to today's end or until Ctrl-C.
 
     `checkpoint` is a folder of Spark's, by default within the lake. Started again, it goes on,
-    whatever ended the last run. Raises `LakeMismatch`, `BadOption`, and what the source raises.
+    whatever ended the last run. Raises `LakeMismatch`, `BadOption`, `NotWritable` where a disk is
+    full, and what the source raises.
     """
     started = time.monotonic()
     lake = open_lake(folder, _home(url, topic), format)

@@ -18,12 +18,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from weir import errors
-from weir.errors import BadOption, CheckpointMismatch, WeirError
+from weir.errors import BadOption, CheckpointMismatch, NotWritable, WeirError
 
 #: How often a running query is asked how far it is.
 LOOK_EVERY_SECONDS = 1
 #: An error of ours as PySpark hands it on: the last line of a traceback of another process.
 _OURS = re.compile(r"\bweir\.errors\.(\w+): (.+)")
+#: What Java says of a disk that takes nothing more.
+_FULL = re.compile(r"java\.io\.\w+: .*(No space left on device|Disk quota exceeded)")
 #: The last line of a traceback of Python.
 _ERROR = re.compile(r"(\w+\.)*\w+(Error|Exception): ")
 
@@ -103,7 +105,14 @@ def run(
         if available_now or is_stopped is not None:
             raise
     except PySparkException as error:
-        raise_ours(failed[0] if failed else error)
+        cause = failed[0] if failed else error
+        if _FULL.search(str(cause)):
+            raise NotWritable(
+                f"no space is left on a disk that Spark writes to: the checkpoint {checkpoint}, "
+                "results, or its own files (spark.local.dir): make room there, then start again "
+                "with the same folders: nothing is counted twice"
+            ) from None
+        raise_ours(cause)
     finally:
         if query.isActive:
             query.stop()

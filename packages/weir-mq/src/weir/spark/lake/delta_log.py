@@ -22,6 +22,7 @@ from weir.spark.lake.layout import (
     crowded,
     least_kept_ms,
     sync,
+    writing,
 )
 
 if TYPE_CHECKING:
@@ -37,16 +38,17 @@ def is_at(folder: Path) -> bool:
 
 def create(folder: Path, schema: pa.Schema, by_day: bool, description: str) -> None:
     """Create a table, durably, unless one is there. Raises `MissingLibrary`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    library().DeltaTable.create(
-        str(folder),
-        schema,
-        mode="ignore",
-        partition_by=["day"] if by_day else None,
-        description=description,
-    )
-    sync_log(folder)
-    sync(folder)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        library().DeltaTable.create(
+            str(folder),
+            schema,
+            mode="ignore",
+            partition_by=["day"] if by_day else None,
+            description=description,
+        )
+        sync_log(folder)
+        sync(folder)
 
 
 def read(folder: Path) -> Any:
@@ -101,13 +103,14 @@ def commit(
     ]
     transactions = [library().Transaction(name, version) for name, version in versions.items()]
     try:
-        table.create_write_transaction(
-            actions,
-            "append",
-            schema,
-            partition_by=["day"] if has_days else None,
-            commit_properties=library().CommitProperties(app_transactions=transactions),
-        )
+        with writing(folder / _LOG):
+            table.create_write_transaction(
+                actions,
+                "append",
+                schema,
+                partition_by=["day"] if has_days else None,
+                commit_properties=library().CommitProperties(app_transactions=transactions),
+            )
     except library().exceptions.CommitFailedError as error:
         raise LakeMismatch(
             f"{folder}: another query writes there at the same time: stop one of them ({error})"
@@ -129,11 +132,12 @@ def compact(spark: SparkSession, folder: Path, least: int) -> int:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for day in batch.column("day").to_pylist():
-                library().DeltaTable(root).optimize.compact(
-                    partition_filters=[("day", "=", day)] if day else None,
-                    target_size=COMPACT_BYTES,
-                    max_concurrent_tasks=1,
-                )
+                with writing(Path(root)):
+                    library().DeltaTable(root).optimize.compact(
+                        partition_filters=[("day", "=", day)] if day else None,
+                        target_size=COMPACT_BYTES,
+                        max_concurrent_tasks=1,
+                    )
             yield batch
 
     parquet.in_tasks(spark, [(day,) for day in days], "day string").mapInArrow(
@@ -163,9 +167,10 @@ def sync_log(folder: Path) -> None:
     """Make the log durable: delta-rs leaves that to the system."""
     log = folder / _LOG
     newest = max(log.glob("*.json"), default=None)
-    if newest is not None:
-        sync(newest)
-    sync(log)
+    with writing(log):
+        if newest is not None:
+            sync(newest)
+        sync(log)
 
 
 def library() -> Any:

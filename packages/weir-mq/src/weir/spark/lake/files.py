@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.model.arrow import SCHEMA
-from weir.spark.lake.layout import COMPACT_BYTES, KeptFile, NewFile, sync
+from weir.spark.lake.layout import COMPACT_BYTES, KeptFile, NewFile, sync, writing
 
 #: A row group is written when it has so many rows or bytes; a file is closed behind so many bytes.
 GROUP_ROWS = 1 << 17
@@ -172,13 +172,14 @@ class RowFile:
     """A Parquet file that is being written: of a day, or of none where `day` is empty."""
 
     def __init__(self, root: Path, day: str, prefix: str, schema: pa.Schema) -> None:
-        """Create the file; its name is new in the world."""
+        """Create the file; its name is new in the world. Raises `NotWritable`, as all here do."""
         folder = root / f"day={day}" if day else root
-        _make_durable_folder(folder)
         self._root = root
         self._day = day
         self._path = folder / f"{prefix}-{uuid.uuid4().hex}.parquet"
-        self._file: BinaryIO = self._path.open("xb")
+        with writing(self._path):
+            _make_durable_folder(folder)
+            self._file: BinaryIO = self._path.open("xb")
         self._writer = pq.ParquetWriter(self._file, schema, compression="zstd")
         self._waiting: list[pa.Table] = []
         self._waiting_rows = self._waiting_bytes = 0
@@ -211,12 +212,13 @@ class RowFile:
         """Make the file durable, and return what the driver is to know of it."""
         try:
             self._flush()
-            self._writer.close()
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            size = self._file.tell()
-            self._file.close()
-            sync(self._path.parent)
+            with writing(self._path):
+                self._writer.close()
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                size = self._file.tell()
+                self._file.close()
+                sync(self._path.parent)
         except BaseException:
             self.discard()
             raise
@@ -254,7 +256,9 @@ class RowFile:
 
     def _flush(self) -> None:
         if self._waiting:
-            self._writer.write_table(pa.concat_tables(self._waiting), row_group_size=GROUP_ROWS)
+            rows = pa.concat_tables(self._waiting)
+            with writing(self._path):
+                self._writer.write_table(rows, row_group_size=GROUP_ROWS)
         self._waiting = []
         self._waiting_rows = self._waiting_bytes = 0
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from weir.errors import BadOption, LakeMismatch
+from weir.errors import BadOption, LakeMismatch, NotWritable
 
 Format = Literal["delta", "parquet"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -194,12 +194,13 @@ def write_cut(folder: Path, cut: Cut) -> None:
     path = folder / _CUT
     path.parent.mkdir(exist_ok=True)
     part = path.with_suffix(".part")
-    with part.open("w", encoding="utf-8") as file:
-        json.dump({"stamp": cut.stamp, "rows": cut.rows}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    sync(path.parent)
+    with writing(path):
+        with part.open("w", encoding="utf-8") as file:
+            json.dump({"stamp": cut.stamp, "rows": cut.rows}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        sync(path.parent)
 
 
 def read_cut(folder: Path) -> Cut | None:
@@ -214,6 +215,20 @@ def read_cut(folder: Path) -> Cut | None:
         raise LakeMismatch(
             f"{path} is not what a pipeline wrote there: delete it, and run the bronze step"
         ) from None
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise `NotWritable`, which names the path, for what the system refuses in the block."""
+    try:
+        yield
+    except OSError as error:
+        # Arrow and Delta word the system's error themselves, on one line or several.
+        reason = " ".join((error.strerror or str(error)).split())
+        raise NotWritable(
+            f"{error.filename or path} cannot be written ({reason}): make room there, or let this "
+            "user write there, then start again with the same folders: nothing is added twice"
+        ) from error
 
 
 def sync(path: Path) -> None:

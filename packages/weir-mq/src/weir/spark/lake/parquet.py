@@ -28,6 +28,7 @@ from weir.spark.lake.layout import (
     crowded,
     least_kept_ms,
     sync,
+    writing,
 )
 
 if TYPE_CHECKING:
@@ -81,8 +82,9 @@ class ParquetLake:
         self.folder = folder
         self._manifests = folder / _FOLDER
         if home is not None and not self.is_at(folder):
-            self._manifests.mkdir(parents=True, exist_ok=True)
-            sync(folder)
+            with writing(folder):
+                self._manifests.mkdir(parents=True, exist_ok=True)
+                sync(folder)
             self._create(Manifest(FORMAT, 0, home.topic, home.id))
         first = self._read()
         self.home = Home(first.topic, first.id)
@@ -199,17 +201,18 @@ class ParquetLake:
     def _create(self, manifest: Manifest) -> bool:
         """Create a version, durably; False if it is there already."""
         part = self._manifests / f".{secrets.token_hex(8)}.part"
-        with part.open("xb") as file:
-            file.write(msgspec.json.encode(manifest))
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(part, self._manifests / f"{manifest.version:020}.json")
-        except FileExistsError:
-            return False
-        finally:
-            part.unlink()
-        sync(self._manifests)
+        with writing(self._manifests):
+            try:
+                with part.open("xb") as file:
+                    file.write(msgspec.json.encode(manifest))
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.link(part, self._manifests / f"{manifest.version:020}.json")
+            except FileExistsError:
+                return False
+            finally:
+                part.unlink(missing_ok=True)
+            sync(self._manifests)
         return True
 
     def _read(self) -> Manifest:
