@@ -16,8 +16,8 @@ from weir_lab.sim.run import run_seed, run_seeds
 from weir_lab.sim.shape import CROWDED, ENDING, NODE, NODE_ENDING, NODE_SCATTERED, SET, UNORDERED
 
 SEEDS = int(os.environ.get("WEIR_UNORDERED_SEEDS", "8"))
-SCATTER_SEEDS = int(os.environ.get("WEIR_SCATTER_SEEDS", "24"))
-ENDING_SEEDS = int(os.environ.get("WEIR_ENDING_SEEDS", "24"))
+SCATTER_SEEDS = int(os.environ.get("WEIR_SCATTER_SEEDS", "12"))
+ENDING_SEEDS = int(os.environ.get("WEIR_ENDING_SEEDS", "12"))
 
 
 @pytest.mark.timeout(120 + 10 * SEEDS)
