@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -74,6 +74,8 @@ class Module(NamedTuple):
     lines: int
     tree: ast.Module
     is_package: bool
+    #: All of its syntax: several checks go through it.
+    nodes: tuple[ast.AST, ...]
 
 
 class Wrong(NamedTuple):
@@ -93,14 +95,16 @@ def modules(root: Path) -> tuple[Module, ...]:
             name = ".".join(path.relative_to(source).with_suffix("").parts)
             inside = path.name == "__init__.py"
             name = name.removesuffix(".__init__")
-            found.append(Module(name, len(text.splitlines()), ast.parse(text), inside))
+            tree = ast.parse(text)
+            nodes = tuple(ast.walk(tree))
+            found.append(Module(name, len(text.splitlines()), tree, inside, nodes))
     return tuple(found)
 
 
 def classes(root: Path) -> Iterator[tuple[Module, ast.ClassDef]]:
     """Every class of the distributions, with its module."""
     for module in modules(root):
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ClassDef):
                 yield module, node
 
@@ -159,7 +163,7 @@ def is_record(node: ast.ClassDef) -> bool:
 def fragments(root: Path) -> Iterator[Wrong]:
     importers: dict[str, set[str]] = defaultdict(set)
     for module in modules(root):
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ImportFrom) and node.module:
                 importers[node.module].add(module.name)
                 for alias in node.names:
@@ -179,7 +183,7 @@ def private_reads(root: Path) -> Iterator[Wrong]:
     ours = private_names(root)
     for module in modules(root):
         if not module.name.startswith(PLANTED_BUGS):
-            for node in reads_of(module.tree, ours):
+            for node in reads_of(module.nodes, ours):
                 yield Wrong(module.name, f"line {node.lineno} reads {ast.unparse(node)}")
 
 
@@ -189,10 +193,10 @@ def private_reads_by_tests(root: Path) -> Iterator[Wrong]:
     for path in sorted(root.glob(TESTS)):
         if "rigs" not in path.parts:
             name = path.relative_to(root).as_posix()
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+            nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+            imports = (node for node in nodes if isinstance(node, ast.ImportFrom))
             imported = {alias.name for node in imports for alias in node.names}
-            for node in reads_of(tree, ours):
+            for node in reads_of(nodes, ours):
                 of = ast.unparse(node.value)
                 if not (of in imported and of.islower()):  # a module, which is no object of ours
                     yield Wrong(name, f"line {node.lineno} reads {of}.{node.attr}")
@@ -206,16 +210,16 @@ def private_names(root: Path) -> set[str]:
     return {name for name in ours if name[0] == "_"} - PUBLIC
 
 
-def reads_of(tree: ast.Module, ours: set[str]) -> Iterator[ast.Attribute]:
+def reads_of(nodes: Sequence[ast.AST], ours: set[str]) -> Iterator[ast.Attribute]:
     """Yield where a file reads one of these attributes, and it is none of its own classes'."""
-    own = {n.name for n in ast.walk(tree) if isinstance(n, Function | ast.ClassDef)}
-    for node in ast.walk(tree):
+    others = ours - {n.name for n in nodes if isinstance(n, Function | ast.ClassDef)}
+    for node in nodes:
         if isinstance(node, ast.ClassDef):
-            own |= attributes(node)
-    for node in ast.walk(tree):
+            others -= attributes(node)
+    for node in nodes:
         if not isinstance(node, ast.Attribute) or node.attr.startswith("__"):
             continue
-        if node.attr in ours - own and ast.unparse(node.value) not in ("self", "cls", "os"):
+        if node.attr in others and ast.unparse(node.value) not in ("self", "cls", "os"):
             yield node
 
 
@@ -228,7 +232,7 @@ def lone_subclasses(root: Path) -> Iterator[Wrong]:
     for _, node in classes(root):
         for base in node.bases:
             extended[ast.unparse(base).split("[")[0].split(".")[-1]].append(node.name)
-    calls = (n for m in modules(root) for n in ast.walk(m.tree) if isinstance(n, ast.Call))
+    calls = (n for m in modules(root) for n in m.nodes if isinstance(n, ast.Call))
     made = {ast.unparse(call.func).split("[")[0].split(".")[-1] for call in calls}
     for name, by in extended.items():
         if len(by) > 1 or len(defined[name]) != 1 or name in made:
