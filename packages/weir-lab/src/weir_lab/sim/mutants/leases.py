@@ -62,7 +62,9 @@ def a_delay_is_forgotten(patch: Patch) -> None:
     """What was given back with a delay goes to the next consumer at once (DESIGN §5 Consume)."""
     honest = Grants.returned
     patch.setattr(
-        Grants, "returned", lambda self, name, fence, delay_ms: honest(self, name, fence, 0)
+        Grants,
+        "returned",
+        lambda self, name, fence, delay_ms, session: honest(self, name, fence, 0, session),
     )
 
 

@@ -20,7 +20,7 @@ from weir.broker.records.entries import (
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller, Outbox
-from weir.broker.state.clusters import AT_ONCE, ClusterState
+from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState
 from weir.broker.state.state import PartitionState
 from weir.errors import BadRequest, Overloaded, Refused, StaleGrant, Unavailable, UnknownCluster
 from weir.model.limits import (
@@ -224,22 +224,28 @@ class Returns:
     ) -> None:
         """Messages are given back by the entry at `index`: answer, and let their time run."""
         self._grants.leases.unpin(record.cluster, record.fence)
+        caller = self.commands.applied(index)
         if cluster is not None and index in cluster.grants:
             delay_ms = max(milliseconds_of(record.deadline) - milliseconds_of(record.stamp), 0)
-            self._grants.returned(record.cluster, index, delay_ms)
+            session = caller.session if caller is not None else NOBODY
+            self._grants.returned(record.cluster, index, delay_ms, session)
         stale = [] if whole else [record.fence]
-        self._answer(index, cluster, stale, Nacked(record.deadline))
+        self._answer(caller, cluster, stale, Nacked(record.deadline))
 
     def extended(
         self, index: int, record: GrantsExtended, cluster: ClusterState | None, stale: list[int]
     ) -> None:
         """Grants were extended, but for those that are `stale`: answer."""
-        self._answer(index, cluster, stale, Extended(record.deadline))
+        caller = self.commands.applied(index)
+        self._answer(caller, cluster, stale, Extended(record.deadline))
 
     def _answer(
-        self, index: int, cluster: ClusterState | None, stale: list[int], reply: Nacked | Extended
+        self,
+        caller: Caller | None,
+        cluster: ClusterState | None,
+        stale: list[int],
+        reply: Nacked | Extended,
     ) -> None:
-        caller = self.commands.applied(index)
         if caller is None:
             return
         if cluster is None:

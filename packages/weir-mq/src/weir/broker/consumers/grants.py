@@ -234,8 +234,13 @@ class Grants:
         if self.pickers.keep_order(name):
             self.serve(name)
 
-    def returned(self, name: str, fence: int, delay_ms: int) -> None:
-        """Messages were given back, under a fencing number of their own: they rest for a while."""
+    def returned(self, name: str, fence: int, delay_ms: int, session: int) -> None:
+        """Messages were given back, under a fencing number of their own: they rest for a while. By
+        `session`, if it is known, which works on them no more.
+        """
+        cluster, queue = self._context.state.clusters[name], self._queues.get(name)
+        if queue is not None:
+            queue.rests(session, [*cluster.grants[fence].left])
         self.leases.begin(name, fence, self._context.time.monotonic_ms() + delay_ms)
         self.serve(name)
 

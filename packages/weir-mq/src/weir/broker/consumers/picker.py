@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+from msgspec import structs
+
 from weir.broker.consumers.leases import Attempts, BegunMessages, Leases
 from weir.broker.replica.group import Group
 from weir.broker.runtime.outbox import Wait, Waits
@@ -69,6 +71,20 @@ class PullQueue:
         """Forget a peer that is gone."""
         self.pulls.closed(session)
         self.watches.closed(session)
+
+    def rests(self, session: int, runs: Sequence[Run]) -> None:
+        """A peer gave back `runs`: its pulls no longer say that it works on them."""
+
+        def rested(request: Pull) -> Pull:
+            if not request.begun:
+                return request
+            begun = Ranges(request.begun)
+            for run in runs:
+                begun.discard(*run)
+            return structs.replace(request, begun=[*begun])
+
+        for waits in (self.pulls, self.watches):
+            waits.change(session, rested)
 
     def holds(self, session: int) -> bool:
         """Return whether a peer waits."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -252,6 +252,12 @@ class Waits(Generic[Request]):
             self._due = [(w.deadline_ms, n) for n, w in self._waits.items() if n != number]
             heapq.heapify(self._due)
         heapq.heappush(self._due, (wait.deadline_ms, number))
+
+    def change(self, session: int, change: Callable[[Request], Request]) -> None:
+        """Let the requests of a peer ask for something else; they keep their places."""
+        for number in self._of.get(session, ()):
+            wait = self._waits[number]
+            self._waits[number] = wait._replace(request=change(wait.request))
 
     def holds(self, session: int) -> bool:
         """Return whether a peer is in line."""

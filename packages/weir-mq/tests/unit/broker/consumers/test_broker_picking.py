@@ -407,6 +407,38 @@ def test_a_peer_that_begins_no_more_is_granted_it_again(crew: Crew) -> None:
     assert (runs_of(again), again.attempts) == ([(0, 1)], 2)
 
 
+def all_but_the_first(crew: Crew, session: int) -> Any:
+    """Let a consumer do all but message 0; return the grant that holds it."""
+    held = crew.pull(session)
+    crew.ack(session, held, [(1, 64)])
+    while (taken := crew.pull(session)).fence:
+        crew.ack(session, taken)
+    return held
+
+
+def test_what_a_peer_gave_back_comes_by_a_pull_that_said_it_works_on_it(crew: Crew) -> None:
+    one = crew.consumer()
+    held = all_but_the_first(crew, one)
+    waiting = crew.rig.ask(one, crew.request(1, 60_000, [(0, 1)]))
+    assert isinstance(crew.rig.answer(one, crew.nack(held, 0, 1, 2_000)), m.Nacked)
+    assert waiting not in [asked for asked, _ in crew.rig.replies[one]], "it rests"
+    crew.rig.time.pass_ms(2_000)
+    crew.rig.tick()
+    crew.rig.settle()
+    again = crew.reply(one, waiting)
+    assert (runs_of(again), again.attempts) == ([(0, 1)], 2)
+
+
+def test_what_one_peer_gave_back_is_worked_on_by_another_that_says_so(crew: Crew) -> None:
+    one, other = crew.consumer(), crew.consumer()
+    held = all_but_the_first(crew, one)
+    waiting = crew.rig.ask(other, crew.request(1, 60_000, [(0, 1)]))
+    assert isinstance(crew.rig.answer(one, crew.nack(held, 0, 1, 0)), m.Nacked)
+    assert waiting not in [asked for asked, _ in crew.rig.replies[other]]
+    again = crew.pull(one, 1)
+    assert (runs_of(again), again.attempts) == ([(0, 1)], 2)
+
+
 @pytest.mark.parametrize("begun", [[], None], ids=["says what it began", "of an earlier release"])
 def test_a_pull_that_came_before_a_lease_of_its_peer_ended_is_answered_with_nothing(
     crew: Crew, begun: list[tuple[int, int]] | None
