@@ -93,7 +93,8 @@ class Pull(ControlRequest, frozen=True, array_like=True):
     cluster with another mode refuses it. `OpenCluster` sets the mode in the whole topic.
 
     `begun` are runs [first, next) of messages that the client works on, even if their leases have
-    ended: this pull is granted none of them, and if the client loses them, that was an attempt.
+    ended: this pull is granted none of them, unless the client gives some back while it waits; and
+    if the client loses them, that was an attempt.
     Once a lease of the client has ended that ran when the pull came, the pull is answered with
     nothing, for the client may have begun more since. None: the client does not say, as those of
     earlier releases.
