@@ -436,6 +436,22 @@ class ProofNeeded(Refused):
     code = 66
 
 
+class BatchPublished(Refused):
+    """The query has published this batch, or a later one, in this topic already: `detail` is the
+    number of the last one. Nothing was published again.
+    """
+
+    code = 61
+
+
+class StagedRunGone(Refused):
+    """What was staged is not there any more: it expired an hour after its last batch, or another
+    attempt of the batch was published. Stage the batch again; `detail` is the number of the run.
+    """
+
+    code = 67
+
+
 def _tree(kind: type[Refused]) -> list[type[Refused]]:
     return [kind, *(k for child in kind.__subclasses__() for k in _tree(child))]
 

@@ -27,6 +27,9 @@ compressed part of the size that byte 52 tells, padded with zeros to a multiple 
 columns' size at byte 48, which are at most 256 times the batch's total size. A batch with origins
 or references is never compressed.
 
+A batch with PUBLICATION holds no messages: it publishes as many as its header says, which lie in
+staged batches (`weir.model.columns.Publication`). Readers never get it.
+
 A batch with CHUNK holds a part of a value too large for one batch. It has one "message", uses one
 sequence, and takes no offset: its first offset is that of the next message (`weir.model.columns`).
 """
@@ -48,6 +51,7 @@ from weir.model.columns import (
     Cursor,
     Origins,
     Piece,
+    Publication,
     References,
     Scattered,
     piece_at,
@@ -89,6 +93,7 @@ class Columns(IntFlag):
     CHUNK = 1 << 17
     REFERENCES = 1 << 18
     SCATTERED = 1 << 19
+    PUBLICATION = 1 << 20
 
 
 # Plain numbers: flag arithmetic would cost more than all else that finding a column takes.
@@ -96,8 +101,9 @@ _VALUE, _KEY, _TAG = int(Columns.VALUE), int(Columns.KEY), int(Columns.TAG)
 _TIME, _DUE, _EXPIRES = int(Columns.TIME), int(Columns.DUE), int(Columns.EXPIRES)
 _HEADERS, _ORIGIN, _CHUNK = int(Columns.HEADERS), int(Columns.ORIGIN), int(Columns.CHUNK)
 _REFERENCES, _SCATTERED = int(Columns.REFERENCES), int(Columns.SCATTERED)
+_PUBLICATION = int(Columns.PUBLICATION)
 #: What is checked beside the values, where a batch has it.
-_MORE = _CHUNK | _REFERENCES | _SCATTERED | _KEY | _TAG | _HEADERS
+_MORE = _CHUNK | _REFERENCES | _SCATTERED | _PUBLICATION | _KEY | _TAG | _HEADERS
 _NO_HEADERS: Mapping[str, bytes] = {}
 #: Value, key, tag, time and headers of a message.
 _Row = tuple[bytes, bytes | None, str | None, int, Mapping[str, bytes]]
@@ -114,9 +120,10 @@ KNOWN = int(
     | Columns.CHUNK
     | Columns.REFERENCES
     | Columns.SCATTERED
+    | Columns.PUBLICATION
 )
 #: Whoever applies a committed batch reads these columns, and must not have to inflate them.
-_NEVER_COMPRESSED = int(Columns.ORIGIN | Columns.REFERENCES)
+_NEVER_COMPRESSED = int(Columns.ORIGIN | Columns.REFERENCES | Columns.PUBLICATION)
 #: What no batch of a scattering has.
 _NEVER_SCATTERED = int(Columns.ORIGIN | Columns.CHUNK | Columns.REFERENCES | Columns.DUE)
 #: All columns that any batch may have are below this; the flags above say what a batch is.
@@ -183,7 +190,8 @@ def parse(view: Buffer, at: int = 0) -> Header:
             f"batch says {size:,} bytes; {len(view) - at:,} are there and "
             f"{BATCH_BYTES_MAX:,} allowed"
         )
-    if not 1 <= count <= BATCH_MESSAGES_MAX:
+    published = columns & _PUBLICATION  # its messages lie elsewhere, as many as it says
+    if not 1 <= count <= BATCH_MESSAGES_MAX and not (published and count):
         raise BadBatch(f"batch says {count:,} messages (1 to {BATCH_MESSAGES_MAX:,})")
     if columns > _PLAIN or not columns & _VALUE:
         _check_flags(header)
@@ -193,7 +201,7 @@ def parse(view: Buffer, at: int = 0) -> Header:
         raise BadBatch(f"batch says {raw_size:,} bytes of columns in {size:,}")
     if size % ALIGNMENT:
         raise BadBatch(f"batch of {size:,} bytes, no multiple of {ALIGNMENT}")
-    if raw_size < _OFFSET_SIZE * (count + 1):  # a false count would eat offsets
+    if raw_size < _OFFSET_SIZE * (count + 1) and not published:  # a false count would eat offsets
         raise BadBatch(f"{count:,} messages cannot lie in {raw_size:,} bytes")
     if stamp < 0 or not 0 <= first_offset <= _OFFSET_MAX - count:
         raise BadBatch(f"no leader wrote offset {first_offset} and stamp {stamp}")
@@ -204,6 +212,8 @@ def _check_flags(header: Header) -> None:
     flags = header.columns
     if flags & ~KNOWN or not flags & _VALUE:
         raise BadBatch(f"batch has columns {flags:#x}; known are {KNOWN:#x}")
+    if flags & _PUBLICATION and flags != _VALUE | _SCATTERED | _PUBLICATION:
+        raise BadBatch(f"no publication has columns {flags:#x}")
     if flags & _SCATTERED:
         if flags & _NEVER_SCATTERED:
             raise BadBatch(f"no batch of a scattering has columns {flags:#x}")
@@ -217,7 +227,7 @@ def _check_compression(header: Header) -> None:
     if header.compression not in _COMPRESSIONS:
         raise BadBatch(f"batch has compression {header.compression}; known are 0, 1 and 2")
     if header.columns & _NEVER_COMPRESSED:
-        raise BadBatch("a batch with origins or references is never compressed")
+        raise BadBatch("a batch with origins or references, or a publication, is never compressed")
     if header.raw_size + HEADER_SIZE > BATCH_BYTES_MAX:
         raise BadBatch(
             f"batch says {header.raw_size:,} bytes of columns; {BATCH_BYTES_MAX:,} are allowed"
@@ -396,7 +406,8 @@ class Batch:
             return
         if (piece := self.piece) is not None and piece.size != len(self.value_column.data):
             raise BadBatch(f"a chunk says {piece.size:,} bytes and holds others")
-        _ = self.references, self.scattered  # they raise for what makes no sense
+        # They raise for what makes no sense.
+        _ = self.references, self.scattered, self.publication
         if (keys := self.key_column) is not None:
             keys[1].check()
         if (tags := self.tag_column) is not None:
@@ -414,6 +425,8 @@ class Batch:
 
     def _locate(self) -> dict[int, object]:
         flags, n = self.header.columns, self.header.count
+        if flags & _PUBLICATION:
+            n = 1  # the messages are elsewhere
         cursor = Cursor(self.view, HEADER_SIZE)
         found: dict[int, object] = {}
         tag_list = cursor.tag_list() if flags & _TAG else []
@@ -461,6 +474,18 @@ class Batch:
         if not self.header.columns & _REFERENCES:
             return None
         return References.unpack(self.value_column.data)
+
+    @property
+    def publication(self) -> Publication | None:
+        """Which staged batches it publishes; None for any other batch."""
+        if not self.header.columns & _PUBLICATION:
+            return None
+        found = Publication.unpack(self.value_column.data)
+        if found.messages != self.header.count:
+            raise BadBatch(
+                f"a publication of {found.messages:,} messages says {self.header.count:,}"
+            )
+        return found
 
     @property
     def scattered(self) -> Scattered | None:

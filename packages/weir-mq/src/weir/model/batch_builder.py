@@ -8,7 +8,7 @@ from weir.codec import Buffer, deflate, padded, padding, total
 from weir.errors import TooLarge
 from weir.model import columns as col
 from weir.model.batch import HEADER_SIZE, Columns, Packed, seal
-from weir.model.columns import Origins, Piece, References, Scattered
+from weir.model.columns import Origins, Piece, Publication, References, Scattered
 from weir.model.limits import (
     BATCH_MESSAGES_MAX,
     HEADERS_PER_BATCH_MAX,
@@ -24,6 +24,7 @@ _VALUE, _KEY, _TAG = int(Columns.VALUE), int(Columns.KEY), int(Columns.TAG)
 _TIME, _DUE, _EXPIRES = int(Columns.TIME), int(Columns.DUE), int(Columns.EXPIRES)
 _HEADERS, _ORIGIN, _CHUNK = int(Columns.HEADERS), int(Columns.ORIGIN), int(Columns.CHUNK)
 _REFERENCES, _SCATTERED = int(Columns.REFERENCES), int(Columns.SCATTERED)
+_PUBLICATION = int(Columns.PUBLICATION)
 
 
 def encode(
@@ -44,6 +45,7 @@ def encode(
     chunk_at: int | None = None,
     references: References | None = None,
     scattered: Scattered | None = None,
+    publication: Publication | None = None,
     compression: int = 0,
     level: int | None = None,
     schema: int = 0,
@@ -52,7 +54,8 @@ def encode(
 
     Times are microseconds since 1970. `chunk_at`: the one value is a piece of a larger one, from
     that byte on; `references`: it stands for a value of chunks, and `values` is left empty;
-    `scattered`: it is a part of a scattering. `schema`: the version of the topic's schema that all
+    `scattered`: it is a part of a scattering; `publication`: it publishes what was staged, and
+    `values` is left empty. `schema`: the version of the topic's schema that all
     values have; 0: none.
     `compression` is kept only where it makes the batch smaller, and not over 256 times smaller.
     Raises `TooLarge` over 8 MiB or 1,048,576 messages, `MissingLibrary`, and `ValueError` where a
@@ -61,6 +64,8 @@ def encode(
     flags = _VALUE
     if references is not None:
         values, flags = [references.pack()], _VALUE | _REFERENCES
+    if publication is not None:
+        values, flags = [publication.pack()], _VALUE | _PUBLICATION
     if not 1 <= (n := len(values)) <= BATCH_MESSAGES_MAX:
         raise TooLarge(
             f"{n:,} messages in a batch: 1 to {BATCH_MESSAGES_MAX:,}", BATCH_MESSAGES_MAX
@@ -91,9 +96,10 @@ def encode(
     if origins is not None:
         flags |= _ORIGIN
         col.put_origins(parts, origins)
-    if references is not None or origins is not None:
+    if references is not None or origins is not None or publication is not None:
         compression = 0
-    fields = (flags, producer, epoch, n, sequence, base_time)
+    count = n if publication is None else publication.messages
+    fields = (flags, producer, epoch, count, sequence, base_time)
     return assembled(bare, parts, fields, group, compression, level, schema)
 
 

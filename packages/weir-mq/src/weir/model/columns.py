@@ -38,12 +38,16 @@ from weir.model.limits import (
     BATCH_BYTES_MAX,
     HEADERS_PER_BATCH_MAX,
     KIB,
-    SCATTER_PARTS_MAX,
+    NAME_CHARACTERS_MAX,
+    PUBLICATION_PARTS_MAX,
+    STAGED_RUNS_MAX,
     TAGS_PER_BATCH_MAX,
 )
 
 _TAGS = struct.Struct("<II")
 _PAIR = struct.Struct("<QQ")
+_PUBLICATION = struct.Struct("<QII")
+_RUN = struct.Struct("<QQQQ")
 #: Left free in a batch of one message, for the header and what an estimate leaves out.
 _SPARE_BYTES = 64 * KIB
 #: An origin without a sequence: the device did not ask for dedupe.
@@ -457,9 +461,68 @@ class Scattered(NamedTuple):
         if len(data) < _PAIR.size:
             raise BadBatch("a batch of a scattering ends before its column")
         number, count = _PAIR.unpack_from(data)
-        if not 1 <= count <= SCATTER_PARTS_MAX or len(data) < _PAIR.size + 8 * count:
-            raise BadBatch(f"a scattering of {count:,} parts: 1 to {SCATTER_PARTS_MAX}")
+        if not 1 <= count <= PUBLICATION_PARTS_MAX or len(data) < _PAIR.size + 8 * count:
+            raise BadBatch(f"a scattering of {count:,} parts: 1 to {PUBLICATION_PARTS_MAX}")
         found = cls(number, struct.unpack_from(f"<{count}Q", data, _PAIR.size))
         if number > LIMIT_MAX or not are_parts(found.parts):
             raise BadBatch(f"scattering {number} has parts that do not rise")
         return found
+
+
+class StagedRun(NamedTuple):
+    """Batches that one writer staged in one partition, in order: its number, how many batches and
+    messages they are, and the hashes of their headers, `chained`.
+    """
+
+    number: int
+    batches: int
+    messages: int
+    hash: int
+
+
+class Publication(NamedTuple):
+    """What publishes staged batches by reference: it lies where its batch's value would.
+
+    A batch of a query's result is staged by many writers, as runs of batches without offsets or
+    stamps. A *publication*, a batch with the flag PUBLICATION, is a part of a scattering: it takes
+    the offsets and the one stamp of all of them, in the order of its runs. Little-endian:
+
+        u64 number of the query's batch
+        u32 bytes of the query's name, u32 number of runs
+        the name in UTF-8, padded with zeros to a multiple of 8
+        then, of each run, u64 number, u64 batches, u64 messages, u64 hash
+    """
+
+    query: str
+    batch: int
+    runs: tuple[StagedRun, ...]
+
+    @property
+    def messages(self) -> int:
+        """How many messages it publishes: as many as its batch's header says."""
+        return sum(run.messages for run in self.runs)
+
+    def pack(self) -> bytes:
+        """Return what lies where the value would."""
+        name = self.query.encode()
+        head = _PUBLICATION.pack(self.batch, len(name), len(self.runs))
+        return b"".join((head, name, padding(len(name)), *(_RUN.pack(*run) for run in self.runs)))
+
+    @classmethod
+    def unpack(cls, data: Buffer) -> Publication:
+        """Read what `pack` gave. Raises `BadBatch` for what makes no sense."""
+        if len(data) < _PUBLICATION.size:
+            raise BadBatch(f"{len(data)} bytes make no publication")
+        batch, size, count = _PUBLICATION.unpack_from(data)
+        start = _PUBLICATION.size + padded(size)
+        if not 1 <= count <= STAGED_RUNS_MAX or len(data) != start + count * _RUN.size:
+            raise BadBatch(f"a publication of {count:,} runs does not take {len(data):,} bytes")
+        name = bytes(data[_PUBLICATION.size : _PUBLICATION.size + size])
+        runs = tuple(StagedRun(*row) for row in _RUN.iter_unpack(data[start:]))
+        if batch > LIMIT_MAX or not 1 <= size <= 4 * NAME_CHARACTERS_MAX:
+            raise BadBatch(f"no query publishes batch {batch} under a name of {size} bytes")
+        if len({run.number for run in runs}) < count:
+            raise BadBatch("a publication names a run twice")
+        if any(not run.batches or run.messages < run.batches for run in runs):
+            raise BadBatch("a publication names a run without a message in each of its batches")
+        return cls(text(name), batch, runs)

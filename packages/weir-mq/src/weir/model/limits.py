@@ -76,6 +76,15 @@ UNTIL_DONE_MAX = 64
 TOPICS_TOGETHER_MAX = 16
 SCATTERINGS_KEPT_MAX = 4_096
 
+# Sinks (docs/adr/0075). A publication, which is one scattering, names so many parts and takes so
+# many bytes; a partition holds so many runs of staged batches that are not published, and so many
+# of the queries that write to a topic are known.
+PUBLICATION_PARTS_MAX = 768
+PUBLICATION_BYTES_MAX = 7 * MIB
+STAGED_RUNS_MAX = 65_536
+STAGED_MS = 3600 * 1000
+SINKS_PER_TOPIC_MAX = 10_000
+
 # Cuts (DESIGN §5 Spark): topics and partitions of one, and partitions of all that a shard resolves.
 CUT_TOPICS_MAX = 256
 CUT_PARTITIONS_MAX = 4_096
@@ -149,9 +158,11 @@ SEGMENT_BYTES_DEFAULT = 64 * MIB
 
 # What nodes write, and read: a set writes nothing of a level before each of its nodes supports it.
 FORMAT_LEVEL_FIRST = 1
-FORMAT_LEVEL = 2
+FORMAT_LEVEL = 3
 # From this level on there are schemas, and batches name them.
 FORMAT_LEVEL_SCHEMAS = 2
+# From this level on batches can be staged, and published by reference.
+FORMAT_LEVEL_STAGING = 3
 
 # Schemas of topics. Each node holds all of them in memory.
 SCHEMA_VERSIONS_MAX = 1_000

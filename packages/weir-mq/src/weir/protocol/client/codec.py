@@ -16,6 +16,7 @@ from weir.model.limits import CLIENT_FRAME_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, G
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n
+from weir.protocol.client import order
 from weir.protocol.client.declaration import opcode_of
 from weir.protocol.frame import (
     CLIENT_HEADER,
@@ -123,6 +124,9 @@ def encode_request(request: m.Request, correlation: int) -> tuple[Buffer, ...]:
     opcode = request.declaration.opcode
     if isinstance(request, n.ReportSettled) and not request.learning:
         return _framed(0, opcode, correlation, _pack((request.rows,)))  # as most are
+    if isinstance(request, order.Prepare) and request.sink == order.NO_SINK:
+        fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
+        return _framed(0, opcode, correlation, _pack(fields))
     return _framed(0, opcode, correlation, _pack(request))
 
 

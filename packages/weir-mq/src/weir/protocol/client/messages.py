@@ -31,7 +31,7 @@ from weir.errors import (
 from weir.model.ids import Address, Natural
 from weir.model.limits import PINGED_PARTITIONS_MAX
 from weir.protocol.client import admin as a
-from weir.protocol.client import consumers, order, schemas
+from weir.protocol.client import consumers, order, schemas, sinks
 from weir.protocol.client import nodes as n
 from weir.protocol.client.admin import CreateTopic as CreateTopic
 from weir.protocol.client.admin import DescribeTopic as DescribeTopic
@@ -433,6 +433,7 @@ REQUESTS: tuple[type[Request], ...] = (
     *consumers.REQUESTS,
     *n.REQUESTS,
     *schemas.REQUESTS,
+    *sinks.REQUESTS,
 )
 Reply = ControlReply | Fetched | FetchedChunks | Granted
 #: All replies there are.

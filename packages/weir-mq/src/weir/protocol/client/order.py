@@ -31,6 +31,8 @@ from weir.model.limits import (
     ACK_RANGES_MAX,
     CUT_PARTITIONS_MAX,
     CUT_TOPICS_MAX,
+    NAME_CHARACTERS_MAX,
+    PUBLICATION_PARTS_MAX,
     SCATTER_PARTS_MAX,
 )
 from weir.protocol.client.admin import TopicInfo
@@ -50,7 +52,10 @@ from weir.protocol.client.declaration import (
 Ranges = Annotated[list[tuple[Natural, Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)]
 #: By cluster the ranges (fence, first, next) of its grants that are done.
 Acks = Annotated[list[tuple[str, Ranges]], msgspec.Meta(max_length=SCATTER_PARTS_MAX)]
-Parts = Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1, max_length=SCATTER_PARTS_MAX)]
+Parts = Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1, max_length=PUBLICATION_PARTS_MAX)]
+#: The name of a query, and the number of its batch that is published; an empty name stands for none.
+SinkBatch = tuple[Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS_MAX)], Natural]
+NO_SINK: SinkBatch = ("", 0)
 Names = Annotated[list[str], msgspec.Meta(min_length=1, max_length=CUT_TOPICS_MAX)]
 Offsets = Annotated[list[tuple[Natural, Natural]], msgspec.Meta(max_length=CUT_PARTITIONS_MAX)]
 Asked = Annotated[
@@ -327,7 +332,9 @@ class PartState(ControlReply, frozen=True, array_like=True):
 
 
 class Prepare(ControlRequest, frozen=True, array_like=True):
-    """Only shards ask this of each other: prepare a part, to be stamped exactly `stamp`."""
+    """Only shards ask this of each other: prepare a part, to be stamped exactly `stamp`: a batch;
+    or acks; or that a batch of a query is published, to be remembered: `sink`.
+    """
 
     declaration = Declaration(
         34,
@@ -346,6 +353,7 @@ class Prepare(ControlRequest, frozen=True, array_like=True):
     parts: Parts
     batch: bytes = b""
     acks: Acks = msgspec.field(default_factory=list)
+    sink: SinkBatch = NO_SINK
 
 
 class Step(IntEnum):
