@@ -335,6 +335,11 @@ def stored_header(view: Buffer, at: int = 0) -> Header:
     return tuple.__new__(Header, _HEADER.unpack_from(view, at))
 
 
+def schema_of(batch: Buffer) -> int:
+    """Return the number of the schema's version that a batch names; 0 for bytes that are none."""
+    return int.from_bytes(batch[_SCHEMA], "little") if len(batch) > HEADER_SIZE else 0
+
+
 def headers(payload: Buffer) -> list[Header]:
     """Parse the headers of concatenated batches (an entry's payload); bytes left over are bad."""
     found, at = [], 0
@@ -423,10 +428,13 @@ class Batch:
             self._found = self._locate()
         return self._found.get(flag)
 
+    @property
+    def _rows(self) -> int:
+        """How many messages lie here: those of a publication lie elsewhere."""
+        return 1 if self.header.columns & _PUBLICATION else self.header.count
+
     def _locate(self) -> dict[int, object]:
-        flags, n = self.header.columns, self.header.count
-        if flags & _PUBLICATION:
-            n = 1  # the messages are elsewhere
+        flags, n = self.header.columns, self._rows
         cursor = Cursor(self.view, HEADER_SIZE)
         found: dict[int, object] = {}
         tag_list = cursor.tag_list() if flags & _TAG else []

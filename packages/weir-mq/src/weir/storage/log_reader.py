@@ -176,7 +176,7 @@ def _payload(
 class LogReader:
     """Finds and reads what lies in a log; scrubs and mends it, too."""
 
-    __slots__ = ("_disk", "_groups", "_log", "_segments", "cache", "durable")
+    __slots__ = ("_disk", "_groups", "_segments", "cache", "durable", "log")
 
     def __init__(
         self,
@@ -188,7 +188,8 @@ class LogReader:
         durable: int,
     ) -> None:
         """Read log number `log`, of whose frames those below position `durable` are durable."""
-        self._log = log
+        #: The number of the log.
+        self.log = log
         self._disk = disk
         self._segments = segments
         self._groups = groups
@@ -231,7 +232,7 @@ class LogReader:
             next_offset = behind
         if not placed:
             return None
-        log = self._log
+        log = self.log
         if cached:
             return Reading(log, group, next_offset, size, tuple(cached))
         spans = spans_of(placed)
@@ -246,7 +247,20 @@ class LogReader:
         index `last_index`, none that is not durable. None if there is none of batches at `first`.
         """
         behind = min(first + count, last_index + 1)
-        return self._plan(group, range(first, behind), max_bytes, batches=True)
+        return self._plan(group, range(first, behind), max_bytes, Kind.BATCHES)
+
+    def read_staged(self, group: int, indexes: Sequence[int], max_bytes: int) -> Reading | None:
+        """Plan to read the staged batches of these entries from the disk, in this order: as many as
+        stay within `max_bytes`, but at least one. None if the first is not there, or not durable.
+        """
+        return self._plan(group, indexes, max_bytes, Kind.STAGED)
+
+    def cached_entry(self, group: int, index: int) -> tuple[Buffer, ...] | None:
+        """Return the payload of a durable entry if it lies in memory."""
+        stored = self.stored(group, index)
+        if stored is None or stored.position >= self.durable:
+            return None
+        return self.cache.get(stored.position)
 
     def read_raw(self, group: int, lo: int, hi: int, max_bytes: int) -> Reading | None:
         """Plan to read entries [lo, hi) of any kind, as they lie on the disk, for a peer that lacks
@@ -273,13 +287,13 @@ class LogReader:
         return found or None
 
     def _plan(
-        self, group: int, indexes: Iterable[int], max_bytes: int, batches: bool = False
+        self, group: int, indexes: Iterable[int], max_bytes: int, kind: Kind | None = None
     ) -> Reading | None:
         placed: list[tuple[Segment, Stored]] = []
         size = 0
         for at in indexes:
             stored = self.stored(group, at)
-            if stored is None or (batches and stored.kind is not Kind.BATCHES):
+            if stored is None or (kind is not None and stored.kind is not kind):
                 break
             if stored.position >= self.durable or (placed and size + stored.length > max_bytes):
                 break
@@ -288,7 +302,7 @@ class LogReader:
         if not placed:
             return None
         spans = spans_of(placed)
-        return Reading(self._log, group, -1, size, None, spans, self._segments.pins)
+        return Reading(self.log, group, -1, size, None, spans, self._segments.pins)
 
     def cut_by_stamp(self, group: int, stamp: int) -> tuple[int, int] | None:
         """Return Raft index and first offset of the first durable entry that holds a message
@@ -385,7 +399,7 @@ class LogReader:
 
     def scrub(self, segment: Segment) -> ScrubPiece:
         """Return the first piece of a scrub of a segment that is held."""
-        return ScrubPiece(self._log, segment, end=self._segments.ends.get(segment.name, 0))
+        return ScrubPiece(self.log, segment, end=self._segments.ends.get(segment.name, 0))
 
     def let_go(self, segment: Segment) -> None:
         """Let a segment's file be used again, once for each `hold_closed`."""
@@ -400,7 +414,7 @@ class LogReader:
 
     def load_all(self, entries: Sequence[Stored]) -> list[bytes]:
         """Return what `load` does of each of a group's entries, in as few reads as are cheap."""
-        find, log = self._segments.find, self._log
+        find, log = self._segments.find, self.log
         spans = spans_of([(find(stored.place), stored) for stored in entries])
         return [payload for span in spans for payload in span.payloads(self._disk, log, None)]
 
@@ -415,7 +429,7 @@ class LogReader:
             return None
         segment = self._segments.find(stored.place)
         self._segments.pins[segment.name] += 1
-        return MendPiece(self._log, segment, group, stored, payload)
+        return MendPiece(self.log, segment, group, stored, payload)
 
     def mended(self, piece: MendPiece) -> bool:
         """A piece is done, whatever came of it: let go of its file. Whether its entry still lies

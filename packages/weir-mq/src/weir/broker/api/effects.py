@@ -165,7 +165,7 @@ class Work(Protocol):
     def cached(self) -> Sequence[Buffer] | None:
         """What it gives, if nothing has to be run for it."""
 
-    def run(self, disk: Disk) -> Sequence[bytes]:
+    def run(self, disk: Disk) -> Sequence[Buffer]:
         """Return the payloads; blocks. Raises `LogDamaged` or `OSError`."""
 
     def pin(self) -> None:

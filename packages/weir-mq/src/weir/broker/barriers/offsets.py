@@ -287,6 +287,7 @@ class OffsetLocator:
         behind = max(behind, min(after, state.decided_offset))
         first = max(after, start)
         size = reader.bytes_between(group, first, behind)
+        size += state.staging.published.stored(first, behind)
         next_stamp = (reader.stamp_of(group, first) or 0) if first < behind else 0
         return Located(group, start, behind, state.decided_offset, size, next_stamp)
 

@@ -14,7 +14,7 @@ from msgspec import structs
 from weir.broker.consumers.leases import Attempts, BegunMessages, Leases
 from weir.broker.replica.group import Group
 from weir.broker.runtime.outbox import Wait, Waits
-from weir.broker.runtime.reads import Reads
+from weir.broker.runtime.reads import MessageReading, Reads, read_messages
 from weir.broker.state.clusters import ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
@@ -23,7 +23,6 @@ from weir.model.limits import WATCHED_MAX
 from weir.model.topic import Mode
 from weir.order.clock import HybridClock, Time, stamp_at
 from weir.protocol.client.messages import Pull
-from weir.storage.log_reader import Reading
 
 Run = tuple[int, int]
 
@@ -103,7 +102,7 @@ class Pick:
 
     first: int
     behind: int
-    reading: Reading
+    reading: MessageReading
     runs: tuple[Run, ...] = ()
 
     @property
@@ -138,10 +137,13 @@ class PickerContext:
     #: What consumers say that they work on.
     begun: BegunMessages
 
-    def read(self, first: int, behind: int, size: int) -> Reading | None:
+    def read(self, first: int, behind: int, size: int) -> MessageReading | None:
         """Plan to read the whole entries that hold [first, behind), those within `size` bytes."""
         group = self.group
-        return group.log.reader.read(group.id, first, size, group.node.log.committed, behind)
+        return read_messages(
+            group.log.reader, group.id, self.state.staging, first, size,
+            group.node.log.committed, behind,
+        )  # fmt: skip
 
     def due_ms(self) -> int:
         """Return up to which time messages are due, in ms since 1970: what the wall clock says.

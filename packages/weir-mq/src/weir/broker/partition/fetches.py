@@ -17,7 +17,7 @@ from weir.broker.records.entries import StampsRaised, of_control
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import assured, no_leader
 from weir.broker.runtime.outbox import Caller, Outbox, Wait, Waits
-from weir.broker.runtime.reads import Reads, without
+from weir.broker.runtime.reads import Reads, read_messages, without
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
 from weir.codec import Buffer
@@ -149,8 +149,10 @@ class Fetches:
         self._parked.closed(session)
 
     def _serve(self, caller: Caller, request: Fetch) -> None:
-        reading = self._group.log.reader.read(
+        reading = read_messages(
+            self._group.log.reader,
             self._group.id,
+            self._state.staging,
             request.offset,
             min(max(request.max_bytes, 1), FETCH_BYTES_MAX),
             # What an entry means, and who belongs to the order by it, is known once it is applied.

@@ -17,6 +17,7 @@ from weir.broker.partition.fetches import Fetches, StablePositions, end_if_astra
 from weir.broker.partition.retention import first_needed
 from weir.broker.produce.appender import Admission, Appender, ProduceRequests, VisibleConfirm
 from weir.broker.produce.batcher import DeviceBatch, DeviceBatcher
+from weir.broker.produce.staging import StageRequests
 from weir.broker.records.entries import (
     AcksPrepared,
     AttemptBarred,
@@ -30,6 +31,8 @@ from weir.broker.records.entries import (
     Payload,
     ScatteringsBarred,
     ScatteringsDecided,
+    SinkForgotten,
+    SinkPrepared,
     StampsRaised,
     of_control,
 )
@@ -54,11 +57,16 @@ class Promises(Protocol):
         """Return the highest stamp that the voters of a group led here promised to stand by."""
 
 
-class TopicSizes(Protocol):
-    """Knows how large topics were made."""
+class TopicFacts(Protocol):
+    """Knows of topics what the registry says."""
 
     def founded_with(self, group: int) -> int:
         """Return how many partitions the topic of a group was made with."""
+
+    def check_staging(self, group: int, schema: int) -> None:
+        """Raise `LevelTooLow` where nothing is staged yet, or `UnknownSchema` where the schema of
+        the topic of a group has no such version.
+        """
 
 
 class DeviceProducer:
@@ -124,7 +132,7 @@ class PartitionContext:
     highest: HighestStamp
     admission: Admission
     promises: Promises
-    topics: TopicSizes
+    topics: TopicFacts
     device_producer: DeviceProducer
     #: Answers of participants in scatterings, and what nobody has finished.
     reports: ParticipantReports
@@ -177,8 +185,19 @@ class MembershipProposals:
 class PartitionLeader:
     """One term's leadership of a partition, from its first applied entry to its end."""
 
-    __slots__ = ("_context", "_group", "_state", "appender", "consumers", "device_batcher",
-                 "membership", "participant", "produce", "stable_positions")  # fmt: skip
+    __slots__ = (
+        "_context",
+        "_group",
+        "_state",
+        "appender",
+        "consumers",
+        "device_batcher",
+        "membership",
+        "participant",
+        "produce",
+        "stable_positions",
+        "stage_requests",
+    )
 
     def __init__(
         self, group: Group, state: PartitionState, clock: HybridClock, context: PartitionContext,
@@ -197,6 +216,9 @@ class PartitionLeader:
         )
         self.produce = ProduceRequests(
             self.appender, grants.pickers, outbox, context.budget, context.events.visible
+        )
+        self.stage_requests = StageRequests(
+            group, self.appender, state.staging, outbox, context.budget, time
         )
         #: Of devices that publish here, once one does.
         self.device_batcher: DeviceBatcher | None = None
@@ -312,6 +334,7 @@ class PartitionLeader:
         if self.device_batcher is not None:
             self.device_batcher.lose(error)
         self.participant.lose(error)
+        self.stage_requests.lose(error)
         self.consumers.lose(error)
         self.stable_positions.end(error)
 
@@ -343,7 +366,17 @@ def apply_control(
             state.last_stamp = max(state.last_stamp, record.stamp)
             if leading is not None:
                 leading.stable_positions.answer_committed()
-        case AcksPrepared() | ScatteringsDecided() | ScatteringsBarred() | AttemptBarred():
+        case SinkForgotten():
+            state.forget_sink(record)
+            if leading is not None:
+                leading.stage_requests.forgotten(index)
+        case (
+            AcksPrepared()
+            | SinkPrepared()
+            | ScatteringsDecided()
+            | ScatteringsBarred()
+            | AttemptBarred()
+        ):
             participant = leading.participant if leading is not None else None
             apply_scattering(index, record, state, participant)
         case _:
@@ -556,6 +589,10 @@ class Partition:
                     continue
                 if batch.scattered is not None or batch.device_batch is not None:
                     leading.special_committed(batch)
+        elif payload.staged is not None:
+            is_taken = state.staging.add(index, payload.staged)
+            if self.leading is not None:
+                self.leading.stage_requests.applied(index, payload.staged, is_taken)
         elif (record := payload.control) is not None:
             leading = self.leading
             if leading is not None:

@@ -59,12 +59,12 @@ def new_start(
     if state.undecided:
         return None  # soon
     since = stamp_at(max(wall_ms - OPEN_VALUE_MS, 0))
-    if not state.values.untouched(since):
+    if not (state.values.untouched(since) or state.staging.untouched(since)):
         since = 0
     index, offset = _cut(group, state, settings, wall_ms, done)
     if offset > state.log_start:
         # The chunks of a value lie before its message: what is kept of those keeps more entries.
-        needed = state.values.first_needed_index(index, offset, since)
+        needed = state.first_needed_index(index, offset, since)
         return LogStartMoved(needed, offset, since)
     return LogStartMoved(state.first_index, state.log_start, since) if since else None
 
@@ -74,7 +74,7 @@ def first_needed(group: Group, state: PartitionState) -> int:
     stored, index = group.log.reader.cut_by_stamp(group.id, 0), group.node.log.last_index + 1
     if stored is not None and state.log_start < state.next_offset:
         index = max(stored[0], state.first_index)
-    return state.values.first_needed_index(index, state.log_start)
+    return state.first_needed_index(index, state.log_start)
 
 
 def _cut(
@@ -90,7 +90,7 @@ def _cut(
         oldest = stamp_at(max(wall_ms - settings.retention_ms, 0))
         cuts.append(log.reader.cut_by_stamp(group.id, oldest) or everything)
     if settings.retention_bytes != FOREVER:
-        cut = log.reader.cut_by_size(group.id, settings.retention_bytes, state.values.stored_from)
+        cut = log.reader.cut_by_size(group.id, settings.retention_bytes, state.stored_apart)
         if cut is not None:
             cuts.append(cut)
     if done:

@@ -25,14 +25,18 @@ from weir.broker.replica.group import Group
 from weir.broker.replica.requests import assured
 from weir.broker.runtime.outbox import Caller
 from weir.broker.state.state import PartitionState
-from weir.errors import NotLeader, Unavailable, UnknownTopic
-from weir.model.batch import Batch
+from weir.errors import LevelTooLow, NotLeader, Unavailable, UnknownTopic
+from weir.model.batch import Batch, schema_of
 from weir.model.ids import PARTITION_BITS, PARTITIONS_MAX, topic_of
+from weir.model.limits import FORMAT_LEVEL_STAGING
 from weir.model.topic import Topic, split_name
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client.declaration import ControlReply, Request
 from weir.protocol.client.order import Decide, Prepare
+from weir.protocol.client.sinks import ForgetSink, ListSinks, Sink, SinkList, Stage
+
+_SINKS_PER_PAGE = 500
 
 
 class Topics:
@@ -67,6 +71,20 @@ class Topics:
         """Return how many partitions a group's topic was made with; 0 if it is gone."""
         topic = self.catalog.by_id(topic_of(group))
         return topic.founded_with if topic is not None else 0
+
+    def check_staging(self, group: int, schema: int) -> None:
+        """Raise `LevelTooLow` where nothing is staged yet, or `UnknownSchema` where the schema of
+        the topic of a group has no version `schema`.
+        """
+        level = self.catalog.level
+        if level < FORMAT_LEVEL_STAGING:
+            raise LevelTooLow(
+                f"this set writes format level {level}, and sinks need {FORMAT_LEVEL_STAGING}: "
+                "once all nodes run this release, raise it by `weir node raise-level`",
+                level,
+            )
+        if schema:
+            self.catalog.schemas.check_known(self.topic_with(group), schema)
 
     def find(self, group: int) -> Partition | None:
         """Return the partition of a group if it is served here."""
@@ -228,6 +246,31 @@ def _report(
     assured(group, outbox, caller, lambda: outbox.reply(caller, say(group, state)))
 
 
+def _stage(partition: Partition, caller: Caller, request: Stage) -> None:
+    group, context = partition.group.id, partition.context
+    leading = partition.led()
+    context.admission.check(group)
+    context.topics.check_staging(group, schema_of(request.batch))
+    context.outbox.touches(caller.session, group)
+    partition.begin_waiting()
+    leading.stage_requests.stage(caller, request)
+
+
+def _list_sinks(partition: Partition, caller: Caller, request: ListSinks) -> None:
+    def say(_: Group, state: PartitionState) -> SinkList:
+        known = state.staging.sinks
+        names = sorted(name for name in known if name > request.after)
+        some = [Sink(name, *known[name]) for name in names[:_SINKS_PER_PAGE]]
+        return SinkList(some, len(names) > len(some))
+
+    _report(partition, caller, say)
+
+
+def _forget_sink(partition: Partition, caller: Caller, request: ForgetSink) -> None:
+    partition.begin_waiting()
+    partition.led().stage_requests.forget(caller, request)
+
+
 def _describe(partition: Partition, caller: Caller, request: a.DescribePartition) -> None:
     _report(partition, caller, info_of)
 
@@ -240,7 +283,7 @@ def stats_of(group: Group, state: PartitionState) -> a.PartitionStats:
     """Return how much it holds, without the messages of scatterings that were aborted."""
     start, end, reader = state.log_start, state.decided_offset, group.log.reader
     missing = sum(after - first for first, after in state.scatterings.voids.within(start, end))
-    stored = reader.group_bytes(group.id) + state.values.stored
+    stored = reader.group_bytes(group.id) + state.stored_beside
     stamps = (reader.stamp_of(group.id, start), reader.stamp_of(group.id, end - 1))
     first, last = ((stamp or 0) if end > start else 0 for stamp in stamps)
     return a.PartitionStats(start, end, end - start - missing, stored, first, last)
@@ -248,7 +291,7 @@ def stats_of(group: Group, state: PartitionState) -> a.PartitionStats:
 
 def info_of(group: Group, state: PartitionState) -> a.PartitionInfo:
     """Return what it holds, and who else does."""
-    stored = group.log.reader.group_bytes(group.id) + state.values.stored
+    stored = group.log.reader.group_bytes(group.id) + state.stored_beside
     return a.PartitionInfo(
         state.log_start, state.decided_offset, stored, sorted(state.clusters),
         holders(group), behind(group),
@@ -334,4 +377,7 @@ BY_PARTITION: dict[type[Request], Callable[[Partition, Caller, Any], None]] = {
     a.DeleteCluster: _change_cluster,
     a.ListHubs: _list_hubs,
     a.ForgetHub: _forget_hub,
+    Stage: _stage,
+    ListSinks: _list_sinks,
+    ForgetSink: _forget_sink,
 }

@@ -15,10 +15,11 @@ import msgspec
 from msgspec import Meta
 
 import weir_raft as raft
+from weir.broker.records.staging import StagedRecord, pack_staged, read_staged
 from weir.codec import Buffer
 from weir.errors import Halted
 from weir.model.batch import Batch, Columns
-from weir.model.columns import Piece, References, Scattered
+from weir.model.columns import Piece, Publication, References, Scattered
 from weir.model.ids import LIMIT_MAX, PARTITIONS_MAX, REGISTRY_GROUP, VOTER_MAX
 from weir.model.topic import Mode, SettingsChange, TopicSettings
 from weir.storage.format.frame import Kind
@@ -33,7 +34,7 @@ Hub = Annotated[int, Meta(ge=0)]
 _ORIGIN = int(Columns.ORIGIN)
 _LARGE = int(Columns.CHUNK | Columns.REFERENCES)
 _DUE, _CHUNK = int(Columns.DUE), int(Columns.CHUNK)
-_SCATTERED = int(Columns.SCATTERED)
+_SCATTERED, _PUBLICATION = int(Columns.SCATTERED), int(Columns.PUBLICATION)
 _BATCHES = Kind.BATCHES
 
 
@@ -299,6 +300,20 @@ class AcksPrepared(Record, frozen=True, array_like=True, tag="prepared"):
     acks: list[tuple[str, list[tuple[Number, Number, Number]]]]
 
 
+class SinkPrepared(Record, frozen=True, array_like=True, tag="sink-prepared"):
+    """Partition 0: of the scattering's attempt at `stamp` that publishes a batch of a query, it is
+    undecided whether that is the last one of it. It takes the place of acks; `parts` are all parts.
+    """
+
+    producer: Number
+    epoch: Number
+    number: Number
+    stamp: Number
+    parts: tuple[Number, ...]
+    query: str
+    batch_id: Number
+
+
 class ScatteringsDecided(Record, frozen=True, array_like=True, tag="decided"):
     """Partition: what became of parts of scatterings: (producer, epoch, number, stamp, whether it
     is acks, `Outcome`).
@@ -322,6 +337,12 @@ class AttemptBarred(Record, frozen=True, array_like=True, tag="barred-alone"):
     epoch: Number
     number: Number
     stamp: Number
+
+
+class SinkForgotten(Record, frozen=True, array_like=True, tag="sink-forgotten"):
+    """Partition 0: what a query has published is known no more: it begins anew."""
+
+    query: str
 
 
 class ClusterSought(Record, frozen=True, array_like=True, tag="seek"):
@@ -391,7 +412,7 @@ class CursorSought(Record, frozen=True, array_like=True, tag="seek-all"):
 
 
 CursorRecord = CursorTaken | CursorMoved | CursorSought
-ScatterRecord = AcksPrepared | ScatteringsDecided | ScatteringsBarred | AttemptBarred
+ScatterRecord = AcksPrepared | SinkPrepared | ScatteringsDecided | ScatteringsBarred | AttemptBarred
 ClusterRecord = ClusterOpened | ClusterSought | ClusterPaused | ClusterDeleted
 ConsumerRecord = (
     MessagesGranted
@@ -422,6 +443,7 @@ ControlRecord = (
     | PartitionEnded
     | ConsumerRecord
     | ScatterRecord
+    | SinkForgotten
 )
 _OF_REGISTRY = (
     TopicCreated
@@ -497,6 +519,8 @@ class BatchRecord(NamedTuple):
     dues: tuple[int, int] | None = None
     #: Of a part of a scattering what it says of the whole.
     scattered: Scattered | None = None
+    #: Which staged batches it publishes.
+    publication: Publication | None = None
 
 
 class Payload(msgspec.Struct, frozen=True):
@@ -507,6 +531,7 @@ class Payload(msgspec.Struct, frozen=True):
     size: int
     batches: tuple[BatchRecord, ...] = ()
     control: ControlRecord | None = None
+    staged: StagedRecord | None = None
 
 
 def record_of(batch: Batch, offset: int, stamp: int) -> BatchRecord:
@@ -519,6 +544,7 @@ def record_of(batch: Batch, offset: int, stamp: int) -> BatchRecord:
     return BatchRecord(
         h.producer, h.epoch, h.sequence, h.count, h.hash, offset, stamp, behind, device_batch,
         large, h.total_size, dues, batch.scattered if h.columns & _SCATTERED else None,
+        batch.publication if h.columns & _PUBLICATION else None,
     )  # fmt: skip
 
 
@@ -536,6 +562,12 @@ def due_span(batch: Batch) -> tuple[int, int] | None:
 def of_batches(buffers: Sequence[Buffer], batches: Sequence[BatchRecord], size: int) -> Payload:
     """Return the payload of concatenated, stamped batches, `size` bytes in all."""
     return Payload(_BATCHES, tuple(buffers), size, tuple(batches))
+
+
+def of_staged(record: StagedRecord, batch: Buffer) -> Payload:
+    """Return the payload of a batch that is staged."""
+    head = pack_staged(record)
+    return Payload(Kind.STAGED, (head, batch), len(head) + len(batch), staged=record)
 
 
 def of_control(record: ControlRecord) -> Payload:
@@ -557,6 +589,8 @@ def read_back(kind: Kind, data: Buffer, sent_to: int = -1) -> Payload:
         return NOOP
     if kind is Kind.CONFIGURATION:
         return Payload(kind, (data,), len(data))
+    if kind is Kind.STAGED:
+        return Payload(kind, (data,), len(data), staged=read_staged(data, sent_to))
     raise Halted(f"an entry of kind {kind.name} is not known to this release: upgrade this node")
 
 
@@ -604,7 +638,9 @@ def unread(kind: Kind, buffers: tuple[Buffer, ...], size: int) -> Payload:
 def applied_by(entry: raft.Entry) -> Payload:
     """Return what applying an entry needs."""
     data = entry.data
-    if isinstance(data, Payload) and (data.batches or data.control is not None):
+    if isinstance(data, Payload) and (
+        data.batches or data.control is not None or data.staged is not None
+    ):
         return data
     payload = stored_in(entry)
     if payload.kind is Kind.NOOP:

@@ -66,7 +66,8 @@ _FULL = struct.Struct("<q")
 _BATCHES = int(Kind.BATCHES)
 _CRC_SIZE = U32.size
 _ENTRY_KINDS = {
-    int(kind): kind for kind in (Kind.BATCHES, Kind.CONTROL, Kind.NOOP, Kind.CONFIGURATION)
+    int(kind): kind
+    for kind in (Kind.BATCHES, Kind.CONTROL, Kind.NOOP, Kind.CONFIGURATION, Kind.STAGED)
 }
 _NAME = struct.Struct("<QQ")
 _GIVEN_ENTRY = struct.Struct("<QQIIB7x")

@@ -6,20 +6,25 @@ What a reading returned opens as batches, however the cache or the log has them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from weir.broker.api.effects import StartRead, Work
 from weir.broker.api.events import ReadDone
+from weir.broker.records.staging import joined, published
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.state.ranges import Ranges
-from weir.codec import Buffer
+from weir.broker.state.staging import PublishedBatch, StagingTable
+from weir.codec import Buffer, total
 from weir.errors import DamagedRange, Refused, Unavailable
 from weir.model.batch import HEADER_SIZE, Batch
 from weir.storage.disk import Disk
+from weir.storage.log_reader import LogReader, Reading
 
+#: So many staged batches at once: what they take shows only on the disk.
+_STAGED_AT_ONCE = 64
 #: Gets the payloads, and the refusal if there are none.
 Then = Callable[[Sequence[Buffer], Refused | None], None]
 
@@ -41,6 +46,93 @@ class Pause:
     def run(self, disk: Disk) -> Sequence[bytes]:
         """Return nothing."""
         return ()
+
+
+class PublishedReading:
+    """Batches that were staged, as their publication gave them offsets and a stamp. It is used as a
+    `weir.storage.log_reader.Reading` is: which batches these are, only the partition's state knows.
+    """
+
+    __slots__ = ("_batches", "_reading", "cached", "log", "next_offset", "size")
+
+    def __init__(
+        self, log: int, batches: Sequence[PublishedBatch], reading: Reading | None,
+        cached: Sequence[tuple[Buffer, ...]],
+    ) -> None:  # fmt: skip
+        """Give these `batches`, whose entries a `reading` finds on the disk, or that are `cached`
+        in memory.
+        """
+        self.log = log
+        self._batches = batches
+        self._reading = reading
+        self.next_offset = batches[-1].behind
+        self.size = reading.size if reading is not None else 0
+        self.cached = None if reading is not None else self._stamped(map(joined, cached))
+
+    def pin(self) -> None:
+        """Keep the files from being used again."""
+        if self._reading is not None:
+            self._reading.pin()
+
+    def release(self) -> None:
+        """Let them be used again; once for each `pin`."""
+        if self._reading is not None:
+            self._reading.release()
+
+    def run(self, disk: Disk) -> Sequence[Buffer]:
+        """Read, verify and stamp; blocks. See `Reading.run`."""
+        assert self._reading is not None  # what is cached is not run
+        return self._stamped(self._reading.run(disk))
+
+    def _stamped(self, payloads: Iterable[Buffer]) -> tuple[Buffer, ...]:
+        found: list[Buffer] = []
+        for payload, batch in zip(payloads, self._batches, strict=False):
+            found += published(payload, batch.stamp, batch.first)
+        return tuple(found)
+
+    def reached(self, payloads: Sequence[Buffer]) -> int:
+        """Return the offset behind the last message of what `run` returned."""
+        return self._batches[len(payloads) // 2 - 1].behind
+
+
+#: What gives messages: of entries, or of what was staged.
+MessageReading = Reading | PublishedReading
+
+
+def read_messages(
+    reader: LogReader, group: int, staging: StagingTable, offset: int, max_bytes: int,
+    last_index: int, behind_offset: int,
+) -> MessageReading | None:  # fmt: skip
+    """Plan to read whole batches from the one that holds `offset` on, wherever they lie: at least
+    one, then as many as stay within `max_bytes` and hold offsets below `behind_offset`.
+
+    What follows in another place is left for the next call. None if there is nothing to read; see
+    `LogReader.read`.
+    """
+    if not len(staging.published):
+        return reader.read(group, offset, max_bytes, last_index, behind_offset)
+    if not staging.published.holds(offset):
+        behind_offset = staging.published.next_first(offset, behind_offset)
+        return reader.read(group, offset, max_bytes, last_index, behind_offset)
+    batches: list[PublishedBatch] = []
+    cached: list[tuple[Buffer, ...]] = []
+    size = 0
+    for batch in staging.published.of(offset):
+        payload = reader.cached_entry(group, batch.entry)
+        length = total(payload) if payload is not None else 0
+        is_full = len(batches) >= _STAGED_AT_ONCE or size + length > max_bytes
+        if batches and (is_full or batch.first >= behind_offset or bool(cached) != bool(payload)):
+            break
+        batches.append(batch)
+        size += length
+        if payload is not None:
+            cached.append(payload)
+    if cached:
+        return PublishedReading(reader.log, batches, None, cached)
+    reading = reader.read_staged(group, [batch.entry for batch in batches], max_bytes)
+    if reading is None:
+        return None
+    return PublishedReading(reader.log, batches[: len(reading.entries)], reading, ())
 
 
 class _Started(NamedTuple):

@@ -20,6 +20,7 @@ from weir.broker.scattering.participant import ParticipantReports
 from weir.broker.scattering.rounds import (
     Answers,
     LocalParts,
+    PartContent,
     ParticipantRound,
     ParticipantRounds,
     PartRequest,
@@ -29,6 +30,7 @@ from weir.broker.scattering.rounds import (
 from weir.errors import (
     BadBatch,
     BadRequest,
+    BatchPublished,
     NotLeader,
     Overloaded,
     Refused,
@@ -37,9 +39,15 @@ from weir.errors import (
     Unavailable,
     refusal,
 )
-from weir.model.batch import parse
-from weir.model.ids import Attempt, acks_part, batch_part, is_acks, part_group
-from weir.model.limits import MAX_AHEAD_MS, RETRY_AFTER_MS, SCATTER_BYTES_MAX, SCATTERINGS_MAX
+from weir.model.batch import Batch, Columns, parse
+from weir.model.ids import Attempt, acks_part, batch_part, group_of, is_acks, part_group
+from weir.model.limits import (
+    MAX_AHEAD_MS,
+    PUBLICATION_BYTES_MAX,
+    RETRY_AFTER_MS,
+    SCATTER_BYTES_MAX,
+    SCATTERINGS_MAX,
+)
 from weir.model.topic import Topic, check_together
 from weir.order.clock import HighestStamp, HybridClock, Time, stamp_at
 from weir.protocol.client import messages as m
@@ -47,8 +55,8 @@ from weir.protocol.client.codec import decode_reply
 from weir.protocol.client.declaration import Verb
 from weir.protocol.client.messages import Refusal
 from weir.protocol.client.order import (
+    NO_SINK,
     Decide,
-    Part,
     PartState,
     Prepare,
     Scatter,
@@ -56,6 +64,7 @@ from weir.protocol.client.order import (
     Standing,
     Step,
 )
+from weir.protocol.client.sinks import Publish
 from weir.protocol.frame import ClientFrame
 
 #: A client is answered within this time; what is not clear by then its participants find out.
@@ -122,8 +131,8 @@ class Scattering:
         self,
         context: ScatteringContext,
         caller: Caller,
-        request: Scatter,
-        parts: Mapping[int, Part],
+        request: Scatter | Publish,
+        parts: Mapping[int, PartContent],
     ) -> None:
         """Coordinate a request of `caller` with these `parts`. It is not attempted again where its
         client is gone: that asks elsewhere, and attempts would end each other.
@@ -146,7 +155,8 @@ class Scattering:
         #: Parts that the next attempt may be too far ahead for: the others are prepared once these
         #: are. Else a partition that was stamped hours ahead would hold back its readers, again and
         #: again, for what comes to nothing.
-        self._first: list[int] = []
+        #: Of a publication, first those that know whether it was published before.
+        self._first = [part for part, content in self._parts.items() if content.sink != NO_SINK]
         #: When to attempt it again; 0 while one is under way.
         self._again_ms = 0
 
@@ -221,7 +231,7 @@ class Scattering:
     def _prepared(self, answers: Answers) -> None:
         self._answers |= answers
         rest = [part for part in self._parts if part not in self._answers]
-        if rest and not self._too_far():
+        if rest and not self._too_far() and not self._is_published():
             self._prepare_all(rest)
             return
         unclear = [part for part, answer in self._answers.items() if _is_unclear(answer)]
@@ -345,6 +355,10 @@ class Scattering:
     def _too_far(self) -> list[int]:
         """Return the parts that the attempt is too far ahead for."""
         return [part for part, one in self._answers.items() if isinstance(one, StampTooFar)]
+
+    def _is_published(self) -> bool:
+        """Whether this batch of a query, or a later one, was published before."""
+        return any(isinstance(one, BatchPublished) for one in self._answers.values())
 
     def _behind(self) -> list[int]:
         """Return the parts that are not known to have been stamped as far ahead as others were."""
@@ -487,7 +501,9 @@ class Coordinator:
         self._recovering: set[Attempt] = set()
         forwarder.listen(self, Prepare, Decide)
 
-    def scatter(self, caller: Caller, request: Scatter, parts: Mapping[int, Part]) -> None:
+    def scatter(
+        self, caller: Caller, request: Scatter | Publish, parts: Mapping[int, PartContent]
+    ) -> None:
         """Coordinate a scattering; its caller is told what became of it.
 
         Raises `Overloaded`, and `StampTooFar` for a client that has seen too much.
@@ -600,14 +616,19 @@ class ScatteringRequests:
 
     def handlers(self) -> Mapping[type[Any], Callable[[Session, Caller, Any], None]]:
         """Return what to answer requests with."""
-        return {m.Scatter: self._scatter, m.Prepare: self._ask_part, m.Decide: self._ask_part}
+        return {
+            m.Scatter: self._scatter,
+            Publish: self._publish,
+            m.Prepare: self._ask_part,
+            m.Decide: self._ask_part,
+        }
 
     def _scatter(self, session: Session, caller: Caller, request: m.Scatter) -> None:
         self._admission.check(0)
         parts = _parts_of(request)
         topics: dict[int, Topic] = {}
         for part, content in parts.items():
-            topic = self._parts.topic_with(content.address.group)
+            topic = self._parts.topic_with(part_group(part))
             verb: Verb = "consume" if is_acks(part) else "publish"
             self._access.check(session.principal, verb, topic.full_name)
             if verb == "publish":
@@ -620,19 +641,43 @@ class ScatteringRequests:
         self._coordinator.scatter(caller, request, parts)
 
     def _check_schema(self, topic: Topic, batch: bytes) -> None:
-        """Raise `UnknownSchema` for a batch of a version that is not known. Its partition's leader
-        opens the batch, and says what else is wrong with it.
+        """Raise `UnknownSchema` for a batch of a version that is not known, and `BadRequest` for a
+        publication. Its partition's leader opens the batch, and says what else is wrong with it.
         """
         with suppress(BadBatch):
-            if number := parse(batch).schema:
-                self._registry.catalog.schemas.check_known(topic, number)
+            header = parse(batch)
+            if header.columns & Columns.PUBLICATION:
+                raise BadRequest("what was staged is published by PUBLISH")
+            if header.schema:
+                self._registry.catalog.schemas.check_known(topic, header.schema)
+
+    def _publish(self, session: Session, caller: Caller, request: Publish) -> None:
+        self._admission.check(0)
+        parts: dict[int, PartContent] = {}
+        topics: dict[int, Topic] = {}
+        for one in request.parts:
+            group = one.address.group
+            topic = self._parts.topic_with(group)
+            self._access.check(session.principal, "publish", topic.full_name)
+            topics[topic.id] = topic
+            if batch_part(group) in parts:
+                raise BadRequest(f"two parts of a publication are for group {group}: make them one")
+            _check_publication(one.batch, request)
+            parts[batch_part(group)] = PartContent(one.batch)
+        _check_size(parts, PUBLICATION_BYTES_MAX)
+        check_together([*topics.values()])
+        self._registry.check_epoch(request.producer, request.epoch, session.principal)
+        for topic in topics.values():
+            sink = request.query, request.batch_id
+            parts[acks_part(group_of(topic.id, 0))] = PartContent(sink=sink)
+        self._coordinator.scatter(caller, request, parts)
 
     def _ask_part(self, session: Session, caller: Caller, request: PartRequest) -> None:
         self._parts.ask_part(request, caller)
 
 
-def _parts_of(request: m.Scatter) -> dict[int, Part]:
-    parts: dict[int, Part] = {}
+def _parts_of(request: m.Scatter) -> dict[int, PartContent]:
+    parts: dict[int, PartContent] = {}
     for content in request.parts:
         group = content.address.group
         if not 0 < group < 1 << 62 or bool(content.batch) == bool(content.acks):
@@ -640,12 +685,25 @@ def _parts_of(request: m.Scatter) -> dict[int, Part]:
         part = batch_part(group) if content.batch else acks_part(group)
         if part in parts:
             raise BadRequest(f"two parts of a scattering are for group {group}: make them one")
-        parts[part] = content
-    size = sum(len(part.batch) for part in parts.values())
-    if size > SCATTER_BYTES_MAX:
-        raise TooLarge(
-            f"a scattering of {size:,} bytes; {SCATTER_BYTES_MAX:,} are allowed: publish less at "
-            "once",
-            SCATTER_BYTES_MAX,
-        )
+        parts[part] = PartContent(content.batch, content.acks)
+    _check_size(parts, SCATTER_BYTES_MAX)
     return parts
+
+
+def _check_size(parts: Mapping[int, PartContent], limit: int) -> None:
+    size = sum(len(part.batch) for part in parts.values())
+    if size > limit:
+        raise TooLarge(
+            f"a scattering of {size:,} bytes; {limit:,} are allowed: publish less at once", limit
+        )
+
+
+def _check_publication(batch: bytes, request: Publish) -> None:
+    """Raise `BadRequest` for a batch that does not publish what the request says."""
+    try:
+        publication = Batch(batch).publication
+    except BadBatch as error:
+        raise BadRequest(f"a part of a publication: {error}") from None
+    named = request.query, request.batch_id
+    if publication is None or (publication.query, publication.batch) != named:
+        raise BadRequest(f"a part does not publish batch {named[1]} of query {named[0]!r}")

@@ -20,6 +20,7 @@ from weir.broker.records.entries import (
     ScatteringsBarred,
     ScatteringsDecided,
     ScatterRecord,
+    SinkPrepared,
     of_control,
 )
 from weir.broker.replica.group import Group
@@ -31,24 +32,27 @@ from weir.broker.state.state import PartitionState
 from weir.errors import (
     BadBatch,
     BadRequest,
+    BatchPublished,
     Overloaded,
     Refused,
+    StagedRunGone,
     StaleGrant,
     Unavailable,
     UnknownCluster,
 )
-from weir.model.columns import Scattered
-from weir.model.ids import Attempt
+from weir.model.columns import Publication, Scattered
+from weir.model.ids import Attempt, partition_of
 from weir.model.limits import (
     ACK_RANGES_MAX,
     GRANT_MS_MAX,
     MAX_AHEAD_MS,
     RETRY_AFTER_MS,
     SCATTERINGS_KEPT_MAX,
+    SINKS_PER_TOPIC_MAX,
 )
 from weir.order.clock import Time, milliseconds_of
 from weir.protocol.client.messages import Confirm
-from weir.protocol.client.order import Acks, Decide, PartState, Prepare, Standing, Step
+from weir.protocol.client.order import NO_SINK, Acks, Decide, PartState, Prepare, Standing, Step
 from weir.protocol.trunk import OWN_SESSION
 
 #: A coordinator has so long, as stamps and the leader's clock have it. Where a stamp lies too far
@@ -185,7 +189,7 @@ class Participant:
         #: Who is answered once a batch is prepared, or void.
         self._preparing: dict[_Key, list[Caller]] = {}
         #: Acks that are being put aside, and who asked.
-        self._taking: Proposals[Payload, tuple[_Key, AcksPrepared, Caller]]
+        self._taking: Proposals[Payload, tuple[_Key, AcksPrepared | SinkPrepared, Caller]]
         self._taking = Proposals(group)
         #: Who is answered once no earlier attempt can be prepared any more.
         self._asking: Proposals[Payload, tuple[_Key, Caller]] = Proposals(group)
@@ -219,8 +223,8 @@ class Participant:
         """Prepare a part: see `take`."""
         key = _attempt(request), not request.batch
         attempt, is_acks = key
-        if request.batch and request.acks:
-            raise BadRequest("a part of a scattering is a batch, or acks")
+        if bool(request.batch) + bool(request.acks) + (request.sink != NO_SINK) != 1:
+            raise BadRequest("a part of a scattering is a batch, or acks, or names a sink's batch")
         known = self._state.scatterings
         # A batch that others are barred with is told by the clock how high it must be.
         is_barred = known.is_barred(attempt) if is_acks else attempt in known.alone
@@ -270,6 +274,8 @@ class Participant:
         appender.check_seen(attempt.stamp)
         self._budget.check(header.raw_size)
         appender.look_into(batch)
+        if (publication := batch.publication) is not None:
+            self._check_publication(publication)
         if not appender.clock.take(attempt.stamp):
             self._reports.answer(caller, PartState(Standing.TOO_LOW, appender.clock.floor))
             return False
@@ -287,14 +293,55 @@ class Participant:
             if other[:3] == attempt[:3]:  # whoever asked first may have been heard last
                 self._reports.answer(caller, PartState(Standing.OTHER, other.stamp))
                 return
-        self._check_held(request.acks)
+        record: AcksPrepared | SinkPrepared
+        if request.sink != NO_SINK:
+            self._check_sink(*request.sink)
+            record = SinkPrepared(*attempt, request.parts, *request.sink)
+        else:
+            self._check_held(request.acks)
+            record = AcksPrepared(*attempt, request.parts, request.acks)
         self._appender.check_seen(attempt.stamp)
         self._appender.clock.raise_to(attempt.stamp)
-        record = AcksPrepared(*attempt, request.parts, request.acks)
         self._taking.propose(of_control(record), (key, record, caller))
         for name, ranges in request.acks:
             for fence, _, _ in ranges:
                 self._grants.leases.pin(name, fence)
+
+    def _check_sink(self, query: str, batch_id: int) -> None:
+        """Raise `BatchPublished` for a batch of a query that was published here before, or one
+        before the last one that was; `Unavailable` while that is undecided.
+        """
+        if partition_of(self._group.id):
+            raise BadRequest("partition 0 of a topic remembers what its sinks have published")
+        state = self._state
+        if batch_id <= (last := state.last_published(query)):
+            raise BatchPublished(
+                f"batch {batch_id} of query {query!r} is published: its last one is {last}", last
+            )
+        taking = [record for _, record, _ in self._taking if isinstance(record, SinkPrepared)]
+        if state.is_publishing(query) or any(record.query == query for record in taking):
+            raise Unavailable(f"a batch of query {query!r} is being published: try again shortly")
+        if last < 0 and len(state.staging.sinks) + len(taking) >= SINKS_PER_TOPIC_MAX:
+            raise Overloaded(
+                f"{SINKS_PER_TOPIC_MAX:,} queries have published to this topic: let some be "
+                "forgotten, by `weir sink forget`",
+                RETRY_AFTER_MS,
+            )
+
+    def _check_publication(self, publication: Publication) -> None:
+        """Raise `StagedRunGone` unless all is here that a batch publishes; `Unavailable` while it
+        is undecided whether another one does.
+        """
+        staging = self._state.staging
+        if staging.is_held(publication):
+            raise Unavailable("these runs are being published: try again shortly")
+        if (number := staging.missing(publication)) is not None:
+            raise StagedRunGone(
+                f"run {number}, staged for batch {publication.batch} of query "
+                f"{publication.query!r}, is not here as it was: it expired, or was published by "
+                "another attempt. Run the batch again",
+                number,
+            )
 
     def _check_held(self, acks: Acks) -> None:
         for name, ranges in acks:
@@ -395,14 +442,17 @@ class Participant:
         if taking is None:
             return
         key, record, caller = taking
-        for name, ranges in record.acks:
+        acks = record.acks if isinstance(record, AcksPrepared) else []
+        for name, ranges in acks:
             for fence, _, _ in ranges:
                 self._grants.leases.unpin(name, fence)
         if is_whole:
             self._reports.answer(caller, self._standing(key))
             return
         try:
-            self._check_held(record.acks)
+            if isinstance(record, SinkPrepared):
+                self._check_sink(record.query, record.batch_id)
+            self._check_held(acks)
         except Refused as error:
             self._reports.answer(caller, error)
         else:  # they are where they were: it was barred, and another attempt may have them
@@ -481,6 +531,10 @@ def apply_scattering(
             is_whole = state.prepare_acks(record, index)
             if participant is not None:
                 participant.acks_prepared(index, is_whole)
+        case SinkPrepared():
+            is_whole = state.prepare_sink(record, index)
+            if participant is not None:
+                participant.acks_prepared(index, is_whole)
         case ScatteringsBarred(stamp):
             state.bar(stamp)
             if participant is not None:
@@ -506,7 +560,9 @@ def _decide(
             if state.decide_batch(attempt, committed) and participant is not None:
                 participant.batch_decided(producer)
         elif (prepared := state.scatterings.decide_acks(attempt, committed)) is not None:
-            if committed:
+            if committed and prepared.sink is not None:
+                state.note_published(prepared.sink, stamp)
+            elif committed:
                 _ack(prepared, state, participant)
             else:
                 state.bar(stamp)

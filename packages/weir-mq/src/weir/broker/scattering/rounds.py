@@ -16,7 +16,16 @@ from weir.broker.runtime.outbox import Caller
 from weir.errors import Overloaded, Refused, Unavailable
 from weir.model.ids import Address, Attempt, is_acks, part_group, topic_of
 from weir.order.clock import Time
-from weir.protocol.client.order import Decide, Part, PartState, Prepare, Standing, Step
+from weir.protocol.client.order import (
+    NO_SINK,
+    Acks,
+    Decide,
+    PartState,
+    Prepare,
+    SinkBatch,
+    Standing,
+    Step,
+)
 from weir.protocol.trunk import OWN_SESSION
 
 PartRequest = Prepare | Decide
@@ -26,6 +35,14 @@ Answers = dict[int, PartState | Refused]
 #: Whoever does not answer by then is asked again.
 _SILENT_MS = 2_000
 _PAUSE_MS, _PAUSE_MS_MAX = 50, 800
+
+
+class PartContent(NamedTuple):
+    """What a part holds: a batch, or acks, or which batch of a query is published."""
+
+    batch: bytes = b""
+    acks: Acks = []  # noqa: RUF012  # nobody adds to it
+    sink: SinkBatch = NO_SINK
 
 
 class LocalParts(Protocol):
@@ -68,7 +85,7 @@ class ParticipantRound:
     until_ms: int
     enough: frozenset[Standing] = frozenset()
     #: What all parts of the scattering hold, for those that are to be prepared.
-    contents: Mapping[int, Part] = field(default_factory=dict)
+    contents: Mapping[int, PartContent] = field(default_factory=dict)
     #: Parts that are told after these, one behind the other, each as it is with the one before it.
     later: list[int] = field(default_factory=list)
     answers: Answers = field(default_factory=dict)
@@ -80,8 +97,7 @@ class ParticipantRound:
         """Return what to ask the leader of a part."""
         address = Address(0, 0, part_group(part))
         if self.step is None:
-            content, parts = self.contents[part], tuple(self.contents)
-            return Prepare(address, *self.attempt, parts, content.batch, content.acks)
+            return Prepare(address, *self.attempt, tuple(self.contents), *self.contents[part])
         return Decide(address, *self.attempt, is_acks(part), self.step)
 
     @property

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from weir.broker.state.clusters import NEVER, NOBODY, ClusterState, Grant
 from weir.broker.state.dedupe import Answer
 from weir.broker.state.ranges import Ranges
+from weir.model.columns import Publication, StagedRun
 from weir.model.ids import Attempt
 
 
@@ -30,6 +31,8 @@ class PreparedBatch(NamedTuple):
 
     parts: tuple[int, ...]
     answer: Answer
+    #: Which staged batches it publishes, if that is what it does.
+    publication: Publication | None = None
 
     @property
     def behind(self) -> int:
@@ -50,11 +53,14 @@ class Taken(NamedTuple):
 
 
 class PreparedAcks(NamedTuple):
-    """Acks that are undecided: what they took lies in grants of nobody, with this `fence`."""
+    """Acks that are undecided: what they took lies in grants of nobody, with this `fence`. Or, in
+    their place, which batch of a query is being published: the `sink`.
+    """
 
     parts: tuple[int, ...]
     fence: int
     taken: tuple[Taken, ...]
+    sink: tuple[str, int] | None = None
 
 
 class Scatterings:
@@ -125,11 +131,11 @@ class Scatterings:
         if not self.is_barred(attempt):
             self.alone.add(attempt)
 
-    def prepare(self, attempt: Attempt, prepared: PreparedBatch) -> bool:
+    def prepare(self, attempt: Attempt, prepared: PreparedBatch, is_there: bool = True) -> bool:
         """Take a batch's entry; False if it is void: it came too late, or its producer has another
-        one that is undecided.
+        one that is undecided, or what it publishes is not there.
         """
-        if self.is_barred(attempt) or attempt.producer in self.producers:
+        if not is_there or self.is_barred(attempt) or attempt.producer in self.producers:
             self.voids.add(prepared.answer.offset, prepared.behind)
             return False
         self.batches[attempt] = prepared
@@ -160,8 +166,9 @@ class Scatterings:
         return (
             self.barred,
             sorted(self.alone),
-            list(self.batches.items()),
-            list(self.acks.items()),
+            # The last fields only where there is something in them.
+            [(key, one if one.publication else one[:-1]) for key, one in self.batches.items()],
+            [(key, one if one.sink else one[:-1]) for key, one in self.acks.items()],
             list(self.committed.items()),
             self.voids.encode(),
         )
@@ -174,13 +181,15 @@ class Scatterings:
         self = cls()
         self.barred = barred
         self.alone = {Attempt(*key) for key in alone}
-        for key, (parts, answer) in batches:
+        for key, (parts, answer, *more) in batches:
             attempt = Attempt(*key)
-            self.batches[attempt] = PreparedBatch(tuple(parts), Answer(*answer))
+            published = _publication(*more[0]) if more else None
+            self.batches[attempt] = PreparedBatch(tuple(parts), Answer(*answer), published)
             self.producers[attempt.producer] = attempt
-        for key, (parts, fence, taken) in acks:
+        for key, (parts, fence, taken, *sink) in acks:
             rows = tuple(Taken(*row) for row in taken)
-            self.acks[Attempt(*key)] = PreparedAcks(tuple(parts), fence, rows)
+            named = (sink[0][0], sink[0][1]) if sink else None
+            self.acks[Attempt(*key)] = PreparedAcks(tuple(parts), fence, rows, named)
         for (key, is_acks), parts in committed:
             self.committed[Attempt(*key), is_acks] = tuple(parts)
         self.voids = Ranges.decode(*voids)
@@ -226,3 +235,7 @@ def give_again(cluster: ClusterState, fence: int, one: Taken) -> bool:
             grant.left.add(*run)
             cluster.holders.put(*run, one.fence)
     return bool(runs)
+
+
+def _publication(query: str, batch: int, runs: Any) -> Publication:
+    return Publication(query, batch, tuple(StagedRun(*run) for run in runs))

@@ -21,6 +21,8 @@ from weir.broker.records.entries import (
     CursorSought,
     CursorTaken,
     LogStartMoved,
+    SinkForgotten,
+    SinkPrepared,
 )
 from weir.broker.records.snapshots import Frozen, opened
 from weir.broker.state.clusters import ClusterState, Cursor, Cursors
@@ -42,6 +44,7 @@ from weir.broker.state.scatterings import (
     give_again,
     put_aside,
 )
+from weir.broker.state.staging import SinkRow, StagingTable
 from weir.errors import UnknownVersion
 from weir.model.batch import Batch
 from weir.model.columns import NO_SEQUENCE, Piece
@@ -54,8 +57,10 @@ from weir.order.clock import milliseconds_of, stamp_at
 STAMPS_AHEAD_MS = 3 * MAX_AHEAD_MS
 #: Rows whose messages are long due stay until there are twice as many rows as after the last sweep.
 _SWEEP_LEAST = 1_024
-_VERSION = 9
-#: What is written as long as no cluster was paused: the release before reads that as well.
+_VERSION = 10
+#: What is written as long as nothing was staged: the release before reads that as well.
+_WITHOUT_STAGING = 9
+#: What is written as long as no cluster was paused, either.
 _WITHOUT_PAUSES = 8
 #: What is written as long as nothing has ended, either.
 _WITHOUT_ENDS = 7
@@ -78,6 +83,7 @@ _PARTS = (
     "pauses",
     "producers",
     "scatterings",
+    "staging",
     "values",
 )
 
@@ -244,6 +250,7 @@ class PartitionState:
         self.pauses: dict[str, tuple[bool, int]] = {}
         self.delays = Delays()
         self.scatterings = Scatterings()
+        self.staging = StagingTable()
         self.membership = OrderMembership()
         self._expired_at = 0
 
@@ -269,7 +276,7 @@ class PartitionState:
         """Take note of a committed batch of the entry at Raft index `index`."""
         (
             producer, epoch, sequence, messages, hash_, offset, stamp, behind, devices, large, size,
-            *_,
+            *_, publication,
         ) = batch  # fmt: skip
         if self.values.opened:
             self.values.at(producer, epoch, stamp)
@@ -285,9 +292,15 @@ class PartitionState:
             self.producers.record(producer, epoch, told)
         else:
             number, parts = batch.scattered
-            prepared = PreparedBatch(parts, told)
-            if not self.scatterings.prepare(Attempt(producer, epoch, number, stamp), prepared):
+            attempt = Attempt(producer, epoch, number, stamp)
+            prepared = PreparedBatch(parts, told, publication)
+            is_there = publication is None or self.staging.missing(publication) is None
+            if publication is not None and self.staging.is_held(publication):
+                is_there = False  # another scattering is about to publish it
+            if not self.scatterings.prepare(attempt, prepared, is_there):
                 self._skip(offset, behind)
+            elif publication is not None:
+                self.staging.hold(publication)
         if devices is not None:
             self._note_origins(devices, offset)
         if batch.dues is not None:
@@ -414,6 +427,40 @@ class PartitionState:
         self.bar(record.stamp)
         return False
 
+    def prepare_sink(self, record: SinkPrepared, index: int) -> bool:
+        """Take note that a batch of a query may be published by the entry at `index`; False if that
+        is barred, or it or a later one was published, or another attempt of it is undecided.
+        """
+        attempt = Attempt(record.producer, record.epoch, record.number, record.stamp)
+        known = self.scatterings
+        whole = not known.is_barred(attempt) and attempt not in known.acks
+        whole = whole and not self.is_publishing(record.query)
+        self.last_stamp = max(self.last_stamp, record.stamp)
+        if whole and self.last_published(record.query) < record.batch_id:
+            sink = record.query, record.batch_id
+            known.acks[attempt] = PreparedAcks(record.parts, index, (), sink)
+            return True
+        self.bar(record.stamp)
+        return False
+
+    def is_publishing(self, query: str) -> bool:
+        """Whether it is undecided if a batch of a query is published."""
+        return any(one.sink and one.sink[0] == query for one in self.scatterings.acks.values())
+
+    def last_published(self, query: str) -> int:
+        """Return the number of the last batch that a query has published; -1 if there is none."""
+        row = self.staging.sinks.get(query)
+        return row.batch_id if row is not None else -1
+
+    def note_published(self, sink: tuple[str, int], stamp: int) -> None:
+        """A batch of a query is published, at `stamp`: it is the last one."""
+        query, batch_id = sink
+        self.staging.sinks[query] = SinkRow(batch_id, stamp)
+
+    def forget_sink(self, record: SinkForgotten) -> None:
+        """Forget what a query has published."""
+        self.staging.sinks.pop(record.query, None)
+
     def bar(self, stamp: int) -> None:
         """Let no attempt at or below `stamp` be prepared any more."""
         self.scatterings.bar(stamp)
@@ -434,6 +481,9 @@ class PartitionState:
         prepared = self.scatterings.decide_batch(attempt, committed)
         if prepared is None:
             return False
+        if prepared.publication is not None:
+            offset = prepared.answer.offset
+            self.staging.decide(prepared.publication, offset, attempt.stamp, committed)
         if committed:
             self.producers.record(attempt.producer, attempt.epoch, prepared.answer)
         else:
@@ -455,14 +505,35 @@ class PartitionState:
         First, open values go that nobody touched since the record's stamp.
         """
         self.values.void(record.untouched_since)
+        self.staging.void(record.untouched_since)
         if record.offset <= self.log_start:
             return
         self.log_start, self.first_index = record.offset, record.index
         self.values.forget_below(self.log_start)
+        self.staging.published.forget_below(self.log_start)
         self.delays.drop_below(self.log_start)
         self.voids.discard(0, self.log_start)
         for cluster in self.clusters.values():
             cluster.drop_below(self.log_start)
+
+    def first_needed_index(self, index: int, offset: int, since: int = 0) -> int:
+        """Return below which Raft index, `index` at most, no entry is needed when the log starts at
+        `offset`: large values and staged batches lie before their messages, and what is open may
+        be closed, but for what is untouched since stamp `since`.
+        """
+        needed = self.values.first_needed_index(index, offset, since)
+        return self.staging.first_needed_index(needed, offset, since) if self.staging else needed
+
+    @property
+    def stored_beside(self) -> int:
+        """The bytes of all chunks and staged batches, of open values and runs as well."""
+        return self.values.stored + self.staging.stored
+
+    def stored_apart(self, offset: int) -> int:
+        """Return the bytes that messages from `offset` on take in other entries: chunks of their
+        values, and batches that were staged.
+        """
+        return self.values.stored_from(offset) + self.staging.published.stored_from(offset)
 
     def _note_origins(self, batch: Batch, offset: int) -> None:
         origins = batch.origins
@@ -479,9 +550,13 @@ class PartitionState:
         membership = self.membership
         ends = [(partition, *end) for partition, end in membership.ends.items()]
         pauses = [(name, *pause) for name, pause in self.pauses.items()]
-        has_ends = bool(membership.sealed or ends)
+        staging = (self.staging.encode(),) if self.staging else ()
+        has_pauses = bool(pauses or staging)
+        has_ends = bool(membership.sealed or ends or has_pauses)
+        version = _WITHOUT_PAUSES if has_ends else _WITHOUT_ENDS
+        version = _VERSION if staging else _WITHOUT_STAGING if has_pauses else version
         return (
-            _VERSION if pauses else _WITHOUT_PAUSES if has_ends else _WITHOUT_ENDS,
+            version,
             self.log_start,
             self.first_index,
             self.next_offset,
@@ -495,8 +570,9 @@ class PartitionState:
             self.scatterings.encode(),
             list(membership.joined),
             self.cursors.encode(),
-            *((membership.sealed, ends) if has_ends or pauses else ()),
-            *((pauses,) if pauses else ()),
+            *((membership.sealed, ends) if has_ends else ()),
+            *((pauses,) if has_pauses else ()),
+            *staging,
         )
 
     def become(self, other: PartitionState) -> None:
@@ -508,7 +584,7 @@ class PartitionState:
     def decode(cls, data: Any) -> PartitionState:
         """Return the state that `encode` gave."""
         version, *fields = data
-        if version not in (_WITHOUT_ENDS, _WITHOUT_PAUSES, _VERSION):
+        if version not in (_WITHOUT_ENDS, _WITHOUT_PAUSES, _WITHOUT_STAGING, _VERSION):
             raise UnknownVersion(
                 f"the checkpoint holds a partition in version {version}; this release reads "
                 f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder",
@@ -530,7 +606,9 @@ class PartitionState:
         membership = state.membership
         membership.joined = [(partition, floor) for partition, floor in joined]
         membership.sealed, ends = later[:2] or (0, ())
-        state.pauses = {name: (paused, by) for rows in later[2:] for name, paused, by in rows}
+        state.pauses = {name: (paused, by) for rows in later[2:3] for name, paused, by in rows}
+        if later[3:]:
+            state.staging = StagingTable.decode(*later[3])
         membership.ends = {partition: (stamp, offset) for partition, stamp, offset in ends}
         rows = map(opened, clusters)
         state.clusters = {name: ClusterState.decode(*row) for name, *row in rows}

@@ -53,7 +53,7 @@ Ranges = Annotated[list[tuple[Natural, Natural, Natural]], msgspec.Meta(max_leng
 #: By cluster the ranges (fence, first, next) of its grants that are done.
 Acks = Annotated[list[tuple[str, Ranges]], msgspec.Meta(max_length=SCATTER_PARTS_MAX)]
 Parts = Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1, max_length=PUBLICATION_PARTS_MAX)]
-#: The name of a query, and the number of its batch that is published; an empty name stands for none.
+#: The name of a query, and the number of its batch that is published; no name stands for none.
 SinkBatch = tuple[Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS_MAX)], Natural]
 NO_SINK: SinkBatch = ("", 0)
 Names = Annotated[list[str], msgspec.Meta(min_length=1, max_length=CUT_TOPICS_MAX)]

@@ -73,8 +73,6 @@ class Stage(ControlRequest, frozen=True, array_like=True):
             TooLarge,
             BadChecksum,
             SequenceGap,
-            BatchPublished,
-            StagedRunGone,
             UnknownSchema,
             LevelTooLow,
             PartitionEnded,
@@ -171,7 +169,7 @@ class ListSinks(ControlRequest, frozen=True, array_like=True):
     after: Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)] = ""
 
 
-class SinkForgotten(ControlReply, frozen=True, array_like=True):
+class SinkReleased(ControlReply, frozen=True, array_like=True):
     """Whether anything was known of the query."""
 
     was_known: bool
@@ -185,7 +183,7 @@ class ForgetSink(ControlRequest, frozen=True, array_like=True):
     declaration = Declaration(
         62,
         Scope.FIRST_PARTITION,
-        SinkForgotten,
+        SinkReleased,
         Retry.SAME,
         rights=(Right("alter", Resource.TOPIC),),
         methods=("Client.forget_sink",),

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
+from weir.codec import Buffer
 from weir.errors import DiskFailed
 from weir.server.config import in_mib
 from weir.server.disk.file_disk import die
@@ -132,7 +133,7 @@ class ThreadPool:
         pool.submit(run, self._disks[effect.log]).add_done_callback(done)
 
 
-def read_done(effect: ef.StartRead, future: Future[Sequence[bytes]]) -> ev.ReadDone:
+def read_done(effect: ef.StartRead, future: Future[Sequence[Buffer]]) -> ev.ReadDone:
     """Return what became of a read."""
     error = future.exception()
     if error is None:

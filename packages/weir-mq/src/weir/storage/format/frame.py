@@ -51,6 +51,8 @@ class Kind(IntEnum):
     NOOP = 6
     CONFIGURATION = 7
     SNAPSHOT = 8
+    #: A batch without offsets, which a publication gives it later.
+    STAGED = 9
 
 
 _BATCHES, _MARK = int(Kind.BATCHES), Kind.MARK

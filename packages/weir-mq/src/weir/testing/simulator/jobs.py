@@ -15,12 +15,13 @@ from typing import Any, get_args
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
+from weir.broker.runtime.reads import MessageReading
+from weir.codec import Buffer
 from weir.errors import DiskFailed
 from weir.storage.errors import LogDamaged
 from weir.storage.format import checkpoint
 from weir.storage.format.durable_position import DurablePosition
 from weir.storage.log import Flush
-from weir.storage.log_reader import Reading
 from weir.storage.scrub import Scrubbed
 from weir.testing.simulator.disk import PowerCut, SimDisk
 from weir.testing.simulator.running import RunningProcess
@@ -206,13 +207,15 @@ class Jobs:
         return run
 
     def _read(self, effect: ef.StartRead) -> None:
-        def run(disk: SimDisk) -> list[bytes]:
+        def run(disk: SimDisk) -> list[Buffer]:
             # A state to be packed or decoded, and a pause, read nothing.
-            if self._world.chance(self._faults.reads) and isinstance(effect.reading, Reading):
+            if self._world.chance(self._faults.reads) and isinstance(
+                effect.reading, MessageReading
+            ):
                 disk.fail_next("read", errno.EIO)
             return list(effect.reading.run(disk))
 
-        def done(payloads: list[bytes], error: Failed | None) -> None:
+        def done(payloads: list[Buffer], error: Failed | None) -> None:
             if error is None:
                 self._process.handle(ev.ReadDone(effect.ticket, payloads))
             else:
