@@ -16,7 +16,7 @@ from typing import Any
 from weir.codec import padded
 from weir.model.batch import HEADER_SIZE, VERSION, Columns, Compression, parse, stamped
 from weir.model.batch_builder import encode
-from weir.model.columns import Origins, References, Scattered
+from weir.model.columns import Origins, Publication, References, Scattered, StagedRun
 
 Field = tuple[str, bytes, str]
 
@@ -40,6 +40,8 @@ _TIMES = [1_700_000_000_000_001, 0, -1, 2**62]
 _DUES, _EXPIRES = [0, 1_700_000_060_000_000, 0, 1], [0, 0, 1_700_000_120_000_000, 2]
 _REFERENCES = References(4_000_000, 0x0123456789ABCDEF, ((17, 2), (21, 1)))
 _SCATTERED = Scattered(9, (131_076, 131_079))
+_RUNS = StagedRun(2**62, 2, 3_000_000, 2**63), StagedRun(5, 1, 1, 9)
+_PUBLICATION = Publication("größe", 12, _RUNS)
 _STAMPED = {"stamp": 1_700_000_000_000 << 16 | 3, "first_offset": 1_000}
 _LONG = [b"a device says the same again and again: open, closed, open, closed"] * 4
 _LZ4, _ZSTD = {"compression": Compression.LZ4}, {"compression": Compression.ZSTD}
@@ -84,6 +86,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, int] | None]] = [
         None,
     ),
     ("values of a schema", {**_WHO, "values": _VALUES, "schema": 3}, _STAMPED),
+    (
+        "a publication",
+        {**_WHO, "values": [], "scattered": _SCATTERED, "publication": _PUBLICATION},
+        _STAMPED,
+    ),
     ("values of a schema, in zstd", {**_WHO, "values": _LONG, "schema": 2**32 - 1, **_ZSTD}, None),
 ]  # fmt: skip
 
@@ -153,6 +160,8 @@ class Layout:
     def columns(self) -> None:
         h = parse(self.data)
         there, n = Columns(h.columns), h.count
+        if Columns.PUBLICATION in there:
+            n = 1
         if Columns.TAG in there:
             (count, _) = self.numbers("tag list head", "I", 2, ": number of tags, 0")
             self.column("tag list", count)
@@ -161,7 +170,12 @@ class Layout:
             self.take("compressed part", h.packed_size, "everything behind it would lie here")
             self.take("padding", len(self.data) - self.at, "to 8")
             return
-        self.column("references instead of a value" if Columns.REFERENCES in there else "value", n)
+        self.column(
+            "references instead of a value" if Columns.REFERENCES in there
+            else "a publication instead of a value" if Columns.PUBLICATION in there
+            else "value",
+            n,
+        )  # fmt: skip
         if Columns.KEY in there:
             self.take("key validity", padded((n + 7) // 8), "bitmap, lowest bit first, padded to 8")
             self.column("key", n)
@@ -203,6 +217,8 @@ def spelled(arguments: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, {column: list(getattr(given, column)) for column in Origins.__slots__}
         elif name == "references":
             yield name, {"size": given.size, "hash": given.hash, "runs": given.runs}
+        elif name == "publication":
+            yield name, given._asdict()
         elif name == "scattered":
             yield name, {"number": given.number, "parts": given.parts}
         else:

@@ -13,7 +13,14 @@ import pytest
 
 from weir.model.batch import HEADER_SIZE, VERSION, Batch, Columns, Compression, stamped
 from weir.model.batch_builder import encode
-from weir.model.columns import Origins, References, Scattered, chained
+from weir.model.columns import (
+    Origins,
+    Publication,
+    References,
+    Scattered,
+    StagedRun,
+    chained,
+)
 
 GOLDEN = json.loads(Path(__file__).with_name("batches.json").read_text(encoding="utf-8"))
 CASES: list[Any] = [pytest.param(case, id=case["name"]) for case in GOLDEN["batches"]]
@@ -35,6 +42,9 @@ SPELLINGS: dict[str, Callable[[Any], Any]] = {
     "origins": lambda columns: Origins(**columns),
     "references": lambda given: References(
         given["size"], given["hash"], tuple(tuple(run) for run in given["runs"])
+    ),
+    "publication": lambda given: Publication(
+        given["query"], given["batch"], tuple(StagedRun(*run) for run in given["runs"])
     ),
     "scattered": lambda given: Scattered(given["number"], tuple(given["parts"])),
 }
@@ -78,6 +88,12 @@ def test_batch_reads_the_golden_bytes(case: dict[str, Any]) -> None:
     batch = Batch(golden_bytes(case)).check(given["group"])
     values = [given["references"].pack()] if "references" in given else given["values"]
     n = len(values)
+    if publication := given.get("publication"):
+        assert batch.header.count == publication.messages
+        assert batch.publication == publication
+        assert batch.scattered == given["scattered"]
+        assert batch.values() == [publication.pack()]
+        return
     header = batch.header
     assert header.version == case["version"]
     assert (header.producer, header.epoch, header.count, header.sequence) == (
@@ -110,7 +126,9 @@ def test_the_golden_bytes_cover_every_column_and_form_of_this_version() -> None:
     headers = [Batch(golden_bytes(case)).header for case in GOLDEN["batches"]]
     written = {header.columns for header in headers}
     known = [flag for flag in Columns if flag is not Columns.FOREIGN]
-    assert written >= {int(flag | Columns.VALUE) for flag in known}  # each one alone
+    parts = {Columns.PUBLICATION: Columns.SCATTERED}  # a publication is a part of a scattering
+    alone = {int(flag | Columns.VALUE | parts.get(flag, 0)) for flag in known}
+    assert written >= alone  # each one alone
     shared = reduce(or_, (int(flag) for flag in known if flag < Columns.FOREIGN))
     assert shared in written  # and all together
     assert {header.compression for header in headers} == set(Compression)

@@ -56,7 +56,13 @@ from weir.model.columns import (
     Scattered,
     piece_at,
 )
-from weir.model.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, INFLATION_MAX
+from weir.model.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_MESSAGES_MAX,
+    INFLATION_MAX,
+    PUBLICATION_PARTS_MAX,
+    SCATTER_PARTS_MAX,
+)
 from weir.model.message import LargeMessage, Message, Origin
 
 MAGIC = b"weir"
@@ -429,6 +435,11 @@ class Batch:
         return self._found.get(flag)
 
     @property
+    def _parts_max(self) -> int:
+        published = self.header.columns & _PUBLICATION
+        return PUBLICATION_PARTS_MAX if published else SCATTER_PARTS_MAX
+
+    @property
     def _rows(self) -> int:
         """How many messages lie here: those of a publication lie elsewhere."""
         return 1 if self.header.columns & _PUBLICATION else self.header.count
@@ -441,7 +452,7 @@ class Batch:
         if flags & _CHUNK:
             cursor.take(len(Piece(0, 0).pack()))
         if flags & _SCATTERED:
-            cursor.take(Scattered.unpack(self.view[cursor.at :]).packed_size)
+            cursor.take(Scattered.unpack(self.view[cursor.at :], self._parts_max).packed_size)
         if flags & _DUE:
             found[_DUE] = cursor.numbers("q", n)
         if self.header.compression:
@@ -503,7 +514,7 @@ class Batch:
         cursor = Cursor(self.view, HEADER_SIZE)
         if self.header.columns & _TAG:
             cursor.tag_list()
-        return Scattered.unpack(self.view[cursor.at :])
+        return Scattered.unpack(self.view[cursor.at :], self._parts_max)
 
     @property
     def value_column(self) -> BytesColumn:

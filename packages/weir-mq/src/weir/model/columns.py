@@ -39,7 +39,7 @@ from weir.model.limits import (
     HEADERS_PER_BATCH_MAX,
     KIB,
     NAME_CHARACTERS_MAX,
-    PUBLICATION_PARTS_MAX,
+    SCATTER_PARTS_MAX,
     STAGED_RUNS_MAX,
     TAGS_PER_BATCH_MAX,
 )
@@ -456,13 +456,15 @@ class Scattered(NamedTuple):
         )
 
     @classmethod
-    def unpack(cls, data: Buffer) -> Scattered:
-        """Read the column that begins with `data`. Raises `BadBatch` unless its parts rise."""
+    def unpack(cls, data: Buffer, most: int = SCATTER_PARTS_MAX) -> Scattered:
+        """Read the column that begins with `data`. Raises `BadBatch` unless its parts rise, and are
+        `most` at most.
+        """
         if len(data) < _PAIR.size:
             raise BadBatch("a batch of a scattering ends before its column")
         number, count = _PAIR.unpack_from(data)
-        if not 1 <= count <= PUBLICATION_PARTS_MAX or len(data) < _PAIR.size + 8 * count:
-            raise BadBatch(f"a scattering of {count:,} parts: 1 to {PUBLICATION_PARTS_MAX}")
+        if not 1 <= count <= most or len(data) < _PAIR.size + 8 * count:
+            raise BadBatch(f"a scattering of {count:,} parts: 1 to {most}")
         found = cls(number, struct.unpack_from(f"<{count}Q", data, _PAIR.size))
         if number > LIMIT_MAX or not are_parts(found.parts):
             raise BadBatch(f"scattering {number} has parts that do not rise")

@@ -135,7 +135,7 @@ class Published:
     def stored(self, first: int, behind: int) -> int:
         """Return the bytes of the batches that hold offsets of [first, behind)."""
         start, stop = bisect_right(self._behind, first), bisect_left(self._firsts, behind)
-        return self._before[stop] - self._before[start] if start < stop else 0
+        return self._before[stop] - self._before[start] if start < stop and first < behind else 0
 
     def stored_from(self, offset: int) -> int:
         """Return the bytes of the batches that hold offsets from `offset` on."""

@@ -22,7 +22,7 @@ from weir.errors import (
     UnknownTopic,
 )
 from weir.model.batch import split
-from weir.model.limits import FORMAT_LEVEL_FIRST, FORMAT_LEVEL_SCHEMAS
+from weir.model.limits import FORMAT_LEVEL, FORMAT_LEVEL_FIRST
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n
@@ -166,7 +166,7 @@ def test_schemas_go_with_their_topic(rig: Any) -> None:
 def test_a_set_of_the_first_level_takes_no_schema_until_it_is_raised(rig: Any) -> None:
     rig.topic(rig.connect())
     nodes = catalog_of(rig.shard).nodes
-    assert nodes.level == FORMAT_LEVEL_SCHEMAS, "no earlier release wrote any of it"
+    assert nodes.level == FORMAT_LEVEL, "no earlier release wrote any of it"
     nodes.level = FORMAT_LEVEL_FIRST
     assert code_of(rig, added(HUB)) == LevelTooLow.code
     assert code_of(rig, s.SetSchemaRule("t", "none")) == LevelTooLow.code

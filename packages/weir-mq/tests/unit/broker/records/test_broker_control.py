@@ -42,6 +42,8 @@ RECORDS: list[c.ControlRecord] = [
     c.CursorMoved("c", 9, (1, 4), 200, 90, True, True),
     c.CursorSought("c", (0, 0)),
     c.AcksPrepared(5, 1, 2, 90, (131072, 131073), [("c", [(9, 0, 3)])]),
+    c.SinkPrepared(5, 1, 2, 90, (131072, 131073), "query", 7),
+    c.SinkForgotten("query"),
     c.ScatteringsDecided([(5, 1, 2, 90, True, 1)]),
     c.ScatteringsBarred(90),
     c.AttemptBarred(5, 1, 2, 90),

@@ -11,6 +11,7 @@ from weir.model.topic import SettingsChange, TopicSettings
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import body_bytes_max
 from weir.protocol.client.declaration import opcode_of
+from weir.protocol.client.sinks import Publish, Stage
 
 ADDRESS = [1, 2, 3]
 
@@ -43,7 +44,7 @@ def test_only_opcodes_with_batches_have_large_bodies() -> None:
         opcode_of(m.Ack),
         opcode_of(m.FetchChunks),
     }
-    data |= {opcode_of(m.Scatter), opcode_of(m.Prepare)}
+    data |= {opcode_of(m.Scatter), opcode_of(m.Prepare), opcode_of(Stage), opcode_of(Publish)}
     large = {
         opcode
         for opcode in map(opcode_of, m.REQUESTS)

@@ -1,0 +1,224 @@
+"""Sinks on one shard: what is staged is seen by nobody, and published once, all or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rigs.sinks import Sink, opened
+from weir.errors import (
+    BadRequest,
+    BatchPublished,
+    SequenceGap,
+    StagedRunGone,
+    refusal,
+)
+from weir.model.columns import StagedRun
+from weir.protocol.client import messages as m
+from weir.protocol.client.sinks import ForgetSink, ListSinks, SinkList, SinkReleased, Staged
+from weir.protocol.client.sinks import Sink as SinkInfo
+
+A, B, C, D = [b"a0", b"a1"], [b"b0"], [b"c0", b"c1", b"c2"], [b"d0"]
+HOUR_MS = 3600 * 1000
+
+
+@pytest.fixture
+def sink(make_rig: Callable[..., Any]) -> Sink:
+    return Sink(make_rig(retention_every_ms=1, checkpoint_bytes=1))
+
+
+@pytest.fixture
+def wide(make_rig: Callable[..., Any]) -> Sink:
+    return Sink(make_rig(retention_every_ms=1, checkpoint_bytes=1), 3)
+
+
+def values(rows: list[tuple[int, int, bytes]]) -> list[bytes]:
+    return [value for _, _, value in rows]
+
+
+def refused(reply: Any) -> Exception:
+    assert isinstance(reply, m.Refusal), reply
+    return refusal(reply.code, reply.message, reply.detail)
+
+
+def restart(sink: Sink) -> None:
+    """Lose the power, and all that was not synced with it."""
+    sink.rig.disk.crash()
+    sink.rig.boot()
+    sink.rig.connect()
+
+
+def look(sink: Sink, ms: int) -> None:
+    """Let time pass, and retention look."""
+    sink.rig.tick(ms)
+    sink.rig.settle()
+    sink.rig.tick()
+    sink.rig.settle()
+
+
+def test_what_is_staged_is_seen_by_nobody_until_it_is_published(sink: Sink) -> None:
+    runs = [sink.stage(7, A, B), sink.stage(5, C)]
+    assert sink.read() == []
+
+    reply = sink.publish(0, {0: runs})
+
+    assert isinstance(reply, m.ScatterConfirm), reply
+    assert reply.offsets == [(sink.group(0), 0)]
+    rows = sink.read()
+    assert values(rows) == [*A, *B, *C]
+    assert [offset for offset, _, _ in rows] == list(range(6))
+    assert {stamp for _, stamp, _ in rows} == {reply.stamp}
+
+
+@pytest.mark.parametrize("most", [1, 150, 1 << 20])
+def test_it_lies_between_other_messages_however_little_is_fetched(sink: Sink, most: int) -> None:
+    grant = sink.rig.answer(1, m.OpenProducer())
+    sink.rig.answer(1, sink.rig.batch(sink.info, grant, 0, b"before"))
+    first = sink.publish(0, {0: [sink.stage(1, A, B), sink.stage(2, C)]})
+    second = sink.publish(1, {0: [sink.stage(3, D, batch_id=1)]})
+    sink.rig.answer(1, sink.rig.batch(sink.info, grant, 1, b"behind"))
+
+    rows = sink.read(most=most)
+
+    assert values(rows) == [b"before", *A, *B, *C, *D, b"behind"]
+    assert [offset for offset, _, _ in rows] == list(range(9))
+    stamps = [stamp for _, stamp, _ in rows]
+    assert stamps[1:7] == [first.stamp] * 6
+    assert stamps[7] == second.stamp
+    assert stamps == sorted(stamps)
+
+
+def test_it_is_there_after_a_power_cut_from_disk_and_checkpoint(sink: Sink) -> None:
+    sink.publish(0, {0: [sink.stage(1, A, B)]})
+    staged = sink.stage(2, C, batch_id=1)
+    before = sink.read()
+
+    restart(sink)
+
+    assert sink.read() == before
+    sink.begin()
+    assert isinstance(refused(sink.publish(0, {0: [staged]})), BatchPublished)
+    assert isinstance(sink.publish(1, {0: [staged]}), m.ScatterConfirm)
+    assert values(sink.read()) == [*A, *B, *C]
+
+
+def test_all_partitions_get_one_stamp_or_none_gets_anything(wide: Sink) -> None:
+    runs = {p: [wide.stage(p + 1, [b"p%d" % p], partition=p)] for p in range(3)}
+    lie = {**runs, 2: [StagedRun(99, 1, 1, 5)]}
+
+    assert isinstance(refused(wide.publish(0, lie)), StagedRunGone)
+    assert [wide.read(p) for p in range(3)] == [[], [], []]
+
+    wide.begin()
+    reply = wide.publish(0, runs)
+    assert isinstance(reply, m.ScatterConfirm), reply
+    rows = [wide.read(p) for p in range(3)]
+    assert [values(some) for some in rows] == [[b"p0"], [b"p1"], [b"p2"]]
+    assert {stamp for some in rows for _, stamp, _ in some} == {reply.stamp}
+
+
+def test_a_batch_of_a_query_is_published_once_whatever_is_staged_for_it_again(sink: Sink) -> None:
+    sink.publish(4, {0: [sink.stage(1, A, batch_id=4)]})
+    again = sink.stage(2, A, batch_id=4)
+    earlier = sink.stage(3, B, batch_id=3)
+
+    for batch_id, run in ((4, again), (3, earlier)):
+        sink.begin()
+        error = refused(sink.publish(batch_id, {0: [run]}))
+        assert isinstance(error, BatchPublished)
+        assert error.detail == 4
+
+    assert values(sink.read()) == A
+
+
+def test_other_attempts_of_a_published_batch_go_and_later_ones_stay(sink: Sink) -> None:
+    sink.stage(1, A, batch_id=1)
+    chosen, later = sink.stage(2, A, batch_id=1), sink.stage(3, B, batch_id=2)
+    sink.publish(1, {0: [chosen]})
+
+    stats = sink.rig.answer(1, m.Positions(sink.info.addresses[0]))
+    assert (stats.start, stats.end) == (0, 2)
+    assert sink.rig.answer(1, sink.request(0, 1, 1, 1, B)) == m.Refusal(
+        SequenceGap.code,
+        "batch 1 of run 1 came, 0 is missing: stage that first; if it was there, it expired, and "
+        "the run is to be staged anew",
+        0,
+    )
+    assert isinstance(sink.publish(2, {0: [later]}), m.ScatterConfirm)
+
+
+def test_a_repeated_stage_adds_nothing_and_a_gap_is_refused(sink: Sink) -> None:
+    run = sink.stage(1, A, B)
+    assert sink.rig.answer(1, sink.request(0, 0, 1, 0, A)) == Staged(2)
+    assert isinstance(refused(sink.rig.answer(1, sink.request(0, 0, 1, 3, A))), SequenceGap)
+    sink.publish(0, {0: [run]})
+    assert values(sink.read()) == [*A, *B]
+
+
+def test_a_run_that_is_not_as_the_publication_says_is_refused(sink: Sink) -> None:
+    run = sink.stage(1, A, B)
+    for lie in (run._replace(messages=2, batches=2), run._replace(hash=run.hash ^ 1)):
+        sink.begin()
+        assert isinstance(refused(sink.publish(0, {0: [lie]})), StagedRunGone)
+    sink.begin()
+    assert isinstance(refused(sink.publish(1, {0: [run]})), StagedRunGone)  # of batch 0
+    assert sink.read() == []
+
+
+def test_what_nobody_publishes_expires_after_an_hour_and_frees_its_entries(sink: Sink) -> None:
+    old = sink.stage(1, A)
+    look(sink, HOUR_MS // 2)
+    new = sink.stage(2, B)
+    look(sink, HOUR_MS // 2 + 1_000)
+
+    assert isinstance(refused(sink.publish(0, {0: [old]})), StagedRunGone)
+    sink.begin()
+    assert isinstance(sink.publish(0, {0: [new]}), m.ScatterConfirm)
+    assert values(sink.read()) == B
+    restart(sink)
+    assert values(sink.read()) == B
+
+
+def test_wrong_batches_are_not_staged(sink: Sink) -> None:
+    producer = sink.request(0, 0, 1, 0, A, producer=5)
+    due = sink.request(0, 0, 1, 0, A, dues=[1, 2])
+    other = sink.stage(1, A)
+    mine = sink.request(0, 3, 1, 1, A)
+    for request in (producer, due, mine):
+        assert isinstance(refused(sink.rig.answer(1, request)), BadRequest)
+    assert sink.publish(0, {0: [other]})
+
+
+def test_a_query_is_listed_and_can_be_forgotten(sink: Sink) -> None:
+    reply = sink.publish(3, {0: [sink.stage(1, A, batch_id=3)]})
+    first = sink.info.addresses[0]
+    assert sink.rig.answer(1, ListSinks(first)) == SinkList([SinkInfo("q", 3, reply.stamp)], False)
+
+    assert sink.rig.answer(1, ForgetSink(first, "q")) == SinkReleased(True)
+    assert sink.rig.answer(1, ForgetSink(first, "q")) == SinkReleased(False)
+
+    assert sink.rig.answer(1, ListSinks(first)) == SinkList([], False)
+    assert isinstance(sink.publish(3, {0: [sink.stage(2, A, batch_id=3)]}), m.ScatterConfirm)
+    assert values(sink.read()) == A + A
+
+
+def test_consumers_get_what_was_published(sink: Sink) -> None:
+    sink.publish(0, {0: [sink.stage(1, A, B), sink.stage(2, C)]})
+    got: list[bytes] = []
+    for _ in range(9):
+        pull = m.Pull(sink.info.addresses[0], "crew", 2, 1 << 20, lease_ms=5_000)
+        reply = sink.rig.answer(1, pull)
+        if not isinstance(reply, m.Granted) or not reply.fence:
+            break
+        fetched = m.Fetched(reply.address, 0, 0, 0, reply.batches)
+        for batch in opened(fetched, sink.group(0)):
+            for offset, value in enumerate(batch.values(), batch.header.first_offset):
+                if reply.offset <= offset < reply.next_offset:
+                    got.append(value)
+        ack = m.Ack(
+            sink.info.addresses[0], "crew", [(reply.fence, reply.offset, reply.next_offset)]
+        )
+        sink.rig.answer(1, ack)
+    assert got == [*A, *B, *C]
