@@ -13,6 +13,7 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity, Member, ShardSettings
 from weir.broker.replica.checkpoints import Opened
+from weir.broker.runtime.reads import read_messages
 from weir.broker.shard import Shard
 from weir.errors import NotLeader, Unavailable
 from weir.model.batch_builder import encode
@@ -183,9 +184,10 @@ class Node:
         partition = self.shard.topics.partition(id)[1]
         state, found, offset = partition.state, [], partition.state.log_start
         while offset < state.next_offset:
-            reading = partition.group.log.reader.read(
-                id, offset, 1 << 20, partition.group.node.log.committed
-            )
+            reading = read_messages(
+                partition.group.log.reader, id, state.staging, offset, 1 << 20,
+                partition.group.node.log.committed, state.next_offset,
+            )  # fmt: skip
             assert reading is not None
             payloads = reading.cached or reading.run(self.disk)
             for batch in _batches(b"".join(payloads)):

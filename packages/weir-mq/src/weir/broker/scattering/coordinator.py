@@ -590,6 +590,9 @@ class ServedParts(LocalParts, Protocol):
     def topic_with(self, group: int) -> Topic:
         """Return the topic of a group, wherever that is served. Raises `UnknownTopic`."""
 
+    def check_staging(self, group: int, schema: int) -> None:
+        """Raise `LevelTooLow` where nothing is staged yet."""
+
 
 class Admission(Protocol):
     """Whether this shard takes publishes."""
@@ -659,6 +662,7 @@ class ScatteringRequests:
             group = one.address.group
             topic = self._parts.topic_with(group)
             self._access.check(session.principal, "publish", topic.full_name)
+            self._parts.check_staging(group, 0)
             topics[topic.id] = topic
             if batch_part(group) in parts:
                 raise BadRequest(f"two parts of a publication are for group {group}: make them one")
