@@ -36,6 +36,7 @@ from weir.broker.replica.writer import Writer
 from weir.broker.state.scatterings import Outcome
 from weir.broker.state.state import PartitionState
 from weir.errors import BadBatch, Halted, NotLeader, UnknownTopic
+from weir.model.columns import Publication
 from weir.model.ids import REGISTRY_GROUP, Attempt, node_of, partition_of, topic_of
 from weir.model.topic import Topic
 from weir.storage.compaction import class_of
@@ -59,23 +60,29 @@ def find_decisions(group: Group, state: PartitionState) -> None:
 class _Walk:
     """One pass through the entries behind the snapshot, in order."""
 
-    __slots__ = ("_open", "_state")
+    __slots__ = ("_lost", "_open", "_state")
 
     def __init__(self, group: Group, state: PartitionState) -> None:
         """Begin with what the snapshot says."""
         self._state = state
-        #: By attempt, the entry of its batch, its first offset and the one behind it.
-        self._open: dict[Attempt, tuple[int, int, int]] = {}
+        #: The entries that publish what is not here.
+        self._lost: list[int] = []
+        #: By attempt, the entry of its batch, its first offset and the one behind it, and what it
+        #: publishes.
+        self._open: dict[Attempt, tuple[int, int, int, Publication | None]] = {}
         for attempt, prepared in state.scatterings.batches.items():
             offset, last = prepared.answer.offset, group.storage.last_index()
             reading = group.log.reader.read(group.id, offset, 1, last)
             entries = reading.entries if reading is not None else ()
-            self._open[attempt] = entries[0].index if entries else 0, offset, prepared.behind
+            index = entries[0].index if entries else 0
+            self._open[attempt] = index, offset, prepared.behind, prepared.publication
 
     @property
     def undecided(self) -> list[int]:
-        """The entries with batches of which it is not known whether they count."""
-        return [index for index, _, _ in self._open.values() if index]
+        """The entries with batches of which it is not known whether they count, or what they
+        publish.
+        """
+        return [index for index, *_ in self._open.values() if index] + self._lost
 
     def run(self, storage: RaftStorage) -> None:
         """Go through all there is."""
@@ -87,6 +94,8 @@ class _Walk:
                 continue
             for batch in payload.batches:
                 self._batch(index, batch)
+            if payload.staged is not None:
+                self._state.staging.add(index, payload.staged)
             match payload.control:
                 case ScatteringsBarred(stamp):
                     self._state.scatterings.bar(stamp)
@@ -105,7 +114,8 @@ class _Walk:
         if self._state.scatterings.is_barred(attempt):
             self._state.scatterings.voids.add(batch.offset, batch.next_offset)
         else:
-            self._open[attempt] = index, batch.offset, batch.next_offset
+            publication = batch.publication
+            self._open[attempt] = index, batch.offset, batch.next_offset, publication
 
     def _decided(self, record: ScatteringsDecided) -> None:
         for producer, epoch, number, stamp, is_acks, outcome in record.rows:
@@ -114,8 +124,15 @@ class _Walk:
             found = None
             if not is_acks:
                 found = self._open.pop(Attempt(producer, epoch, number, stamp), None)
-            if found is not None and outcome == Outcome.ABORTED:
-                self._state.scatterings.voids.add(*found[1:])
+            if found is None:
+                continue
+            index, offset, behind, publication = found
+            if outcome == Outcome.ABORTED:
+                self._state.scatterings.voids.add(offset, behind)
+            elif publication is not None and self._state.staging.missing(publication) is None:
+                self._state.staging.decide(publication, offset, stamp, committed=True)
+            elif publication is not None:
+                self._lost.append(index)
 
 
 def _loaded(storage: RaftStorage, index: int) -> Payload | None:

@@ -11,22 +11,13 @@ from typing import Any
 
 import pytest
 
+from rigs.damage import mended, rot
 from rigs.shards import scrub_now
 from weir.errors import Unavailable
 from weir.model.ids import REGISTRY_GROUP, voter_of
 from weir.protocol.client import messages as m
-from weir.storage.format.frame import HEADER_SIZE, Kind
+from weir.storage.format.frame import Kind
 from weir_raft import Change
-
-
-def rot(node: Any, group: int, index: int) -> None:
-    """Spoil the payload of an entry where it lies on a node's disk; its header stays whole."""
-    log = node.shard.writers[0].log
-    if (stored := log.reader.stored(group, index)) is None:
-        return  # it is not needed any more
-    segment = log.segments.find(stored.place)
-    at = stored.place - segment.base + HEADER_SIZE
-    node.disk.flip(segment.name, at + stored.length // 2)
 
 
 def rot_header(node: Any, group: int, index: int) -> None:
@@ -43,23 +34,6 @@ def fill(trio: Any, produce: Any, info: Any, grant: Any, first: int, count: int)
         confirm = trio.told(produce(info, grant, number, value), info.addresses[0].group)
         assert confirm.offset == number
     return values
-
-
-def mended(trio: Any, group: int) -> None:
-    """Return once all live nodes have a part in a group again, as who they were."""
-
-    def is_mended() -> bool:
-        found = [(node, node.group(group)) for node in trio.live()]
-        return all(
-            here is not None
-            and here.damage is None
-            and not here.is_incomplete
-            and here.is_current
-            and here.voter == voter_of(node.id, 0)
-            for node, here in found
-        )
-
-    trio.until(is_mended, "it was not filled in")
 
 
 def boot_all(trio: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rigs.damage import mended, rot
 from rigs.sinks import opened
 from weir.broker.scattering import participant
 from weir.broker.state.staging import Published
@@ -21,9 +22,11 @@ from weir.model.batch_builder import encode
 from weir.model.columns import Publication, Scattered, StagedRun, chained
 from weir.model.ids import acks_part, batch_part, group_of
 from weir.model.limits import FORMAT_LEVEL
+from weir.model.topic import SettingsChange
 from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n
 from weir.protocol.client.sinks import PublicationPart, Publish, Stage, Staged
+from weir.storage.format.frame import Kind
 
 SEEDS = int(os.environ.get("WEIR_SINK_SEEDS", "6"))
 PARTITIONS = 3
@@ -38,11 +41,11 @@ Steps = Iterator[Any]
 class Driver:
     """A query's driver and its tasks: stages each batch, publishes it, and begins again at will."""
 
-    def __init__(self, trio: Any, dice: random.Random) -> None:
+    def __init__(self, trio: Any, dice: random.Random, **more: Any) -> None:
         self.trio, self.dice = trio, dice
         trio.until(lambda: all(node.shard.ready for node in trio.live()))
         trio.until(lambda: trio.told(n.RaiseLevel(), 0).level == FORMAT_LEVEL)
-        self.info = trio.topic("out", PARTITIONS, order="total")
+        self.info = trio.topic("out", PARTITIONS, order="total", **more)
         self.runs = 0
         self.begin()
         #: By batch, the values of each partition, in order.
@@ -164,7 +167,12 @@ class Driver:
         assert order == sorted(set(order))
 
     def read(self, partition: int) -> list[tuple[int, bytes]]:
-        address, offset, rows = self.info.addresses[partition], 0, []
+        """Return stamp and value of each message of a partition."""
+        return self.read_from(partition, 0)
+
+    def read_from(self, partition: int, offset: int) -> list[tuple[int, bytes]]:
+        """Return those from an offset on."""
+        address, rows = self.info.addresses[partition], []
         while True:
             request = m.Fetch(address, offset, self.dice.choice((1, 1 << 20)))
             reply = self.trio.told(request, address.group)
@@ -287,3 +295,82 @@ def test_a_rule_less_would_be_noticed(
         except (AssertionError, KeyError):
             return
     pytest.fail("30 runs without the rule, and nothing was amiss")
+
+
+def publish_some(driver: Driver, batches: int) -> None:
+    """Publish batches while nothing goes wrong."""
+    for node in driver.trio.nodes.values():
+        node.lives = 0
+    for batch_id in range(len(driver.values), len(driver.values) + batches):
+        steps = driver.batch(batch_id)
+        request = next(steps)
+        for _ in range(PATIENCE):
+            reply = driver.answer(request)
+            if reply is None:
+                driver.trio.run(50)
+                continue
+            try:
+                request = steps.send(reply)
+            except StopIteration:
+                break
+
+
+def staged_entries(node: Any, group: int) -> list[int]:
+    """Return which entries of a group hold staged batches."""
+    reader = node.shard.writers[0].log.reader
+    found = (reader.stored(group, index) for index in range(1, 500))
+    return [stored.index for stored in found if stored and stored.kind is Kind.STAGED]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_staged_batches_that_rotted_come_from_other_replicas(make_trio: Any, seed: int) -> None:
+    trio = make_trio()
+    driver = Driver(trio, random.Random(seed))
+    publish_some(driver, 3)
+    for node in trio.live():
+        node.kill()
+    for partition in range(PARTITIONS):
+        group = driver.group(partition)
+        for at, index in enumerate(staged_entries(trio[1], group)):
+            rot(trio[1 + (at + seed) % 3], group, index)
+    for node in trio.nodes.values():
+        node.boot()
+    for partition in range(PARTITIONS):
+        mended(trio, driver.group(partition))
+    driver.check()
+    publish_some(driver, 1)
+    driver.check()
+    for partition in range(PARTITIONS):
+        trio.same_everywhere(driver.group(partition))
+
+
+def test_a_replica_that_begins_anew_gets_what_was_published(make_trio: Any) -> None:
+    trio = make_trio(checkpoint_bytes=1)
+    driver = Driver(trio, random.Random(1))
+    publish_some(driver, 3)
+    trio.run(1_000)
+    trio[2].kill()
+    publish_some(driver, 2)
+    trio[2].boot()
+    for partition in range(PARTITIONS):
+        trio.same_everywhere(driver.group(partition))
+    driver.check()
+
+
+def test_what_is_past_retention_goes_with_the_entries_that_held_it(make_trio: Any) -> None:
+    trio = make_trio(checkpoint_bytes=1, retention_every_ms=1)
+    driver = Driver(trio, random.Random(2), settings=SettingsChange(retention_bytes=2_000))
+    publish_some(driver, 30)
+    trio.run(2_000)
+    for partition in range(PARTITIONS):
+        group = driver.group(partition)
+        state = trio.leader(group).group(group).machine.state
+        assert state.log_start > 0
+        rows = driver.read_from(partition, state.log_start)
+        wanted = [v for one in sorted(driver.values) for v in driver.values[one].get(partition, [])]
+        assert [value for _, value in rows] == wanted[-len(rows) :]
+        held = {row.entry for row in state.staging.published.of(state.log_start)}
+        assert state.first_index <= min(held)
+        assert state.staging.published.stored_from(0) < 6_000
+        assert len(staged_entries(trio[1], group)) < 30
+        trio.same_everywhere(group)
