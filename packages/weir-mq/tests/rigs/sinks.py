@@ -90,7 +90,9 @@ class Sink:
         raise AssertionError("no answer")
 
     def fetch(self, partition: int = 0, offset: int = 0, most: int = 1 << 20) -> m.Fetched:
-        reply = self.rig.answer(1, m.Fetch(self.info.addresses[partition], offset, most))
+        reply = self.rig.answer(
+            1, m.Fetch(self.info.addresses[partition], offset, most, equal_stamps=True)
+        )
         assert isinstance(reply, m.Fetched), reply
         return reply
 

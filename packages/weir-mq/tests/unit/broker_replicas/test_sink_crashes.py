@@ -174,7 +174,7 @@ class Driver:
         """Return those from an offset on."""
         address, rows = self.info.addresses[partition], []
         while True:
-            request = m.Fetch(address, offset, self.dice.choice((1, 1 << 20)))
+            request = m.Fetch(address, offset, self.dice.choice((1, 1 << 20)), equal_stamps=True)
             reply = self.trio.told(request, address.group)
             assert isinstance(reply, m.Fetched), reply
             for batch in opened(reply, address.group):

@@ -17,7 +17,7 @@ from weir.broker.records.entries import StampsRaised, of_control
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import assured, no_leader
 from weir.broker.runtime.outbox import Caller, Outbox, Wait, Waits
-from weir.broker.runtime.reads import Reads, read_messages, without
+from weir.broker.runtime.reads import PublishedReading, Reads, read_messages, without
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
 from weir.codec import Buffer
@@ -173,7 +173,12 @@ class Fetches:
                 voids = known.within(request.offset, behind)
                 if voids:
                     payloads = without(payloads, known)
-                self._answer(caller, request, behind, tuple(payloads), tuple(voids))
+                is_cut = is_alike = False
+                if isinstance(reading, PublishedReading):
+                    is_cut, is_alike = reading.is_cut(payloads), reading.is_alike
+                self._answer(
+                    caller, request, behind, tuple(payloads), tuple(voids), is_cut, is_alike
+                )
 
         self._reads.start(reading, answer)
 

@@ -94,6 +94,15 @@ class PublishedReading:
         """Return the offset behind the last message of what `run` returned."""
         return self._batches[len(payloads) // 2 - 1].behind
 
+    def is_cut(self, payloads: Sequence[Buffer]) -> bool:
+        """Whether more messages have the stamp of the last one of what `run` returned."""
+        return not self._batches[len(payloads) // 2 - 1].is_last
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether several batches here have one stamp."""
+        return not all(batch.is_last for batch in self._batches[:-1])
+
 
 #: What gives messages: of entries, or of what was staged.
 MessageReading = Reading | PublishedReading

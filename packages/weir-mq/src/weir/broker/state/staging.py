@@ -53,13 +53,15 @@ class OpenRun:
 
 class PublishedBatch(NamedTuple):
     """A batch that was staged and is published: the Raft index of the entry that holds it, and the
-    offsets [first, behind) and the stamp that readers find in it.
+    offsets [first, behind) and the stamp that readers find in it; whether no other batch of its
+    publication follows.
     """
 
     entry: int
     first: int
     behind: int
     stamp: int
+    is_last: bool
 
 
 class Published:
@@ -108,7 +110,9 @@ class Published:
         at = bisect_right(self._behind, offset)
         while at < len(self) and self._firsts[at] <= offset:
             offset = self._behind[at]
-            yield PublishedBatch(self._indexes[at], self._firsts[at], offset, self._stamps[at])
+            yield PublishedBatch(
+                self._indexes[at], self._firsts[at], offset, self._stamps[at], bool(self._ends[at])
+            )
             at += 1
 
     def holds(self, offset: int) -> bool:
@@ -120,17 +124,6 @@ class Published:
         """Return the first offset in [offset, behind) that a batch here holds; `behind` if none."""
         at = bisect_right(self._behind, offset)
         return min(max(self._firsts[at], offset), behind) if at < len(self) else behind
-
-    def is_within(self, offset: int) -> bool:
-        """Return whether the messages before and at `offset` are of one publication: both have its
-        stamp.
-        """
-        at = bisect_left(self._behind, offset)  # the batch that holds the message before it
-        return (
-            at < len(self)
-            and self._firsts[at] < offset
-            and not (self._behind[at] == offset and self._ends[at])
-        )
 
     def stored(self, first: int, behind: int) -> int:
         """Return the bytes of the batches that hold offsets of [first, behind)."""

@@ -222,3 +222,24 @@ def test_consumers_get_what_was_published(sink: Sink) -> None:
         )
         sink.rig.answer(1, ack)
     assert got == [*A, *B, *C]
+
+
+def test_an_answer_that_ends_within_a_publication_says_so(sink: Sink) -> None:
+    sink.publish(0, {0: [sink.stage(1, A, B), sink.stage(2, C)]})
+    sink.publish(1, {0: [sink.stage(3, D, batch_id=1)]})
+    cuts = {}
+    for offset in (0, 1, 2, 3, 6):
+        fetched = sink.fetch(0, offset, 1)
+        cuts[offset] = fetched.next_offset, fetched.is_cut
+    assert cuts == {0: (2, True), 1: (2, True), 2: (3, True), 3: (6, False), 6: (7, False)}
+    whole = sink.fetch(0, 0)
+    assert (whole.next_offset, whole.is_cut) == (7, False)
+
+
+def test_a_client_of_an_earlier_release_is_told_to_upgrade(sink: Sink) -> None:
+    sink.publish(0, {0: [sink.stage(1, A, B)]})
+    sink.publish(1, {0: [sink.stage(2, D, batch_id=1)]})
+    earlier = m.Fetch(sink.info.addresses[0], 0, 1 << 20)
+    assert "upgrade" in str(refused(sink.rig.answer(1, earlier)))
+    reply = sink.rig.answer(1, m.Fetch(sink.info.addresses[0], 3, 1 << 20))
+    assert isinstance(reply, m.Fetched), "a batch alone at its stamp is as any other"
