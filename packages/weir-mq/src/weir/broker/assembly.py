@@ -36,8 +36,9 @@ from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.reads import Reads
 from weir.broker.runtime.session import SHARD, Session
-from weir.broker.scattering.coordinator import Coordinator, ScatteringRequests
+from weir.broker.scattering.coordinator import Coordinator
 from weir.broker.scattering.participant import ParticipantReports
+from weir.broker.scattering.requests import ScatteringRequests
 from weir.model.ids import REGISTRY_GROUP
 from weir.order.clock import HighestStamp, HybridClock, Time
 from weir.protocol.client.order import ReportDone

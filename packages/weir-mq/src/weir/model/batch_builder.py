@@ -55,17 +55,16 @@ def encode(
     Times are microseconds since 1970. `chunk_at`: the one value is a piece of a larger one, from
     that byte on; `references`: it stands for a value of chunks, and `values` is left empty;
     `scattered`: it is a part of a scattering; `publication`: it publishes what was staged, and
-    `values` is left empty. `schema`: the version of the topic's schema that all
-    values have; 0: none.
+    `values` is left empty. `schema`: the version of the topic's schema that all values have; 0:
+    none.
     `compression` is kept only where it makes the batch smaller, and not over 256 times smaller.
     Raises `TooLarge` over 8 MiB or 1,048,576 messages, `MissingLibrary`, and `ValueError` where a
     column's length is not that of `values`.
     """
-    flags = _VALUE
-    if references is not None:
-        values, flags = [references.pack()], _VALUE | _REFERENCES
-    if publication is not None:
-        values, flags = [publication.pack()], _VALUE | _PUBLICATION
+    flags, named = _VALUE, references or publication
+    if named is not None:
+        values = [named.pack()]
+        flags |= _REFERENCES if references is not None else _PUBLICATION
     if not 1 <= (n := len(values)) <= BATCH_MESSAGES_MAX:
         raise TooLarge(
             f"{n:,} messages in a batch: 1 to {BATCH_MESSAGES_MAX:,}", BATCH_MESSAGES_MAX
@@ -96,7 +95,7 @@ def encode(
     if origins is not None:
         flags |= _ORIGIN
         col.put_origins(parts, origins)
-    if references is not None or origins is not None or publication is not None:
+    if named is not None or origins is not None:
         compression = 0
     count = n if publication is None else publication.messages
     fields = (flags, producer, epoch, count, sequence, base_time)

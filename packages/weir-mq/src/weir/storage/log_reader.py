@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 
 from weir.codec import Buffer
 from weir.model.batch import headers
@@ -239,28 +239,20 @@ class LogReader:
         return Reading(log, group, next_offset, size, None, spans, self._segments.pins)
 
     def read_entries(
-        self, group: int, first: int, count: int, max_bytes: int, last_index: int
+        self,
+        group: int,
+        indexes: Sequence[int],
+        max_bytes: int,
+        last_index: int,
+        kind: Kind = Kind.BATCHES,
     ) -> Reading | None:
-        """Plan to read up to `count` BATCHES entries from Raft index `first` on, from the disk.
+        """Plan to read entries of a `kind` by their Raft indexes, in this order, from the disk.
 
         At least one entry, then as many as stay within `max_bytes` of payload; none above Raft
-        index `last_index`, none that is not durable. None if there is none of batches at `first`.
+        index `last_index`, none that is not durable. None if the first is none of that kind.
         """
-        behind = min(first + count, last_index + 1)
-        return self._plan(group, range(first, behind), max_bytes, Kind.BATCHES)
-
-    def read_staged(self, group: int, indexes: Sequence[int], max_bytes: int) -> Reading | None:
-        """Plan to read the staged batches of these entries from the disk, in this order: as many as
-        stay within `max_bytes`, but at least one. None if the first is not there, or not durable.
-        """
-        return self._plan(group, indexes, max_bytes, Kind.STAGED)
-
-    def cached_entry(self, group: int, index: int) -> tuple[Buffer, ...] | None:
-        """Return the payload of a durable entry if it lies in memory."""
-        stored = self.stored(group, index)
-        if stored is None or stored.position >= self.durable:
-            return None
-        return self.cache.get(stored.position)
+        some = takewhile(last_index.__ge__, indexes)
+        return self._plan(group, some, max_bytes, kind)
 
     def read_raw(self, group: int, lo: int, hi: int, max_bytes: int) -> Reading | None:
         """Plan to read entries [lo, hi) of any kind, as they lie on the disk, for a peer that lacks

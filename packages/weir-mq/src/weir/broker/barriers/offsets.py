@@ -247,7 +247,7 @@ class OffsetLocator:
             behind = _cut_within(cached, location.stamp, state.next_offset)
             self._take(location, [self._located(location, partition, behind)])
             return
-        reading = reader.read_entries(group.id, stored.index, 1, 1, group.node.log.applied)
+        reading = reader.read_entries(group.id, [stored.index], 1, group.node.log.applied)
         if reading is not None:
             location.reading.add(group.id)
             self._reads.start(reading, partial(self._read, location.number, partition))

@@ -273,8 +273,7 @@ class ChunkReads:
             raise BadRequest("chunks lie in entries from 1 on: ask for one or more")
         reading = self._group.log.reader.read_entries(
             self._group.id,
-            request.index,
-            min(request.count, CHUNKS_PER_FETCH_MAX),
+            range(request.index, request.index + min(request.count, CHUNKS_PER_FETCH_MAX)),
             min(max(request.max_bytes, 1), FETCH_BYTES_MAX),
             self._group.node.log.committed,
         )

@@ -367,7 +367,7 @@ def apply_control(
             if leading is not None:
                 leading.stable_positions.answer_committed()
         case SinkForgotten():
-            state.forget_sink(record)
+            state.staging.sinks.pop(record.query, None)
             if leading is not None:
                 leading.stage_requests.forgotten(index)
         case (

@@ -21,6 +21,7 @@ from weir.codec import Buffer, total
 from weir.errors import DamagedRange, Refused, Unavailable
 from weir.model.batch import HEADER_SIZE, Batch
 from weir.storage.disk import Disk
+from weir.storage.format.frame import Kind
 from weir.storage.log_reader import LogReader, Reading
 
 #: So many staged batches at once: what they take shows only on the disk.
@@ -127,7 +128,7 @@ def read_messages(
     cached: list[tuple[Buffer, ...]] = []
     size = 0
     for batch in staging.published.of(offset):
-        payload = reader.cached_entry(group, batch.entry)
+        payload = _cached(reader, group, batch.entry)
         length = total(payload) if payload is not None else 0
         is_full = len(batches) >= _STAGED_AT_ONCE or size + length > max_bytes
         if batches and (is_full or batch.first >= behind_offset or bool(cached) != bool(payload)):
@@ -138,10 +139,19 @@ def read_messages(
             cached.append(payload)
     if cached:
         return PublishedReading(reader.log, batches, None, cached)
-    reading = reader.read_staged(group, [batch.entry for batch in batches], max_bytes)
+    entries = [batch.entry for batch in batches]
+    reading = reader.read_entries(group, entries, max_bytes, last_index, Kind.STAGED)
     if reading is None:
         return None
     return PublishedReading(reader.log, batches[: len(reading.entries)], reading, ())
+
+
+def _cached(reader: LogReader, group: int, entry: int) -> tuple[Buffer, ...] | None:
+    """Return the payload of a durable entry if it lies in memory."""
+    stored = reader.stored(group, entry)
+    if stored is None or stored.position >= reader.durable:
+        return None
+    return reader.cache.get(stored.position)
 
 
 class _Started(NamedTuple):

@@ -314,7 +314,7 @@ class Participant:
         if partition_of(self._group.id):
             raise BadRequest("partition 0 of a topic remembers what its sinks have published")
         state = self._state
-        if batch_id <= (last := state.last_published(query)):
+        if batch_id <= (last := state.staging.last_published(query)):
             raise BatchPublished(
                 f"batch {batch_id} of query {query!r} is published: its last one is {last}", last
             )
@@ -561,7 +561,7 @@ def _decide(
                 participant.batch_decided(producer)
         elif (prepared := state.scatterings.decide_acks(attempt, committed)) is not None:
             if committed and prepared.sink is not None:
-                state.note_published(prepared.sink, stamp)
+                state.staging.note_published(prepared.sink, stamp)
             elif committed:
                 _ack(prepared, state, participant)
             else:

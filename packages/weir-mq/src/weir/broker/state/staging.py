@@ -264,6 +264,16 @@ class StagingTable:
         opened = [run.indexes[0] for number, run in self.opened.items() if number not in gone]
         return min([self.published.first_needed_index(index, offset), *opened])
 
+    def last_published(self, query: str) -> int:
+        """Return the number of the last batch that a query has published; -1 if there is none."""
+        row = self.sinks.get(query)
+        return row.batch_id if row is not None else -1
+
+    def note_published(self, sink: tuple[str, int], stamp: int) -> None:
+        """A batch of a query is published, at `stamp`: it is the last one."""
+        query, batch_id = sink
+        self.sinks[query] = SinkRow(batch_id, stamp)
+
     def encode(self) -> object:
         """Return the table for a snapshot."""
         rows = [

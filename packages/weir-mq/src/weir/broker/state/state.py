@@ -21,7 +21,6 @@ from weir.broker.records.entries import (
     CursorSought,
     CursorTaken,
     LogStartMoved,
-    SinkForgotten,
     SinkPrepared,
 )
 from weir.broker.records.snapshots import Frozen, opened
@@ -44,7 +43,7 @@ from weir.broker.state.scatterings import (
     give_again,
     put_aside,
 )
-from weir.broker.state.staging import SinkRow, StagingTable
+from weir.broker.state.staging import StagingTable
 from weir.errors import UnknownVersion
 from weir.model.batch import Batch
 from weir.model.columns import NO_SEQUENCE, Piece
@@ -436,7 +435,7 @@ class PartitionState:
         whole = not known.is_barred(attempt) and attempt not in known.acks
         whole = whole and not self.is_publishing(record.query)
         self.last_stamp = max(self.last_stamp, record.stamp)
-        if whole and self.last_published(record.query) < record.batch_id:
+        if whole and self.staging.last_published(record.query) < record.batch_id:
             sink = record.query, record.batch_id
             known.acks[attempt] = PreparedAcks(record.parts, index, (), sink)
             return True
@@ -446,20 +445,6 @@ class PartitionState:
     def is_publishing(self, query: str) -> bool:
         """Whether it is undecided if a batch of a query is published."""
         return any(one.sink and one.sink[0] == query for one in self.scatterings.acks.values())
-
-    def last_published(self, query: str) -> int:
-        """Return the number of the last batch that a query has published; -1 if there is none."""
-        row = self.staging.sinks.get(query)
-        return row.batch_id if row is not None else -1
-
-    def note_published(self, sink: tuple[str, int], stamp: int) -> None:
-        """A batch of a query is published, at `stamp`: it is the last one."""
-        query, batch_id = sink
-        self.staging.sinks[query] = SinkRow(batch_id, stamp)
-
-    def forget_sink(self, record: SinkForgotten) -> None:
-        """Forget what a query has published."""
-        self.staging.sinks.pop(record.query, None)
 
     def bar(self, stamp: int) -> None:
         """Let no attempt at or below `stamp` be prepared any more."""
