@@ -49,7 +49,7 @@ def streams_of(client: Any) -> dict[int, Any]:
 
 def idle_scatterings(client: Any) -> list[Any]:
     """Return the producer ids by which nothing is scattered now."""
-    return list(client._scatterings._idle)
+    return list(client._scatterings.producers.idle)
 
 
 def sender_of(producer: Any) -> Any:

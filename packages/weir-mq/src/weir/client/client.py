@@ -49,11 +49,13 @@ from weir.client.reader.positions import Start, Until
 from weir.client.reader.reader import Reader, ReaderOptions
 from weir.client.scattering import Scattering, Scatterings
 from weir.client.schemas import Schemas, SchemaVersion
+from weir.client.sinks import Sink, forget, list_sinks
 from weir.errors import WeirError
 from weir.model.limits import GRANT_MS_DEFAULT, MIB, VALUE_BYTES_LOADED_MAX
 from weir.model.topic import Order, check_order
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
+from weir.protocol.client import sinks as s
 
 #: Ten years: a number that timers and arithmetic still take.
 _WITHOUT_END_SECONDS = 10 * 365 * 24 * 3_600.0
@@ -178,6 +180,14 @@ class Client:
         to be at one stamp, all of it or nothing, once it is left. Raises as `Scattering.send`.
         """
         return self._scatterings.begin()
+
+    def sink(self, query: str) -> Sink:
+        """Return what publishes the batches of a query's result, each of them once: several
+        writers stage one, and what they staged is published at one stamp, or not at all.
+
+        `query` is its name, of up to 128 characters. Raises `BadRequest`.
+        """
+        return Sink(self._network, self._scatterings, query)
 
     def reader(
         self,
@@ -446,6 +456,19 @@ class Client:
         Stop the hub before, and say hello anew after: what it repeats of before is there twice.
         """
         return await forget_hub(await Places.find(self._network, topic), hub)
+
+    async def sinks(self, topic: str) -> list[s.Sink]:
+        """Return which queries have published to a topic, by their names, and the last batch of
+        each.
+        """
+        return await list_sinks(await Places.find(self._network, topic))
+
+    async def forget_sink(self, topic: str, query: str) -> bool:
+        """Forget what a query has published to a topic; return whether anything was known of it.
+
+        Should it come back, it begins anew, and what it publishes again is there twice.
+        """
+        return await forget(await Places.find(self._network, topic), query)
 
     async def ping(self) -> None:
         """Return when the broker has answered."""

@@ -9,7 +9,7 @@ async with w.scatter() as s:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -83,13 +83,39 @@ class _Row:
 
 
 @dataclass(slots=True)
-class _ProducerId:
-    """A producer id for one scattering at a time, and what it sent so far."""
+class ProducerId:
+    """A producer id for one scattering at a time, and what it sent so far: its next `number` of a
+    scattering, and its next sequence by group.
+    """
 
     grant: m.ProducerGrant
     since: float
     number: int = 0
     sequences: dict[int, int] = field(default_factory=dict)
+
+
+class ProducerIds:
+    """The producer ids of a client's scatterings, and publications, that are not in use."""
+
+    def __init__(self, network: NetworkClient) -> None:
+        """Have none yet."""
+        self._network = network
+        self.idle: list[ProducerId] = []
+
+    async def take(self) -> ProducerId:
+        """Return one; it comes back by `give_back`, or is never used again."""
+        now = asyncio.get_running_loop().time()
+        self.idle = [one for one in self.idle if one.since >= now - _UNUSED_SECONDS]
+        if self.idle:
+            return self.idle.pop()
+        return ProducerId(await self._network.request(m.OpenProducer(), m.ProducerGrant), now)
+
+    def give_back(self, producer: ProducerId, sequences: Mapping[int, int]) -> None:
+        """Take back one of which it is known what it did: so many more `sequences` by group."""
+        producer.number += 1
+        for group, count in sequences.items():
+            producer.sequences[group] = producer.sequences.get(group, 0) + count
+        self.idle.append(producer)
 
 
 class Scatterings:
@@ -98,7 +124,7 @@ class Scatterings:
     def __init__(self, network: NetworkClient) -> None:
         """Open nothing yet."""
         self._network = network
-        self._idle: list[_ProducerId] = []
+        self.producers = ProducerIds(network)
         #: By topic, where it is served, and since when that is known.
         self._places: dict[str, tuple[Places, float]] = {}
         self._turn = 0
@@ -129,31 +155,21 @@ class Scatterings:
         """Return once all of it is durable. Raises `Refused`, or `Disconnected`: then it may have
         come to be or not.
         """
-        producer = self._unused() or await self._open()
+        producer = await self.producers.take()
         request = _request(producer, rows, acks, self._network)
         try:
             confirm = await self._network.request(request, m.ScatterConfirm)
         except (UnknownTopic, PartitionEnded):
-            for some in rows.values():
-                self._places.pop(some[0].topic, None)
+            self.forget_places(some[0].topic for some in rows.values())
             raise
-        # One of which it is not known what it did last is never used again.
-        producer.number += 1
-        for address, some in rows.items():
-            group = address.group
-            producer.sequences[group] = producer.sequences.get(group, 0) + len(some)
-        self._idle.append(producer)
+        self.producers.give_back(producer, {at.group: len(some) for at, some in rows.items()})
         self._network.saw(confirm.stamp)
         return confirm
 
-    def _unused(self) -> _ProducerId | None:
-        oldest = asyncio.get_running_loop().time() - _UNUSED_SECONDS
-        self._idle = [producer for producer in self._idle if producer.since >= oldest]
-        return self._idle.pop() if self._idle else None
-
-    async def _open(self) -> _ProducerId:
-        since = asyncio.get_running_loop().time()
-        return _ProducerId(await self._network.request(m.OpenProducer(), m.ProducerGrant), since)
+    def forget_places(self, topics: Iterable[str]) -> None:
+        """Ask anew where topics are served when that is needed next."""
+        for topic in topics:
+            self._places.pop(topic, None)
 
 
 class Scattering:
@@ -269,7 +285,7 @@ class Scattering:
 
 
 def _request(
-    producer: _ProducerId,
+    producer: ProducerId,
     rows: Mapping[Address, list[_Row]],
     acks: list[ScatteredAcks],
     network: NetworkClient,
@@ -297,7 +313,7 @@ def _request(
 
 
 def _batch(
-    producer: _ProducerId, group: int, rows: list[_Row], scattered: Scattered, now: int
+    producer: ProducerId, group: int, rows: list[_Row], scattered: Scattered, now: int
 ) -> bytes:
     return bytes(encode(
         [row.value for row in rows],

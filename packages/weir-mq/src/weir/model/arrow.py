@@ -9,9 +9,10 @@ whole buffers. Keys are hashed once for each distinct one, and tags are told apa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -227,11 +228,13 @@ class Rows:
 
     def cuts(self, batch_bytes: int) -> Iterator[tuple[int, int, int]]:
         """Cut into batches of up to so many bytes: (first, behind the last, bytes) each."""
-        ends = np.cumsum(self._sizes())
+        ends = np.cumsum(self.sizes())
         first, before = 0, 0
         while first < len(ends):
             last = int(np.searchsorted(ends, before + batch_bytes, side="right"))
             last = min(max(last, first + 1), first + BATCH_MESSAGES_MAX)
+            while self._tags(first, last) > TAGS_PER_BATCH_MAX:
+                last = (first + last) // 2
             size = int(ends[last - 1]) - before
             yield first, last, size
             first, before = last, before + size
@@ -245,13 +248,60 @@ class Rows:
         if self.hashes is None:
             yield without_key, self
             return
-        chosen = (self.hashes % np.uint64(partitions)).astype(np.int64)
+        chosen = self.partitions(partitions, closed)
+        chosen[chosen < 0] = without_key
+        yield from self.parted(chosen)
+
+    def partitions(self, count: int, closed: Collection[int] = ()) -> Any:
+        """Return the partition of each message's key, of so many, none of the `closed`; -1 where
+        there is no key. int64 [n].
+        """
+        if self.hashes is None:
+            return np.full(len(self), -1, np.int64)
+        chosen = (self.hashes % np.uint64(count)).astype(np.int64)
         for row in np.flatnonzero(np.isin(chosen, [*closed])) if closed else ():
             key = self.keys[int(row)].as_py()
-            chosen[row] = partition_for(key or b"", partitions, closed)
-        chosen[~self._has_key()] = without_key
-        for partition in np.unique(chosen):
-            yield int(partition), self.taken(np.flatnonzero(chosen == partition))
+            chosen[row] = partition_for(key or b"", count, closed)
+        chosen[~self._has_key()] = -1
+        return chosen
+
+    def parted(self, chosen: Any) -> Iterator[tuple[int, Rows]]:
+        """Yield the messages of each number in `chosen`, int64 [n], in their order; numbers rise.
+
+        All columns are copied once, however many numbers there are.
+        """
+        if not len(self):
+            return
+        order = np.argsort(chosen, kind="stable")
+        numbers = chosen[order]
+        starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(self)]
+        ordered = self if len(starts) == 2 else self.taken(order)
+        for first, behind in pairwise(starts):
+            yield int(numbers[first]), ordered.slice(first, behind)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """Return messages behind one another; all parts have the same columns (one copy)."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = [
+            [getattr(part, name) for part in parts]
+            for name in ("values", "keys", "hashes", "tags", "times", "headers")
+        ]
+        return cls(
+            *(
+                None if one[0] is None
+                else np.concatenate(one) if isinstance(one[0], np.ndarray)
+                else pa.concat_arrays(one)
+                for one in columns
+            )
+        )  # fmt: skip
+
+    @property
+    def columns(self) -> tuple[bool, ...]:
+        """Which columns there are: values, keys, tags, times, headers."""
+        each = (self.values, self.keys, self.tags, self.times, self.headers)
+        return tuple(one is not None for one in each)
 
     def taken(self, rows: Any) -> Rows:
         """Return some rows, by their numbers."""
@@ -314,10 +364,18 @@ class Rows:
         fields = (int(flags), producer, epoch, n, sequence, base_time)
         return assembled(bare, parts, fields, group, compression, level, schema)
 
+    def _tags(self, first: int, behind: int) -> int:
+        """Return at least how many tags these rows have; no tag is one."""
+        if self.tags is None or behind - first <= TAGS_PER_BATCH_MAX:
+            return 0
+        some = self.tags.slice(first, behind - first)
+        return int(pc.count_distinct(some, mode="all").as_py())
+
     def _has_key(self) -> Any:
         return np.asarray(self.keys.is_valid())
 
-    def _sizes(self) -> Any:
+    def sizes(self) -> Any:
+        """Return about how many bytes of a batch each message takes. int64 [n]."""
         sizes = np.full(len(self), _ROW_BYTES, np.int64)
         for column in (self.values, self.keys):
             if column is not None:

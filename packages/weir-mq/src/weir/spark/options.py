@@ -240,7 +240,7 @@ class Options:
             _check_several(options, starting, ending)
         return cls(
             topic="" if topics else _topic(options),
-            hosts=_hosts(options),
+            hosts=hosts_of(options),
             starting=starting,
             ending=ending,
             selection=Selection.parse(options),
@@ -315,7 +315,7 @@ def _check_several(options: Mapping[str, str], starting: Bound, ending: Bound | 
         raise BadOption("option partitions is for one topic, and topics may be several")
 
 
-def _hosts(options: Mapping[str, str]) -> Hosts:
+def hosts_of(options: Mapping[str, str]) -> Hosts:
     url = options.get("url")
     if url is not None and ("host" in options or "port" in options):
         raise BadOption("give either url or host and port, not both")

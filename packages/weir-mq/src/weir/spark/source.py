@@ -1,4 +1,4 @@
-"""`format("weir")`: a topic as Arrow columns, as a stream or as a table.
+"""`format("weir")`: a topic as Arrow columns, as a stream or as a table, to read and to write.
 
 Spark makes a `StreamReader` three times: in the driver's planner, which pickles it; in a process
 of its own that plans micro-batches for as long as the query runs; and in every task. So it is made
@@ -7,15 +7,18 @@ of options alone, and connections belong to processes (`weir.spark.blocking_clie
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -33,10 +36,15 @@ from weir.errors import BadOption
 from weir.spark import planning
 from weir.spark.admission import Admission
 from weir.spark.fetcher import Portion, combined
+from weir.spark.options import NAMES as READ_NAMES
 from weir.spark.options import UNLIMITED, Latest, Options
 from weir.spark.rows import columns_of, read_rows
+from weir.spark.sink.options import NAMES, SinkOptions
+from weir.spark.sink.writer import StreamWriter, TableWriter, check
 from weir.spark.stream import Offset, Stream
 from weir.spark.topics import topics_of
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -77,9 +85,16 @@ class WeirDataSource(DataSource):
     """`format("weir")`; `weir.spark.options` lists what it can be told."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        """Check the options, so that `load()` refuses what cannot work. Raises `BadOption`."""
+        """Check the options, so that `load()` refuses what cannot work. Raises `BadOption`.
+
+        Spark does not say here whether it reads or writes.
+        """
         super().__init__(options)
-        self._checked = Options.parse(options)
+        self._to_write = _parsed(SinkOptions.parse, options)
+        self._to_read = _parsed(Options.parse, options)
+        if isinstance(self._to_write, BadOption) and isinstance(self._to_read, BadOption):
+            # The one for which more of the options have a meaning.
+            raise self._to_write if _is_sink(options) else self._to_read
 
     @classmethod
     def name(cls) -> str:
@@ -90,15 +105,46 @@ class WeirDataSource(DataSource):
         """Return the columns that are asked for, by default all of `weir.model.arrow.SCHEMA`; and
         `lost` behind them if the query goes on over gaps.
         """
-        return from_arrow_schema(columns_of(self._checked))
+        return from_arrow_schema(columns_of(_sound(self._to_read)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of what is there now; no broker is asked yet."""
-        return BatchReader(self._checked)
+        return BatchReader(_sound(self._to_read))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a reader of a stream; no broker is asked yet."""
-        return StreamReader(self._checked)
+        return StreamReader(_sound(self._to_read))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return what writes a table. Raises `BadOption` for columns that make no messages."""
+        options = _sound(self._to_write)
+        check(schema, overwrite, options)
+        return TableWriter(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return what writes a stream. Raises `BadOption` for columns that make no messages."""
+        options = _sound(self._to_write)
+        check(schema, overwrite, options)
+        return StreamWriter(options)
+
+
+def _parsed(parse: Callable[[Mapping[str, str]], T], options: Mapping[str, str]) -> T | BadOption:
+    try:
+        return parse(options)
+    except BadOption as error:
+        return error
+
+
+def _sound(options: T | BadOption) -> T:
+    if isinstance(options, BadOption):
+        raise options
+    return options
+
+
+def _is_sink(options: Mapping[str, str]) -> bool:
+    """Whether any option is one of a sink alone."""
+    alone = {name.lower() for name in NAMES} - {name.lower() for name in READ_NAMES}
+    return any(name.lower() in alone for name in options)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

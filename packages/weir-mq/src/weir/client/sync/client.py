@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from weir.client import client as asynchronous
-from weir.client import scattering, schemas
+from weir.client import scattering, schemas, sinks, staging
 from weir.client.connection.system import SYSTEM, Background
 from weir.client.core.delivered_batches import Delivered
 from weir.client.producer import producer as producers
@@ -55,6 +55,8 @@ __all__ = [
     "Producer",
     "Reader",
     "Schemas",
+    "Sink",
+    "SinkWriter",
     "connect",
 ]
 
@@ -260,6 +262,25 @@ class Reader(Twin[readers.Reader]):
         self.close()
 
 
+class SinkWriter(Twin[staging.SinkWriter]):
+    """Stages rows of one batch of a query's result."""
+
+    write = waits(staging.SinkWriter.write)
+    finish = waits(staging.SinkWriter.finish)
+
+
+class Sink(Twin[sinks.Sink]):
+    """Publishes the batches of one query's result, each of them once."""
+
+    writer = gives(sinks.Sink.writer, SinkWriter)
+    publish = waits(sinks.Sink.publish)
+
+    @property
+    def query(self) -> str:
+        """The name of the query."""
+        return self._of.query
+
+
 class Schemas(Twin[schemas.Schemas]):
     """The schemas of a system's topics."""
 
@@ -296,6 +317,9 @@ class Client(Twin[asynchronous.Client]):
     reader = gives(asynchronous.Client.reader, Reader)
     consumer = gives(asynchronous.Client.consumer, Consumer)
     scatter = gives(asynchronous.Client.scatter, Scattering)
+    sink = gives(asynchronous.Client.sink, Sink)
+    sinks = waits(asynchronous.Client.sinks)
+    forget_sink = waits(asynchronous.Client.forget_sink)
 
     @property
     def welcome(self) -> m.Welcome:

@@ -77,7 +77,7 @@ class Stage(ControlRequest, frozen=True, array_like=True):
             LevelTooLow,
             PartitionEnded,
         ),
-        methods=("Sink.writer",),
+        methods=("Client.sink", "Sink.writer"),
     )
 
     address: Address

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weir.client import client
+from weir.client import client, sinks, staging
 from weir.client.connection.network_client import NetworkClient
 from weir.client.consumer import consumer
 from weir.client.core.retries import Backoff
@@ -23,6 +23,8 @@ PAIRS: list[tuple[type, type]] = [
     (consumer.Consumer, sync.Consumer),
     (consumer.LeasedMessage, sync.LeasedMessage),
     (consumer.LeasedBatch, sync.LeasedBatch),
+    (sinks.Sink, sync.Sink),
+    (staging.SinkWriter, sync.SinkWriter),
     (receipts.PendingMessage, sync.PendingMessage),
     (receipts.PendingBatch, sync.PendingBatch),
 ]

@@ -14,7 +14,7 @@ import pytest
 
 import weir
 from weir.client import client as asynchronous
-from weir.client import schemas
+from weir.client import schemas, sinks
 from weir.client.consumer import consumer as consumers
 from weir.client.producer import producer as producers
 from weir.client.sync import client as blocking
@@ -39,6 +39,7 @@ TWINS: dict[str, tuple[Any, Any]] = {
     "Producer": (producers.Producer, blocking.Producer),
     "Consumer": (consumers.Consumer, blocking.Consumer),
     "Schemas": (schemas.Schemas, blocking.Schemas),
+    "Sink": (sinks.Sink, blocking.Sink),
     "LeasedMessage": (consumers.LeasedMessage, leased_without_async.LeasedMessage),
 }
 #: Methods of `Client` that ask nothing.

@@ -1,0 +1,1 @@
+"""`format("weir")` as a sink: what a query gives is written to topics, exactly once."""
