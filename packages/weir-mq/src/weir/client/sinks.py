@@ -226,5 +226,5 @@ async def list_sinks(places: Places) -> list[s.Sink]:
 
 async def forget(places: Places, query: str) -> bool:
     """Forget what a query has published to a topic; return whether anything was known of it."""
-    reply = await places.ask(0, partial(s.ForgetSink, query=query), s.SinkForgotten)
+    reply = await places.ask(0, partial(s.ForgetSink, query=query), s.SinkReleased)
     return reply.was_known

@@ -21,7 +21,9 @@ from weir.errors import (
     BadChecksum,
     BadRequest,
     PartitionEnded,
+    Refused,
     SequenceGap,
+    StagedRunGone,
     TooLarge,
     UnknownTopic,
     WeirError,
@@ -112,8 +114,8 @@ class SinkWriter:
         Columns by name, as `Producer.publish_arrow` takes them. `partition` is a number, or an
         Arrow array with a number or null for each row; None and null: the partition of the key,
         else each in turn. Raises `BadRequest`, `TooLarge` for a row that no batch holds,
-        `UnknownTopic`, `BatchPublished` if the batch was published before, and `StagedRunGone` and
-        `Disconnected`: then the batch is to be staged again, by another writer.
+        `UnknownTopic`, `LevelTooLow`, and `StagedRunGone`, `PartitionEnded` and `Disconnected`:
+        then the batch is to be staged again, by another writer.
         """
         self._check()
         for rows in arrow_rows(data):
@@ -244,13 +246,23 @@ class SinkWriter:
             except (SequenceGap, BadChecksum) as error:
                 tries += 1
                 if tries > _TRIES:
-                    raise
+                    raise self._gone(run, error) from error
                 if before is not None and not before.done():
                     await before  # it is on its way again, and this one came first
                 elif isinstance(error, SequenceGap):
                     await asyncio.sleep(_AGAIN_AFTER)
             else:
                 return
+
+    def _gone(self, run: _Run, error: Refused) -> Refused:
+        """Return what it means that the broker refuses a batch of a run again and again."""
+        if not isinstance(error, SequenceGap):
+            return error
+        return StagedRunGone(
+            f"run {run.number} in {run.topic}/{run.partition} is gone: it expired, an hour after "
+            "its last batch, or another attempt was published. Stage the batch again",
+            run.number,
+        )
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sent_bytes -= self._sending.pop(task)

@@ -71,3 +71,12 @@ def test_seconds_become_microseconds() -> None:
 def test_columns_of_nulls_alone_are_keys_and_tags_that_nobody_has() -> None:
     batch = Batch(Rows.of(table(key=[None], tag=[None])).encode(group=1))
     assert (batch.keys(), batch.tags()) == ([None], [None])
+
+
+def test_batches_are_cut_where_one_would_have_too_many_tags() -> None:
+    tags = [f"t{number}" for number in range(10_000)]
+    rows = Rows.of(pa.RecordBatch.from_pydict({"value": [b"v"] * 10_000, "tag": tags}))
+    found = []
+    for first, behind, _ in rows.cuts(BATCH_BYTES_MAX):
+        found += Batch(rows.slice(first, behind).encode(group=1)).tags()
+    assert found == tags

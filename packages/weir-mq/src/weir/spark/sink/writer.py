@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from weir.client.staging import StagedPart
-from weir.errors import BadOption, BatchPublished, CheckpointMismatch
+from weir.errors import BadOption, CheckpointMismatch
 from weir.spark.sink.columns import by_topic, check_columns
 from weir.spark.sink.connections import client_of
 from weir.spark.sink.options import SinkOptions
@@ -35,13 +35,12 @@ QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class StagedTask(WriterCommitMessage):
-    """What a task has staged, for the driver; of a batch that was published before, nothing."""
+    """What a task has staged, for the driver."""
 
     query: str
     batch_id: int
     task: int
     parts: tuple[StagedPart, ...] = ()
-    is_published: bool = False
 
 
 def check(schema: StructType, overwrite: bool, options: SinkOptions) -> None:
@@ -116,22 +115,17 @@ def stage(
     context = TaskContext.get()
     task = 0 if context is None else context.partitionId()
     writer, rows = None, 0
-    try:
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            if writer is None:
-                sink = client_of(options.hosts).sink(query)
-                writer = sink.writer(batch_id, schema=options.schema)
-            for some in by_topic(batch, options, rows):
-                writer.write(some.topic, some.messages, partition=some.partitions)
-            rows += batch.num_rows
-        parts = [] if writer is None else writer.finish()
-    except BatchPublished:
-        for _ in batches:  # Spark's worker expects that all rows are taken
-            pass
-        return StagedTask(query, batch_id, task, is_published=True)
-    return StagedTask(query, batch_id, task, tuple(parts))
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if writer is None:
+            sink = client_of(options.hosts).sink(query)
+            writer = sink.writer(batch_id, schema=options.schema)
+        for some in by_topic(batch, options, rows):
+            writer.write(some.topic, some.messages, partition=some.partitions)
+        rows += batch.num_rows
+    parts = () if writer is None else tuple(writer.finish())
+    return StagedTask(query, batch_id, task, parts)
 
 
 def publish(
@@ -151,14 +145,8 @@ def publish(
             "the query again"
         )
     parts = [part for one in staged for part in one.parts]
-    for query, _ in others:
-        if any(one.is_published for one in staged):
-            is_duplicate = True
-        elif parts:
-            is_duplicate = client_of(options.hosts).sink(query).publish(batch_id, parts).duplicate
-        else:
-            continue  # there are no rows
-        if is_duplicate:
-            log.warning(
-                "batch %d of query %s was published before: nothing is added", batch_id, query
-            )
+    if not parts:
+        return  # a batch without rows
+    (query, _), *_ = others
+    if client_of(options.hosts).sink(query).publish(batch_id, parts).duplicate:
+        log.warning("batch %d of %s was published before: nothing is added", batch_id, query)
