@@ -149,6 +149,7 @@ def test_the_reference_names_all_there_is(reference: ModuleType) -> None:
     from weir import errors
     from weir.server.config import settings
     from weir.spark.options import NAMES
+    from weir.spark.sink.options import NAMES as SINK_NAMES
 
     api = reference.PAGES["api"]()
     for name in weir.__all__:
@@ -166,4 +167,6 @@ def test_the_reference_names_all_there_is(reference: ModuleType) -> None:
     assert all(f"`{one.__name__}`" in listed for one in kinds if issubclass(one, errors.WeirError))
     assert "| `BATCH_BYTES_MAX` | 8 MiB |" in reference.PAGES["limits"]()
     spark = reference.PAGES["spark"]()
-    assert all(f"| `{name}` |" in spark for name in NAMES if name not in {"host", "port"})
+    to_read, to_write = spark.split("## To write")
+    assert all(f"| `{name}` |" in to_read for name in NAMES if name not in {"host", "port"})
+    assert all(f"| `{name}` |" in to_write for name in SINK_NAMES if name not in {"host", "port"})

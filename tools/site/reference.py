@@ -358,23 +358,30 @@ def _served() -> str:
             return str(answer.read().decode())
 
 
-# Options of the Spark source.
+# Options of Spark.
 
 
 def spark_options() -> str:
-    """Every option of `format("weir")`, as the module that reads them lists them."""
+    """Every option of `format("weir")`, as the modules that read them list them."""
     from weir.spark import options
+    from weir.spark.sink import options as sink
 
-    _, _, listed = (options.__doc__ or "").partition("\n\n")
-    parts = ["| option | meaning |\n| --- | --- |"]
+    return "\n".join([
+        "## To read\n", *_options(options), "\n## To write\n", *_options(sink)
+    ])  # fmt: skip
+
+
+def _options(module: ModuleType) -> Iterator[str]:
+    _, _, listed = (module.__doc__ or "").partition("\n\n")
     rows: list[list[str]] = []
     for line in listed.splitlines():
         if line[:1].strip():
             rows.append(line.split(None, 1))
         elif line.strip():
             rows[-1][1] += " " + line.strip()
-    parts += [f"| `{name}` | {_cell(about)} |" for name, about in rows]
-    return "\n".join(parts)
+    yield "| option | meaning |\n| --- | --- |"
+    for name, about in rows:
+        yield f"| `{name}` | {_cell(about)} |"
 
 
 # Limits.

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 from weir.spark.session import session
+from weir.spark.sink.options import SinkOptions
 from weir.spark.sink.writer import StreamWriter
 from weir.spark.source import WeirDataSource
 
@@ -43,8 +44,7 @@ class KilledSource(WeirDataSource):
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
         """Return what dies."""
-        writer = super().streamWriter(schema, overwrite)
-        killed = KilledWriter(writer._options)
+        killed = KilledWriter(SinkOptions.parse(self.options))
         killed.jvm = self.jvm
         return killed
 

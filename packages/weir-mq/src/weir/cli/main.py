@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weir.cli import dev, inspect, messages, server, work
-from weir.cli.admin import certificates, clusters, devices, nodes, schemas, topics
+from weir.cli.admin import certificates, clusters, devices, nodes, schemas, sinks, topics
 from weir.cli.backup import verbs as backup
 from weir.cli.doctor import doctor
 from weir.cli.process import (
@@ -67,6 +67,7 @@ app.add_typer(devices.app)
 app.add_typer(certificates.app)
 app.add_typer(nodes.app)
 app.add_typer(schemas.app)
+app.add_typer(sinks.app)
 app.add_typer(spark.app)
 app.add_typer(pipeline.app)
 app.command()(messages.pub)

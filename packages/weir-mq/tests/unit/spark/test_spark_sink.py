@@ -30,10 +30,16 @@ from weir.errors import BadOption, BadRequest, CheckpointMismatch, Disconnected,
 from weir.model.batch import Batch
 from weir.model.topic import partition_for
 from weir.spark.rows import TIME_MAX, TIME_MIN
-from weir.spark.sink import connections
 from weir.spark.sink.columns import by_topic
 from weir.spark.sink.options import SinkOptions
-from weir.spark.sink.writer import StagedTask, StreamWriter, TableWriter, publish, stage
+from weir.spark.sink.writer import (
+    StagedTask,
+    StreamWriter,
+    TableWriter,
+    forget_all,
+    publish,
+    stage,
+)
 from weir.spark.source import WeirDataSource
 from weir.testing import Node
 
@@ -44,7 +50,7 @@ PAIRS = pa.map_(pa.string(), pa.binary())
 def node() -> Iterator[Node]:
     with testing.node() as one:
         yield one
-        connections.forget_all()
+        forget_all()
 
 
 def schema(**columns: DataType) -> StructType:

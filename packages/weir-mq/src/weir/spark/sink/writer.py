@@ -3,6 +3,9 @@
 Each attempt of a task stages runs of its own, which nobody sees. What Spark chose is published at
 one stamp, under the query's name and the number of its batch; the broker remembers both, so a batch
 that Spark runs again after a crash adds nothing. What no commit names expires within an hour.
+
+Spark forks its Python workers and uses each for many tasks, and module globals live on between
+them: so does a client, one a process and system.
 """
 
 from __future__ import annotations
@@ -21,13 +24,19 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from weir.client.connection.system import SYSTEM
 from weir.client.staging import StagedPart
+from weir.client.sync.client import Client, connect
 from weir.errors import BadOption, CheckpointMismatch
+from weir.spark.blocking_client import ask
+from weir.spark.options import Hosts
 from weir.spark.sink.columns import by_topic, check_columns
-from weir.spark.sink.connections import client_of
 from weir.spark.sink.options import SinkOptions
 
 log = logging.getLogger("weir.spark")
+
+#: By hosts and process: a client does not outlive a fork.
+_kept: dict[tuple[Hosts, int], Client] = {}
 
 #: What Spark tells the tasks of a micro-batch. The names are its own, and a test holds them.
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -150,3 +159,27 @@ def publish(
     (query, _), *_ = others
     if client_of(options.hosts).sink(query).publish(batch_id, parts).duplicate:
         log.warning("batch %d of %s was published before: nothing is added", batch_id, query)
+
+
+def client_of(hosts: Hosts) -> Client:
+    """Return this process's client of a system, connected; it dials again by itself.
+
+    Raises `Disconnected` if no host can be reached: within seconds if none has an address.
+    """
+    key = hosts, SYSTEM.get().process()
+    if key not in _kept:
+        ask(hosts, lambda client: client.welcome)  # finds out soon about a name that is misspelt
+        _kept[key] = connect(_url(hosts), name=f"spark-sink-{key[1]}")
+    return _kept[key]
+
+
+def forget_all() -> None:
+    """Close all clients of this process."""
+    here = SYSTEM.get().process()
+    for key in [key for key in _kept if key[1] == here]:
+        _kept.pop(key).close()
+
+
+def _url(hosts: Hosts) -> str:
+    places = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in hosts)
+    return f"weir://{','.join(places)}"
