@@ -110,15 +110,19 @@ def spark(
     typed: Annotated[
         int, typer.Option(help="How many values of each format are typed; 0: none.")
     ] = 600_000,
+    written: Annotated[
+        int, typer.Option(help="How many rows are written to a topic; 0: none.")
+    ] = 2_000_000,
     folder: Folder = None,
     record: Record = None,
     as_json: Json = False,
 ) -> None:
-    """Rows a second from a topic into Spark's noop sink, beside a bare Python data source.
+    """Rows a second from a topic into Spark, and back, beside a bare Python data source and sink.
 
     The bare one yields the same record batches out of files. One query of each kind warms Spark
     up and is not counted. All columns are read, and every batch's CRC and hash are checked.
-    Four more queries decode values of JSON, Avro, Protobuf and Arrow to typed columns.
+    Four more queries decode values of JSON, Avro, Protobuf and Arrow to typed columns. Two write
+    the same rows: into a topic, synced to disk, and into a Python sink that discards them.
     """
     with usage("spark"):
         from pyspark.sql import SparkSession
@@ -129,7 +133,9 @@ def spark(
         from weir_lab.bench.harness.runs import record as keep
         from weir_lab.bench.spark.rows import Settings, measure
 
-        settings = Settings(messages, size, partitions, rounds, seconds(deadline), folder, typed)
+        settings = Settings(
+            messages, size, partitions, rounds, seconds(deadline), folder, typed, written
+        )
         settings.check()
 
     class Parts:
@@ -208,6 +214,7 @@ def _show_spark(result: Result) -> None:
             ("weir, column value alone", result.columns_rows_per_s, None),
             ("bare Python source", result.bare_rows_per_s, result.bare_query_rows_per_s),
             *((f"typed, {one}", rate, None) for one, rate in result.typed_rows_per_s.items()),
+            *([("written to a topic", result.sink_rows_per_s, None)] if result.sink_ratio else []),
         ],
     )
     print(
@@ -215,3 +222,5 @@ def _show_spark(result: Result) -> None:
         "that with the column value alone; medians, "
         f"{result.warm_up_queries_excluded} warm-up queries not counted"
     )
+    if result.sink_ratio is not None:
+        print(f"the sink reaches {result.sink_ratio:.0%} of one that discards all rows")

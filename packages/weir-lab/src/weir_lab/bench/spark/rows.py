@@ -1,8 +1,11 @@
-"""A topic into Spark's `noop` sink, beside the least that any Python source costs, in one run.
+"""A topic into Spark's `noop` sink, and rows into a topic, beside the least that any Python source
+and sink cost, in one run.
 
 Two queries read the same record batches, all columns, in as many tasks; weir's come from a node and
 are checked against CRC and hash. A third reads weir's column `value` alone. Four more decode values
-of a schema to typed columns. A first query of each kind warms Spark up, uncounted.
+of a schema to typed columns. Two write the same rows, out of files: into a topic, where all is on
+disk before it counts, and into a Python sink that discards them. A first query of each kind warms
+Spark up, uncounted.
 """
 
 from __future__ import annotations
@@ -35,6 +38,9 @@ from weir_lab.bench.spark.bare import NAME, BareSource
 from weir_lab.bench.spark.typed import FORMATS, fill, schema_of, topic_of
 
 TOPIC = "spark"
+WRITTEN = "spark-written"
+#: The queries that write, into a topic and into nothing.
+SINK, DISCARDED = "sink", "discarded"
 PARTITIONS_MAX = 16
 _WINDOW = 32
 
@@ -60,7 +66,7 @@ class RowsDiffer(WeirError):
 
 class Settings(msgspec.Struct, frozen=True):
     """`messages` of `size` bytes over `partitions`, so in as many tasks; `rounds` are counted. So
-    many values of each format are `typed`; 0: none are.
+    many values of each format are `typed`, and so many rows `written`; 0: none are.
     """
 
     messages: int = 4_000_000
@@ -70,13 +76,19 @@ class Settings(msgspec.Struct, frozen=True):
     deadline_s: float = 300.0
     folder: str | None = None
     typed: int = 600_000
+    written: int = 2_000_000
+
+    @property
+    def written_a_task(self) -> int:
+        """How many rows each task writes."""
+        return min(self.written, self.messages) // self.partitions
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be measured."""
         if not 1 <= self.partitions <= PARTITIONS_MAX:
             raise ValueError(f"partitions={self.partitions}: it must be 1 to {PARTITIONS_MAX}")
-        if self.typed < 0:
-            raise ValueError(f"typed={self.typed}: it must be 0 or more")
+        if self.typed < 0 or self.written < 0:
+            raise ValueError("typed and written must be 0 or more")
         if self.messages < self.partitions or self.rounds < 1 or self.deadline_s <= 0:
             raise ValueError("messages, rounds and deadline are too small")
         if not SIZE_MIN <= self.size <= BATCH_BYTES_MAX // 2:
@@ -109,6 +121,8 @@ class Result(msgspec.Struct, frozen=True):
     columns_rows_per_s: float
     columns_ratio: float
     typed_rows_per_s: dict[str, float]
+    sink_rows_per_s: float | None
+    sink_ratio: float | None
     warm_up_queries_excluded: int
     filesystem: str | None
     queries: list[Query]
@@ -141,28 +155,38 @@ def measure(settings: Settings, parts: SparkParts, say: Say) -> Result:
             values = stream(topic_of(format)).option("columns", '["value"]').load()
             return parts.typed(values, schema_of(format)).select("data", "reason")
 
+        bare = spark.readStream.format(NAME).option("files", "\n".join(files))
         frames: dict[str, Any] = {
             "weir": stream().load(),
             "columns": stream().option("columns", '["value"]').load(),
-            "bare": spark.readStream.format(NAME).option("files", "\n".join(files)).load(),
+            "bare": bare.load(),
             **{format: typed(format) for format in FORMATS if settings.typed},
         }
+        if settings.written_a_task:
+            some = bare.option("rows", settings.written_a_task).load().select("value")
+            frames |= {SINK: some, DISCARDED: some}
         if settings.typed:
             _check_typed(spark, side, parts, settings)
+
+        def query(source: str, frame: Any) -> Query:
+            return _query(source, frame, settings, folder, side.node.url)
+
         for source, frame in frames.items():
-            _query(source, frame, settings, folder)
+            query(source, frame)
         say("warmed up; these queries are not counted")
         queries = []
         for _ in range(settings.rounds):
             for source, frame in frames.items():
-                queries.append(_query(source, frame, settings, folder))
+                queries.append(query(source, frame))
                 say(f"{source}: {queries[-1].rows_per_s:,.0f} rows/s")
+        run(_check_written(side, settings))
         return _result(settings, side, queries, len(frames))
 
 
 async def _fill(side: Own, settings: Settings) -> None:
     async with connect(side.node.url, name="weir-bench") as client:
         await client.create_topic(TOPIC, settings.partitions)
+        await client.create_topic(WRITTEN, settings.partitions)
     counts = shared_out(settings.messages, settings.partitions)
     shares = [(number, count, number) for number, count in enumerate(counts)]
     plan = Plan(
@@ -219,9 +243,22 @@ async def _kept(side: Own, settings: Settings, parts: SparkParts, folder: Path) 
     return paths
 
 
-def _query(source: str, frame: Any, settings: Settings, folder: Path) -> Query:
+async def _check_written(side: Own, settings: Settings) -> None:
+    """Raise `RowsDiffer` unless each row of each query is in the topic, once."""
+    expected = settings.written_a_task * settings.partitions * (settings.rounds + 1)
+    async with connect(side.node.url, name="weir-bench") as client:
+        there = sum(one.messages for one in await client.topic_stats(WRITTEN))
+    if there != expected:
+        raise RowsDiffer(f"{there:,} of {expected:,} rows are in the topic that was written")
+
+
+def _query(source: str, frame: Any, settings: Settings, folder: Path, url: str) -> Query:
     with tempfile.TemporaryDirectory(dir=folder) as checkpoint:
-        writer = frame.writeStream.format("noop").trigger(availableNow=True)
+        writer = frame.writeStream.trigger(availableNow=True)
+        if source == SINK:
+            writer = writer.format("weir").option("url", url).option("topic", WRITTEN)
+        else:
+            writer = writer.format(NAME if source == DISCARDED else "noop")
         began = time.perf_counter()
         query = writer.option("checkpointLocation", checkpoint).start()
         try:
@@ -233,6 +270,8 @@ def _query(source: str, frame: Any, settings: Settings, folder: Path) -> Query:
         progress = [one for one in query.recentProgress if one.numInputRows]
     rows = sum(one.numInputRows for one in progress)
     expected = settings.typed if source in FORMATS else settings.messages
+    if source in (SINK, DISCARDED):
+        expected = settings.written_a_task * settings.partitions
     if rows != expected:
         raise RowsDiffer(f"{source}: Spark read {rows:,} of {expected:,} rows")
     busy = sum(one.durationMs["triggerExecution"] for one in progress) / 1e3
@@ -246,6 +285,10 @@ def _result(settings: Settings, side: Own, queries: list[Query], warm_ups: int) 
     own = middle("weir", lambda one: one.rows_per_s)
     bare = middle("bare", lambda one: one.rows_per_s)
     columns = middle("columns", lambda one: one.rows_per_s)
+    sink = discarded = None
+    if settings.written_a_task:
+        sink = middle(SINK, lambda one: one.rows_per_s)
+        discarded = middle(DISCARDED, lambda one: one.rows_per_s)
     return Result(
         settings.messages,
         own,
@@ -256,6 +299,8 @@ def _result(settings: Settings, side: Own, queries: list[Query], warm_ups: int) 
         columns,
         columns / own,
         {one: middle(one, lambda q: q.rows_per_s) for one in FORMATS if settings.typed},
+        sink,
+        sink / discarded if sink and discarded else None,
         warm_ups,
         filesystem_of(side.folder),
         queries,
