@@ -13,11 +13,20 @@ import pytest
 
 import weir
 from weir import sync, testing
+from weir.client.connection.metadata import Places
 from weir.client.staging import StagedPart
-from weir.errors import BadRequest, NotTogether, StagedRunGone, TooLarge, UnknownTopic
+from weir.errors import (
+    BadRequest,
+    NotTogether,
+    PartitionEnded,
+    StagedRunGone,
+    TooLarge,
+    UnknownTopic,
+)
 from weir.model.columns import StagedRun
 from weir.model.ids import group_of
 from weir.model.topic import partition_for
+from weir.protocol.client.sinks import Stage
 from weir.testing import Node
 
 
@@ -277,6 +286,164 @@ async def test_a_topic_that_was_made_again_is_another(node: Node) -> None:
         async with weir.connect(node.url) as other:
             with pytest.raises(UnknownTopic, match="deleted and created again"):
                 await other.sink("q").publish(0, parts)
+        # This client still knew the old one; it has learned of the new one by now.
+        with pytest.raises(UnknownTopic):
+            await sink.publish(0, parts)
+        await sink.publish(0, await staged(sink, 0, "report", rows(b"b")))
+        assert await values(w, "report") == {0: [b"b"]}
+
+
+@in_loop
+async def test_a_partition_that_ended_is_left_out_by_the_next_writer(node: Node) -> None:
+    async with weir.connect(node.url) as w, weir.connect(node.url) as operator:
+        await w.create_topic("report", partitions=2)
+        sink, keys = w.sink("q"), [b"k%d" % number for number in range(20)]
+        await sink.publish(0, await staged(sink, 0, "report", rows(*keys, key=keys)))
+        await operator.end_partition("report", 1)
+        with pytest.raises(PartitionEnded):
+            await staged(sink, 1, "report", rows(*keys, key=keys))
+        await sink.publish(1, await staged(sink, 1, "report", rows(*keys, key=keys)))
+        assert sum(map(len, (await values(w, "report")).values())) == 40
+
+
+@in_loop
+async def test_what_was_staged_over_an_hour_ago_is_gone(node: Node) -> None:
+    async with weir.connect(node.url) as w:
+        await w.create_topic("report")
+        sink = w.sink("q")
+        parts = await staged(sink, 0, "report", rows(b"a"))
+        node.advance(3_700)
+        with pytest.raises(StagedRunGone, match="in report/0") as refused:
+            await sink.publish(0, parts)
+        assert refused.value.detail == parts[0].run.number
+        await sink.publish(0, await staged(sink, 0, "report", rows(b"again")))
+        assert await values(w, "report") == {0: [b"again"]}
+
+
+Ask = Callable[..., Awaitable[Any]]
+
+
+def intercept(monkeypatch: pytest.MonkeyPatch, change: Callable[[Ask, int, Any], Any]) -> None:
+    """Let `change` send what is staged: it gets how, the number of the batch, and its request."""
+    plain = Places.ask
+
+    async def ask(self: Places, partition: int, request: Any, kind: Any, **named: Any) -> Any:
+        made = request(self[partition])
+        if not isinstance(made, Stage):
+            return await plain(self, partition, request, kind, **named)
+
+        async def send() -> Any:
+            return await plain(self, partition, request, kind, **named)
+
+        return await change(send, made.number, made)
+
+    monkeypatch.setattr(Places, "ask", ask)
+
+
+LARGE = [b"%06d" % number + b"." * 3_000 for number in range(1_500)]
+
+
+async def write_large(writer: Any) -> list[StagedPart]:
+    for first in range(0, len(LARGE), 100):
+        await writer.write("report", rows(*LARGE[first : first + 100]), partition=0)
+    return await writer.finish()  # type: ignore[no-any-return]
+
+
+def test_a_batch_that_comes_before_the_one_before_it_is_sent_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+
+    async def late(send: Ask, number: int, _: Any) -> Any:
+        if number == 0 and 0 not in sent:
+            sent.append(0)
+            await asyncio.sleep(0.1)
+        sent.append(number)
+        return await send()
+
+    intercept(monkeypatch, late)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(30), weir.connect(node.url) as w:
+            await w.create_topic("report")
+            sink = w.sink("q")
+            await sink.publish(0, await write_large(sink.writer(0)))
+            assert await values(w, "report") == {0: LARGE}
+
+    asyncio.run(scenario())
+    assert sent.count(1) > 1, "the second batch was to come first"
+
+
+def test_an_answer_that_is_lost_adds_nothing_when_it_is_sent_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def twice(send: Ask, number: int, _: Any) -> Any:
+        await send()
+        return await send()
+
+    intercept(monkeypatch, twice)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(30), weir.connect(node.url) as w:
+            await w.create_topic("report")
+            sink = w.sink("q")
+            await sink.publish(0, await write_large(sink.writer(0)))
+            assert await values(w, "report") == {0: LARGE}
+
+    asyncio.run(scenario())
+
+
+def test_a_run_whose_batches_are_lost_is_to_be_staged_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(send: Ask, number: int, _: Any) -> Any:
+        return None if number == 0 else await send()
+
+    intercept(monkeypatch, lost)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(30), weir.connect(node.url) as w:
+            await w.create_topic("report")
+            writer = w.sink("q").writer(0)
+            with pytest.raises(
+                StagedRunGone, match=r"in report/0 is gone: .* Stage the batch again"
+            ):
+                await write_large(writer)
+            with pytest.raises(StagedRunGone):
+                await writer.write("report", rows(b"more"))
+
+    asyncio.run(scenario())
+
+
+def test_little_is_under_way_while_the_broker_does_not_answer(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    async def scenario() -> None:
+        answering = asyncio.Event()
+
+        async def held(send: Ask, number: int, made: Any) -> Any:
+            sizes.append(len(made.batch))
+            await answering.wait()
+            return await send()
+
+        intercept(monkeypatch, held)
+        async with asyncio.timeout(30), weir.connect(node.url) as w:
+            await w.create_topic("report")
+            sink = w.sink("q")
+            writer = sink.writer(0)
+            large = rows(*[b"." * 100_000] * 200)
+            writing = asyncio.create_task(writer.write("report", large))
+            await asyncio.wait([writing], timeout=0.5)
+            assert not writing.done()
+            assert 7 << 20 <= sum(sizes) <= 8 << 20
+            answering.set()
+            await writing
+            await sink.publish(0, await writer.finish())
+            assert len((await values(w, "report"))[0]) == 200
+
+    asyncio.run(scenario())
 
 
 @in_loop
