@@ -9,7 +9,7 @@ from typing import NamedTuple
 from weir.broker.state.ranges import Ranges
 from weir.model.batch import Batch
 from weir.model.topic import Mode
-from weir_lab.sim.observations import Errands, Ledger, Parcels, Printed, Query, Row, Typed
+from weir_lab.sim.observations import Errands, Ledger, Parcels, Printed, Query, Row, Sunk, Typed
 
 #: A repeat's answer that names no offset: it was accepted, that much is sure.
 UNKNOWN = -1
@@ -344,6 +344,8 @@ class History:
     errands: Errands | None = None
     #: Versions of a schema, if somebody adds them.
     typed: Typed | None = None
+    #: What queries write to a topic.
+    sunk: Sunk | None = None
     #: What `weir sub` printed, if it runs.
     printed: Printed | None = None
     #: Spark queries on the topic.

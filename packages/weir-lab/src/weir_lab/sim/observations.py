@@ -94,6 +94,26 @@ class Typed:
     is_read: bool = False
 
 
+#: Stamp, partition, offset and value of a message.
+SunkRow = tuple[int, int, int, bytes]
+
+
+@dataclass(slots=True)
+class Sunk:
+    """What queries wrote to a topic, batch by batch, and what readers in total order found in it.
+
+    A batch is named by its query and its number.
+    """
+
+    #: What each task of a batch writes.
+    rows: dict[str, list[list[bytes]]] = field(default_factory=dict)
+    published: set[str] = field(default_factory=set)
+    #: By batch, the stamps that confirms have told.
+    stamps: dict[str, set[int]] = field(default_factory=dict)
+    #: What was published when somebody began to read, and what he found, from the first message on.
+    readings: list[tuple[set[str], list[SunkRow]]] = field(default_factory=list)
+
+
 @dataclass(slots=True)
 class Parcel:
     """A message that was published, and what became of it; times are virtual µs."""

@@ -192,6 +192,7 @@ class Run:
         beside = (shape.queries, shape.tails, shape.subs, shape.errands)
         drawn = [of[seed // 4 % len(of)] for of in beside]
         drawn.append(shape.typed[seed // 8 % len(shape.typed)])
+        drawn.append(shape.sunk[seed // 2 % len(shape.sunk)])
         domain = Domain(ordered, grows, takers, scatterers, ends, shipped, apps, parcels, *drawn)
         self.workload = Workload(self.scene, shape, operated, domain)
         self._scatters = bool(scatterers)

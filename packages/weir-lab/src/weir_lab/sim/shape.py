@@ -121,6 +121,8 @@ class Shape:
     errands: tuple[int, ...] = (0,)
     #: How often each of two clients adds a version of a schema or publishes a value, likewise.
     typed: tuple[int, ...] = (0,)
+    #: How many batches each of two queries writes to a topic, likewise.
+    sunk: tuple[int, ...] = (0,)
     #: How many Spark queries read the topic, likewise.
     queries: tuple[int, ...] = (0,)
     #: Whether the clocks of a set jump by hours.
@@ -223,6 +225,7 @@ _READING: dict[str, Any] = {
     "subs": (2, 0),
     "errands": (0, 12),
     "typed": (0, 0, 10),
+    "sunk": (0, 8),
 }
 NODE_READS = replace(NODE_SHIPPED, planners=1, **_READING)
 SET_READS = replace(SET, planners=1, **_READING)

@@ -10,7 +10,7 @@ from weir.broker.metadata.placement import REPLICAS_DEFAULT
 from weir.client.arguments import ConsumerMode
 from weir.model.topic import Mode, Order
 from weir.testing.simulator.world import MS
-from weir_lab.sim.observations import Errands, Parcels, Printed, Typed
+from weir_lab.sim.observations import Errands, Parcels, Printed, Sunk, Typed
 from weir_lab.sim.programs.operators.operators import Operator
 from weir_lab.sim.programs.operators.partitions import Ender, Grower, Newcomer
 from weir_lab.sim.programs.operators.stewards import Steward
@@ -31,6 +31,7 @@ from weir_lab.sim.programs.shipped.producers import ShippedProducer
 from weir_lab.sim.programs.shipped.readers import ShippedReader
 from weir_lab.sim.programs.shipped.scatterers import ShippedScatterer
 from weir_lab.sim.programs.shipped.schemas import ShippedSchemaPublisher
+from weir_lab.sim.programs.shipped.sinks import ShippedSink
 from weir_lab.sim.programs.shipped.terminals import ShippedSub, ShippedTail
 from weir_lab.sim.programs.subscribers.cutters import Cutter
 from weir_lab.sim.programs.subscribers.keepers import KeyedConsumer, OrderedConsumer
@@ -75,6 +76,8 @@ class Domain(NamedTuple):
     errands: int = 0
     #: How often each of two clients adds a version of a schema or publishes a value of one.
     typed: int = 0
+    #: How many batches each of two queries writes to a topic.
+    sunk: int = 0
 
 
 class Workload:
@@ -204,6 +207,9 @@ class Workload:
             self.producers += [
                 ShippedSchemaPublisher(scene, f"schemas{n}", domain.typed, typed) for n in range(2)
             ]
+        if domain.sunk and find_spec("pyarrow") is not None:
+            sunk = scene.history.sunk = Sunk()
+            self.producers += [ShippedSink(scene, f"sink{n}", domain.sunk, sunk) for n in range(2)]
 
     def _add_parcels(self, scene: Scene, count: int) -> None:
         """Let large values and delayed messages go, and be taken."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from weir.testing.simulator.world import MS
 from weir_lab.sim.history import History
-from weir_lab.sim.observations import Ledger, Place
+from weir_lab.sim.observations import Ledger, Place, Sunk, SunkRow
 
 #: Clocks, and what is due, count in milliseconds.
 _ROUNDING = 2 * MS
@@ -88,6 +88,56 @@ class SchemaNamed:
         for value, number in sorted(typed.read.items()):
             if number != int(value.partition(b"|")[0]):
                 yield f"{value!r} has version {number}"
+
+
+class SunkOnce:
+    """Each batch that a query has published is in its topic once, whole, at one stamp, in the order
+    of its tasks; nothing else is; and all who read it in total order find the same.
+    """
+
+    name = "SunkOnce"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Compare what was read with what was published."""
+        sunk = history.sunk
+        if sunk is None or not sunk.readings:
+            return
+        longest = max((rows for _, rows in sunk.readings), key=len)
+        for published, rows in sunk.readings:
+            if rows != longest[: len(rows)]:
+                pairs = zip(longest, rows, strict=False)
+                at = next(n for n, (a, b) in enumerate(pairs) if a != b)
+                yield f"readers differ at message {at}: {longest[at]} and {rows[at]}"
+            there = {_batch_of(row) for row in rows}
+            for name in sorted(published - there):
+                yield f"batch {name} was published, and is not there"
+        if [row[:3] for row in longest] != sorted(row[:3] for row in longest):
+            yield "what was read is not in the order of stamps, partitions and offsets"
+        found: dict[str, list[SunkRow]] = {}
+        for row in longest:
+            found.setdefault(_batch_of(row), []).append(row)
+        for name, rows in sorted(found.items()):
+            yield from self._check_batch(sunk, name, rows)
+
+    def _check_batch(self, sunk: Sunk, name: str, rows: list[SunkRow]) -> Iterator[str]:
+        stamps = {stamp for stamp, *_ in rows}
+        if len(stamps) > 1:
+            yield f"batch {name} has {len(stamps)} stamps"
+        if not sunk.stamps.get(name, stamps) <= stamps:
+            yield f"batch {name} was confirmed at another stamp than it has"
+        wanted = [value for task in sunk.rows[name] for value in task]
+        for partition in sorted({row[1] for row in rows}):
+            there = [value for _, at, _, value in rows if at == partition]
+            expected = [value for value in wanted if value in set(there)]
+            if there != expected:
+                yield f"batch {name} is not in order in partition {partition}, or there twice"
+        if sorted(value for *_, value in rows) != sorted(wanted):
+            yield f"batch {name} has {len(rows)} messages of {len(wanted)}"
+
+
+def _batch_of(row: SunkRow) -> str:
+    """Return the name of the batch that a message is of."""
+    return row[3].decode().rsplit("/", 2)[0]
 
 
 class Delivered:

@@ -40,6 +40,7 @@ _TESTED: dict[str, Callable[[History], object]] = {
     "HandedOver": lambda history: history.printed and any(r.places for r in history.printed.runs),
     "WorkDone": lambda history: history.errands and history.errands.done,
     "SchemaNamed": lambda history: history.typed and history.typed.read,
+    "SunkOnce": lambda history: history.sunk and any(history.sunk.readings),
     "Streamed": lambda history: any(one.batches for one in history.queries),
     "OneTurn": lambda history: len(history.turns) > 1 or len(_turns_handled(history)) > 1,
 }
@@ -53,6 +54,7 @@ _ELSEWHERE = (
     "Streamed",
     "WorkDone",
     "SchemaNamed",
+    "SunkOnce",
 )
 OF_SETS = tuple(name for name in _TESTED if name not in _ELSEWHERE)
 

@@ -16,6 +16,7 @@ from weir_lab.sim.checkers.applications import (
     EffectOnce,
     HandedOver,
     SchemaNamed,
+    SunkOnce,
     WorkDone,
 )
 from weir_lab.sim.checkers.handled import HandledOnce, OneHolder
@@ -491,6 +492,7 @@ CHECKERS: tuple[Checker, ...] = (
     HandedOver(),
     WorkDone(),
     SchemaNamed(),
+    SunkOnce(),
     Streamed(),
 )
 
