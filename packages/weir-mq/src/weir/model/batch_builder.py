@@ -65,10 +65,7 @@ def encode(
     if named is not None:
         values = [named.pack()]
         flags |= _REFERENCES if references is not None else _PUBLICATION
-    if not 1 <= (n := len(values)) <= BATCH_MESSAGES_MAX:
-        raise TooLarge(
-            f"{n:,} messages in a batch: 1 to {BATCH_MESSAGES_MAX:,}", BATCH_MESSAGES_MAX
-        )
+    n = len(values)
     _check_lengths(n, origins, keys, tags, times, dues, expires, headers)
     bare: list[Buffer] = [_ROOM]
     parts: list[Buffer] = []
@@ -157,6 +154,10 @@ def _put_headers(parts: list[Buffer], headers: Sequence[Mapping[str, bytes]]) ->
 
 
 def _check_lengths(n: int, origins: Origins | None, *columns: Sized | None) -> None:
+    if not 1 <= n <= BATCH_MESSAGES_MAX:
+        raise TooLarge(
+            f"{n:,} messages in a batch: 1 to {BATCH_MESSAGES_MAX:,}", BATCH_MESSAGES_MAX
+        )
     if origins is not None:
         columns += (origins.hubs, origins.epochs, origins.sequences, origins.sns)
     for column in columns:
