@@ -136,7 +136,7 @@ class Published:
 
     def first_needed_index(self, index: int, offset: int) -> int:
         """Return the lowest entry that holds offsets from `offset` on, `index` at most."""
-        return min(self._indexes[bisect_right(self._behind, offset) :], default=index)
+        return min([index, *self._indexes[bisect_right(self._behind, offset) :]])
 
     def forget_below(self, offset: int) -> None:
         """The log starts at `offset`."""
