@@ -12,6 +12,7 @@ from typing import Any
 from weir.server.assembly import serve
 from weir.server.config import (
     Config,
+    LinksConfig,
     LogConfig,
     MemoryConfig,
     NodeConfig,
@@ -69,7 +70,7 @@ class TestCa:
 
 @contextlib.asynccontextmanager
 async def node_running(
-    folder: Path, files: ServerFiles | None = None, **tls: Any
+    folder: Path, files: ServerFiles | None = None, links: Any = "off", **tls: Any
 ) -> AsyncIterator[int]:
     """Run a node of one shard on this loop, and yield its port."""
     loop = asyncio.get_running_loop()
@@ -81,6 +82,7 @@ async def node_running(
         log=LogConfig(segment_mib=32, spares=0),
         memory=MemoryConfig(),
         tls=given,
+        links=LinksConfig(links),
     )
     NodeFolder(folder).found(2)
     running = loop.create_task(serve(config, lambda _, port: up.set_result(port), stop))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -19,6 +19,9 @@ from weir.host.links import ShardInfo
 from weir.protocol import link
 from weir.protocol.link import Lane, LinkHello
 from weir.server.assembly import assemble
+from weir.server.network.poller import listening
+from weir.server.network.tls import LinksTls
+from weir.tls.files import ServerTls
 
 MIB = 1 << 20
 
@@ -54,9 +57,9 @@ class Noting:
 class Node:
     """A shard of a node, its driver, and its port."""
 
-    def __init__(self, own: ShardInfo) -> None:
+    def __init__(self, own: ShardInfo, links_tls: LinksTls = "off") -> None:
         self.shard = Noting(own.identity)
-        self.driver = assemble(cast(Shard, self.shard), {}, None, own)
+        self.driver = assemble(cast(Shard, self.shard), {}, None, own, links_tls=links_tls)
         self.links = self.driver.links
         self.port = 0
 
@@ -132,6 +135,31 @@ class Node:
     def send(self, place: int, quick: bool, *body: bytes, charged: int = 0) -> None:
         self.shard.budget.take(charged)
         self.do(ef.SendToPeer(place, quick, link.encode(1, 5, *body), charged))
+
+
+@asynccontextmanager
+async def secured(
+    *owns: tuple[ShardInfo, ServerTls | None, LinksTls],
+) -> AsyncIterator[list[Node]]:
+    """Run nodes that take TLS on their ports, each with its certificate and its word on links."""
+    nodes = []
+    async with AsyncExitStack() as stack:
+        for own, serving, links_tls in owns:
+            node = Node(own, links_tls)
+            nodes.append(node)
+            if serving is not None:
+                node.driver.tls.serve(serving)
+            listening_at = listening(node.driver, "127.0.0.1", 0)
+            _, node.port = await stack.enter_async_context(listening_at)
+        try:
+            yield nodes
+        finally:
+            for node in nodes:
+                node.links.close()
+                node.driver._shard_connections.close()
+                node.driver._connections.cut()
+                drivers.end(node.driver)
+            await asyncio.sleep(0.05)
 
 
 def made_own(

@@ -11,6 +11,8 @@ from weir.model.limits import LINK_HELLO_SECONDS
 from weir.protocol.link import Greeting, LinkAnswer, LinkHello, decode_answer, encode_greeting
 
 _UNHEARD = "hung up before it said who it is"
+#: Instead of the number of a node: the connection is not by TLS, and is to be.
+NO_TLS = -1
 _LATE = f"no answer within {LINK_HELLO_SECONDS:g} s"
 
 
@@ -125,9 +127,13 @@ class AcceptedConnection:
     """A connection that another node dialled, until it has said who it is."""
 
     def __init__(
-        self, links: LinkServer, local: LocalShard, transport: Transport, address: str
-    ) -> None:
-        """Wait for its hello, for seconds."""
+        self, links: LinkServer, local: LocalShard, transport: Transport, address: str,
+        certified: int | None = None,
+    ) -> None:  # fmt: skip
+        """Wait for its hello, for seconds. `certified` is the node whose certificate it has shown:
+        0 of none, `NO_TLS` where it should have shown one, None where it need not.
+        """
+        self.certified = certified
         self.connection = ShardConnection(transport, self)
         self.address = address
         self._links = links

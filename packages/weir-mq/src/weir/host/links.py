@@ -17,7 +17,7 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity
 from weir.errors import RemoteProtocolError
-from weir.host.greeting import AcceptedConnection, Dialer
+from weir.host.greeting import NO_TLS, AcceptedConnection, Dialer
 from weir.host.lanes import InLane
 from weir.host.outbound_link import LinkRefused, NodeAddress, OutboundLink, founded_anew
 from weir.host.ports import RandomSource, Transport
@@ -182,11 +182,13 @@ class Links:
         elif effect.charged:
             self.local.budget.release(effect.charged)
 
-    def accept(self, transport: Transport, data: bytes, address: str) -> ShardConnection:
+    def accept(
+        self, transport: Transport, data: bytes, address: str, certified: int | None = None
+    ) -> ShardConnection:
         """Take a connection over that began with `data`, in the link dialect; `address` is where it
-        comes from.
+        comes from. `certified` is as in `AcceptedConnection`.
         """
-        caller = AcceptedConnection(self, self.local, transport, address)
+        caller = AcceptedConnection(self, self.local, transport, address, certified)
         connection = caller.connection
         if self._closed or len(self._callers) >= LINKS_GREETING_MAX:
             caller.cut()
@@ -296,7 +298,8 @@ class Links:
             self.local.log.warning("a link was refused: %s", error)
             caller.refuse(self._answer(Verdict.UNCLEAR, str(error)))
             return
-        if (refused := self._judge(hello)) is not None:
+        refused = self._judge_certificate(hello, caller.certified) or self._judge(hello)
+        if refused is not None:
             verdict, reason = refused
             if verdict is not Verdict.ELSEWHERE:
                 self._complain(hello.node, reason)
@@ -315,6 +318,21 @@ class Links:
         if (node, reason) not in self._complaints and len(self._complaints) < _COMPLAINTS_MAX:
             self._complaints.add((node, reason))
             self.local.log.warning("a link from node %d was refused: %s", node, reason)
+
+    def _judge_certificate(
+        self, hello: LinkHello, certified: int | None
+    ) -> tuple[Verdict, str] | None:
+        """Return why who says hello is not believed; None if he is."""
+        if certified in (None, hello.node):
+            return None
+        if certified == NO_TLS:
+            why = "this node takes links by TLS only: set links.tls there to prefer, then require"
+            return Verdict.STRANGER, why
+        whose = f"of node {certified}" if certified else "of no node of this set"
+        return Verdict.STRANGER, (
+            f"it says it is node {hello.node}, and its certificate is {whose}: give each node its "
+            "own (`weir cert issue node`)"
+        )
 
     def _judge(self, hello: LinkHello) -> tuple[Verdict, str] | None:
         """Return why there is no link; None if there is."""

@@ -38,7 +38,7 @@ from weir.server.interpreter import stop_by_signal
 from weir.server.network.certificate_files import certified
 from weir.server.network.connections import Network, ShardConnections
 from weir.server.network.poller import listening
-from weir.server.network.tls import Plaintext, TlsAcceptor
+from weir.server.network.tls import LinksTls, Plaintext, TlsAcceptor
 from weir.server.observability.monitoring import observed
 from weir.storage.disk import Disk
 from weir.storage.format.durable_position import DurablePosition, Owner
@@ -161,7 +161,9 @@ async def hosting(
         savers = {n: PositionSaver(n, file) for n, file in positions.items()}
         tell_durable(starts, savers)
         limits = allow_connections(config.connections.limits())
-        driver = assemble(shard, disks, limits, own, savers, trunk_lost, config.tls.plaintext)
+        driver = assemble(
+            shard, disks, limits, own, savers, trunk_lost, config.tls.plaintext, config.links.tls
+        )
         keeping = certified(driver.tls, config.tls, folder.path, share.shard, share.shards)
         await stack.enter_async_context(keeping)
         yield driver, shard
@@ -261,11 +263,13 @@ def assemble(
     positions: Mapping[int, PositionSaver] | None = None,
     trunk_lost: Callable[[int], None] = nobody,
     plaintext: Plaintext = "allow",
+    links_tls: LinksTls = "off",
 ) -> Driver:
     """Return what drives `shard` on the running loop. Log number n lies on `disks[n]`, and
     `positions[n]` saves how far it is durable. Peers are let in within `limits`. Other nodes are
     told what `own` says of the shard; `trunk_lost` is told of each other shard of this node to
-    which a trunk broke. `plaintext` says which clients may do without TLS.
+    which a trunk broke. `plaintext` says which clients may do without TLS, and
+    `links_tls` whether nodes may.
     """
     loop = asyncio.get_running_loop()
     limits = limits or ConnectionLimits()
@@ -289,7 +293,8 @@ def assemble(
     timed = TimedTurns(turns)
     flushes = Flushes(disks, timed, schedule, positions)
     pool = ThreadPool(disks, timed.handle_from_thread)
-    shard_connections = ShardConnections(turns, queue, network, found)
+    tls = TlsAcceptor(connections, plaintext, links_tls)
+    shard_connections = ShardConnections(turns, queue, network, found, tls)
     local = LocalShard(shard, queue, connections, loop.call_soon, shard_connections.later, log)
     peers_max = max(limits.connections_max, CONNECTIONS_MAX)
     trunks = Trunks(local, remote_peers, trunk_lost, peers_max)
@@ -320,6 +325,6 @@ def assemble(
         shard_connections,
         trunks,
         links,
-        TlsAcceptor(connections, plaintext),
+        tls,
     )
     return Driver(shard, components, actions)

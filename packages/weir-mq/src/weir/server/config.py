@@ -325,6 +325,15 @@ class TlsConfig(msgspec.Struct, frozen=True):
         return ServerFiles(self.certificate, self.key, self.trust, self.revoked)
 
 
+class LinksConfig(msgspec.Struct, frozen=True):
+    """How nodes of a set are linked."""
+
+    tls: Annotated[
+        Literal["off", "prefer", "require"],
+        Meta(description="Mutual TLS between nodes: off, prefer while it is rolled out, require."),
+    ] = "off"
+
+
 class StopConfig(msgspec.Struct, frozen=True):
     """How a node stops."""
 
@@ -368,6 +377,7 @@ class Config(msgspec.Struct, frozen=True):
     log: LogConfig = LogConfig()
     connections: ConnectionsConfig = ConnectionsConfig()
     tls: TlsConfig = TlsConfig()
+    links: LinksConfig = LinksConfig()
     stop: StopConfig = StopConfig()
     metrics: MetricsConfig = MetricsConfig()
     status: StatusConfig = StatusConfig()
@@ -453,7 +463,7 @@ def _listen(config: Config) -> str:
 
 
 def _tls(config: Config) -> str:
-    tls = config.tls
+    tls, links = config.tls, config.links
     given = [name for name in ("certificate", "key", "trust") if getattr(tls, name)]
     missing = [name for name in ("certificate", "key", "trust") if not getattr(tls, name)]
     if given and missing:
@@ -462,6 +472,11 @@ def _tls(config: Config) -> str:
         return (
             f"tls.plaintext is {tls.plaintext}, and there is no certificate: nobody could connect; "
             "set tls.certificate, tls.key and tls.trust (`weir cert issue node` makes them)"
+        )
+    if not given and links.tls != "off":
+        return (
+            f"links.tls is {links.tls}, and there is no certificate: set tls.certificate, tls.key "
+            "and tls.trust (`weir cert issue node` makes them)"
         )
     return ""
 
@@ -517,7 +532,7 @@ _CHECKS: dict[tuple[str, ...], Callable[[Config], str]] = {
     ("node.host",): _host,
     ("node.advertise",): _advertise,
     ("metrics.listen",): _listen,
-    ("tls.certificate", "tls.key", "tls.trust", "tls.plaintext"): _tls,
+    ("tls.certificate", "tls.key", "tls.trust", "tls.plaintext", "links.tls"): _tls,
     ("metrics.listen", "node.host", "node.port", "node.shards"): _ports,
 }
 

@@ -116,7 +116,7 @@ class Driver:
         self.links = components.links
         #: Opens what begins with a TLS handshake.
         self.tls = components.tls
-        self._node_links = NodeLinks(self._shard_connections, self.links)
+        self._node_links = NodeLinks(self._shard_connections, self.links, components.tls)
         #: Takes one event and does what comes of it, unless events are gathered.
         self.handle = self._turns.handle
         self._ticker: asyncio.TimerHandle | None = None

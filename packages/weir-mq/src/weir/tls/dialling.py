@@ -17,7 +17,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import unquote
 
 from weir.errors import Disconnected
@@ -111,19 +111,12 @@ class TlsDialler:
         time of a handshake. Raises `OSError`, `TimeoutError`, `BadCertificate` or `Disconnected`.
         """
         loop = asyncio.get_running_loop()
-        shaken = _Shaken(loop)
-        context, name = self.context(), self._files.server_name or str(host)
-        protocol = make()
-        layer = TlsTransport(shaken, partial(_wrap, context, name), protocol)
+        name = self._files.server_name or str(host)
+        handshake = Handshake(self.context(), make(), name, _check_broker)
         async with asyncio.timeout(timeout):
-            await loop.create_connection(lambda: layer, str(host), port)
-        try:
-            async with asyncio.timeout(HANDSHAKE_SECONDS):
-                await shaken.done
-        except BaseException:
-            layer.abort()
-            raise
-        return protocol
+            await loop.create_connection(handshake.layer, str(host), port)
+        await handshake.done(HANDSHAKE_SECONDS)
+        return handshake.upper
 
     def connect_blocking(self, sock: socket.socket, host: str) -> ssl.SSLSocket:
         """Return a connected socket with TLS on it, which keeps its timeout. Raises `OSError` in
@@ -189,13 +182,39 @@ def _late(error: ssl.SSLError) -> OSError:
     return ConnectionAbortedError(in_words(error))
 
 
-class _Shaken:
-    """Waits for the handshake of one connection: nobody else shares its turn."""
+class Handshake(Generic[P]):
+    """The handshake of one connection that this side dials: nobody else shares its turn."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.done: asyncio.Future[None] = loop.create_future()
+    def __init__(
+        self, context: ssl.SSLContext, upper: P, name: str | None,
+        check: Callable[[TlsTransport], None],
+    ) -> None:  # fmt: skip
+        """Connect `upper` once it is done, and `check` has not raised `Disconnected`. `name` is
+        looked for in the certificate of the other side, if `context` does that.
+        """
+        self.upper = upper
+        self._check = check
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Nobody is told of a connection that never is.
+        self._layer = TlsTransport(self, partial(_wrap, context, name), asyncio.Protocol())
+
+    def layer(self) -> TlsTransport:
+        """Return the protocol of the connection below."""
+        return self._layer
+
+    async def done(self, seconds: float) -> None:
+        """Return when `upper` is connected. Raises `OSError`, `TimeoutError` or `Disconnected`."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._done
+        except BaseException:
+            self._layer.abort()
+            raise
+
+    # -- its transport calls ------------------------------------------------------------------
 
     def may_step(self, one: TlsTransport) -> bool:
+        """Return that it may go on."""
         return True
 
     def stepped(self, one: TlsTransport, came: int, seconds: float) -> None:
@@ -205,28 +224,37 @@ class _Shaken:
         """A client has no budget."""
 
     def shaken(self, one: TlsTransport) -> None:
-        if self.done.done():  # nobody waits any more
+        """Connect the protocol above."""
+        if self._done.done():  # nobody waits any more
             one.abort()
             return
         try:
-            _check_role(one.peer, one.get_extra_info("alpn"))
+            self._check(one)
         except Disconnected as error:
-            self.done.set_exception(error)
+            self._done.set_exception(error)
             one.abort()
             return
-        one.get_protocol().connection_made(one)
-        self.done.set_result(None)
+        one.set_protocol(self.upper)
+        self.upper.connection_made(one)
+        self._done.set_result(None)
 
     def broke(self, one: TlsTransport, why: Exception) -> None:
-        if not self.done.done():
-            self.done.set_exception(why)
+        """Tell who waits."""
+        if not self._done.done():
+            self._done.set_exception(why)
 
     def ended(self, one: TlsTransport) -> None:
-        if not self.done.done():
-            self.done.set_exception(ConnectionResetError("hung up in the TLS handshake"))
+        """Tell who waits."""
+        if not self._done.done():
+            self._done.set_exception(ConnectionResetError("hung up in the TLS handshake"))
 
     def in_words(self, error: ssl.SSLError) -> Exception:
+        """Return what went wrong."""
         return ConnectionAbortedError(in_words(error))
+
+
+def _check_broker(one: TlsTransport) -> None:
+    _check_role(one.peer, one.get_extra_info("alpn"))
 
 
 def _check_role(peer: PeerCertificate | None, alpn: str | None) -> None:
@@ -247,7 +275,7 @@ def peer_of_socket(sock: Any) -> PeerCertificate | None:
 
 
 def _wrap(
-    context: ssl.SSLContext, name: str, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
+    context: ssl.SSLContext, name: str | None, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
 ) -> ssl.SSLObject:
     return context.wrap_bio(incoming, outgoing, server_hostname=name)
 

@@ -54,12 +54,11 @@ class ClientFiles(NamedTuple):
 
 
 class ServerTls(NamedTuple):
-    """What a broker serves with: a context for clients, one for what other nodes dial, one that it
-    dials them with, what its own certificate says, and the revoked serial numbers.
+    """What a broker serves with, what it dials other nodes with, what its own certificate says, and
+    the revoked serial numbers.
     """
 
     context: ssl.SSLContext
-    links: ssl.SSLContext
     dialling: ssl.SSLContext
     own: PeerCertificate
     revoked: frozenset[str]
@@ -72,17 +71,15 @@ def server_tls(files: ServerFiles, minimum: Minimum = "1.3", requires: bool = Fa
     """
     context = _server_context(files, minimum)
     context.verify_mode = ssl.CERT_REQUIRED if requires else ssl.CERT_OPTIONAL
-    links = _server_context(files, "1.3")
-    links.verify_mode = ssl.CERT_REQUIRED
     dialling = client_context(ClientFiles(files.trust, files.certificate, files.key))
     dialling.check_hostname = False  # a node is known by its number, wherever it is
-    own = _tried(files, links, dialling)
+    own = _tried(files, dialling)
     if own.identity is not None and own.identity.role is not Role.NODE:
         raise BadCertificate(
             f"{files.certificate} is of {own.identity}, and a broker needs one of a node: "
             "`weir cert issue node N --host NAME`"
         )
-    return ServerTls(context, links, dialling, own, _revoked(files.revoked))
+    return ServerTls(context, dialling, own, _revoked(files.revoked))
 
 
 def client_context(files: ClientFiles) -> ssl.SSLContext:
@@ -170,10 +167,12 @@ def _reason(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).replace("_", " ").lower()
 
 
-def _tried(
-    files: ServerFiles, serving: ssl.SSLContext, dialling: ssl.SSLContext
-) -> PeerCertificate:
-    """Return what the own certificate says, once both contexts have shaken hands in memory."""
+def _tried(files: ServerFiles, dialling: ssl.SSLContext) -> PeerCertificate:
+    """Return what the own certificate says, once it has shaken hands with itself in memory: as it
+    does with another node, each side verifying the other.
+    """
+    serving = _server_context(files, "1.3")
+    serving.verify_mode = ssl.CERT_REQUIRED
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = serving.wrap_bio(to_server, to_client, server_side=True)
     client = dialling.wrap_bio(to_client, to_server)

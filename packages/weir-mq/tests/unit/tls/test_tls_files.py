@@ -80,13 +80,13 @@ def test_no_tickets_no_old_versions_and_no_file_of_keys(
     good = ca.files_of(ca.folder / "issued" / "node-1.pem")
     serving = server_tls(good, "1.2")
     client = client_context(ca.client())
-    for context in (*serving[:3], client):
+    for context in (serving.context, serving.dialling, client):
         assert context.keylog_filename is None
         assert context.options & ssl.OP_NO_RENEGOTIATION
     assert serving.context.minimum_version is ssl.TLSVersion.TLSv1_2
-    assert serving.links.minimum_version is ssl.TLSVersion.TLSv1_3, "links are never older"
-    assert serving.links.verify_mode is ssl.CERT_REQUIRED
-    assert serving.context.num_tickets == serving.links.num_tickets == 0
+    assert serving.dialling.minimum_version is ssl.TLSVersion.TLSv1_3, "links are never older"
+    assert serving.dialling.verify_mode is ssl.CERT_REQUIRED
+    assert serving.context.num_tickets == 0
     assert client.check_hostname
     assert client.verify_mode is ssl.CERT_REQUIRED
     assert not (tmp_path / "keys").exists()

@@ -12,16 +12,21 @@ from collections.abc import Callable, Container
 from functools import partial
 from typing import Protocol, cast
 
+from weir.errors import Disconnected
 from weir.host.connections import UNSENT_BYTES_MAX, ClientConnection
 from weir.host.greeting import DialedConnection
 from weir.host.links import Links
 from weir.host.shard_connections import ShardConnection
 from weir.host.shard_loop import EventQueue, ShardLoop
 from weir.model.limits import LINK_HELLO_SECONDS
+from weir.server.network.tls import TlsAcceptor
+from weir.tls.dialling import Handshake
 
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 #: The first byte of Linux's `struct tcp_info`, of a connection that neither side has ended.
 _ESTABLISHED = 1
+#: A node that takes no TLS yet is linked to without for so long, where that is allowed.
+_PLAIN_SECONDS = 10.0
 #: Takes a transport that begins, and returns the connection that it is.
 Begin = Callable[[asyncio.Transport], ShardConnection]
 
@@ -185,15 +190,17 @@ class ShardProtocol(asyncio.Protocol):
 class NodeLinks:
     """Takes connections that other nodes made: they become links."""
 
-    def __init__(self, connections: ShardConnections, links: Links) -> None:
-        """Have `links` say who is there."""
+    def __init__(self, connections: ShardConnections, links: Links, tls: TlsAcceptor) -> None:
+        """Have `links` say who is there, and `tls` whose certificate he has."""
         self._connections = connections
         self._links = links
+        self._tls = tls
 
     def accept(self, transport: asyncio.Transport, data: bytes) -> None:
         """Take a connection over that began with `data`, in the link dialect."""
+        certified = self._tls.node_of(transport)
         self._connections.adopt(
-            transport, lambda address: self._links.accept(transport, data, address)
+            transport, lambda address: self._links.accept(transport, data, address, certified)
         )
 
 
@@ -201,9 +208,13 @@ class ShardConnections:
     """Makes connections to other shards, and takes those over that others made."""
 
     def __init__(
-        self, turns: ShardLoop, queue: EventQueue, network: Network, found: set[str]
-    ) -> None:
-        """Add the addresses of other nodes to `found`."""
+        self, turns: ShardLoop, queue: EventQueue, network: Network, found: set[str],
+        tls: TlsAcceptor,
+    ) -> None:  # fmt: skip
+        """Add the addresses of other nodes to `found`. Dial them by `tls` as it says."""
+        self._tls = tls
+        #: Where nobody took TLS, until when it is not tried again.
+        self._plain: dict[tuple[str, int], float] = {}
         self._turns = turns
         self._queue = queue
         self._network = network
@@ -254,15 +265,32 @@ class ShardConnections:
             async with asyncio.timeout(LINK_HELLO_SECONDS):
                 sock = await self._connected(host, port, tries)
                 try:
-                    await self._loop.create_connection(
-                        lambda: ShardProtocol(self._turns, self._queue, dialled.connected),
-                        sock=sock,
-                    )
+                    await self._begin(sock, host, port, dialled)
                 except BaseException:
                     sock.close()
                     raise
-        except (OSError, ValueError) as error:  # ValueError: no name at all
+        except (OSError, ValueError, Disconnected) as error:  # ValueError: no name at all
             self._act(partial(dialled.failed, in_words(error)))
+
+    async def _begin(
+        self, sock: socket.socket, host: str, port: int, dialled: DialedConnection
+    ) -> None:
+        """Give a connected socket its transport, by TLS if that is to be."""
+        protocol = ShardProtocol(self._turns, self._queue, dialled.connected)
+        tls, place = self._tls, (host, port)
+        serving = None if tls.links == "off" else tls.serving
+        is_plain = self._plain.get(place, 0.0) > self._loop.time()
+        if serving is None or (is_plain and tls.links == "prefer"):
+            await self._loop.create_connection(lambda: protocol, sock=sock)
+            return
+        check = partial(tls.check_node, node=dialled.hello.to_node)
+        handshake = Handshake(serving.dialling, protocol, None, check)
+        await self._loop.create_connection(handshake.layer, sock=sock)
+        try:
+            await handshake.done(LINK_HELLO_SECONDS)
+        except ConnectionResetError:  # who has no certificate yet hangs up
+            self._plain[place] = self._loop.time() + _PLAIN_SECONDS
+            raise
 
     async def _connected(self, host: str, port: int, tries: int) -> socket.socket:
         infos = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -162,7 +162,8 @@ class DevicePoller:
         """Keep a device; move all others, which go on with `data`; let TLS begin."""
         tls = self._tls
         if tls is not None:
-            if data[0] == HANDSHAKE and self._opens(transport, data, tls):
+            if data[0] == HANDSHAKE:
+                self._open_tls(transport, data, tls)
                 return False
             tls.check_plaintext(transport, data)
         if data[0] == DEVICE_VERSION:
@@ -170,7 +171,7 @@ class DevicePoller:
         self._move_away(transport, data)
         return False
 
-    def _opens(self, transport: PlainTransport, data: bytes, tls: TlsAcceptor) -> bool:
+    def _open_tls(self, transport: PlainTransport, data: bytes, tls: TlsAcceptor) -> None:
         """Let TLS take a connection: it stays here until its first plaintext has come."""
 
         def begins(_: TlsTransport, data: bytes) -> bool:
@@ -181,10 +182,10 @@ class DevicePoller:
 
         layer = tls.accept(transport, transport.protocol, begins)
         if layer is None:
-            return False
+            transport.close()
+            return
         transport.protocol = layer
         layer.data_received(data)
-        return True
 
     def _move_away(self, transport: PlainTransport, data: bytes) -> None:
         if transport.events:

@@ -15,20 +15,26 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, cast
 
+from weir.errors import Disconnected
 from weir.host.connections import ClientConnection, Connections
+from weir.host.greeting import NO_TLS
 from weir.host.strangers import HandshakeTurns
 from weir.protocol.link import LINK_VERSION
 from weir.server.network.socket_transport import PlainTransport
 from weir.tls.files import ALPN, ServerTls
-from weir.tls.identity import Role
+from weir.tls.peers import PeerCertificate
 from weir.tls.transport import TlsTransport
 from weir.tls.words import in_words
 
 log = logging.getLogger(__name__)
 
 Plaintext = Literal["allow", "loopback", "refuse"]
+#: Whether nodes are linked by TLS: never, where both can, always.
+LinksTls = Literal["off", "prefer", "require"]
 #: Failures of strangers are told so often at most, in seconds; the figures count all.
 _TELL_SECONDS = 1.0
+#: Nodes are of one release, or the one before: none needs an older version.
+_LINK_VERSION = "TLSv1.3"
 
 
 class TlsCounts:
@@ -48,9 +54,15 @@ class TlsAcceptor:
     """The TLS connections of a shard: all that came, and the certificate for those to come."""
 
     def __init__(
-        self, connections: Connections[asyncio.Transport], plaintext: Plaintext = "allow"
+        self,
+        connections: Connections[asyncio.Transport],
+        plaintext: Plaintext = "allow",
+        links: LinksTls = "off",
     ) -> None:
-        """Serve `connections`. `plaintext` says from where clients may do without TLS."""
+        """Serve `connections`. `plaintext` says from where clients may do without TLS, and `links`
+        whether nodes are linked by it.
+        """
+        self.links = links
         self.serving: ServerTls | None = None
         #: Why newer files are not served.
         self.problem = ""
@@ -95,6 +107,7 @@ class TlsAcceptor:
         """
         serving = self.serving
         if serving is None:
+            self._tell(lower, "this node has no certificate: set tls.certificate, key and trust")
             return None
         make = partial(_make, serving.context)
         one = TlsTransport(self, make, peer, lower, begins)
@@ -115,6 +128,37 @@ class TlsAcceptor:
             "this broker takes TLS only: connect to weirs:// with the CA of its set (ca=...), as "
             "in weirs://broker:6800?ca=ca.pem"
         )
+
+    # -- links call ---------------------------------------------------------------------------
+
+    def node_of(self, transport: asyncio.Transport) -> int | None:
+        """Return whose certificate the other side of a connection has shown, if it is a node of
+        this set: see `AcceptedConnection`.
+        """
+        version = transport.get_extra_info("tls_version")
+        if version is None:
+            return NO_TLS if self.links == "require" else None
+        peer, serving = transport.get_extra_info("peer"), self.serving
+        if peer is None or serving is None or version != _LINK_VERSION:
+            return 0
+        return self._node(peer, serving)
+
+    def check_node(self, one: TlsTransport, node: int) -> None:
+        """Raise `Disconnected` unless who was dialled has the certificate of that node."""
+        peer, serving = one.peer, self.serving
+        found = self._node(peer, serving) if peer is not None and serving is not None else 0
+        if found != node or one.get_extra_info("alpn") != ALPN:
+            whose = "nobody" if peer is None else peer.identity
+            raise Disconnected(
+                f"its certificate is of {whose}, and node {node} of this set was dialled: give "
+                "each node its own (`weir cert issue node`), and correct the address"
+            )
+
+    def _node(self, peer: PeerCertificate, serving: ServerTls) -> int:
+        who, own = peer.identity, serving.own.identity
+        if who is None or own is None or peer.serial in serving.revoked:
+            return 0
+        return who.node if (who.system, who.set) == (own.system, own.set) else 0
 
     # -- TLS transports call ------------------------------------------------------------------
 
@@ -153,13 +197,7 @@ class TlsAcceptor:
 
     def broke(self, one: TlsTransport, why: Exception) -> None:
         """Count it, and tell of it now and then."""
-        self.counts.failed += 1
-        now = self._loop.time()
-        if now - self._told_at >= _TELL_SECONDS:
-            self._told_at = now
-            address = str((one.get_extra_info("peername") or ("",))[0])
-            fields = {"peer": address, "failed": self.counts.failed}
-            log.info("a TLS connection from %s ended: %s", address, why, extra={"fields": fields})
+        self._tell(one, why)
 
     def ended(self, one: TlsTransport) -> None:
         """Forget it."""
@@ -186,6 +224,15 @@ class TlsAcceptor:
                 f"{own.system:x}"
             )
         return ""
+
+    def _tell(self, one: asyncio.Transport, why: object) -> None:
+        self.counts.failed += 1
+        now = self._loop.time()
+        if now - self._told_at >= _TELL_SECONDS:
+            self._told_at = now
+            address = str((one.get_extra_info("peername") or ("",))[0])
+            fields = {"peer": address, "failed": self.counts.failed}
+            log.info("a TLS connection from %s ended: %s", address, why, extra={"fields": fields})
 
     def _next_turn(self) -> None:
         if not self._is_due:
@@ -234,9 +281,3 @@ def is_loopback(address: str) -> bool:
         return not address or ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False
-
-
-def is_node(one: Any) -> bool:
-    """Return whether a transport's other side has the certificate of a node."""
-    peer = one.get_extra_info("peer")
-    return peer is not None and peer.identity is not None and peer.identity.role is Role.NODE
