@@ -15,6 +15,7 @@ from weir.server.config import (
     LinksConfig,
     LogConfig,
     MemoryConfig,
+    MetricsConfig,
     NodeConfig,
     TlsConfig,
 )
@@ -70,7 +71,11 @@ class TestCa:
 
 @contextlib.asynccontextmanager
 async def node_running(
-    folder: Path, files: ServerFiles | None = None, links: Any = "off", **tls: Any
+    folder: Path,
+    files: ServerFiles | None = None,
+    links: Any = "off",
+    metrics: str = "",
+    **tls: Any,
 ) -> AsyncIterator[int]:
     """Run a node of one shard on this loop, and yield its port."""
     loop = asyncio.get_running_loop()
@@ -83,6 +88,7 @@ async def node_running(
         memory=MemoryConfig(),
         tls=given,
         links=LinksConfig(links),
+        metrics=MetricsConfig(metrics),
     )
     NodeFolder(folder).found(2)
     running = loop.create_task(serve(config, lambda _, port: up.set_result(port), stop))

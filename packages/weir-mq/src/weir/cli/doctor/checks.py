@@ -329,6 +329,33 @@ async def _asked(client: Client) -> tuple[float, tuple[int, ...]]:
     return (time.perf_counter() - began) * 1_000, client.welcome.ports
 
 
+def certificate(patient: Patient) -> Finding:
+    """Look whether the files of TLS can be served, for how long, and whether a node serves them."""
+    from weir.server.disk.node_folder import NodeFolder
+    from weir.server.network.certificate_files import WARN_SECONDS, states
+    from weir.tls.files import server_tls
+
+    tls = patient.config.tls
+    if (given := tls.files()) is None:
+        if tls != type(tls)() or patient.config.links.tls != "off":
+            return Finding("certificate", "fail", "settings of TLS without a certificate",
+                           "set tls.certificate, tls.key and tls.trust")  # fmt: skip
+        return Finding("certificate", "ok", "none: connections are not encrypted")
+    own = server_tls(given, tls.minimum).own  # raises with what to do
+    left = own.ends - time.time()
+    shown = f"{own.identity or given.certificate} for {int(left // 86_400)} days"
+    served = states(patient.folder) if NodeFolder(patient.folder).endpoint() else {}
+    late = sorted(shard for shard, state in served.items() if state.serial != own.serial)
+    if late:
+        problem = next((state.problem for state in served.values() if state.problem), "")
+        advice = problem or "see the log of the node; weir cert reload asks it to read them"
+        return Finding("certificate", "warn", f"{shown}, not served by shards {late}", advice)
+    if left < WARN_SECONDS:
+        advice = "weir cert renew makes a new one: copy it here, the node takes it by itself"
+        return Finding("certificate", "warn", shown, advice)
+    return Finding("certificate", "ok", shown)
+
+
 #: All checks in the order they are shown.
 CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "python": python,
@@ -340,6 +367,7 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "files": files,
     "backlog": backlog,
     "folder": folder,
+    "certificate": certificate,
     "damage": damage,
     "endpoint": endpoint,
     "level": level,

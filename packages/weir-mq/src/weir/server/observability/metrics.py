@@ -19,6 +19,7 @@ from weir.broker.shard import Shard
 from weir.broker.state.clusters import ClusterState
 from weir.errors import BY_CODE
 from weir.model.ids import partition_of, topic_of
+from weir.server.network.tls import TlsAcceptor
 from weir.server.observability.endpoint import Family, Labels, Sample, one
 from weir.version import __version__
 
@@ -46,8 +47,16 @@ class Host(Protocol):
 class Metrics:
     """Collects all figures of one shard whenever somebody asks."""
 
-    def __init__(self, shard: Shard, host: Host, folder: str, loop_lag: Histogram) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        host: Host,
+        folder: str,
+        loop_lag: Histogram,
+        tls: TlsAcceptor | None = None,
+    ) -> None:
         """Take where the figures are; `folder` is the data folder, for the room on its disk."""
+        self._tls = tls
         self._shard = shard
         self._host = host
         self._folder = folder
@@ -69,6 +78,8 @@ class Metrics:
         yield from self._of_shard()
         yield from self._of_set()
         yield from self._of_logs()
+        if self._tls is not None and self._tls.serving is not None:
+            yield from self._of_tls(self._tls)
         yield from self._of_process()
 
     # -- by topic -----------------------------------------------------------------------------
@@ -261,6 +272,34 @@ class Metrics:
         yield Family("weir_scrub_rounds_total", "counter", about, rounds)
         about = "Damaged places that the start or a background check found."
         yield Family("weir_scrub_damage", "gauge", about, bad)
+
+    def _of_tls(self, tls: TlsAcceptor) -> Iterator[Family]:
+        counts, serving = tls.counts, tls.serving
+        assert serving is not None  # else there is nothing to tell
+        yield from _counters(
+            ("weir_tls_handshakes_total", "TLS handshakes that were done.", counts.handshakes),
+            (
+                "weir_tls_failed_total",
+                "TLS connections that ended in an error of TLS.",
+                counts.failed,
+            ),
+            (
+                "weir_tls_refused_total",
+                "Peers that were refused for their certificate, or for doing without TLS.",
+                counts.refused,
+            ),
+            ("weir_tls_handshake_seconds_total", "Time of handshakes.", counts.seconds),
+        )
+        about = "Whether newer files of TLS could not be used."
+        yield from _gauges(
+            ("weir_tls_waiting", "TLS handshakes that wait for their turn.", tls.waiting),
+            (
+                "weir_tls_certificate_ends_seconds",
+                "When the node's certificate ends, in seconds since 1970.",
+                serving.own.ends,
+            ),
+            ("weir_tls_files_unused", about, int(bool(tls.problem))),
+        )
 
     def _of_process(self) -> Iterator[Family]:
         about = "How late the event loop ran a timer."

@@ -51,7 +51,7 @@ async def observed(
         host, port = split_address(config.metrics.listen)
         port += shard.identity.shard if port else 0
         with LoopLag() as lag:
-            metrics = Metrics(shard, driver, config.node.data, lag.seconds)
+            metrics = Metrics(shard, driver, config.node.data, lag.seconds, driver.tls)
             pages = _pages(metrics, shard, stopping, away)
             async with contextlib.AsyncExitStack() as stack:
                 with in_words(host, port, "--metrics"):

@@ -7,14 +7,17 @@ import os
 import resource
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from rigs.certificates import TestCa
 from weir.cli import connection
 from weir.cli.doctor import checks
 from weir.cli.doctor.checks import CHECKS, Finding, Patient, examine
 from weir.cli.main import main
 from weir.protocol.client.nodes import NodeList, NodeRow
-from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig
+from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig, TlsConfig
+from weir.server.network.certificate_files import CertificateState, state_file
 
 
 def patient(folder: Path, **more: object) -> Patient:
@@ -147,7 +150,7 @@ def test_a_check_that_cannot_be_made_is_a_finding(
 def test_what_is_not_installed_names_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "find_spec", lambda name: None if name == "lz4" else name)
     finding = checks.extras(patient(Path("nowhere")))
-    assert finding.found == "arrow, schema, spark, delta, inbox"
+    assert finding.found == "arrow, schema, spark, delta, inbox, access"
     assert "weir-mq[compress]" in finding.advice
 
 
@@ -170,3 +173,30 @@ def test_a_format_level_that_may_be_raised(
     monkeypatch.setattr(checks, "_running", lambda _: ("weir://host:6800", 1))
     monkeypatch.setattr(connection, "connected", lambda url, work: listed)
     sick(checks.level(patient(tmp_path)), state, f"format level {written} is written", advice)
+
+
+def test_a_certificate_that_ends_soon_or_is_not_served(tmp_path: Path) -> None:
+    ca = TestCa(tmp_path / "ca")
+    one, soon = ca.issue("node/1", days=100), ca.issue("node/2", days=3)
+    old = ca.issue("node/3", days_ahead=-20)
+    data = tmp_path / "data"
+    data.mkdir()
+
+    def found(issued: object) -> Finding:
+        tls = TlsConfig(*ca.files(issued))  # type: ignore[arg-type]
+        (finding,) = examine(patient(data, tls=tls), ["certificate"])
+        return finding
+
+    assert (found(one).state, found(one).advice) == ("ok", "")
+    assert "/node/1 for 99 days" in found(one).found
+    sick(found(soon), "warn", "for 2 days", "weir cert renew")
+    sick(found(old), "fail", "expired", "fix that")
+    sick(checks.certificate(patient(data, tls=TlsConfig(plaintext="refuse"))), "fail",
+         "without a certificate", "set tls.certificate")  # fmt: skip
+    (data / "endpoint.json").write_text('{"host":"127.0.0.1","port":1,"pid":1}')
+    for serial, problem, advice in (("ab", "", "cert reload"), ("ab", "a half file", "a half")):
+        state = CertificateState(serial, "", 0.0, 0.0, problem=problem)
+        state_file(data, 1).write_bytes(msgspec.json.encode(state))
+        sick(found(one), "warn", "not served by shards [1]", advice)
+    state_file(data, 1).write_bytes(msgspec.json.encode(CertificateState(one.serial, "", 0.0, 0.0)))
+    assert found(one).state == "ok"

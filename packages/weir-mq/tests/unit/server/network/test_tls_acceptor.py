@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import ssl
 import struct
@@ -23,6 +24,7 @@ from weir.device.client import Client as Device
 from weir.errors import Disconnected, Unauthorized, WeirError
 from weir.protocol import device as wire
 from weir.server.network import tls as acceptor
+from weir.server.observability.metrics import Metrics
 from weir.tls.authority import Issued
 from weir.tls.files import ALPN, ClientFiles
 
@@ -370,3 +372,28 @@ def connection_of(client: Any) -> Connection:
     found = pool_of(client).home
     assert found is not None
     return found
+
+
+def test_the_figures_tell_of_handshakes_and_of_the_certificate(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Metrics] = []
+    init = Metrics.__init__
+    monkeypatch.setattr(
+        Metrics, "__init__", lambda self, *args: (made.append(self), init(self, *args))[1]
+    )
+
+    async def body(port: int) -> None:
+        async with weir.connect(place.ca.url(port)):
+            await refusal_of(place.ca.url(port) + "&server_name=broker9")
+        (metrics,) = made
+        text = await metrics.text()
+        figures = dict(re.findall(r"^(weir_tls_\w+) (\S+)$", text, re.MULTILINE))
+        assert int(figures["weir_tls_handshakes_total"]) >= 1
+        assert int(figures["weir_tls_failed_total"]) >= 1
+        assert figures["weir_tls_waiting"] == figures["weir_tls_files_unused"] == "0"
+        assert float(figures["weir_tls_handshake_seconds_total"]) > 0
+        ends = float(figures["weir_tls_certificate_ends_seconds"])
+        assert abs(ends - place.node.ends.timestamp()) < 1
+
+    place.run(body, metrics="127.0.0.1:0")
