@@ -20,7 +20,7 @@ from weir.protocol import link
 from weir.protocol.link import Lane, LinkHello
 from weir.server.assembly import assemble
 from weir.server.network.poller import listening
-from weir.server.network.tls import LinksTls
+from weir.server.network.tls import LinksTls, TlsPolicy
 from weir.tls.files import ServerTls
 
 MIB = 1 << 20
@@ -59,7 +59,9 @@ class Node:
 
     def __init__(self, own: ShardInfo, links_tls: LinksTls = "off") -> None:
         self.shard = Noting(own.identity)
-        self.driver = assemble(cast(Shard, self.shard), {}, None, own, links_tls=links_tls)
+        self.driver = assemble(
+            cast(Shard, self.shard), {}, None, own, policy=TlsPolicy(links=links_tls)
+        )
         self.links = self.driver.links
         self.port = 0
 
@@ -119,6 +121,11 @@ class Node:
     def lane_to(self, node: int, lane: Lane) -> Any:
         """Return a lane of the link to a node of one shard."""
         return self.links._out[node][0]._lanes[lane]
+
+    def tls_to(self, node: int) -> list[str | None]:
+        """Return the versions of TLS of the lanes to a node of one shard; None: without."""
+        lanes = (self.lane_to(node, lane) for lane in (Lane.QUICK, Lane.BULK))
+        return [lane._transport.get_extra_info("tls_version") for lane in lanes]
 
     def silence_to(self, node: int) -> int:
         """Return for how many ticks a node has said nothing on the quick lane."""

@@ -38,7 +38,7 @@ from weir.server.interpreter import stop_by_signal
 from weir.server.network.certificate_files import certified
 from weir.server.network.connections import Network, ShardConnections
 from weir.server.network.poller import listening
-from weir.server.network.tls import LinksTls, Plaintext, TlsAcceptor
+from weir.server.network.tls import TlsAcceptor, TlsPolicy
 from weir.server.observability.monitoring import observed
 from weir.storage.disk import Disk
 from weir.storage.format.durable_position import DurablePosition, Owner
@@ -54,6 +54,7 @@ _POLL_SECONDS = 0.05
 _TELL_SECONDS = 1.0
 #: Descriptors that are no connections: the log, its segments, the folder, other shards.
 _OWN_DESCRIPTORS = 256
+_LAX = TlsPolicy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +162,8 @@ async def hosting(
         savers = {n: PositionSaver(n, file) for n, file in positions.items()}
         tell_durable(starts, savers)
         limits = allow_connections(config.connections.limits())
-        driver = assemble(
-            shard, disks, limits, own, savers, trunk_lost, config.tls.plaintext, config.links.tls
-        )
+        policy = TlsPolicy(config.tls.plaintext, config.links.tls)
+        driver = assemble(shard, disks, limits, own, savers, trunk_lost, policy)
         keeping = certified(driver.tls, config.tls, folder.path, share.shard, share.shards)
         await stack.enter_async_context(keeping)
         yield driver, shard
@@ -262,14 +262,12 @@ def assemble(
     own: ShardInfo | None = None,
     positions: Mapping[int, PositionSaver] | None = None,
     trunk_lost: Callable[[int], None] = nobody,
-    plaintext: Plaintext = "allow",
-    links_tls: LinksTls = "off",
+    policy: TlsPolicy = _LAX,
 ) -> Driver:
     """Return what drives `shard` on the running loop. Log number n lies on `disks[n]`, and
     `positions[n]` saves how far it is durable. Peers are let in within `limits`. Other nodes are
     told what `own` says of the shard; `trunk_lost` is told of each other shard of this node to
-    which a trunk broke. `plaintext` says which clients may do without TLS, and
-    `links_tls` whether nodes may.
+    which a trunk broke. `policy` says who may do without TLS.
     """
     loop = asyncio.get_running_loop()
     limits = limits or ConnectionLimits()
@@ -293,7 +291,7 @@ def assemble(
     timed = TimedTurns(turns)
     flushes = Flushes(disks, timed, schedule, positions)
     pool = ThreadPool(disks, timed.handle_from_thread)
-    tls = TlsAcceptor(connections, plaintext, links_tls)
+    tls = TlsAcceptor(connections, policy)
     shard_connections = ShardConnections(turns, queue, network, found, tls)
     local = LocalShard(shard, queue, connections, loop.call_soon, shard_connections.later, log)
     peers_max = max(limits.connections_max, CONNECTIONS_MAX)
@@ -316,15 +314,6 @@ def assemble(
         ef.EndLink: links.end_inbound,
     }
     components = Components(
-        lifecycle,
-        queue,
-        connections,
-        turns,
-        flushes,
-        pool,
-        shard_connections,
-        trunks,
-        links,
-        tls,
+        lifecycle, queue, connections, turns, flushes, pool, shard_connections, trunks, links, tls
     )
     return Driver(shard, components, actions)

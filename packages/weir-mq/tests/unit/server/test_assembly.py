@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ from weir.server.disk.flushes import PositionSaver
 from weir.server.disk.node_folder import NodeFolder
 
 
-def never_started(*given: object) -> None:
+def never_started(*given: object) -> SimpleNamespace:
     """Stand in for `assemble`: nothing is flushed, and what was told is saved."""
     savers = given[4]
     assert isinstance(savers, Mapping)
@@ -22,6 +23,7 @@ def never_started(*given: object) -> None:
     for saver in savers.values():
         assert isinstance(saver, PositionSaver)
         saver.stop()
+    return SimpleNamespace(tls=None)
 
 
 def test_a_node_that_is_killed_before_its_first_flush_starts_again(

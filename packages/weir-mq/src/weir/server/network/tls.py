@@ -13,7 +13,7 @@ import ssl
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from weir.errors import Disconnected
 from weir.host.connections import ClientConnection, Connections
@@ -37,6 +37,13 @@ _TELL_SECONDS = 1.0
 _LINK_VERSION = "TLSv1.3"
 
 
+class TlsPolicy(NamedTuple):
+    """Who may do without TLS: clients from some addresses, and nodes."""
+
+    plaintext: Plaintext = "allow"
+    links: LinksTls = "off"
+
+
 class TlsCounts:
     """What happened, for the figures."""
 
@@ -50,25 +57,25 @@ class TlsCounts:
         self.seconds = 0.0
 
 
+_LAX = TlsPolicy()
+
+
 class TlsAcceptor:
     """The TLS connections of a shard: all that came, and the certificate for those to come."""
 
     def __init__(
         self,
         connections: Connections[asyncio.Transport],
-        plaintext: Plaintext = "allow",
-        links: LinksTls = "off",
+        policy: TlsPolicy = _LAX,
     ) -> None:
-        """Serve `connections`. `plaintext` says from where clients may do without TLS, and `links`
-        whether nodes are linked by it.
-        """
-        self.links = links
+        """Serve `connections`; `policy` says who may do without TLS."""
+        self.links = policy.links
         self.serving: ServerTls | None = None
         #: Why newer files are not served.
         self.problem = ""
         self.counts = TlsCounts()
         self._connections = connections
-        self._plaintext = plaintext
+        self._plaintext = policy.plaintext
         self._loop = asyncio.get_running_loop()
         self._turns: HandshakeTurns[TlsTransport] = HandshakeTurns()
         self._is_due = False

@@ -14,7 +14,7 @@ from rigs.linked_nodes import SYSTEM, Node, dial, made_hello, made_own, secured
 from weir.broker.api import events as ev
 from weir.model.ids import place_of
 from weir.protocol import link
-from weir.protocol.link import Lane, Verdict
+from weir.protocol.link import Verdict
 from weir.server.network import connections
 from weir.tls.authority import Issued
 from weir.tls.files import ALPN, ServerTls, server_tls
@@ -55,12 +55,6 @@ async def linked(one: Node, two: Node) -> None:
     assert {body for _, _, _, body in await one.frames(2)} == {b"y" * 100_000}
 
 
-def is_secure(node: Node, to: int) -> list[str | None]:
-    """Return the version of TLS of each lane, as far as it is there."""
-    lanes = (node.lane_to(to, lane) for lane in (Lane.QUICK, Lane.BULK))
-    return [lane._transport.get_extra_info("tls_version") for lane in lanes]
-
-
 def test_all_lanes_are_by_mutual_tls(nodes: Set, run: Callable[[Body], None]) -> None:
     async def body() -> None:
         async with secured(
@@ -68,7 +62,7 @@ def test_all_lanes_are_by_mutual_tls(nodes: Set, run: Callable[[Body], None]) ->
             (made_own(2), nodes.serving("node/2"), "require"),
         ) as (one, two):
             await linked(one, two)
-            assert is_secure(one, 2) == is_secure(two, 1) == ["TLSv1.3"] * 2
+            assert one.tls_to(2) == two.tls_to(1) == ["TLSv1.3"] * 2
             assert one.driver.tls.counts.handshakes >= 3, "each lane shook hands"
 
     run(body)
@@ -82,13 +76,13 @@ def test_nodes_that_prefer_it_link_to_those_that_have_none(
             (made_own(1), nodes.serving("node/1"), "prefer"), (made_own(2), None, "off")
         ) as (one, two):
             await linked(one, two)
-            assert is_secure(one, 2) == is_secure(two, 1) == [None] * 2
+            assert one.tls_to(2) == two.tls_to(1) == [None] * 2
         async with secured(
             (made_own(1), nodes.serving("node/1"), "prefer"),
             (made_own(2), nodes.serving("node/2"), "prefer"),
         ) as (one, two):
             await linked(one, two)
-            assert is_secure(one, 2) == is_secure(two, 1) == ["TLSv1.3"] * 2
+            assert one.tls_to(2) == two.tls_to(1) == ["TLSv1.3"] * 2
 
     run(body)
 
