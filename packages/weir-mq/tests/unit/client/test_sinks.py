@@ -13,6 +13,7 @@ import pytest
 
 import weir
 from weir import sync, testing
+from weir.client import staging
 from weir.client.connection.metadata import Places
 from weir.client.staging import StagedPart
 from weir.errors import (
@@ -303,7 +304,51 @@ async def test_a_partition_that_ended_is_left_out_by_the_next_writer(node: Node)
         with pytest.raises(PartitionEnded):
             await staged(sink, 1, "report", rows(*keys, key=keys))
         await sink.publish(1, await staged(sink, 1, "report", rows(*keys, key=keys)))
-        assert sum(map(len, (await values(w, "report")).values())) == 40
+        for batch in range(2, 6):  # rows without a key go to the other one, whosever turn it is
+            await sink.publish(batch, await staged(sink, batch, "report", rows(b"x")))
+        assert sum(map(len, (await values(w, "report")).values())) == 44
+
+
+@in_loop
+async def test_rows_of_one_batch_may_have_different_columns(node: Node) -> None:
+    async with weir.connect(node.url) as w:
+        await w.create_topic("report")
+        sink = w.sink("q")
+        writer = sink.writer(0)
+        await writer.write("report", rows(b"a", key=[b"k"]))
+        await writer.write("report", rows(b"b"))
+        await writer.write("report", rows(b"c", tag=["t"]))
+        await sink.publish(0, await writer.finish())
+        async with w.reader("report", follow=False) as reader:
+            found = [(one.value, one.key, one.tag) async for one in reader]
+        assert found == [(b"a", b"k", None), (b"b", None, None), (b"c", None, "t")]
+
+
+def test_what_is_gathered_for_all_topics_is_bounded(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "_GATHERED_BYTES_MAX", 1 << 20)
+    sent: list[int] = []
+
+    async def counted(send: Ask, number: int, made: Any) -> Any:
+        sent.append(len(made.batch))
+        return await send()
+
+    intercept(monkeypatch, counted)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(30), weir.connect(node.url) as w:
+            sink = w.sink("q")
+            writer = sink.writer(0)
+            given = 0
+            for topic in ("one", "two", "three"):
+                await w.create_topic(topic, 4)
+                await writer.write(topic, rows(*[b"." * 1_000] * 400, key=[b"k"] * 400))
+                given += 400_000
+                assert given - sum(sent) <= 1 << 20
+            assert sent
+
+    asyncio.run(scenario())
 
 
 @in_loop
@@ -318,6 +363,18 @@ async def test_what_was_staged_over_an_hour_ago_is_gone(node: Node) -> None:
         assert refused.value.detail == parts[0].run.number
         await sink.publish(0, await staged(sink, 0, "report", rows(b"again")))
         assert await values(w, "report") == {0: [b"again"]}
+
+
+def test_sinks_are_listed_page_by_page(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weir.broker.partition.topics._SINKS_PER_PAGE", 2)
+    with sync.connect(node.url) as w:
+        w.create_topic("report")
+        for query in "dbcae":
+            sink = w.sink(query)
+            writer = sink.writer(0)
+            writer.write("report", rows(b"a"))
+            sink.publish(0, writer.finish())
+        assert [one.query for one in w.sinks("report")] == [*"abcde"]
 
 
 Ask = Callable[..., Awaitable[Any]]
@@ -357,7 +414,7 @@ def test_a_batch_that_comes_before_the_one_before_it_is_sent_again(
     async def late(send: Ask, number: int, _: Any) -> Any:
         if number == 0 and 0 not in sent:
             sent.append(0)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.6)  # longer than it is tried again without news of the first one
         sent.append(number)
         return await send()
 
@@ -411,6 +468,27 @@ def test_a_run_whose_batches_are_lost_is_to_be_staged_again(
                 await write_large(writer)
             with pytest.raises(StagedRunGone):
                 await writer.write("report", rows(b"more"))
+
+    asyncio.run(scenario())
+
+
+def test_what_fails_ends_all_that_is_under_way(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def failing(send: Ask, number: int, made: Any) -> Any:
+        if made.address.group & 1:
+            raise BadRequest("no")
+        await asyncio.Event().wait()
+
+    intercept(monkeypatch, failing)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(30), weir.connect(node.url) as w:
+            await w.create_topic("report", 2)
+            writer = w.sink("q").writer(3)
+            await writer.write("report", rows(b"a", b"b"), partition=pa.array([0, 1]))
+            with pytest.raises(BadRequest) as refused:
+                await writer.finish()
+            assert refused.value.__notes__ == ["while batch 3 of query q was staged"]
+            assert not [one for one in asyncio.all_tasks() if one.get_name() == "weir stage"]
 
     asyncio.run(scenario())
 

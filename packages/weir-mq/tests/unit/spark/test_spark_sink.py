@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 from weir import sync, testing
+from weir.client.connection.system import SYSTEM
 from weir.errors import BadOption, BadRequest, CheckpointMismatch, Disconnected, TooLarge
 from weir.model.batch import Batch
 from weir.model.topic import partition_for
@@ -36,6 +37,7 @@ from weir.spark.sink.writer import (
     StagedTask,
     StreamWriter,
     TableWriter,
+    client_of,
     forget_all,
     publish,
     stage,
@@ -305,6 +307,27 @@ def test_a_row_that_is_too_large_is_named(node: Node) -> None:
     batches = iter([data(b"a", b"b"), data(b"c", b"x" * (8 << 20))])
     with pytest.raises(TooLarge, match="row 3 for topic t"):
         stage(batches, options, "q", 0)
+
+
+def test_rows_are_counted_over_the_batches_of_a_task(node: Node) -> None:
+    create(node)
+    options = SinkOptions.parse({"url": node.url, "topic": "t"})
+    none = pa.RecordBatch.from_pydict({"value": pa.array([b"c", None], pa.binary())})
+    with pytest.raises(BadRequest, match="column 'value' of row 3 of a task is null"):
+        stage(iter([data(b"a", b"b"), none]), options, "q", 0)
+
+
+def test_a_client_is_kept_for_its_process_alone(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = SinkOptions.parse({"url": node.url}).hosts
+    one = client_of(hosts)
+    assert client_of(hosts) is one
+    with monkeypatch.context() as patched:
+        patched.setattr(type(SYSTEM.get()), "process", lambda _: 1)
+        other = client_of(hosts)
+        assert other is not one
+        forget_all()
 
 
 def test_a_stream_must_know_its_micro_batch() -> None:
