@@ -1,9 +1,12 @@
+from pathlib import Path
+
 from pyspark.sql import functions as F
 
 from weir import sync
 from weir.spark.session import session
 
 URL = "weir://localhost:6800"
+CHECKPOINT = Path("late-checkpoint").resolve()
 
 with sync.connect(URL) as w:
     w.create_topic("flights")
@@ -16,7 +19,7 @@ flights = spark.readStream.format("weir").option("url", URL).option("topic", "fl
 text = F.col("value").cast("string")
 late = flights.where(text.endswith("late")).select("key", F.upper(text).alias("value"))
 query = late.writeStream.format("weir").option("url", URL).option("topic", "late")
-query = query.option("checkpointLocation", "late-checkpoint").trigger(availableNow=True)
+query = query.option("checkpointLocation", str(CHECKPOINT)).trigger(availableNow=True)
 query.start().awaitTermination()
 
 totals = spark.createDataFrame([("total", "2 LATE")], "key string, value string")
