@@ -1,6 +1,9 @@
-"""Rules of dedupe, fencing and values in chunks that can be taken away."""
+"""Rules of dedupe, fencing, values in chunks and sinks that can be taken away."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 from weir.broker.forwarding import registry_feed
 from weir.broker.partition import topics
@@ -9,12 +12,17 @@ from weir.broker.produce.appender import Appender, Pending
 from weir.broker.records.entries import BatchRecord
 from weir.broker.replica.group import Group
 from weir.broker.router import Requests
+from weir.broker.runtime.reads import PublishedReading
 from weir.broker.state.dedupe import OriginTable, ProducerTable
 from weir.broker.state.large_values import ValuesUnderWay, ValueTable
+from weir.broker.state.staging import OpenRun, Published, StagingTable
+from weir.broker.state.state import PartitionState
+from weir.codec import Buffer
 from weir.model.batch import Header
+from weir.model.columns import StagedRun
 from weir.protocol.client.messages import Confirm
 from weir_lab.sim.mutants.planting import Patch, mutant
-from weir_lab.sim.shape import SET, Shape
+from weir_lab.sim.shape import NODE_READS, SET, SET_READS, Shape
 
 #: One producer id, and four who take it from each other.
 QUARREL = Shape(
@@ -146,3 +154,85 @@ def open_values_are_not_in_snapshots(patch: Patch) -> None:
         return [], *state[1:]
 
     patch.setattr(ValueTable, "encode", encode)
+
+
+#: Two queries write, and the topic that they write to is read in total order.
+NODE_SUNK = replace(NODE_READS, sunk=(8,), typed=(0,), planners=0, shipped=(True,))
+SET_SUNK = replace(SET_READS, sunk=(8,), typed=(0,), planners=0, shipped=(True,))
+
+
+@mutant(seed=3, breaks={"SunkOnce"}, shape=NODE_SUNK)
+def a_topic_forgets_what_queries_published(patch: Patch) -> None:
+    """Partition 0 remembers the last batch of each query (ADR 0075, 5)."""
+
+    def note_published(self: StagingTable, sink: tuple[str, int], stamp: int) -> None:
+        return None
+
+    patch.setattr(StagingTable, "note_published", note_published)
+
+
+@mutant(seed=7, breaks={"SunkOnce"}, shape=NODE_SUNK)
+def a_checkpoint_forgets_queries(patch: Patch) -> None:
+    """A snapshot holds what each query has published."""
+    patch.source(
+        "weir.broker.state.staging",
+        "sinks = [(query, *row) for query, row in self.sinks.items()]",
+        "sinks = [(query, *row) for query, row in ()]",
+    )
+
+
+@mutant(seed=3, breaks={"SunkOnce", "Crash"}, shape=NODE_SUNK)
+def a_batch_of_a_stamp_is_taken_for_all_of_it(patch: Patch) -> None:
+    """A register rises to a stamp with the last batch that has it (ADR 0076, 1)."""
+    patch.source("weir.order.barrier", "self.roster.report(partition, stamp - 1)",
+                 "self.roster.report(partition, stamp)")  # fmt: skip
+
+
+@mutant(seed=3, breaks={"SunkOnce", "Crash"}, shape=NODE_SUNK)
+def no_answer_says_that_it_is_cut(patch: Patch) -> None:
+    """An answer that ends within a publication says so (ADR 0075, 6)."""
+
+    def is_cut(self: PublishedReading, payloads: Sequence[Buffer]) -> bool:
+        return False
+
+    patch.setattr(PublishedReading, "is_cut", is_cut)
+
+
+@mutant(seed=3, breaks={"SunkOnce"}, shape=NODE_SUNK)
+def runs_are_served_in_another_order(patch: Patch) -> None:
+    """A publication gives its runs their offsets in the order in which it names them."""
+    honest = Published.add
+
+    def add(self: Published, runs: list[OpenRun], offset: int, stamp: int) -> None:
+        honest(self, [*reversed(runs)], offset, stamp)
+
+    patch.setattr(Published, "add", add)
+
+
+@mutant(seed=0, breaks={"SunkOnce", "Crash"}, shape=SET_SUNK)
+def a_repeat_is_staged_again(patch: Patch) -> None:
+    """The batches of a run are counted, and a publication says what they come to (ADR 0075, 1)."""
+
+    def is_as(self: OpenRun, said: StagedRun) -> bool:
+        return True
+
+    patch.setattr(OpenRun, "is_as", is_as)
+    patch.source("weir.broker.produce.staging", "        if request.number < expected:\n",
+                 "        if request.number < 0:\n")  # fmt: skip
+    patch.source("weir.broker.produce.staging", "        if request.number > expected:\n",
+                 "        if request.number > 1 << 40:\n")  # fmt: skip
+    patch.source(
+        "weir.broker.state.staging",
+        "or len(run.indexes) != record.number or number in self.held",
+        "or number in self.held",
+    )
+
+
+@mutant(seed=3, breaks={"SunkOnce", "Crash", "Live"}, shape=NODE_SUNK)
+def entries_are_given_up_that_were_published(patch: Patch) -> None:
+    """Retention keeps the entries that hold published batches (ADR 0075, 4)."""
+
+    def first_needed_index(self: PartitionState, index: int, offset: int, since: int = 0) -> int:
+        return self.values.first_needed_index(index, offset, since)
+
+    patch.setattr(PartitionState, "first_needed_index", first_needed_index)
