@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ _GRANT_MESSAGES = 32
 _TIMEOUT = 60.0
 #: Behind an error the consumer rests: a node that refuses at once would do nothing else.
 _REST_SECONDS = 0.05
+#: What was worked on is acked long before a consumer ends, unless the nodes are gone.
+_END_SECONDS = 5.0
 _RETRY = Backoff(first=0.02, most=0.2)
 
 
@@ -94,18 +97,21 @@ class Load:
     async def work(self) -> None:
         """Consume for ever."""
         await self.pulse.until(lambda: any(self.ledger.confirmed.values()))
-        async with (
-            self.connected("consumer") as client,
-            client.consumer(
+        async with self.connected("consumer") as client:
+            consumer = await client.consumer(
                 TOPIC, cluster=CLUSTER, max_messages=_GRANT_MESSAGES, lease=self._lease_s
-            ) as consumer,
-        ):
-            while True:
-                # It goes on after an error: that is what whoever wrote it would do.
-                try:
-                    await self._work_on(consumer)
-                except WeirError:
-                    await asyncio.sleep(_REST_SECONDS)
+            ).open()
+            try:
+                while True:
+                    # It goes on after an error: that is what whoever wrote it would do.
+                    try:
+                        await self._work_on(consumer)
+                    except WeirError:
+                        await asyncio.sleep(_REST_SECONDS)
+            finally:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_END_SECONDS):
+                        await consumer.close()
 
     async def flows(self) -> None:
         """Return once each writer has a confirm of what it sends from now on, and a grant is acked.
@@ -135,9 +141,10 @@ class Load:
             self.pulse.confirm()
 
         sent, due = self.ledger.sent, 0.0
-        async with client.producer(
+        producer = await client.producer(
             TOPIC, partition=writer, linger=0.002, on_confirm=confirm
-        ) as producer:
+        ).open()
+        try:
             while not self._stop.is_set():
                 # Behind a long outage nothing is sent for now, so that no `send` would say this.
                 if producer.error is not None:
@@ -149,6 +156,10 @@ class Load:
                     producer.send(value_of(Name(writer, sent[writer])))
                     sent[writer] += 1
                 await asyncio.sleep(_TURN_SECONDS)
+            await producer.flush()
+        finally:
+            # Who is cancelled waits for no confirm: the nodes are gone.
+            await producer.close()
 
     async def _work_on(self, consumer: Consumer) -> None:
         async for grant in consumer.batches():
