@@ -65,6 +65,8 @@ def test_without_java_the_packaged_one_runs_a_stream(node: Node, tmp_path: Path)
             "PATH": path_without_java(commands),
             "PYTHONPATH": environment()["PYTHONPATH"],
             "PYSPARK_PYTHON": sys.executable,
+            # As the session of the other tests: it runs for a few seconds.
+            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "XDG_CACHE_HOME": str(tmp_path / "cache"),
         },
         capture_output=True,
