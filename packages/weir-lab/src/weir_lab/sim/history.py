@@ -8,9 +8,12 @@ from typing import NamedTuple
 
 from weir.broker.state.ranges import Ranges
 from weir.model.batch import Batch
+from weir.model.columns import NO_SEQUENCE
 from weir.model.topic import Mode
 from weir_lab.sim.observations import Errands, Ledger, Parcels, Printed, Query, Row, Sunk, Typed
 
+#: Who wrote what a sink staged: nobody counts it.
+STAGED: tuple[object, ...] = ("sink", 0)
 #: A repeat's answer that names no offset: it was accepted, that much is sure.
 UNKNOWN = -1
 
@@ -411,6 +414,8 @@ def record_of(batch: Batch) -> Record:
     if origins is None:
         producer = ("producer", header.producer, header.epoch)
         rows = [(producer, header.sequence + i) for i in range(header.count)]
+        if not header.producer:  # a sink staged it
+            rows = [(STAGED, NO_SEQUENCE)] * header.count
     else:
         columns = zip(origins.hubs, origins.sns, origins.epochs, origins.sequences, strict=True)
         rows = [(("device", hub, sn, boot), sequence) for hub, sn, boot, sequence in columns]

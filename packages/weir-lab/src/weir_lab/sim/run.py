@@ -169,6 +169,7 @@ class Run:
         self._rots = shape.rots[seed % len(shape.rots)]
         ordered = shape.ordered[seed % len(shape.ordered)]
         scatterers = shape.scatterers[seed % len(shape.scatterers)] if ordered else 0
+        sinkers = shape.sinkers[seed % len(shape.sinkers)] if ordered else 0
         parts = shape.partitions + (world.dice.choice(_MORE_PARTITIONS) if scatterers else 0)
         operated = shape.operators[seed % len(shape.operators)]
         # Who looks at what rotted looks at the partitions of the beginning.
@@ -193,9 +194,10 @@ class Run:
         drawn = [of[seed // 4 % len(of)] for of in beside]
         drawn.append(shape.typed[seed // 8 % len(shape.typed)])
         drawn.append(shape.sunk[seed // 2 % len(shape.sunk)])
+        drawn.append(sinkers)
         domain = Domain(ordered, grows, takers, scatterers, ends, shipped, apps, parcels, *drawn)
         self.workload = Workload(self.scene, shape, operated, domain)
-        self._scatters = bool(scatterers)
+        self._scatters = bool(scatterers or sinkers)
         self._ordered = bool(ordered or takers or shipped)
 
     def play(self) -> None:

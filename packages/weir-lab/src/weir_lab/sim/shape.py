@@ -106,6 +106,8 @@ class Shape:
     ends: tuple[bool, ...] = (False,)
     #: How many clients scatter, where somebody reads the topic in total order.
     scatterers: tuple[int, ...] = (0,)
+    #: How many queries write by staging and publishing, where somebody reads in total order.
+    sinkers: tuple[int, ...] = (0,)
     #: Whether producers and readers, and what else the client does, are the client as it ships.
     shipped: tuple[bool, ...] = (False,)
     #: How many processes run handlers, where the client that ships has a part.
@@ -232,6 +234,11 @@ SET_READS = replace(SET, planners=1, **_READING)
 EVEN_READS = replace(EVEN, planners=1, **_READING)
 NODE_ENDING_READS = replace(NODE_ENDING, **_READING)
 ENDING_READS = replace(ENDING, **_READING)
+#: Queries write micro-batches, each of many batches at one stamp, that others read in total order.
+NODE_SINKS = replace(
+    NODE_SCATTERED, ordered=(2,), takers=(0, 3), scatterers=(0,), sinkers=(2,), grows=(True, False)
+)
+SINKS = replace(CROWDED, ordered=(2,), takers=(0, 2), scatterers=(0,), sinkers=(2,), rots=(0,))
 #: Four nodes, of which three hold each group: groups move when a node is taken out of use.
 FOUR = replace(UNORDERED, nodes=4)
 
@@ -254,6 +261,8 @@ SHAPES: dict[str, Shape] = {
     "node-ending": NODE_ENDING,
     "ending": ENDING,
     "four": FOUR,
+    "node-sinks": NODE_SINKS,
+    "sinks": SINKS,
     "node-reads": NODE_READS,
     "set-reads": SET_READS,
     "even-reads": EVEN_READS,

@@ -20,6 +20,7 @@ from weir_lab.sim.programs.publishers.hasty import Hasty
 from weir_lab.sim.programs.publishers.hubs import Hub
 from weir_lab.sim.programs.publishers.producers import Producer
 from weir_lab.sim.programs.publishers.scatterers import Scatterer
+from weir_lab.sim.programs.publishers.sinks import Sinker
 from weir_lab.sim.programs.publishers.tellers import PatientTeller, Teller
 from weir_lab.sim.programs.scene import Scene
 from weir_lab.sim.programs.shipped.blocking import BlockingProducer, BlockingReader
@@ -78,6 +79,8 @@ class Domain(NamedTuple):
     typed: int = 0
     #: How many batches each of two queries writes to a topic.
     sunk: int = 0
+    #: How many queries write to the topic, by staging and publishing.
+    sinkers: int = 0
 
 
 class Workload:
@@ -111,6 +114,7 @@ class Workload:
         if domain.readers:
             self.producers += [Cutter(scene, f"cutter{n}") for n in range(shape.cutters)]
             self.producers += [Planner(scene, f"planner{n}") for n in range(shape.planners)]
+        self.producers += [Sinker(scene, f"writer{n}", batches) for n in range(domain.sinkers)]
         if domain.grows:
             self.producers.append(Grower(scene, "grower"))
             self.producers.append(Newcomer(scene, "newcomer", parts, batches))

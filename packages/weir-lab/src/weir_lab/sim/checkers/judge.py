@@ -27,7 +27,17 @@ from weir_lab.sim.checkers.order import KeyOrder, NotBeforeDue, OrderedOnce
 from weir_lab.sim.checkers.queries import Streamed
 from weir_lab.sim.checkers.seeking import between
 from weir_lab.sim.checkers.whole import ReadWhole
-from weir_lab.sim.history import UNKNOWN, Ack, Grant, History, Look, Record, Return, Seek
+from weir_lab.sim.history import (
+    STAGED,
+    UNKNOWN,
+    Ack,
+    Grant,
+    History,
+    Look,
+    Record,
+    Return,
+    Seek,
+)
 
 #: How long an operation may stay open once faults have stopped.
 LIVE_WITHIN = 5 * SECOND
@@ -415,7 +425,9 @@ def _left_out(history: History, partition: int) -> int:
 
 
 class RisingStamps:
-    """In a partition, offset order is stamp order, and a producer's sequence order."""
+    """In a partition, offset order is stamp order, and a producer's sequence order. What was
+    published at once may have one stamp.
+    """
 
     name = "RisingStamps"
 
@@ -430,7 +442,8 @@ class RisingStamps:
                 left_out = history.is_void(partition, behind, after.offset)
                 if after.offset != behind and not left_out:
                     yield f"partition {partition}: offset {after.offset} follows {behind - 1}"
-                if after.stamp <= before.stamp:
+                is_staged = before.rows[0][0] == after.rows[0][0] == STAGED
+                if after.stamp < before.stamp + (not is_staged):
                     yield f"partition {partition}: the stamp falls at offset {after.offset}"
             for record in records:
                 for producer, sequence in record.rows:
