@@ -3,6 +3,7 @@
 The many seeds of `test_set_seeds.py` are read in total order. WEIR_UNORDERED_SEEDS says how many
 are played in which nobody does, WEIR_SCATTER_SEEDS how many of one node where clients scatter, and
 WEIR_ENDING_SEEDS how many of one node where a partition ends; of a set, a fourth of those.
+WEIR_SINK_SEEDS says how many are played of one node where queries write; of a set, a fourth.
 """
 
 from __future__ import annotations
@@ -13,17 +14,35 @@ from dataclasses import replace
 import pytest
 
 from weir_lab.sim.run import run_seed, run_seeds
-from weir_lab.sim.shape import CROWDED, ENDING, NODE, NODE_ENDING, NODE_SCATTERED, SET, UNORDERED
+from weir_lab.sim.shape import (
+    CROWDED,
+    ENDING,
+    NODE,
+    NODE_ENDING,
+    NODE_SCATTERED,
+    NODE_SINKS,
+    SET,
+    SINKS,
+    UNORDERED,
+)
 
 SEEDS = int(os.environ.get("WEIR_UNORDERED_SEEDS", "8"))
 SCATTER_SEEDS = int(os.environ.get("WEIR_SCATTER_SEEDS", "12"))
 ENDING_SEEDS = int(os.environ.get("WEIR_ENDING_SEEDS", "12"))
+SINK_SEEDS = int(os.environ.get("WEIR_SINK_SEEDS", "8"))
 
 
 @pytest.mark.timeout(120 + 10 * SEEDS)
 def test_every_promise_is_kept_where_nobody_reads_in_total_order() -> None:
     broken = [one.report() for one in run_seeds(0, SEEDS, UNORDERED) if one.violations]
     assert not broken, "\n\n".join(broken[:3])
+
+
+@pytest.mark.timeout(120 + 15 * SINK_SEEDS)
+def test_every_promise_is_kept_where_queries_write() -> None:
+    for shape, seeds in ((NODE_SINKS, SINK_SEEDS), (SINKS, SINK_SEEDS // 4)):
+        broken = [one.report() for one in run_seeds(0, seeds, shape) if one.violations]
+        assert not broken, "\n\n".join(broken[:3])
 
 
 @pytest.mark.timeout(120 + 5 * SCATTER_SEEDS)

@@ -116,10 +116,9 @@ class Workload:
             self.producers += [Planner(scene, f"planner{n}") for n in range(shape.planners)]
         self.producers += [Sinker(scene, f"writer{n}", batches) for n in range(domain.sinkers)]
         if domain.grows:
-            self.producers.append(Grower(scene, "grower"))
-            self.producers.append(Newcomer(scene, "newcomer", parts, batches))
-        if domain.ends:
-            self.producers.append(Ender(scene, "ender"))
+            newcomer = Newcomer(scene, "newcomer", parts, batches)
+            self.producers += [Grower(scene, "grower"), newcomer]
+        self.producers += [Ender(scene, "ender")] if domain.ends else []
         takers = 0 if domain.shipped else domain.takers
         self.readers += [Taker(scene, f"taker{n}", CREW) for n in range(takers)]
         if takers:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
+from weir_lab.sim.mutants import order
+from weir_lab.sim.mutants.planting import Mutant
 from weir_lab.sim.scenarios.merges import MergingReader, Topic, play_merges
 from weir_lab.sim.shape import NODE
 
@@ -13,6 +17,21 @@ _SEEDS = range(250)
 def test_all_readers_give_the_one_order_and_none_waits_for_ever() -> None:
     outcomes = [play_merges(seed, NODE) for seed in _SEEDS]
     assert [one.report() for one in outcomes if one.violations] == []
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        order.the_register_is_raised_at_the_first_batch,
+        order.a_full_room_waits_for_its_own_stamp,
+        order.a_full_room_waits_for_nobody_in_front,
+    ],
+    ids=lambda mutant: str(mutant.name),
+)
+def test_without_a_part_of_the_rule_they_differ_or_wait_for_ever(mutant: Mutant) -> None:
+    with mutant.planted():
+        broken = {p for seed in range(10) for p, _ in play_merges(seed, NODE).violations}
+    assert broken & mutant.breaks
 
 
 def test_what_could_go_wrong_happens() -> None:

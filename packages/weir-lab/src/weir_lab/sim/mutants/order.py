@@ -24,6 +24,7 @@ from weir.broker.partition.partition import Partition, PartitionLeader
 from weir.broker.produce.appender import VisibleConfirm
 from weir.broker.replica.node_state import Clocks
 from weir.broker.replica.raft_storage import RaftStorage
+from weir.broker.runtime.reads import PublishedReading
 from weir.broker.state.state import PartitionState
 from weir.model.ids import group_of
 from weir.model.topic import Topic
@@ -35,8 +36,7 @@ from weir.testing.simulator.world import MS, SECOND
 from weir_lab.sim.mutants.planting import Patch, mutant
 from weir_lab.sim.mutants.replication import ALL
 from weir_lab.sim.programs.subscribers.cutters import Cutter
-from weir_lab.sim.scenarios.merges import play_merges
-from weir_lab.sim.shape import UNORDERED
+from weir_lab.sim.shape import NODE_SINKS, UNORDERED
 from weir_raft.config import Promise
 from weir_raft.groups import multi
 
@@ -239,20 +239,26 @@ def a_reader_waits_for_nobody(patch: Patch) -> None:
     patch.setattr(Roster, "frontier", property(furthest))
 
 
-@mutant(seed=0, breaks={"OneOrder"}, play=play_merges)
+@mutant(seed=0, breaks=_BARRIER, shape=NODE_SINKS)
 def the_register_is_raised_at_the_first_batch(patch: Patch) -> None:
     """A batch says that all below its stamp is here; others of its partition may have the same."""
     patch.source(_MERGE, "self.roster.report(partition, stamp - 1)",
                  "self.roster.report(partition, stamp)")  # fmt: skip
 
 
-@mutant(seed=0, breaks={"Live"}, play=play_merges)
+@mutant(seed=0, breaks=_BARRIER, shape=NODE_SINKS)
+def an_answer_does_not_say_that_it_is_cut(patch: Patch) -> None:
+    """A fetch that ends within what was published at once says so."""
+    patch.setattr(PublishedReading, "is_cut", lambda self, payloads: False)
+
+
+@mutant(seed=2, breaks={"Live"}, shape=NODE_SINKS)
 def a_full_room_waits_for_its_own_stamp(patch: Patch) -> None:
     """What nothing can come in front of goes, though more of its stamp may come behind it."""
     patch.source(_MERGE, "heap[0][:2] <= frontier:", "heap[0][0] < frontier[0]:")
 
 
-@mutant(seed=0, breaks={"OneOrder"}, play=play_merges)
+@mutant(seed=2, breaks={"OneOrder"}, shape=NODE_SINKS)
 def a_full_room_waits_for_nobody_in_front(patch: Patch) -> None:
     """Partitions in front have given all of a stamp before one behind them gives any of it."""
     patch.source(_MERGE, "heap[0][:2] <= frontier:", "heap[0][0] <= frontier[0]:")

@@ -25,7 +25,7 @@ from weir_lab.sim.mutants.planting import Patch, bug, mutant
 from weir_lab.sim.outcome import CRASH
 from weir_lab.sim.scenarios.lone_log import play_log
 from weir_lab.sim.scenarios.lost_tails import Life, play_tails
-from weir_lab.sim.shape import Shape
+from weir_lab.sim.shape import NODE_SINKS, Shape
 
 #: Much rot in the end.
 ROTTEN = Shape(rots=(3,))
@@ -41,6 +41,7 @@ INDEXED = Shape(
     rots=(2,),
 )
 _MERGE = "weir.order.barrier"
+_STAGING = "weir.broker.state.staging"
 _WRITER = "weir.broker.replica.writer"
 
 
@@ -281,4 +282,14 @@ def the_order_of_one_stamp_is_that_of_arrival(patch: Patch) -> None:
         "        heap.sort(key=lambda one: one[0])\n"
         "        while heap and heap[0][:2] <= frontier:\n"
         "            merged = Merged(*heap.pop(0))\n",
+    )
+
+
+@mutant(seed=3, breaks={"Durable", "Retained"}, shape=NODE_SINKS)
+def what_lies_in_front_of_staged_batches_is_freed(patch: Patch) -> None:
+    """A log keeps the first entry that is needed, whether it was staged or not."""
+    patch.source(
+        _STAGING,
+        "        return min([index, *self._indexes[bisect_right(self._behind, offset) :]])",
+        "        return min(self._indexes[bisect_right(self._behind, offset) :], default=index)",
     )
