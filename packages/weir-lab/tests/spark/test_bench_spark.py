@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,8 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from weir.schema import Schema
 from weir.spark import typed
 from weir.spark.fetcher import combined
+from weir.testing.nodes import running_node
+from weir_lab.bench.spark import following
 from weir_lab.bench.spark import rows as spark_rows
+from weir_lab.bench.spark.following import Ages, Following, NotFollowed
 from weir_lab.bench.spark.rows import RowsDiffer, Settings, measure
+
+FEW = Following(seconds=0, batches=0)
 
 
 class Parts:
@@ -34,7 +42,9 @@ class Parts:
 
 def test_both_sources_read_every_row(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    settings = Settings(messages=3_001, partitions=2, rounds=1, typed=1_201, written=901)
+    settings = Settings(
+        messages=3_001, partitions=2, rounds=1, typed=1_201, written=901, following=FEW
+    )
     result = measure(settings, Parts(spark), said.append)
     sources = ["weir", "columns", "bare"]
     formats = ["json", "avro", "protobuf", "arrow"]
@@ -50,11 +60,55 @@ def test_both_sources_read_every_row(spark: SparkSession, monkeypatch: pytest.Mo
     assert result.sink_rows_per_s == sink
     assert result.sink_ratio == pytest.approx(sink / discarded)
     assert "warmed up" in said[1]
+    assert result.freshness_p99_ms is result.partitions_ratio is None
 
+    settings = Settings(messages=9, partitions=2, rounds=1, typed=0, written=0, following=FEW)
     monkeypatch.setattr(spark_rows, "shared_out", lambda messages, partitions: [5, 5])
     with pytest.raises(RowsDiffer, match="weir: Spark read 10 of 9 rows"):
-        measure(
-            Settings(messages=9, partitions=2, rounds=1, typed=0, written=0),
-            Parts(spark),
-            said.append,
-        )
+        measure(settings, Parts(spark), said.append)
+
+
+def test_queries_that_follow_hand_over_all_that_is_sent(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(following, "WARM_SECONDS", 0.2)
+    settings = Following(seconds=0.5, rate=400, rows=64, batches=1)
+    with running_node() as node:
+        followed = following.measure(spark, node.url, settings, tmp_path)
+    for figure in (
+        followed.freshness_p99_ms, followed.total_freshness_p99_ms,
+        followed.one_partition_ms, followed.many_partitions_ms,
+    ):  # fmt: skip
+        assert figure is not None
+        assert figure > 0
+    assert followed.partitions_ratio == pytest.approx(
+        (followed.many_partitions_ms or 0) / (followed.one_partition_ms or 1)
+    )
+
+
+def times(*sent_us: int) -> Any:
+    """Return a micro-batch whose messages were sent then, as far as `Ages` looks at one."""
+    table = pa.table({"time": pa.array(sent_us, pa.timestamp("us", "UTC"))})
+    frame = SimpleNamespace(toArrow=lambda: table)
+    return SimpleNamespace(select=lambda name: {"time": frame}[name])
+
+
+def test_ages_count_from_the_send_and_without_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    ages = Ages()
+    with pytest.raises(NotFollowed):
+        ages.p99_ms(0)
+    for now, sent in ((5_000, (1_000, 2_000)), (9_000, (8_000, 8_500))):
+        monkeypatch.setattr("time.time_ns", lambda now=now: now * 1_000)
+        ages.take(times(*sent), 0)
+    assert ages.rows == 4
+    assert ages.p99_ms(8_500) == 0.5
+    assert ages.p99_ms(8_000) == pytest.approx(1.0, abs=0.01)
+    assert ages.p99_ms(2_000) == pytest.approx(3.0, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"seconds": -1.0}, {"batches": -1}, {"rate": 3}, {"rows": 63}, {"deadline_s": 0.0}]
+)
+def test_what_cannot_be_followed_is_told(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"give rate|must be 0 or more"):
+        Settings(following=Following(**wrong)).check()

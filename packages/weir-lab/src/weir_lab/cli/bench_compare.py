@@ -113,6 +113,12 @@ def spark(
     written: Annotated[
         int, typer.Option(help="How many rows are written to a topic; 0: none.")
     ] = 2_000_000,
+    follow: Annotated[
+        str, typer.Option(help="So long a query follows 10,000 messages/s; 0s: not at all.")
+    ] = "20s",
+    batches: Annotated[
+        int, typer.Option(help="Micro-batches over 1 and 64 partitions that count; 0: none.")
+    ] = 12,
     folder: Folder = None,
     record: Record = None,
     as_json: Json = False,
@@ -123,6 +129,8 @@ def spark(
     up and is not counted. All columns are read, and every batch's CRC and hash are checked.
     Four more queries decode values of JSON, Avro, Protobuf and Arrow to typed columns. Two write
     the same rows: into a topic, synced to disk, and into a Python sink that discards them.
+    Then a query follows a topic of each order, and others read small micro-batches over 1 and 64
+    partitions.
     """
     with usage("spark"):
         from pyspark.sql import SparkSession
@@ -131,10 +139,12 @@ def spark(
         from weir.spark import typed as typed_columns
         from weir.spark.session import session
         from weir_lab.bench.harness.runs import record as keep
+        from weir_lab.bench.spark.following import Following
         from weir_lab.bench.spark.rows import Settings, measure
 
+        followed = Following(seconds=seconds(follow), batches=batches, deadline_s=seconds(deadline))
         settings = Settings(
-            messages, size, partitions, rounds, seconds(deadline), folder, typed, written
+            messages, size, partitions, rounds, seconds(deadline), folder, typed, written, followed
         )
         settings.check()
 
@@ -224,3 +234,13 @@ def _show_spark(result: Result) -> None:
     )
     if result.sink_ratio is not None:
         print(f"the sink reaches {result.sink_ratio:.0%} of one that discards all rows")
+    if result.freshness_p99_ms is not None:
+        print(
+            f"a query that follows has a message {result.freshness_p99_ms:,.0f} ms after it was "
+            f"sent (p99), and in total order {result.total_freshness_p99_ms:,.0f} ms"
+        )
+    if result.partitions_ratio is not None:
+        print(
+            f"a micro-batch takes {result.one_partition_ms:,.0f} ms over one partition, and "
+            f"{result.partitions_ratio:.2f} times as long over 64"
+        )

@@ -29,7 +29,7 @@ _CONNECT_SECONDS = 30.0
 
 
 class PacePlan(msgspec.Struct, frozen=True):
-    """The `producers` (by number) of this process, of `of` in all."""
+    """The `producers` (by number) of this process, of `of` in all; they share the `partitions`."""
 
     url: str
     topic: str
@@ -38,6 +38,7 @@ class PacePlan(msgspec.Struct, frozen=True):
     size: int
     chunk: int
     window: int
+    partitions: int = 1
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -130,7 +131,7 @@ async def _open(stack: AsyncExitStack, plan: PacePlan, pacer: Pacer) -> None:
         # What is sent at once is a batch: nothing is cut, nothing lingers.
         batch_bytes=MIB,
         window=plan.window,
-        partition=0,
+        partition=pacer.number % plan.partitions,
         on_confirm=pacer.confirm,
     )
     pacer.producer = await stack.enter_async_context(producer)

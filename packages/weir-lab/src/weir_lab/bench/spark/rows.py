@@ -34,7 +34,9 @@ from weir_lab.bench.harness.payload import SIZE_MIN
 from weir_lab.bench.harness.produce import Plan
 from weir_lab.bench.harness.producers import Producers
 from weir_lab.bench.sides.own import Own, chunk_of, running_own
+from weir_lab.bench.spark import following
 from weir_lab.bench.spark.bare import NAME, BareSource
+from weir_lab.bench.spark.following import Followed, Following
 from weir_lab.bench.spark.typed import FORMATS, fill, schema_of, topic_of
 
 TOPIC = "spark"
@@ -77,6 +79,8 @@ class Settings(msgspec.Struct, frozen=True):
     folder: str | None = None
     typed: int = 600_000
     written: int = 2_000_000
+    #: Of queries that follow a topic.
+    following: Following = Following()
 
     @property
     def written_a_task(self) -> int:
@@ -87,6 +91,7 @@ class Settings(msgspec.Struct, frozen=True):
         """Raise `ValueError` for what cannot be measured."""
         if not 1 <= self.partitions <= PARTITIONS_MAX:
             raise ValueError(f"partitions={self.partitions}: it must be 1 to {PARTITIONS_MAX}")
+        self.following.check()
         if self.typed < 0 or self.written < 0:
             raise ValueError("typed and written must be 0 or more")
         if self.messages < self.partitions or self.rounds < 1 or self.deadline_s <= 0:
@@ -123,6 +128,13 @@ class Result(msgspec.Struct, frozen=True):
     typed_rows_per_s: dict[str, float]
     sink_rows_per_s: float | None
     sink_ratio: float | None
+    #: p99 from the send of a message until a query that follows has it, by the topic's order.
+    freshness_p99_ms: float | None
+    total_freshness_p99_ms: float | None
+    #: How many times as long a micro-batch takes over 64 partitions as over one.
+    partitions_ratio: float | None
+    one_partition_ms: float | None
+    many_partitions_ms: float | None
     warm_up_queries_excluded: int
     filesystem: str | None
     queries: list[Query]
@@ -180,7 +192,8 @@ def measure(settings: Settings, parts: SparkParts, say: Say) -> Result:
                 queries.append(query(source, frame))
                 say(f"{source}: {queries[-1].rows_per_s:,.0f} rows/s")
         run(_check_written(side, settings))
-        return _result(settings, side, queries, len(frames))
+        followed = following.measure(spark, side.node.url, settings.following, folder)
+        return _result(settings, side, queries, len(frames), followed)
 
 
 async def _fill(side: Own, settings: Settings) -> None:
@@ -278,7 +291,9 @@ def _query(source: str, frame: Any, settings: Settings, folder: Path, url: str) 
     return Query(source, rows, rows / busy, rows / seconds)
 
 
-def _result(settings: Settings, side: Own, queries: list[Query], warm_ups: int) -> Result:
+def _result(
+    settings: Settings, side: Own, queries: list[Query], warm_ups: int, followed: Followed
+) -> Result:
     def middle(source: str, figure: Callable[[Query], float]) -> float:
         return median(figure(one) for one in queries if one.source == source)
 
@@ -301,6 +316,11 @@ def _result(settings: Settings, side: Own, queries: list[Query], warm_ups: int) 
         {one: middle(one, lambda q: q.rows_per_s) for one in FORMATS if settings.typed},
         sink,
         sink / discarded if sink and discarded else None,
+        followed.freshness_p99_ms,
+        followed.total_freshness_p99_ms,
+        followed.partitions_ratio,
+        followed.one_partition_ms,
+        followed.many_partitions_ms,
         warm_ups,
         filesystem_of(side.folder),
         queries,
