@@ -33,16 +33,18 @@ COMPUTING = re.compile(
 )  # fmt: skip
 #: All tests of such a folder are one process's: Spark takes ten seconds to start in each.
 TOGETHER = ("packages/weir-mq/tests/spark/",)
-#: Where tests take longest, the longest first; all others come behind. So no process is left alone
-#: with much in the end.
+#: Folders and files whose tests take longest, the longest first; all others come behind. So no
+#: process is left alone with much in the end.
 LONGEST = (
     *TOGETHER,
     "packages/weir-lab/tests/sim/",
+    "tests/test_distributions.py",
     "packages/weir-mq/tests/crash/",
     "packages/weir-lab/tests/crash/",
     "packages/weir-lab/tests/interop/",
     "packages/weir-mq/tests/interop/",
     "packages/weir-lab/tests/unit/",
+    "tests/test_public_types.py",
 )
 #: The fixture of a test that waits for what is played beside all others.
 LAST = "many_seeds"
