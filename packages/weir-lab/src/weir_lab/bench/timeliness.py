@@ -25,6 +25,7 @@ from weir_lab.bench.harness.machine import families_cpu_seconds, filesystem_of
 from weir_lab.bench.harness.payload import SIZE_MIN, Checker
 from weir_lab.bench.harness.produce import Done, Plan
 from weir_lab.bench.harness.producers import Producers
+from weir_lab.bench.sides.certified import certified_nodes
 from weir_lab.bench.sides.own import (
     PROCESSES_MAX,
     check_replicas,
@@ -45,7 +46,8 @@ class BenchFailed(WeirError):
 class Settings(msgspec.Struct, frozen=True):
     """What to measure. `size` is the bytes of a value, `deadline_s` ends a run that hangs.
 
-    The node's folder is made in `folder`, by default where temporary files go.
+    The node's folder is made in `folder`, by default where temporary files go. With `tls` clients
+    connect by TLS, and nodes are linked by mutual TLS.
     """
 
     messages: int = 4_000_000
@@ -55,6 +57,7 @@ class Settings(msgspec.Struct, frozen=True):
     deadline_s: float = 300.0
     folder: str | None = None
     replicas: int = 1
+    tls: bool = False
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be measured."""
@@ -105,6 +108,9 @@ class Result(msgspec.Struct, frozen=True):
     cpu_s: CpuSeconds
     made_per_s: float
     filesystem: str | None
+    tls: bool = False
+    #: Of a run by TLS, its messages a second over those of the run without before it.
+    tls_ratio: float | None = None
 
     @property
     def clean(self) -> bool:
@@ -148,19 +154,23 @@ def measure(settings: Settings, progress: Progress) -> Result:
     Raises `ValueError` for settings that make no sense, and `WeirError` for a run without a figure.
     """
     settings.check()
+    if settings.tls:
+        with certified_nodes(settings.folder, settings.replicas) as secure:
+            return run(_measure(settings, secure.nodes, progress, secure.url))
     with running_nodes(settings.folder, settings.replicas) as node:
         return run(_measure(settings, node, progress))
 
 
-async def _measure(settings: Settings, node: Serving, progress: Progress) -> Result:
+async def _measure(settings: Settings, node: Serving, progress: Progress, url: str = "") -> Result:
+    url = url or node.url
     checker = Checker(settings.counts, settings.size)
-    async with connect(node.url, name="weir-bench") as client:
+    async with connect(url, name="weir-bench") as client:
         await client.create_topic(TOPIC, settings.partitions)
         reader = client.reader(TOPIC, max_bytes=4 * MIB)
         receiver = Receiver(reader, checker, progress)
 
         async def lead() -> Result:
-            async with Producers(_plans(settings, node.url)) as producers:
+            async with Producers(_plans(settings, url)) as producers:
                 ready = await producers.ready()
                 cpu = families_cpu_seconds(node.pids), time.process_time()
                 producers.go()
@@ -243,4 +253,5 @@ def _result(
         cpu_s=CpuSeconds(used, sum(one.cpu_s for one in done), mine_then - mine),
         made_per_s=min(one.made_per_s for one in ready),
         filesystem=filesystem_of(node.folder),
+        tls=settings.tls,
     )

@@ -52,6 +52,10 @@ def timeliness(
     partitions: Annotated[int, typer.Option(help="Partitions, no more than producers.")] = 1,
     deadline: Annotated[str, typer.Option(help="Give up after this long, as in 90s or 5m.")] = "5m",
     replicas: Replicas = 1,
+    tls: Annotated[
+        bool,
+        typer.Option("--tls", help="Run each again by TLS, and say by what part it is slower."),
+    ] = False,
     folder: Folder = None,
     record: Record = None,
     as_json: Json = False,
@@ -64,6 +68,8 @@ def timeliness(
     from weir.cli.output import progress
 
     with usage("timeliness"):
+        from msgspec.structs import replace
+
         from weir_lab.bench.harness.runs import record as keep
         from weir_lab.bench.timeliness import Settings, measure
 
@@ -72,15 +78,56 @@ def timeliness(
             Settings(messages, size, count, partitions, seconds(deadline), folder, replicas)
             for count in counts
         ]
+        if tls:
+            plans = [replace(plan, tls=by_tls) for plan in plans for by_tls in (False, True)]
         for plan in plans:
             plan.check()
-    schema, results = "weir.bench.timeliness/1", []
+    schema = "weir.bench.timeliness/1"
+    results: list[Result] = []
     with stop_as_by_ctrl_c():
         for plan in plans:
             with progress("received", messages) as show:
-                results.append(measure(plan, show))
+                found = measure(plan, show)
+            if plan.tls:
+                ratio = found.messages_per_s / results[-1].messages_per_s
+                found = replace(found, tls_ratio=ratio)
+            results.append(found)
             keep(record, schema, plan, results[-1], None)
     finish(schema, plans, results, "messages_per_s", most=False, as_json=as_json, show=_print)
+
+
+@app.command()
+def handshakes(
+    count: Annotated[int, typer.Option("--handshakes", help="How many, one by one.")] = 2_000,
+    mutual: Annotated[
+        bool, typer.Option("--mutual", help="Let each device show a certificate.")
+    ] = False,
+    idle: Annotated[int, typer.Option(help="Connections whose memory is measured.")] = 1_000,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Measure TLS handshakes of one core of a node, and the memory of idle connections."""
+    import msgspec
+
+    from weir.cli.output import print_table, progress
+
+    with usage("handshakes"):
+        from weir_lab.bench.handshakes import Settings, measure
+        from weir_lab.cli.measured import print_measured
+
+        settings = Settings(count, mutual, idle, folder)
+        settings.check()
+    with stop_as_by_ctrl_c(), progress("handshakes", count) as show:
+        result = measure(settings, show)
+    if as_json:
+        print_measured("weir.bench.handshakes/1", settings, msgspec.structs.asdict(result))
+        return
+    print_table(
+        ("HANDSHAKES", "PER CORE AND S", "CONNECTIONS BY TLS", "PLAIN", "IDLE BYTES BY TLS",
+         "PLAIN"),
+        [(result.handshakes, result.per_core_s, result.tls_per_core_s, result.plain_per_core_s,
+          result.tls_bytes, result.plain_bytes)],
+    )  # fmt: skip
 
 
 @app.command()

@@ -32,7 +32,7 @@ _MADE_AT_ONCE = 256
 REPLICAS_MAX = 9
 _LED_WITHIN_SECONDS = 30.0
 _LOOK_SECONDS = 0.02
-_QUIET = {"WEIR__STATUS__LEVEL": "warning"}
+QUIET = {"WEIR__STATUS__LEVEL": "warning"}
 
 
 def check_replicas(replicas: int) -> None:
@@ -202,4 +202,4 @@ def running_nodes(folder: str | None, replicas: int) -> Iterator[Serving]:
             yield stack.enter_context(running_node(place))
         else:
             place.mkdir()
-            yield stack.enter_context(running_set(place, replicas, settings=_QUIET))
+            yield stack.enter_context(running_set(place, replicas, settings=QUIET))

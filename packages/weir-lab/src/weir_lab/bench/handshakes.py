@@ -1,0 +1,148 @@
+"""What TLS costs a node beside messages: handshakes of a core, and memory of idle connections.
+
+Devices connect one after the other, say hello, and go. What counts is the node's CPU time, so other
+work of the machine matters little. Memory is what the node's process grows by while many
+connections stay open, with TLS and without.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from weir.client.sync.client import connect
+from weir.errors import WeirError
+from weir.protocol import device as wire
+from weir.tls.dialling import dialler_of
+from weir.tls.files import ClientFiles
+from weir_lab.bench.bounds import check_bounds
+from weir_lab.bench.harness.machine import families_cpu_seconds
+from weir_lab.bench.sides.certified import certified_nodes
+
+_TOPIC = "handshakes"
+_WARM = 200
+_SECONDS = 30.0
+_PAGE = 4_096
+Progress = Callable[[int], None]
+
+
+class BenchFailed(WeirError):
+    """A measurement came to no figure; the message says why."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What to measure: so many handshakes one by one, in which the device shows a certificate if
+    they are `mutual`, and so many connections at once that are idle.
+    """
+
+    handshakes: int = 2_000
+    mutual: bool = False
+    idle: int = 1_000
+    folder: str | None = None
+
+    def check(self) -> None:
+        """Raise `ValueError` for what cannot be measured."""
+        check_bounds(handshakes=(self.handshakes, 1, 1 << 20), idle=(self.idle, 10, 15_000))
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What came of it, by a second of one core of the node: handshakes alone; and connections with
+    all that they cost, which are accepted, say hello and end, by TLS and without. `per_s` is by the
+    clock, devices' part included. Then the bytes of an idle connection, by TLS and without.
+    """
+
+    handshakes: int
+    mutual: bool
+    per_core_s: float
+    tls_per_core_s: float
+    plain_per_core_s: float
+    per_s: float
+    tls_bytes: float
+    plain_bytes: float
+
+
+def measure(settings: Settings, progress: Progress) -> Result:
+    """Run the test on a node of one shard, which is removed afterwards.
+
+    Raises `ValueError` for settings that make no sense, and `WeirError` for a run without a figure.
+    """
+    settings.check()
+    with certified_nodes(settings.folder, shards=1) as certified:
+        node = certified.nodes
+        with connect(certified.url) as client:
+            client.create_topic(_TOPIC)
+        files = certified.files(settings.mutual)
+        place = ("127.0.0.1", node.port)
+        idle, _ = _used(node.pids, place, None, settings.handshakes, _nobody)
+        used, took = _used(node.pids, place, files, settings.handshakes, progress)
+        if used <= idle:
+            raise BenchFailed("handshakes cost no CPU time that can be seen: give more of them")
+        plain = _bytes_of(node.pids[0], place, None, settings.idle)
+        secure = _bytes_of(node.pids[0], place, files, settings.idle)
+    return Result(
+        settings.handshakes, settings.mutual, settings.handshakes / (used - idle),
+        settings.handshakes / used, settings.handshakes / max(idle, 0.01),
+        settings.handshakes / took, secure, plain,
+    )  # fmt: skip
+
+
+def _used(
+    pids: list[int], place: tuple[str, int], files: ClientFiles | None, count: int,
+    progress: Progress,
+) -> tuple[float, float]:  # fmt: skip
+    """Let devices come and go; return the CPU time of the node, and by the clock, in seconds."""
+    for hub in range(_WARM):
+        _come(place, files, hub).close()
+    before, began = _cpu(pids), time.monotonic()
+    for hub in range(count):
+        _come(place, files, hub).close()
+        progress(hub + 1)
+    return _cpu(pids) - before, time.monotonic() - began
+
+
+def _nobody(_: int) -> None:
+    """Nobody watches the part that is only compared with."""
+
+
+def _cpu(pids: list[int]) -> float:
+    found = families_cpu_seconds(pids)
+    if found is None:
+        raise BenchFailed("this system does not tell the CPU time of another process")
+    return found
+
+
+def _bytes_of(pid: int, place: tuple[str, int], files: ClientFiles | None, count: int) -> float:
+    """Return what one of so many idle connections takes."""
+    with ExitStack() as stack:
+        # What the process keeps for a crowd it keeps whoever they are.
+        for hub in range(count):
+            _come(place, files, hub).close()
+        before = _resident(pid)
+        for hub in range(count):
+            stack.enter_context(_come(place, files, hub))
+        return (_resident(pid) - before) / count
+
+
+def _resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * _PAGE
+
+
+def _come(place: tuple[str, int], files: ClientFiles | None, hub: int) -> socket.socket:
+    """Connect, say hello, and return the connection once that is answered."""
+    made: socket.socket = socket.create_connection(place, timeout=_SECONDS)
+    try:
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if files is not None:
+            made = dialler_of(files).connect_blocking(made, place[0])
+        made.sendall(wire.hello(hub + 1, 1, _TOPIC, 0))
+        if not (replies := wire.DeviceReplies().receive(made.recv(4_096))) or replies[0].code:
+            raise BenchFailed(f"hub {hub + 1} was not welcome")
+    except BaseException:
+        made.close()
+        raise
+    return made
