@@ -14,8 +14,7 @@ import pytest
 from rigs.damage import mended, rot
 from rigs.sinks import opened
 from weir.broker.scattering import participant
-from weir.broker.state.staging import Published
-from weir.broker.state.state import PartitionState
+from weir.broker.state.staging import Published, StagingTable
 from weir.errors import BatchPublished, StagedRunGone, refusal
 from weir.model.batch import parse
 from weir.model.batch_builder import encode
@@ -267,7 +266,7 @@ def test_each_batch_is_there_once_whoever_crashes(
 
 def without_memory(patch: pytest.MonkeyPatch) -> None:
     """Forget what a query has published."""
-    patch.setattr(PartitionState, "note_published", lambda *_: None)
+    patch.setattr(StagingTable, "note_published", lambda *_: None)
 
 
 def in_another_order(patch: pytest.MonkeyPatch) -> None:

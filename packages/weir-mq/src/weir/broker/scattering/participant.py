@@ -301,7 +301,8 @@ class Participant:
             self._check_held(request.acks)
             record = AcksPrepared(*attempt, request.parts, request.acks)
         self._appender.check_seen(attempt.stamp)
-        self._appender.clock.raise_to(attempt.stamp)
+        # What a sink has published is written down before its batch, which is to have this stamp.
+        self._appender.clock.raise_to(attempt.stamp - (request.sink != NO_SINK))
         self._taking.propose(of_control(record), (key, record, caller))
         for name, ranges in request.acks:
             for fence, _, _ in ranges:

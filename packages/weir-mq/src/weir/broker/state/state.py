@@ -434,7 +434,8 @@ class PartitionState:
         known = self.scatterings
         whole = not known.is_barred(attempt) and attempt not in known.acks
         whole = whole and not self.is_publishing(record.query)
-        self.last_stamp = max(self.last_stamp, record.stamp)
+        # Its batch follows, if it has one here, and is to have the stamp itself.
+        self.last_stamp = max(self.last_stamp, record.stamp - 1)
         if whole and self.staging.last_published(record.query) < record.batch_id:
             sink = record.query, record.batch_id
             known.acks[attempt] = PreparedAcks(record.parts, index, (), sink)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from rigs.sinks import Sink, opened
+from weir.broker.records.entries import SinkPrepared
+from weir.broker.state.state import PartitionState
 from weir.errors import (
     BadRequest,
     BatchPublished,
@@ -70,6 +72,22 @@ def test_what_is_staged_is_seen_by_nobody_until_it_is_published(sink: Sink) -> N
     assert values(rows) == [*A, *B, *C]
     assert [offset for offset, _, _ in rows] == list(range(6))
     assert {stamp for _, stamp, _ in rows} == {reply.stamp}
+
+
+def test_one_attempt_is_enough_where_a_partition_also_remembers(wide: Sink) -> None:
+    for batch in range(3):
+        runs = {number: [wide.stage(10 * batch + number + 1, A, batch_id=batch, partition=number)]
+                for number in (0, 2)}  # fmt: skip
+        reply = wide.publish(batch, runs)
+        assert isinstance(reply, m.ScatterConfirm), reply
+        # What an attempt leaves that came to nothing is a gap.
+        assert reply.offsets == [(wide.group(0), 2 * batch), (wide.group(2), 2 * batch)]
+
+
+def test_nothing_is_said_of_the_stamp_before_the_batch_that_has_it_is_there() -> None:
+    state = PartitionState()
+    assert state.prepare_sink(SinkPrepared(1, 0, 0, 100, (3,), "q", 0), 7)
+    assert state.last_stamp == 99
 
 
 @pytest.mark.parametrize("most", [1, 150, 1 << 20])
