@@ -30,7 +30,9 @@ from weir.client.connection.system import SYSTEM
 from weir.errors import BadOption, BadRequest, CheckpointMismatch, Disconnected, TooLarge
 from weir.model.batch import Batch
 from weir.model.topic import partition_for
+from weir.spark import blocking_client
 from weir.spark.rows import TIME_MAX, TIME_MIN
+from weir.spark.sink import writer as sink_writer
 from weir.spark.sink.columns import by_topic
 from weir.spark.sink.options import SinkOptions
 from weir.spark.sink.writer import (
@@ -53,6 +55,7 @@ def node() -> Iterator[Node]:
     with testing.node() as one:
         yield one
         forget_all()
+        blocking_client.forget_all()
 
 
 def schema(**columns: DataType) -> StructType:
@@ -328,6 +331,17 @@ def test_a_client_is_kept_for_its_process_alone(
         other = client_of(hosts)
         assert other is not one
         forget_all()
+
+
+def test_a_sink_is_reached_by_tls_where_its_url_says_so(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(node)
+    monkeypatch.setattr(sink_writer, "ask", lambda *_: None)  # it would find out sooner
+    monkeypatch.setattr(sink_writer, "ANSWER_TIMEOUT", 0.5)
+    options = SinkOptions.parse({"url": node.url.replace("weir://", "weirs://"), "topic": "t"})
+    with pytest.raises(Disconnected):
+        stage(iter([data(b"a")]), pickle.loads(pickle.dumps(options)), "q", 0)
 
 
 def test_a_stream_must_know_its_micro_batch() -> None:

@@ -353,16 +353,20 @@ class Client(Twin[asynchronous.Client]):
             )
 
 
+def connected(connecting: asynchronous.Connecting) -> Client:
+    """Return the twin of a client on its way, once it is connected. Raises what that does."""
+    background = SYSTEM.get().background("weir-sync")
+    try:
+        return Client(background.run(_awaited(connecting)), background)
+    except BaseException:
+        background.stop()
+        raise
+
+
 def _twin(connect: Callable[P, asynchronous.Connecting]) -> Callable[P, Client]:
     @wraps(connect)
     def call(*arguments: P.args, **named: P.kwargs) -> Client:
-        connecting = connect(*arguments, **named)  # a wrong URL needs no thread
-        background = SYSTEM.get().background("weir-sync")
-        try:
-            return Client(background.run(_awaited(connecting)), background)
-        except BaseException:
-            background.stop()
-            raise
+        return connected(connect(*arguments, **named))  # a wrong URL needs no thread
 
     return call
 

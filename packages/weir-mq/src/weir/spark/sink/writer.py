@@ -24,11 +24,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from weir.client.client import Connecting
 from weir.client.connection.system import SYSTEM
+from weir.client.core.retries import Backoff
 from weir.client.staging import StagedPart
-from weir.client.sync.client import Client, connect
+from weir.client.sync.client import Client, connected
 from weir.errors import BadOption, CheckpointMismatch
-from weir.spark.blocking_client import ask
+from weir.spark.blocking_client import ANSWER_TIMEOUT, ask
 from weir.spark.options import Hosts
 from weir.spark.sink.columns import by_topic, check_columns
 from weir.spark.sink.options import SinkOptions
@@ -169,7 +171,8 @@ def client_of(hosts: Hosts) -> Client:
     key = hosts, SYSTEM.get().process()
     if key not in _kept:
         ask(hosts, lambda client: client.welcome)  # finds out soon about a name that is misspelt
-        _kept[key] = connect(_url(hosts), name=f"spark-sink-{key[1]}")
+        name = f"spark-sink-{key[1]}"
+        _kept[key] = connected(Connecting([*hosts], name, Backoff(), ANSWER_TIMEOUT))
     return _kept[key]
 
 
@@ -178,8 +181,3 @@ def forget_all() -> None:
     here = SYSTEM.get().process()
     for key in [key for key in _kept if key[1] == here]:
         _kept.pop(key).close()
-
-
-def _url(hosts: Hosts) -> str:
-    places = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in hosts)
-    return f"weir://{','.join(places)}"
