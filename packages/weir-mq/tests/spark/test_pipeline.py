@@ -215,6 +215,22 @@ def test_years_and_the_tail_meet_and_a_join_has_one_cut(
     stamps = rows(Table(found.table_of("silver", "years")).read(spark), "partition", "offset")
     assert stamps == [*((0, n) for n in range(6)), *((1, n) for n in range(3))]
 
+    # A step without state goes on where its table ends when its checkpoint is lost.
+    checkpoint = found.checkpoint_of("years")
+    shutil.rmtree(checkpoint)
+    node.fill("years", 0, [value(9, 9)])
+    done = {one.step: one for one in runs.run(spark, found)}
+    assert [(one.step, one.messages, one.batches) for one in done.values() if one.messages] == [
+        ("old", 1, 1),
+        ("years", 1, 1),
+    ]
+    # One that was restored from before would read what comes under numbers that are taken.
+    number = last(checkpoint, "offsets")
+    (checkpoint / "offsets" / str(number)).write_text('v1\n{}\n{"n": 9, "s": 9}')
+    (checkpoint / "commits" / str(number)).unlink()
+    with pytest.raises(BadPipeline, match=r"checkpoints/years is behind .*/silver/years"):
+        runs.run(spark, found)
+
 
 @pytest.mark.parametrize(
     ("old", "new", "silver", "gold", "words"),
@@ -225,6 +241,7 @@ def test_years_and_the_tail_meet_and_a_join_has_one_cut(
         ("", "", "def numbers(rows): return 1 / 0", GOLD, "numbers: ZeroDivisionError: division"),
         ("", "", "import nothing_there", GOLD, "silver.py: ModuleNotFoundError: No module named"),
         ("", "", SILVER.replace('"stamp", ', ""), GOLD, "drops the column 'stamp'"),
+        ("", "", SILVER.replace("data.n", "data.id"), GOLD, "two columns are called 'id'"),
         ("", "", SILVER.replace("data.n", "data.m"), GOLD, "numbers: .*No such struct field `m`"),
         ("", "", SILVER, "def kept(n): return n.missing", "kept: .*`missing` is not supported"),
         ("data.n < 100", "data.n + 1", SILVER, GOLD, "rules.small: it is no condi"),

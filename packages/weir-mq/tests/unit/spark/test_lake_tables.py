@@ -78,6 +78,10 @@ def test_columns_that_differ_are_named(tmp_path: Path) -> None:
         Table(tmp_path / "t", StructType().add("stamp", "long").add("device", "long"))
     with pytest.raises(LakeMismatch, match="column 'day'"):
         Table(tmp_path / "u", StructType().add("stamp", "long").add("day", "date"))
+    with pytest.raises(LakeMismatch, match="two columns are called 'N'"):
+        Table(tmp_path / "w", StructType().add("n", "long").add("N", "long"))
+    with pytest.raises(LakeMismatch, match="has no type: cast it"):
+        Table(tmp_path / "x", StructType().add("n", "void"))
     assert not Table(tmp_path / "v", StructType().add("day", "date")).has_days
     # Whether a value may be null is no difference.
     assert Table(tmp_path / "t", StructType().add("stamp", "long").add("device", "string"))

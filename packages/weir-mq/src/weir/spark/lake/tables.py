@@ -54,6 +54,8 @@ class Table:
         self.folder = check_folder(str(folder))
         if columns is not None and "day" in columns.names and parquet.STAMP in columns.names:
             raise LakeMismatch(f"{folder}: a column 'day' is what its folders are named by")
+        if columns is not None:
+            _check_names(columns, folder)
         given = None if columns is None else _nullable(to_arrow_schema(columns, timezone="UTC"))
         if not delta_log.is_at(self.folder):
             if given is None:
@@ -156,6 +158,15 @@ class Table:
         )
 
 
+def _check_names(columns: StructType, folder: Path) -> None:
+    """Raise `LakeMismatch` for names that Spark cannot tell apart: it takes them in any case."""
+    seen: set[str] = set()
+    for name in columns.names:
+        if name.lower() in seen:
+            raise LakeMismatch(f"{folder}: two columns are called {name!r}: rename one")
+        seen.add(name.lower())
+
+
 def _account(table: Any) -> Account:
     """Return what the last transaction says, or what holds before the first."""
     found = {
@@ -170,6 +181,8 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
 def _nullable_type(type: pa.DataType) -> pa.DataType:
     """Return a type whose parts may be null; what is in a file is checked by nobody."""
+    if pa.types.is_null(type):
+        raise LakeMismatch("a column is null in all rows and has no type: cast it to one")
     if pa.types.is_struct(type):
         return pa.struct([pa.field(f.name, _nullable_type(f.type)) for f in type.fields])
     if pa.types.is_map(type):

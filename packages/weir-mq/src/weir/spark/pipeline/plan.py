@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from weir.client.arguments import parse_url
 from weir.client.core.retries import seconds
 from weir.errors import BadName, BadOption, BadPipeline
 from weir.model.topic import full_name_of, split_name
@@ -177,6 +178,10 @@ def seconds_within(name: str, step: Silver) -> float:
 
 
 def _check(plan: Plan) -> None:
+    try:
+        parse_url(plan.url)
+    except ValueError as error:
+        raise BadPipeline(f"{FILE}: url: {error}") from None
     if plan.rows_per_batch < 1:
         raise BadPipeline(f"{FILE}: rows_per_batch: give 1 or more")
     steps = [*plan.steps()]

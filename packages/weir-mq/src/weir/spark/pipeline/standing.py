@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -76,7 +75,8 @@ def _lag(plan: Plan, name: str) -> int | None:
         with sync.connect(plan.url, request_timeout=2.0) as client:
             for topic in map(full_name, plan.bronze[name].topics):
                 folder = plan.lake_of(topic)
-                there = DeltaLake(folder, None).snapshot().positions if folder.is_dir() else {}
+                is_there = DeltaLake.is_at(folder)
+                there = DeltaLake(folder, None).snapshot().positions if is_there else {}
                 begins, ends = client.positions(topic)
                 for partition, (begin, end) in enumerate(zip(begins, ends, strict=True)):
                     lag += max(0, end - max(begin, there.get(partition, 0)))
@@ -106,8 +106,3 @@ def _table(plan: Plan, layer: Layer, name: str) -> Standing:
         lag=max(0, there - now.messages),
         stamp_ms=now.stamp >> 16 if now.stamp else None,
     )
-
-
-def age_seconds(stamp_ms: int | None) -> float | None:
-    """Return how long ago a stamp was."""
-    return None if stamp_ms is None else max(0.0, time.time() - stamp_ms / 1_000)

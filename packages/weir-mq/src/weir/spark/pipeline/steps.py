@@ -46,6 +46,7 @@ class TableStep(ABC):
         self._checkpoint = context.plan.checkpoint_of(name)
         self._sinks: list[SqlSink] = [open_sink(context.plan, one, name) for one in sinks]
         self._after = ""
+        self._batches = 0
         self._table: Table | None = None
 
     @property
@@ -71,7 +72,7 @@ class TableStep(ABC):
     def run(self) -> Ran:
         """Read what the tables below have up to now, all of them up to one stamp."""
         started = time.monotonic()
-        before = self.table.account
+        before, batches = self.table.account, self._batches
         context, tell = self.context, self.context.tell
         run(
             self.followed(self._streams(self._until())),
@@ -90,7 +91,7 @@ class TableStep(ABC):
             bad=bad,
             repeated=after.repeated - before.repeated,
             rows=after.rows - before.rows,
-            batches=after.batch - before.batch,
+            batches=self._batches - batches,
             seconds=time.monotonic() - started,
         )
 
@@ -112,6 +113,7 @@ class TableStep(ABC):
 
     def add(self, rows: DataFrame, query: str, number: int, account: Account) -> None:
         """Add a micro-batch's rows to the table, with the account beside `rows`; and to sinks."""
+        self._batches += 1
         if self._sinks:
             rows = rows.persist()
         try:

@@ -60,6 +60,7 @@ def test_folders_are_below_the_pipelines_own(tmp_path: Path) -> None:
         ('schema = "topic"', 'schema = "topic"\nrule = "x"', "silver.*: .*unknown field `rule`"),
         ("url =", "url", "pipeline.toml: "),
         ('url = "weir://localhost:6800"', "url = 7", "url: Expected `str`, got `int`"),
+        ("weir://localhost:6800", "http://x", "url: "),
         ("[bronze.events]", "[bronze.Events]", "bronze.Events: a name is made of"),
         ("[silver.locks]", "[silver.events]", "two steps are called 'events'"),
         ('topics = ["locks", "shop/orders"]', "topics = []", "topics: name one"),
