@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from weir.errors import BadPipeline
 from weir.spark.jobs import archive
 from weir.spark.lake.delta import DeltaLake
+from weir.spark.lake.layout import read_cut
 from weir.spark.lake.tables import Table
 from weir.spark.pipeline import plan, runs, standing
 from weir.spark.pipeline.checkpoints import end, last
@@ -181,7 +182,7 @@ PAID = (Path(__file__).parents[4] / "examples/pipelines/gold.py").read_text(enco
 
 @pytest.mark.timeout(300)
 def test_years_and_the_tail_meet_and_a_join_has_one_cut(
-    stream: Stream, node: Node, tmp_path: Path
+    stream: Stream, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark = stream.spark
     for topic in ("orders", "payments", "years"):
@@ -196,9 +197,17 @@ def test_years_and_the_tail_meet_and_a_join_has_one_cut(
         node.fill("payments", 0, [value(n, n + 10)])
     text = JOINED.format(url=node.url, lake=tmp_path / "lake")
     found = written(tmp_path / "p", text, SIDES, PAID)
+    # One lake has a micro-batch and the other has not: neither is whole up to its end.
+    with monkeypatch.context() as patch:
+        killing(patch, DeltaLake, "add", False, "payments")
+        with pytest.raises(Killed):
+            runs.run(spark, found)
+    there = sum(file.rows for file in Table(found.lake_of("orders")).files())
+    assert there
+    assert read_cut(found.lake_of("orders")) is None
     done = {one.step: one for one in runs.run(spark, found)}
     assert {step: (one.messages, one.rows) for step, one in done.items()} == {
-        "both": (10, 10),
+        "both": (10 - there, 10 - there),
         "old": (3, 3),
         "orders": (5, 5),
         "payments": (5, 5),
@@ -301,6 +310,35 @@ def test_two_runs_at_once_are_one_too_many(spark: SparkSession, node: Node, tmp_
     holder.communicate()
     with runs.locked(found):
         assert (found.checkpoints / "lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_rows_are_in_sql_as_the_page_says(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.sql(
+        "SELECT 7L n, double('NaN') x, 0.5f y, timestamp'2026-01-01 00:00:01' t, date'2026-01-02' "
+        "`a \"day\"`, struct(1 AS a) s, array(1, 2) l, true b, 1.50 d, X'00ff' v, string(null) z"
+    )
+    sink = SqlSink(tmp_path / "r.db", "rows", "step")
+    sink.check(rows.schema)
+    for number in (3, 3, 2, 4):
+        sink.add(rows, "query", number)
+    sql = sqlite3.connect(tmp_path / "r.db")
+    row = (7, None, 0.5, "2026-01-01 00:00:01", "2026-01-02", '{"a":1}', "[1,2]", 1, "1.50",
+           b"\x00\xff", None)  # fmt: skip
+    assert sql.execute("SELECT * FROM rows").fetchall() == [(3, *row), (4, *row)]
+    sink.check(rows.schema)
+    with pytest.raises(BadPipeline, match="and step step gives weir_batch, n: name another"):
+        sink.check(rows.select("n").schema)
+    with pytest.raises(BadPipeline, match="is what its sink in SQL adds"):
+        sink.check(rows.selectExpr("n AS weir_batch").schema)
+    with pytest.raises(BadPipeline, match="unable to open database file"):
+        SqlSink(tmp_path, "rows", "step").check(rows.schema)
+    # What fails in the middle leaves nothing: neither rows nor their number.
+    others = [f"`{name}`" for name in rows.columns[1:]]
+    broken = rows.union(rows).selectExpr("IF(n = 7, raise_error('no'), n) n", *others)
+    with pytest.raises(Exception, match="no"):
+        sink.add(broken, "query", 5)
+    assert sql.execute("SELECT count(*), max(weir_batch) FROM rows").fetchone() == (2, 4)
+    assert sql.execute("SELECT batch FROM weir_batches").fetchall() == [(4,)]
 
 
 def test_it_goes_on_until_it_is_stopped(stream: Stream, node: Node, tmp_path: Path) -> None:
