@@ -47,6 +47,11 @@ def test_a_file_that_is_gone_is_not_named(tmp_path: Path) -> None:
     (table.folder / lost[0].path).unlink()
     with pytest.raises(LakeMismatch, match="is not there as an executor wrote it"):
         table.add("q", 0, lost, Account(0, rows=1))
+    short = files(table, 1 << 16)
+    with (table.folder / short[0].path).open("r+b") as file:
+        file.truncate(100)
+    with pytest.raises(LakeMismatch, match="is not there as an executor wrote it"):
+        table.add("q", 0, short, Account(0, rows=1))
     assert table.account == Account()
 
 

@@ -231,7 +231,7 @@ def admitted(tables: Sequence[Path], low: int, high: int, most: int) -> tuple[in
         there = _count(its, low, high)
         if taken + there > most:
             break
-        taken, ended = taken + there, min(_last_stamp(day), high)
+        taken, ended = taken + there, _last_stamp(day)
     # One more than there is room for says where it is too many.
     stamps = _least(its, max(low, ended), high, most - taken + 1)
     end = int(stamps[-1]) - 1
