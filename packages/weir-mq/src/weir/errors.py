@@ -428,6 +428,32 @@ class NotAuthenticated(Refused):
     code = 60
 
 
+class UserExists(Refused):
+    """A user of this name is there already: set its password, or revoke it first."""
+
+    code = 62
+
+
+class UnknownUser(Refused):
+    """No user of this name: `weir user list` names those that are there."""
+
+    code = 63
+
+
+class UnknownRole(Refused):
+    """No role of this name: `weir role list` names those that are there."""
+
+    code = 64
+
+
+class AccessRevoked(Refused):
+    """What this connection was let in for, or used, is not allowed to it any more; so it ended, and
+    all that it waited for. Log in again to do what is still allowed.
+    """
+
+    code = 65
+
+
 class ProofNeeded(Refused):
     """The hub is one of a fleet, whose devices prove who they are: answer the challenge by a proof,
     with the device's secret.

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weir.access.credentials import ScramVerifier
 from weir.errors import BadRequest, RemoteProtocolError, UnknownOpcode
 from weir.model.ids import NODE_MAX, Address
 from weir.model.limits import (
@@ -18,6 +19,7 @@ from weir.model.limits import (
     CONTROL_FRAME_BYTES_MAX,
 )
 from weir.model.topic import Mode, SettingsChange, TopicSettings
+from weir.protocol.client import access as w
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n
@@ -67,6 +69,14 @@ CUT_AT = st.lists(NATURAL, max_size=4)
 HUB = st.integers(0, 2**32 - 1)
 #: Rows of messages that a grant did not do, with what became of each.
 LATE = st.lists(st.tuples(NATURAL, NATURAL, NATURAL, st.integers(0, 255)), max_size=3).map(tuple)
+
+#: Names and words of access are bounded.
+WORD, SHORT_NAME = st.text(max_size=32), st.text(max_size=512)
+ROLE_NAMES = st.lists(SHORT_NAME, max_size=3).map(tuple)
+KEY = st.binary(min_size=32, max_size=32)
+VERIFIER = st.builds(ScramVerifier, EPOCH, st.binary(min_size=16, max_size=64), KEY, KEY)
+RULE = st.builds(w.RuleRow, st.lists(WORD, max_size=3).map(tuple), WORD, SHORT_NAME, st.booleans())
+RULES = st.lists(RULE, max_size=3).map(tuple)
 
 REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Hello: st.builds(m.Hello, TEXT, NATURAL, NATURAL),
@@ -146,6 +156,21 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     s.AddSchema: st.builds(s.AddSchema, TEXT, TEXT, BODY, BODY, TEXT),
     s.SetSchemaRule: st.builds(s.SetSchemaRule, TEXT, st.none() | TEXT, st.none() | st.booleans()),
     s.ListSchemas: st.builds(s.ListSchemas, TEXT, NATURAL, NATURAL),
+    w.Login: st.builds(w.Login, WORD, BODY),
+    w.DescribeAccess: st.builds(w.DescribeAccess, SHORT_NAME, SHORT_NAME),
+    w.ChangeUser: st.builds(
+        w.ChangeUser,
+        st.sampled_from(("create", "password", "roles", "revoke")),
+        SHORT_NAME,
+        st.none() | VERIFIER,
+        ROLE_NAMES,
+        ROLE_NAMES,
+    ),
+    w.ChangeRole: st.builds(w.ChangeRole, SHORT_NAME, RULES, RULES, st.booleans()),
+    w.SetAccessMode: st.builds(w.SetAccessMode, st.sampled_from(("open", "watch", "closed"))),
+    w.ExplainAccess: st.builds(w.ExplainAccess, SHORT_NAME, WORD, WORD, SHORT_NAME),
+    w.ListRefusals: st.builds(w.ListRefusals, NATURAL),
+    w.ReachAccess: st.builds(w.ReachAccess, NATURAL),
 }
 SETTINGS = st.builds(TopicSettings, NATURAL, NATURAL, NAMES)
 INFO = st.builds(
@@ -211,6 +236,37 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
             st.booleans(),
         ),
     ),
+    w.LoginStep: (opcode_of(w.Login), st.builds(w.LoginStep, BODY, st.booleans(), TEXT)),
+    w.AccessInfo: (
+        opcode_of(w.DescribeAccess),
+        st.builds(
+            w.AccessInfo,
+            TEXT,
+            NATURAL,
+            st.lists(st.builds(w.UserRow, TEXT, NATURAL, ROLE_NAMES), max_size=3),
+            st.lists(st.builds(w.RoleRow, TEXT, RULES), max_size=3),
+            st.booleans(),
+        ),
+    ),
+    w.AccessChanged: (
+        opcode_of(w.ChangeUser),
+        st.builds(w.AccessChanged, NATURAL, st.lists(st.tuples(NATURAL, NATURAL), max_size=3)),
+    ),
+    w.AccessExplained: (
+        opcode_of(w.ExplainAccess),
+        st.builds(w.AccessExplained, st.booleans(), TEXT, st.none() | RULE),
+    ),
+    w.RefusalList: (
+        opcode_of(w.ListRefusals),
+        st.builds(
+            w.RefusalList,
+            NATURAL,
+            NATURAL,
+            st.lists(st.builds(w.RefusalRow, TEXT, TEXT, TEXT, TEXT, NATURAL), max_size=3),
+            NATURAL,
+        ),
+    ),
+    w.AccessReached: (opcode_of(w.ReachAccess), st.builds(w.AccessReached, NATURAL)),
     m.RegistryReached: (opcode_of(m.ReachRegistry), st.builds(m.RegistryReached, NATURAL)),
     m.ProducerGrant: (opcode_of(m.OpenProducer), st.builds(m.ProducerGrant, NATURAL, EPOCH)),
     m.PositionsReply: (

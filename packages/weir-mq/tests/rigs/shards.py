@@ -37,17 +37,6 @@ def handled_by(requests: Any) -> Iterable[type]:
     return cast("dict[type, Any]", requests._handlers)
 
 
-def ask_access_of(shard: Shard, access: Any) -> None:
-    """Let this say what clients may."""
-    requests_of(shard)._access = access
-
-
-def ask_device_access_of(shard: Shard, access: Any) -> None:
-    """Let this say what devices may, one by one and as a crowd."""
-    inside = cast(Any, shard)._services
-    inside.devices._access = inside.sessions._arrivals._access = access
-
-
 def sessions_of(shard: Shard) -> dict[int, Any]:
     """Return the sessions, by number."""
     return cast("dict[int, Any]", cast(Any, shard)._services.sessions._by_number)

@@ -37,6 +37,7 @@ def run(code: str, name: str, url: str) -> str:
     """Run a program against a node; return what it printed."""
     out = io.StringIO()
     host, port = url.removeprefix("weir://").rsplit(":", 1)
+    code = code.replace("@localhost:6800", f"@{host}:{port}")
     code = code.replace(URL, url).replace('"localhost", 6800', f'"{host}", {port}')
     with contextlib.redirect_stdout(out):
         exec(compile(code, name, "exec"), {"__name__": "example"})

@@ -349,6 +349,7 @@ def machine(world: World, shape: Shape, shipped: bool = False) -> Machine:
             snapshot_chunk_bytes=dice.choice(_CHUNKS),
         ),
         random=dice.random,
+        secret_bytes=dice.randbytes,
     )
     logs = dice.choice(_LOGS if shape.nodes == 1 else _LOGS[:3])
     flush = dice.choice(_FLUSHES[: 4 if shape.nodes == 1 else 3])

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 import weir_raft as raft
 from weir.access.devices import SECRET_BYTES, Nonces
+from weir.broker.access.authorizer import Authorizer
+from weir.broker.access.confirmations import Confirmations
+from weir.broker.access.logins import Logins
 from weir.broker.api.events import Findings
 from weir.broker.api.settings import Identity, Layout, ShardSettings
 from weir.broker.barriers.total_order import TotalOrder
@@ -101,9 +104,19 @@ class Services:
     orders: TotalOrder
     coordinator: Coordinator
     listing: Listing
+    confirmations: Confirmations
     sweep: RetentionSweep
     devices: Devices
     sessions: Sessions
+    reports: ParticipantReports
+
+    def proceed(self) -> None:
+        """Go on with what any event may have made possible; cheap while nobody waits."""
+        if self.reports.answers:
+            self.coordinator.take_reports()
+        self.orders.proceed()
+        if self.confirmations.has_work:
+            self.confirmations.proceed()
 
 
 class Components(NamedTuple):
@@ -183,8 +196,9 @@ def _cluster(runtime: Runtime, replication: Replication, partitions: Partitions)
     replies = HeldReplies(outbox, time, layout.shards - 1, topics)
     clock = HybridClock(catalog.last_stamp, context.highest)
     registry = Registry(
-        catalog, replies, time, clock, routes, groups, identity, layout, settings.level
-    )
+        catalog, replies, time, clock, routes, groups, identity, layout, settings.level,
+        runtime.findings, settings.secret_bytes,
+    )  # fmt: skip
     feed, producer = RegistryFeed(registry, replies, outbox), context.device_producer
     at = layout.registry_shard
     view: RegistryReplica | RegistryCopy
@@ -207,39 +221,50 @@ def _services(
     time, budget, outbox = runtime.time, runtime.budget, runtime.outbox
     topics, admission, context = partitions.topics, partitions.admission, partitions.context
     trunks, registry, brokerset = cluster.trunks, cluster.registry, cluster.brokerset
-    access, forwarder = settings.access, trunks.forwarder
+    authorizer, forwarder = Authorizer(topics.catalog), trunks.forwarder
     orders = TotalOrder(
-        topics, registry, forwarder, layout, context, replication.multi, replication.writers, access
+        topics, registry, forwarder, layout, context, replication.multi, replication.writers
     )
-    listing = Listing(topics, registry, trunks, outbox, time)
+    listing = Listing(topics, registry, trunks, outbox, time, authorizer)
+    confirmations = Confirmations(
+        topics.catalog, registry.administration.access.committed, forwarder, outbox, time,
+        identity.node, layout.shards,
+    )  # fmt: skip
+    logins = Logins(topics.catalog, outbox, settings.secret_bytes)
     sweep = RetentionSweep(topics, forwarder, outbox, time, settings.retention_every_ms)
     coordinator = Coordinator(
         topics, forwarder, context.reports, context.highest, time, outbox, budget
     )
-    scatterings = ScatteringRequests(coordinator, topics, registry, admission, access)
+    scatterings = ScatteringRequests(coordinator, topics, registry, admission)
     handlers: dict[type[Any], Handler] = {
         **brokerset.handlers(),
         **orders.handlers(),
         **listing.handlers(),
         **scatterings.handlers(),
+        **confirmations.handlers(),
+        **logins.handlers(),
         ReportDone: sweep.reported,
     }
     requests = Requests(
-        identity, topics, registry, outbox, access, trunks, settings.ports, time, handlers
+        identity, topics, registry, outbox, authorizer, trunks, settings.ports, time, handlers
     )
     devices = Devices(
         identity,
         topics,
         outbox,
-        access,
+        authorizer,
         time,
         trunks,
         budget,
         settings.device_in_hand,
         _proofs(topics.catalog, identity, settings),
     )
-    sessions = Sessions(cluster.sessions, outbox, budget, time, topics, trunks, requests, devices)
-    return Services(orders, coordinator, listing, sweep, devices, sessions)
+    sessions = Sessions(
+        cluster.sessions, outbox, budget, time, topics, trunks, requests, devices, authorizer
+    )
+    return Services(
+        orders, coordinator, listing, confirmations, sweep, devices, sessions, context.reports
+    )
 
 
 def _proofs(catalog: Catalog, identity: Identity, settings: ShardSettings) -> Proofs:

@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from weir.broker.access.authorizer import Authorizer
 from weir.broker.api.effects import Hangup
 from weir.broker.api.events import Arrived, LetGo
-from weir.broker.api.settings import AccessControl, Identity
+from weir.broker.api.settings import Identity
 from weir.broker.devices.requests import Devices
 from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.metadata.registry import Registry
@@ -23,14 +24,14 @@ from weir.broker.partition.topics import BY_PARTITION, Topics, open_batch, publi
 from weir.broker.replica.requests import no_registry
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Caller, Outbox
-from weir.broker.runtime.session import NewSessions, Session
+from weir.broker.runtime.session import ANONYMOUS, NewSessions, Session
 from weir.errors import (
+    AccessRevoked,
     BadRequest,
     NotTogether,
     Overloaded,
     ProducerExpired,
     Refused,
-    Unauthorized,
     UnknownOpcode,
     UnknownProducer,
     UnknownSchema,
@@ -49,13 +50,13 @@ from weir.model.limits import (
     RETRY_AFTER_MS,
     WAIT_MS_MAX,
 )
-from weir.model.topic import full_name_of, split_name
 from weir.order.clock import Time
+from weir.protocol.client import access as w
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client import schemas as s
 from weir.protocol.client.codec import decode_reply, decode_request
-from weir.protocol.client.declaration import Asker, Declaration, Resource, Scope
+from weir.protocol.client.declaration import Asker, Declaration, Scope
 from weir.protocol.client.messages import (
     ListOffsets,
     ListTopics,
@@ -93,7 +94,7 @@ class Requests:
         topics: Topics,
         registry: Registry,
         outbox: Outbox,
-        access: AccessControl,
+        authorizer: Authorizer,
         trunks: ShardTrunks,
         ports: Sequence[int],
         time: Time,
@@ -110,7 +111,7 @@ class Requests:
         self._topics = topics
         self._registry = registry
         self._outbox = outbox
-        self._access = access
+        self._authorizer = authorizer
         # By kind, since only the kind of a request says who answers it.
         self._handlers: dict[type[Any], Handler] = {
             m.Hello: self._hello,
@@ -128,6 +129,12 @@ class Requests:
             s.AddSchema: self._add_schema,
             s.SetSchemaRule: self._set_schema_rule,
             s.ListSchemas: self._list_schemas,
+            w.DescribeAccess: self._describe_access,
+            w.ExplainAccess: self._explain_access,
+            w.ChangeUser: self._change_user,
+            w.ChangeRole: self._change_role,
+            w.SetAccessMode: self._set_access_mode,
+            w.ListRefusals: self._list_refusals,
             **handlers,
         }
 
@@ -145,6 +152,8 @@ class Requests:
                 session.check_welcomed()
             if declared.asker is _SHARD and not session.is_shard:
                 raise UnknownOpcode("only a shard may ask that", caller.opcode)
+            if used := self._authorizer.check_request(session, request, declared):
+                self._outbox.awaits(caller, used)
             scope = declared.scope
             if scope is _PARTITION or scope is _REPLICA or scope is _FIRST:
                 self._to_partition(session, caller, frame, request, declared)
@@ -157,7 +166,7 @@ class Requests:
             elif (place := self._place(session, request, scope)) != self._forwarder.shard:
                 self._forwarder.request(session, caller, frame, place)
             else:
-                self._answer(session, caller, request, declared)
+                self._handlers[type(request)](session, caller, request)
         except (UnknownTopic, UnknownProducer, UnknownSchema, NotTogether) as error:
             if self._trunks.may_be_news() and not final:
                 return False
@@ -183,14 +192,13 @@ class Requests:
         kind = type(request)
         serve = BY_PARTITION.get(kind)
         if serve is None and kind is not m.Produce:
-            self._answer(session, caller, request, declared)
+            self._handlers[kind](session, caller, request)
             return
         if found is None:
             found = self._topics.partition(group)[1]  # raises, and says why
         topic = self._topics.topic_with(group)
         if declared.scope is _FIRST and partition_of(group):
             raise BadRequest("partition 0 of a topic decides that: ask there")
-        self._check(session, declared, topic.full_name)
         if serve is None:
             batch = open_batch(found, caller, request)
             self._own(session, found, batch.header)
@@ -211,52 +219,6 @@ class Requests:
             return routes.from_here(request.place)
         return self._forwarder.shard
 
-    def _answer(
-        self, session: Session, caller: Caller, request: Any, declared: Declaration
-    ) -> None:
-        if declared.rights and not session.is_shard:
-            self._check(session, declared, self._resource(declared.rights[0].resource, request))
-        self._handlers[type(request)](session, caller, request)
-
-    # -- access ------------------------------------------------------------------------------
-
-    def _check(self, session: Session, declared: Declaration, resource: str | None) -> None:
-        """Raise `Unauthorized` unless one of the rights is held; shards hold all of them.
-
-        Without a `resource`, who takes the request apart checks its parts.
-        """
-        if resource is None or (session.passed and session.is_shard):
-            return
-        *others, last = declared.rights
-        for right in others:
-            with suppress(Unauthorized):
-                self._access.check(session.principal, right.verb, resource)
-                return
-        self._access.check(session.principal, last.verb, resource)
-
-    def _resource(self, resource: Resource, request: Any) -> str | None:
-        """Return the name of what a request is about. Raises `UnknownTopic`, `BadName`."""
-        match resource:
-            case Resource.PARTS | Resource.TOPICS:
-                return None
-            case Resource.NODES:
-                return "nodes"
-            case Resource.NAMESPACE if hasattr(request, "namespace"):
-                return str(request.namespace)
-            case Resource.NAMESPACE:
-                return split_name(request.name)[0]
-            case _ if hasattr(request, "address"):
-                return self._topics.topic_with(request.address.group).full_name
-            case _ if hasattr(request, "topic"):
-                topic = self._topics.catalog.by_id(request.topic)
-                if topic is None:
-                    raise UnknownTopic(
-                        f"no topic has id {request.topic}: it was deleted, or there never was one",
-                        request.topic,
-                    )
-                return topic.full_name
-        return full_name_of(*split_name(request.name))
-
     def _own(self, session: Session, partition: Partition, header: Header) -> None:
         """Raise unless the session's principal holds the producer id, in this very epoch."""
         producer, epoch = header.producer, header.epoch
@@ -271,6 +233,7 @@ class Requests:
     # -- answers -----------------------------------------------------------------------------
 
     def _hello(self, session: Session, caller: Caller, request: m.Hello) -> None:
+        self._authorizer.check_greeting(session)
         me = self._identity
         if request.system not in (0, me.system):
             raise WrongSystem(f"this is system {me.system:x}, not {request.system:x}", me.system)
@@ -345,6 +308,34 @@ class Requests:
     def _open_producer(self, session: Session, caller: Caller, request: m.OpenProducer) -> None:
         self._registry.open_producer(caller, session.principal, request)
 
+    def _describe_access(self, session: Session, caller: Caller, request: w.DescribeAccess) -> None:
+        self._registry.administration.access.describe(caller, request)
+
+    def _explain_access(self, session: Session, caller: Caller, request: w.ExplainAccess) -> None:
+        self._registry.administration.access.explain(caller, request)
+
+    def _change_user(self, session: Session, caller: Caller, request: w.ChangeUser) -> None:
+        self._registry.administration.access.change_user(caller, request)
+
+    def _change_role(self, session: Session, caller: Caller, request: w.ChangeRole) -> None:
+        self._registry.administration.access.change_role(caller, request)
+
+    def _set_access_mode(self, session: Session, caller: Caller, request: w.SetAccessMode) -> None:
+        if request.mode == "closed" and session.principal == ANONYMOUS:
+            raise BadRequest(
+                "log in as an administrator to close this set, as weir://USER@HOST: so it can be "
+                "opened again"
+            )
+        self._registry.administration.access.set_mode(caller, request)
+
+    def _list_refusals(self, session: Session, caller: Caller, request: w.ListRefusals) -> None:
+        refusals, me = self._authorizer.refusals, self._identity
+        rows = [
+            w.RefusalRow(who, asked.verb, asked.kind, asked.name, count)
+            for who, asked, count in refusals.rows()
+        ]
+        self._outbox.reply(caller, w.RefusalList(me.node, me.shard, rows, refusals.forgotten))
+
     def _follow(self, session: Session, caller: Caller, request: m.Follow) -> None:
         self._outbox.answered(session.id)  # what comes of it is no reply
         self._trunks.feed.follow(session.id, session.principal, request.index)
@@ -356,14 +347,16 @@ class Requests:
 class Sessions:
     """Lets peers in, keeps what has to wait for news, and forgets who is gone."""
 
-    __slots__ = ("_arrivals", "_budget", "_by_number", "_devices", "_new_sessions", "_outbox",
-                 "_requests", "_time", "_topics", "_trunks")  # fmt: skip
+    __slots__ = ("_arrivals", "_authorizer", "_budget", "_by_number", "_devices", "_new_sessions",
+                 "_outbox", "_requests", "_time", "_topics", "_trunks")  # fmt: skip
 
     def __init__(
         self, by_number: dict[int, Session], outbox: Outbox, budget: Budget, time: Time,
         topics: Topics, trunks: ShardTrunks, requests: Requests, devices: Devices,
+        authorizer: Authorizer,
     ) -> None:  # fmt: skip
-        """Keep sessions in `by_number`; nobody is there yet."""
+        """Keep sessions in `by_number`; nobody is there yet. `authorizer` says who may stay."""
+        self._authorizer = authorizer
         self._by_number = by_number
         self._new_sessions = NewSessions(HELLO_WITHIN_MS)
         self._outbox = outbox
@@ -378,9 +371,16 @@ class Sessions:
     def opened(self, number: int, principal: str, place: int) -> None:
         """A peer connected; with a `principal` it did so elsewhere, at `place`."""
         session = Session.opened(number, self._time.monotonic_ms(), principal, place)
+        session.admitted_at = self._authorizer.access.version
         self._by_number[number] = session
         self._new_sessions.add(session)
         self._outbox.opened(number)
+
+    def secured(self, number: int) -> None:
+        """Nobody reads along on the way to a peer."""
+        session = self._by_number.get(number)
+        if session is not None:
+            session.is_private = True
 
     def handle(self, event: Arrived | LetGo) -> None:
         """Devices came at once; or the host is done with a peer."""
@@ -450,12 +450,42 @@ class Sessions:
             if group in self._topics:
                 self._topics.partition(group)[1].closed(number)
 
+    def end_revoked(self) -> list[int]:
+        """End the sessions that were let in for what is not allowed to them any more, or that used
+        it; return their numbers. What they wait for and lost is refused by `AccessRevoked`.
+
+        Nothing of them is served from here on, whatever is on its way.
+        """
+        ended = []
+        for session in list(self._by_number.values()):
+            admitted = self._authorizer.is_admitted(session)
+            if admitted and self._authorizer.still_allows(session):
+                continue
+            error = _revoked(session, admitted)
+            for caller, used in self._outbox.awaited(session.id):
+                if not (admitted and self._authorizer.may(session.principal, used)):
+                    self._outbox.refuse(caller, error)
+            self._outbox.put(Hangup(session.id, str(error)))
+            self.closed(session.id)
+            ended.append(session.id)
+        return ended
+
     def check_deadlines(self) -> None:
         """Let go of who has not said who it is, and welcomes that wait in vain."""
         now_ms = self._time.monotonic_ms()
         self._outbox.let_out(now_ms)
         for session in self._new_sessions.overdue(now_ms):
             self._outbox.put(Hangup(session.id, f"no hello within {HELLO_WITHIN_MS // 1000} s"))
+
+
+def _revoked(session: Session, admitted: bool) -> AccessRevoked:
+    if session.principal == ANONYMOUS:
+        return AccessRevoked("this set is closed now: log in with a user and a password")
+    if admitted:
+        return AccessRevoked("a right that this connection used was taken away: connect again")
+    return AccessRevoked(
+        "the user that this connection logged in as was revoked, or has a new password"
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -479,13 +509,17 @@ class Listing:
     A leader tells what it has committed as it knows it, without a round to its voters.
     """
 
-    __slots__ = ("_count", "_gatherings", "_outbox", "_registry", "_time", "_topics", "_trunks")
+    __slots__ = ("_authorizer", "_count", "_gatherings", "_outbox", "_registry", "_time", "_topics",
+                 "_trunks")  # fmt: skip
 
     def __init__(
         self, topics: Topics, registry: Registry, trunks: ShardTrunks, outbox: Outbox,
-        time: Time,
+        time: Time, authorizer: Authorizer,
     ) -> None:  # fmt: skip
-        """List what `registry` knows; ask `trunks` for offsets of what they lead."""
+        """List what `registry` knows, and `authorizer` lets be described; ask `trunks` for offsets
+        of what they lead.
+        """
+        self._authorizer = authorizer
         self._topics = topics
         self._registry = registry
         self._trunks = trunks
@@ -510,7 +544,7 @@ class Listing:
                 self._gather(number)
 
     def _list(self, session: Session, caller: Caller, request: ListTopics) -> None:
-        found, more = self._page(request, _ADDRESS_BYTES)
+        found, more = self._page(session, request, _ADDRESS_BYTES)
         self._outbox.reply(caller, TopicList(found, more))
 
     def _list_offsets(self, session: Session, caller: Caller, request: ListOffsets) -> None:
@@ -519,7 +553,7 @@ class Listing:
         topics: list[TopicInfo] = []
         more, missing = False, set(request.groups)
         if not session.is_shard:
-            topics, more = self._page(request, _ADDRESS_BYTES + _OFFSETS_BYTES)
+            topics, more = self._page(session, request, _ADDRESS_BYTES + _OFFSETS_BYTES)
             missing = {address.group for info in topics for address in info.addresses}
         until_ms = self._time.monotonic_ms() + min(request.wait_ms, WAIT_MS_MAX)
         gathering = _Gathering(caller, topics, more, session.foreign, until_ms, missing)
@@ -528,7 +562,7 @@ class Listing:
         self._gather(self._count)
 
     def _page(
-        self, request: ListTopics | ListOffsets, partition_bytes: int
+        self, session: Session, request: ListTopics | ListOffsets, partition_bytes: int
     ) -> tuple[list[TopicInfo], bool]:
         """Return the topics behind `request.after` that fit a reply, and if there are more."""
         if not self._trunks.in_sync:
@@ -538,6 +572,8 @@ class Listing:
         size = 0
         for topic in self._registry.catalog.topics(request.namespace):
             if request.after and (topic.namespace, topic.name) <= (namespace, name):
+                continue
+            if not self._authorizer.may_describe(session, topic):
                 continue
             if size > _PAGE_BYTES:
                 return found, True

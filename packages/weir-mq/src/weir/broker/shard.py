@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from weir.broker.api import events as ev
 from weir.broker.api.effects import Effect, HoldReads, Stopped
 from weir.broker.api.events import (
+    AccessNarrowed,
     GroupComplete,
     MendDone,
     RegistryRejoins,
@@ -182,6 +183,9 @@ class Shard:
                     self._replication.peers.stopped(group, halt, error)
                 case RegistryRejoins(voter):
                     self._registry_group.rejoin(voter)
+                case AccessNarrowed():
+                    for session in self._services.sessions.end_revoked():
+                        self._services.orders.session_closed(session)
                 case TopicOpened(topic):
                     self._services.devices.receivers.grown(topic)
         while resumed:
@@ -247,6 +251,8 @@ class Shard:
                 self._replication.peers.handle(event)
                 self._cluster.trunks.routes.link(event)
                 self._cluster.brokerset.link(event)
+            case ev.Secured(session):
+                self._services.sessions.secured(session)
             case ev.Stopping(acks_ms):
                 self._shutdown.begin(acks_ms)
 
@@ -255,6 +261,7 @@ class Shard:
         if isinstance(event, ev.TrunkClosed):
             self._services.orders.trunk_closed(event.shard)
             self._services.coordinator.trunk_closed(event.shard)
+            self._services.confirmations.trunk_closed(event.shard)
 
     def _tick(self) -> None:
         partitions, services = self._partitions, self._services
@@ -264,6 +271,7 @@ class Shard:
         services.orders.check_deadlines()
         services.coordinator.check_deadlines()
         services.listing.check_deadlines()
+        services.confirmations.check_deadlines()
         services.devices.receivers.retry_due()
         self._cluster.trunks.check_deadlines()
         if self._shutdown.is_under_way:
@@ -296,9 +304,7 @@ class Shard:
             services.devices.receivers.take_replies()
         if groups.ending:
             groups.close_ended()
-        if context.reports.answers:
-            services.coordinator.take_reports()
-        services.orders.proceed()
+        services.proceed()
         for writer in self.writers:
             if writer.tends or writer.dirty or writer.log.staged is not None:
                 writer.start_work()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weir.cli import dev, inspect, messages, server, work
+from weir.cli.access import verbs as access
 from weir.cli.admin import certificates, clusters, devices, nodes, schemas, sinks, topics
 from weir.cli.backup import verbs as backup
 from weir.cli.doctor import doctor
@@ -68,6 +69,10 @@ app.add_typer(certificates.app)
 app.add_typer(nodes.app)
 app.add_typer(schemas.app)
 app.add_typer(sinks.app)
+app.add_typer(access.user_app)
+app.add_typer(access.role_app)
+app.add_typer(access.acl_app)
+app.add_typer(access.access_app)
 app.add_typer(spark.app)
 app.add_typer(pipeline.app)
 app.command()(messages.pub)

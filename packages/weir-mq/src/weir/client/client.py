@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn
 
+from weir.client.access import Access
 from weir.client.administration import (
     Administration,
     Cluster,
@@ -29,6 +31,7 @@ from weir.client.arguments import (
     parse_url,
     whole_number,
 )
+from weir.client.connection.credentials import Credentials, find_password, split_user
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
 from weir.client.connection.system import SYSTEM
@@ -89,6 +92,11 @@ class Client:
     def nodes(self) -> Nodes:
         """The nodes of the set that it is connected to, for operators."""
         return Nodes(self._network)
+
+    @property
+    def access(self) -> Access:
+        """Who may do what: users, roles and the mode of the set, for administrators."""
+        return Access(self._network)
 
     @property
     def schemas(self) -> Schemas:
@@ -528,9 +536,15 @@ class Connecting:
     """A client on its way: `await` it, or enter it with `async with`, which also closes it."""
 
     def __init__(
-        self, hosts: list[tuple[str, int]], name: str, retry: Backoff, request_timeout: float
+        self,
+        hosts: list[tuple[str, int]],
+        name: str,
+        retry: Backoff,
+        request_timeout: float,
+        credentials: Credentials | None = None,
     ) -> None:
-        """Keep how to connect; nothing is dialled yet."""
+        """Keep how to connect, and as whom; nothing is dialled yet."""
+        self._credentials = credentials
         self._hosts = hosts
         self._name = name
         self._retry = retry
@@ -546,6 +560,7 @@ class Connecting:
             request_timeout=self._request_timeout,
             random=system.dice(),
             system=system,
+            credentials=self._credentials,
         )
         await network.start()
         return Client(network)
@@ -580,12 +595,16 @@ def connect(
     name: str = "python",
     retry: Backoff = _DEFAULT_RETRY,
     request_timeout: str | float = 30.0,
+    password: str | os.PathLike[str] | None = None,
 ) -> Connecting:
-    """Connect to weir://host[:port][,host2[:port2]]: `async with connect() as w`, or await it.
+    """Connect to weir://[user@]host[:port][,host2[:port2]]: `async with connect() as w`, or await
+    it. A user's `password` is text, or the path of a file that only its owner may read; None: by
+    the environment, WEIR_PASSWORD, or WEIR_PASSWORD_FILE with such a path.
 
     A lost connection is dialled again with backoff, for ever unless `retry.attempts` is set; a
     request waits for it up to `request_timeout` ("5s", or seconds) and then raises `Disconnected`.
-    `name` is what the broker calls this client. Raises `ValueError` for what is no address.
+    `name` is what the broker calls this client. Raises `ValueError` for what is no address, and for
+    a user without a password.
     """
     if not isinstance(retry, Backoff):
         raise TypeError(
@@ -595,4 +614,9 @@ def connect(
     timeout = seconds(request_timeout)
     if not timeout:
         raise ValueError("request_timeout=0: give more than 0")
-    return Connecting(parse_url(url), name, retry, timeout)
+    url, user = split_user(url)
+    if not user and password is not None:
+        raise ValueError("a password needs a user: weir://USER@HOST")
+    hosts = parse_url(url)
+    credentials = Credentials(user, find_password(user, password)) if user else None
+    return Connecting(hosts, name, retry, timeout, credentials)

@@ -216,6 +216,7 @@ class ClientConnection(Generic[T]):
         """The handshake is done; with `refusal` this peer is told so, and let go."""
         strangers = self._connections.accept_queue.strangers
         strangers.shaken(self)
+        strangers.encrypted.add(self)
         if self in strangers.unopened:
             strangers.unopened.discard(self)
             self._connections.queue.put(ev.Opened(self.session))
@@ -411,6 +412,8 @@ class ClientConnection(Generic[T]):
         if frames and self in strangers.refusals:
             self._refuse(frames[0], strangers.refusals[self])
             return False
+        if frames and strangers.may_log_in(self, frames[0]):
+            self._connections.queue.put(ev.Secured(self.session))
         self._greeted = bool(frames) and _is_hello(frames[0])
         if self._greeted:
             strangers.left(self)

@@ -13,7 +13,11 @@ from collections import OrderedDict, deque
 from typing import Generic, Protocol, TypeVar
 
 from weir.host.ports import Log
+from weir.model.ids import is_loopback
 from weir.model.limits import STRANGER_BYTES_MAX, STRANGER_SECONDS
+from weir.protocol.client.access import Login
+from weir.protocol.client.declaration import opcode_of
+from weir.protocol.frame import ClientFrame
 
 #: All strangers together hold at most this part of a shard's budget.
 BUDGET_PART = 8
@@ -28,17 +32,22 @@ class Peer(Protocol):
 
     session: int
 
+    @property
+    def address(self) -> str:
+        """The address of the peer; empty if it has none."""
+
     def cut(self) -> None:
         """Close at once."""
 
 
+_LOGIN = opcode_of(Login)
 C = TypeVar("C", bound=Peer)
 
 
 class Strangers(Generic[C]):
     """Peers that have said no hello yet, and what came from them."""
 
-    __slots__ = ("_came", "_log", "_since", "limit", "refusals", "unopened", "used")
+    __slots__ = ("_came", "_log", "_since", "encrypted", "limit", "refusals", "unopened", "used")
 
     def __init__(self, limit: int, log: Log) -> None:
         """Let all of them hold at most `limit` bytes."""
@@ -48,6 +57,8 @@ class Strangers(Generic[C]):
         self.refusals: dict[C, str] = {}
         #: Those of which the shard is to hear when their handshake is done.
         self.unopened: set[C] = set()
+        #: Those that came by TLS.
+        self.encrypted: set[C] = set()
         self.used = 0
         #: How much came from each, who was silent longest first.
         self._came: OrderedDict[C, int] = OrderedDict()
@@ -93,6 +104,13 @@ class Strangers(Generic[C]):
         self.shaken(one)
         self.refusals.pop(one, None)
         self.unopened.discard(one)
+        self.encrypted.discard(one)
+
+    def may_log_in(self, one: C, frame: object) -> bool:
+        """Return whether a peer begins to log in, and nobody on the way to it can read along."""
+        if not isinstance(frame, ClientFrame) or frame.opcode != _LOGIN:
+            return False
+        return one in self.encrypted or is_loopback(one.address)
 
     def cut_late(self, now: float) -> None:
         """Cut those whose handshakes take too long by `now`."""

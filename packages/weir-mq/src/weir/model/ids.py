@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable
 from typing import Annotated, NamedTuple
@@ -12,6 +13,8 @@ from msgspec import Meta
 #: What fits in every field of the wire and of the log.
 LIMIT_MAX = (1 << 63) - 1
 Natural = Annotated[int, Meta(ge=0, le=LIMIT_MAX)]
+
+_LOOPBACK = re.compile(r"127(\.\d{1,3}){3}")
 
 PARTITION_BITS = 16
 PARTITIONS_MAX = 1 << PARTITION_BITS
@@ -74,6 +77,12 @@ class Attempt(NamedTuple):
     epoch: int
     number: int
     stamp: int
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether what goes to or comes from an IP address leaves no machine; "" is none."""
+    plain = address.partition("%")[0].lower().removeprefix("::ffff:")
+    return not plain or plain == "::1" or bool(_LOOPBACK.fullmatch(plain))
 
 
 SHARD_BITS = 16

@@ -163,7 +163,18 @@ FORMAT_LEVEL = 3
 FORMAT_LEVEL_SCHEMAS = 2
 # From this level on batches can be staged, and published by reference.
 FORMAT_LEVEL_STAGING = 3
+# From this level on there are users, roles and modes of access.
+FORMAT_LEVEL_ACCESS = 3
 
 # Schemas of topics. Each node holds all of them in memory.
 SCHEMA_VERSIONS_MAX = 1_000
 SCHEMAS_BYTES_MAX = 32 * MIB
+
+# Users, roles and their rules. Each shard holds all of them in memory.
+USERS_MAX = 20_000
+USER_ROLES_MAX = 64
+ROLES_MAX = 4_096
+ROLE_RULES_MAX = 1_000
+ACCESS_BYTES_MAX = 16 * MIB
+# What a shard counts by principal and resource of what it refused, or would have.
+REFUSALS_KEPT_MAX = 1_024

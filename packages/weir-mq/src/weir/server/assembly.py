@@ -154,6 +154,7 @@ async def hosting(
             config.memory.budget_mib * MIB,
             ports=share.ports,
             device_in_hand=config.connections.device_in_hand,
+            secret_bytes=secrets.token_bytes,
         )
         shard = Shard(founded.identity(share.shard), logs, SystemTime(), settings, layout)
         own = ShardInfo(

@@ -12,6 +12,7 @@ import asyncio
 import errno
 import logging
 import os
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -19,7 +20,7 @@ from typing import Any
 
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.api.settings import Identity
+from weir.broker.api.settings import Identity, ShardSettings
 from weir.broker.replica.checkpoints import Opened
 from weir.broker.shard import Shard
 from weir.client.connection.system import Background, BackgroundThread
@@ -152,7 +153,9 @@ class Host:
         settings = Settings(log=0, system=_SYSTEM, segment_bytes=_SEGMENT, spares=0)
         recovered = recover(disk, settings)
         opened = Opened(recovered.log, recovered.groups, recovered.body)
-        self._shard = Shard(Identity(_SYSTEM), [opened], clock)
+        self._shard = Shard(
+            Identity(_SYSTEM), [opened], clock, ShardSettings(secret_bytes=secrets.token_bytes)
+        )
         self._disk = disk
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()

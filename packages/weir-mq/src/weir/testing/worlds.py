@@ -405,6 +405,7 @@ def _machine(virtual: VirtualTime) -> Machine:
         checkpoint_bytes=dice.choice((64 * KIB, MIB)),
         replication=Replication(append_bytes_max=dice.choice((16 * KIB, MIB))),
         random=dice.random,
+        secret_bytes=dice.randbytes,
     )
     return Machine(log, shard, flush, logs, ports=True)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rigs.shards import ask_access_of, handled_by, requests_of, unanswered
+from rigs.shards import handled_by, requests_of, unanswered
 from weir.broker import router
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
@@ -15,7 +15,6 @@ from weir.broker.partition.topics import BY_PARTITION
 from weir.errors import (
     NoHello,
     OffsetOutOfRange,
-    Unauthorized,
     UnknownOpcode,
     UnknownTopic,
     WrongSystem,
@@ -24,10 +23,7 @@ from weir.model.batch import split
 from weir.model.ids import Address
 from weir.model.limits import HELLO_WITHIN_MS
 from weir.model.topic import Mode
-from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
-from weir.protocol.client import nodes as n
-from weir.protocol.client import schemas as s
 from weir.protocol.frame import ClientFrame
 
 
@@ -66,42 +62,6 @@ def test_every_request_that_is_declared_is_answered(rig: Any) -> None:
     for kind in BY_PARTITION:
         assert kind not in handled_by(requests)
         assert kind.declaration.rights
-
-
-def test_access_control_is_asked_for_each_right_of_a_client(rig: Any) -> None:
-    class Asked:
-        def __init__(self) -> None:
-            self.asked: list[tuple[str, str, str]] = []
-
-        def check(self, principal: str, verb: str, resource: str) -> None:
-            self.asked.append((principal, verb, resource))
-            raise Unauthorized(f"{principal} may not {verb} {resource}")
-
-    info = rig.topic(rig.connect())
-    access = Asked()
-    ask_access_of(rig.shard, access)
-    address = info.addresses[0]
-    for request, resource in (
-        (m.DescribeTopic("default/t"), "t"),
-        (a.AlterTopic("t"), "t"),
-        (s.AddSchema("t", "json", b"{}", b"{}"), "t"),
-        (s.SetSchemaRule("t", "none"), "t"),
-        (s.ListSchemas("t"), "t"),
-        (m.CreateTopic("home/u"), "home"),
-        (m.ListTopics("home"), "home"),
-        (m.AskBarriers(info.id), "t"),
-        (a.AskLeader(address), "t"),
-        (a.PauseCluster(address, "c"), "t"),
-        (m.FetchChunks(address, 1, 1, 1), "t"),
-        (m.Produce(address, 0, memoryview(b"")), "t"),
-        (n.ListNodes(), "nodes"),
-        (n.TransferLeader(address), "nodes"),
-    ):
-        access.asked.clear()
-        assert rig.answer(1, request).code == Unauthorized.code
-        rights = request.declaration.rights
-        assert access.asked == [("anonymous", right.verb, resource) for right in rights]
-    assert rig.answer(1, m.Ping()) == m.Pong(rig.time.wall_ms())
 
 
 def test_what_partition_0_decides_is_refused_elsewhere(rig: Any) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from rigs.shards import ask_device_access_of, forwarder_of
+from rigs.access import close_access
+from rigs.shards import forwarder_of
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.forwarding.forwarder import Routes
 from weir.broker.runtime.outbox import TOGETHER_MS
 from weir.broker.runtime.session import ROW_BYTES
-from weir.errors import BadChecksum, BadRequest, NotLeader, Overloaded, Unauthorized, UnknownTopic
+from weir.errors import BadChecksum, BadRequest, NotLeader, Overloaded, UnknownTopic
 from weir.model.batch import Batch
 from weir.model.ids import place_of
 from weir.protocol import device as device
@@ -195,19 +196,15 @@ def test_a_crowd_gets_no_more_of_the_budget_than_its_devices_would(node: Any, co
 
 
 def test_who_may_not_publish_is_not_let_in_with_the_others(node: Any) -> None:
-    class Nobody:
-        def check(self, principal: str, verb: str, resource: str) -> None:
-            assert (principal, verb) == ("anonymous", "publish")
-            raise Unauthorized("nobody may")
-
     info = node.answer(0, m.CreateTopic("locks", 1))
+    close_access([one.shard for one in node.all])
     for one in node.all:
-        ask_device_access_of(one.shard, Nobody())
         one.raw[100] = b""
         one.handle(ev.Arrived([said(100, device.publish(1, b"v", 0))]))
         node.settle()
-        assert codes(one.raw[100])[0] == (HELLO, Unauthorized.code)
+        assert codes(one.raw[100])[0] == (HELLO, UnknownTopic.code)
         assert [code for _, code in codes(one.raw[100])].count(0) == 0
+    close_access([one.shard for one in node.all], "open")
     assert values(node, info.addresses[0]) == []
 
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import logging
 
+import pytest
+
 from weir.host.strangers import Strangers
 from weir.model.limits import STRANGER_BYTES_MAX, STRANGER_SECONDS
+from weir.protocol.client.access import Login
+from weir.protocol.client.messages import Hello, opcode_of
+from weir.protocol.frame import ClientFrame
 
 
 class Peer:
-    def __init__(self, session: int) -> None:
+    def __init__(self, session: int, address: str = "10.0.0.7") -> None:
         self.session = session
+        self.address = address
         self.is_cut = False
 
     def cut(self) -> None:
@@ -83,3 +89,23 @@ def test_what_is_known_of_one_goes_with_it() -> None:
     assert not strangers.unopened
     strangers.cut_late(100.0)
     assert not one.is_cut
+
+
+def frame(opcode: int) -> ClientFrame:
+    return ClientFrame(0, opcode, 1, memoryview(b""))
+
+
+@pytest.mark.parametrize(
+    ("address", "private"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("::ffff:127.0.0.1", True),
+     ("10.0.0.7", False), ("::ffff:10.0.0.7", False), ("fe80::1%lo", False), ("::2", False),
+     ("1270.0.0.1", False), ("127.0.0.1.example", False), ("localhost.example", False)],
+)  # fmt: skip
+def test_who_can_be_overheard_does_not_log_in(address: str, private: bool) -> None:
+    strangers, one = made(), Peer(1, address)
+    assert strangers.may_log_in(one, frame(opcode_of(Login))) == private
+    assert not strangers.may_log_in(one, frame(opcode_of(Hello)))
+    strangers.encrypted.add(one)
+    assert strangers.may_log_in(one, frame(opcode_of(Login)))
+    strangers.left(one)
+    assert strangers.may_log_in(one, frame(opcode_of(Login))) == private

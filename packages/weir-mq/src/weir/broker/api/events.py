@@ -35,6 +35,14 @@ class Opened(msgspec.Struct, frozen=True):
     place: int = 0
 
 
+class Secured(msgspec.Struct, frozen=True):
+    """Nobody on the way to a peer can read along: its connection is encrypted, or leaves no
+    machine. It comes before a peer's first `Received` that is a login.
+    """
+
+    session: int
+
+
 class Closed(msgspec.Struct, frozen=True):
     """A peer is gone; replies to it are dropped from now on."""
 
@@ -192,6 +200,7 @@ TICK_MS = 50
 
 Event = (
     Opened
+    | Secured
     | Closed
     | LetGo
     | Received
@@ -261,6 +270,19 @@ class TopicOpened:
     topic: Topic
 
 
-Finding = RottenEntry | MendDone | GroupComplete | ReplicaStopped | RegistryRejoins | TopicOpened
+@dataclass(frozen=True, slots=True)
+class AccessNarrowed:
+    """Something was taken away from somebody, perhaps from live sessions."""
+
+
+Finding = (
+    AccessNarrowed
+    | RottenEntry
+    | MendDone
+    | GroupComplete
+    | ReplicaStopped
+    | RegistryRejoins
+    | TopicOpened
+)
 #: In the order in which they were found.
 Findings = deque[Finding]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from weir.access.wrapping import KeyRing
 from weir.model.ids import REGISTRY_GROUP, Address, partition_of, topic_of, voter_of
@@ -20,7 +20,6 @@ from weir.model.limits import (
     MIB,
     RETENTION_EVERY_MS,
 )
-from weir.protocol.client.declaration import Verb
 
 CHECKPOINT_BYTES = 256 * MIB
 
@@ -118,29 +117,11 @@ class Replication:
 REPLICATION_DEFAULT = Replication()
 
 
-class AccessControl(Protocol):
-    """Knows who may do what."""
-
-    def check(self, principal: str, verb: Verb, resource: str) -> None:
-        """Raise `Unauthorized` unless the principal may do the verb with the resource."""
-
-
-class OpenAccess:
-    """Lets everybody do everything, until access control comes."""
-
-    def check(self, principal: str, verb: Verb, resource: str) -> None:
-        """Let it pass."""
-
-
-OPEN_ACCESS = OpenAccess()
-
-
 @dataclass(frozen=True, slots=True)
 class ShardSettings:
     """What an operator may set."""
 
     budget_bytes: int = BUDGET_BYTES_DEFAULT
-    access: AccessControl = OPEN_ACCESS
     #: A checkpoint is saved after so many bytes of a log: what a restart has to apply again.
     checkpoint_bytes: int = CHECKPOINT_BYTES
     #: How often each partition is looked at for messages that are past their retention.

@@ -14,7 +14,6 @@ from operator import itemgetter
 
 from msgspec import structs
 
-from weir.broker.api.settings import AccessControl
 from weir.broker.barriers.barriers import BarrierAnswers, OrderReached, gone
 from weir.broker.barriers.offsets import Located, LocationFound, OffsetLocator
 from weir.broker.metadata.registry import Registry
@@ -33,7 +32,6 @@ from weir.model.limits import (
 from weir.model.topic import Topic
 from weir.order.clock import Time, stamp_at
 from weir.order.cut_search import CutSearch, portions_of
-from weir.protocol.client.declaration import Right
 from weir.protocol.client.order import Barriers, ResolveCut, ResolvedCut, TopicCut
 
 #: How long barriers and offsets may take before it is said that they do.
@@ -90,19 +88,18 @@ class _Resolution:
 class CutAnswers:
     """Answers those who ask for cuts."""
 
-    __slots__ = ("_access", "_count", "_locations", "_orders", "_outbox", "_partitions",
+    __slots__ = ("_count", "_locations", "_orders", "_outbox", "_partitions",
                  "_registry", "_resolutions", "_time", "_topics", "locator")  # fmt: skip
 
     def __init__(
         self, topics: Topics, registry: Registry, orders: BarrierAnswers, locator: OffsetLocator,
-        access: AccessControl, outbox: Outbox, time: Time,
+        outbox: Outbox, time: Time,
     ) -> None:  # fmt: skip
         """Ask `orders` for barriers and `locator` for offsets; nobody asks yet."""
         self._topics = topics
         self._registry = registry
         self._orders = orders
         self.locator = locator
-        self._access = access
         self._outbox = outbox
         self._time = time
         #: By number; by that of the location that is under way; and the partitions of all.
@@ -117,8 +114,7 @@ class CutAnswers:
     def ask(self, session: Session, caller: Caller, request: ResolveCut) -> None:
         """Answer later. Raises `UnknownTopic`, `Unauthorized`, `BadRequest` or `Overloaded`."""
         topics = [self._topics.named(name) for name in request.topics]
-        (right,) = request.declaration.rights
-        self._check(session, topics, right, request)
+        _check(topics)
         partitions = sum(topic.partitions for topic in topics)
         if (
             len(self._resolutions) >= CUTS_AT_ONCE_MAX
@@ -164,20 +160,6 @@ class CutAnswers:
         self.locator.session_closed(session)
         for one in [one for one in self._resolutions.values() if one.caller.session == session]:
             self._end(one)
-
-    def _check(
-        self, session: Session, topics: Sequence[Topic], right: Right, request: ResolveCut
-    ) -> None:
-        if len({topic.id for topic in topics}) < len(topics):
-            raise BadRequest("a topic is named twice: name each once")
-        partitions = sum(topic.partitions for topic in topics)
-        if partitions > CUT_PARTITIONS_MAX:
-            raise BadRequest(
-                f"these topics have {partitions:,} partitions, and a cut goes through "
-                f"{CUT_PARTITIONS_MAX:,} at most: ask for fewer topics at once"
-            )
-        for topic in topics:
-            self._access.check(session.principal, right.verb, topic.full_name)
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -383,3 +365,15 @@ def _known(one: _Resolution) -> Iterator[Barriers]:
         barriers = one.barriers.get(topic)
         if barriers is not None:
             yield barriers
+
+
+def _check(topics: Sequence[Topic]) -> None:
+    """Raise `BadRequest` for topics that are named twice, or are too many."""
+    if len({topic.id for topic in topics}) < len(topics):
+        raise BadRequest("a topic is named twice: name each once")
+    partitions = sum(topic.partitions for topic in topics)
+    if partitions > CUT_PARTITIONS_MAX:
+        raise BadRequest(
+            f"these topics have {partitions:,} partitions, and a cut goes through "
+            f"{CUT_PARTITIONS_MAX:,} at most: ask for fewer topics at once"
+        )

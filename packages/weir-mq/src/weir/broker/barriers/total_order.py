@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import weir_raft as raft
-from weir.broker.api.settings import AccessControl, Layout
+from weir.broker.api.settings import Layout
 from weir.broker.barriers.barriers import BarrierAnswers, Bounded, Promises
 from weir.broker.barriers.cuts import CutAnswers
 from weir.broker.barriers.offsets import OffsetLocator
@@ -33,7 +33,6 @@ class TotalOrder:
     def __init__(
         self, topics: Topics, registry: Registry, forwarder: Forwarder, layout: Layout,
         context: PartitionContext, multi: raft.Multi, logs: Sequence[Bounded],
-        access: AccessControl,
     ) -> None:  # fmt: skip
         """Nobody asks for anything yet. Events of partitions say what is to be visible."""
         self._catalog = topics.catalog
@@ -44,7 +43,7 @@ class TotalOrder:
         self._answers = BarrierAnswers(topics, promises, multi, forwarder, layout, context)
         locator = OffsetLocator(topics, forwarder, context)
         self._cuts = CutAnswers(
-            topics, registry, self._answers, locator, access, context.outbox, context.time
+            topics, registry, self._answers, locator, context.outbox, context.time
         )
         self._growth = Growth(topics, registry, forwarder, context.outbox, context.time)
         self._ends = Ends(topics, registry, forwarder, context.outbox, context.time)

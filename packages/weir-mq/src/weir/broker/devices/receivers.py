@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from weir.broker.api.settings import AccessControl
+from weir.broker.access.authorizer import Authorizer
 from weir.broker.devices.subscriptions import (
     GrantRemainder,
     InHand,
@@ -336,14 +336,14 @@ def _room(wanted: DevicePull) -> int:
 class Receivers:
     """All connections of devices that receive."""
 
-    __slots__ = ("_access", "_in_hand", "_memory", "_of", "_outbox", "_pulls", "_requests",
+    __slots__ = ("_authorizer", "_in_hand", "_memory", "_of", "_outbox", "_pulls", "_requests",
                  "_topics", "_watches")  # fmt: skip
 
     def __init__(
         self,
         topics: Topics,
         outbox: Outbox,
-        access: AccessControl,
+        authorizer: Authorizer,
         time: Time,
         forwarder: Forwarder,
         budget: Budget,
@@ -355,7 +355,7 @@ class Receivers:
         self._in_hand = in_hand
         self._topics = topics
         self._outbox = outbox
-        self._access = access
+        self._authorizer = authorizer
         self._memory = SubscriptionMemory(budget)
         self._requests = PartitionRequests(topics, outbox, forwarder)
         self._of: dict[int, Receiver] = {}
@@ -390,8 +390,8 @@ class Receivers:
         if not session.greeted:
             raise NoHello("say hello first")
         topic = self._topics.named(request.topic)
-        self._access.check(session.principal, "consume", topic.full_name)
         check_name(request.cluster, "cluster")
+        self._authorizer.check_cluster(session, topic, request.cluster)
         if not 0 < request.lease_ms <= GRANT_MS_MAX:
             raise BadRequest(f"a lease lasts 1 to {GRANT_MS_MAX:,} ms")
         if request.in_hand > DEVICE_IN_HAND_MAX:

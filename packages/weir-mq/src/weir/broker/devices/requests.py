@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weir.broker.access.authorizer import Authorizer
 from weir.broker.api.effects import Hangup, SignFrames
-from weir.broker.api.settings import AccessControl, Identity
+from weir.broker.api.settings import Identity
 from weir.broker.devices.proofs import Proofs
 from weir.broker.devices.receivers import Receivers
 from weir.broker.forwarding.forwarder import Forwarder
@@ -51,12 +52,13 @@ class DeviceArrivals:
     """Admits devices that come together, and takes what they publish."""
 
     __slots__ = (
-        "_access", "_forwarder", "_identity", "_outbox", "_proofs", "_sessions", "_time", "_topics",
+        "_authorizer", "_forwarder", "_identity", "_outbox", "_proofs", "_sessions", "_time",
+        "_topics",
     )  # fmt: skip
 
     def __init__(
         self, identity: Identity, sessions: dict[int, Session], topics: Topics, outbox: Outbox,
-        access: AccessControl, time: Time, forwarder: Forwarder, proofs: Proofs,
+        authorizer: Authorizer, time: Time, forwarder: Forwarder, proofs: Proofs,
     ) -> None:  # fmt: skip
         """Serve what `topics` knows, or pass it on; who is there is kept in `sessions`."""
         self._proofs = proofs
@@ -64,7 +66,7 @@ class DeviceArrivals:
         self._sessions = sessions
         self._topics = topics
         self._outbox = outbox
-        self._access = access
+        self._authorizer = authorizer
         self._time = time
         self._forwarder = forwarder
 
@@ -100,10 +102,9 @@ class DeviceArrivals:
     def _topic(self, name: str, principal: str) -> Topic | None:
         try:
             topic = self._topics.named(name)
-            self._access.check(principal, "publish", topic.full_name)
         except Refused:
             return None
-        return topic
+        return topic if self._authorizer.may_publish(principal, topic) else None
 
     def _served(self, group: int, batch: list[Arrival], principal: str, place: int) -> bool:
         """Serve a batch of one partition; False if nothing is done: it is not led here, or it is
@@ -156,7 +157,8 @@ class Devices:
     """Answers a device's frames; errors are numbers, and never cost it the connection."""
 
     __slots__ = (
-        "_access", "_identity", "_outbox", "_proofs", "_time", "_topics", "_trunks", "receivers",
+        "_authorizer", "_identity", "_outbox", "_proofs", "_time", "_topics", "_trunks",
+        "receivers",
     )  # fmt: skip
 
     def __init__(
@@ -164,7 +166,7 @@ class Devices:
         identity: Identity,
         topics: Topics,
         outbox: Outbox,
-        access: AccessControl,
+        authorizer: Authorizer,
         time: Time,
         trunks: ShardTrunks,
         budget: Budget,
@@ -179,14 +181,16 @@ class Devices:
         self._identity = identity
         self._topics = topics
         self._outbox = outbox
-        self._access = access
+        self._authorizer = authorizer
         self._time = time
-        self.receivers = Receivers(topics, outbox, access, time, trunks.forwarder, budget, in_hand)
+        self.receivers = Receivers(
+            topics, outbox, authorizer, time, trunks.forwarder, budget, in_hand
+        )
 
     def arrivals(self, sessions: dict[int, Session]) -> DeviceArrivals:
         """Return who serves those that come at once, and keeps them in `sessions`."""
         return DeviceArrivals(
-            self._identity, sessions, self._topics, self._outbox, self._access, self._time,
+            self._identity, sessions, self._topics, self._outbox, self._authorizer, self._time,
             self._trunks.forwarder, self._proofs,
         )  # fmt: skip
 
@@ -296,7 +300,7 @@ class Devices:
         Raises `UnknownTopic`, `Unauthorized`, `BadRequest`, and what passing on raises.
         """
         topic = self._topics.named(request.topic)
-        self._access.check(session.principal, "publish", topic.full_name)
+        self._authorizer.check_topic(session, "publish", topic)
         partition = request.partition
         if partition == BY_HUB:
             partition = topic.partition_of_hub(request.hub)

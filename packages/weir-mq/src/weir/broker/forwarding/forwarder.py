@@ -149,7 +149,7 @@ class Routes:
 
     def place(self, node: int, group: int) -> int:
         """Return the shard of another node that has a group's log."""
-        return place_of(node, self._layout.log_of(group) % self._shards_of(node))
+        return place_of(node, self._layout.log_of(group) % self.shards_of(node))
 
     def from_here(self, place: int) -> int:
         """Return a shard of any node as the trunks of this shard know it."""
@@ -170,9 +170,10 @@ class Routes:
         node = self.leader(group) or likely
         if node == self._node:
             return at._replace(node=node)
-        return Address(at.log % self._shards_of(node), at.log, group, node)
+        return Address(at.log % self.shards_of(node), at.log, group, node)
 
-    def _shards_of(self, node: int) -> int:
+    def shards_of(self, node: int) -> int:
+        """Return how many shards a node runs, as far as is known."""
         known = self._catalog.nodes.get(node)
         return max(self._shards.get(node) or (known.shards if known else 1), 1)
 
@@ -442,6 +443,7 @@ class Forwarder:
             if not self._budget.has_room(len(body)) and not self._takes(caller, len(body)):
                 return
             self._outbox.answered(session.id)
+            self._outbox.settled(caller)
         elif session.device is not None:
             session.device.in_flight -= count_confirms(body)
         # A device's small replies are free, as they are where its own shard gives them.
@@ -458,6 +460,7 @@ class Forwarder:
         error = f"no room for {size:,} bytes from another shard: try again shortly"
         if caller.opcode == _PULL:  # what it was granted goes back as it goes
             self._outbox.answered(caller.session)
+            self._outbox.settled(caller)
             self._outbox.put(Hangup(caller.session, error))
         else:
             self._outbox.refuse(caller, Overloaded(error, RETRY_AFTER_MS))

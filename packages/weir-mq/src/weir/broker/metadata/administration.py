@@ -12,6 +12,8 @@ from typing import Protocol
 
 from weir.broker.metadata.catalog import Catalog, more_partitions
 from weir.broker.metadata.schemas import SchemaRequests
+from weir.broker.metadata.users import AccessRequests
+from weir.broker.records.access import AccessRecord
 from weir.broker.records.entries import (
     NodeRecord,
     ProducerOpened,
@@ -55,6 +57,7 @@ RegistryRecord = (
     | TopicClusterPaused
     | TopicDeleted
     | SchemaRecord
+    | AccessRecord
     | ProducerOpened
     | NodeRecord
 )
@@ -94,7 +97,7 @@ class Administration:
     """What is asked of topics that exist, and what becomes of it when it is committed."""
 
     __slots__ = ("_catalog", "_groups", "_growing", "_outbox", "_proposals", "_registry", "_time",
-                 "schemas")  # fmt: skip
+                 "access", "schemas")  # fmt: skip
 
     def __init__(
         self,
@@ -103,8 +106,12 @@ class Administration:
         time: Time,
         registry: RegistryLog,
         groups: TopicGroups,
+        access: AccessRequests,
     ) -> None:
-        """Change `catalog` by entries of `registry`; `groups` follow what is decided."""
+        """Change `catalog` by entries of `registry`; `groups` follow what is decided. `access` is
+        what is asked of users and roles.
+        """
+        self.access = access
         self._catalog = catalog
         self._outbox = outbox
         self._registry = registry
@@ -121,6 +128,7 @@ class Administration:
         """This node leads no more: refuse who waits for a change."""
         growing, self._growing = self._growing, {}
         self.schemas.lose(error)
+        self.access.lose(error)
         for caller in self._proposals.lose():
             self._outbox.refuse(caller, error)
         for callers in growing.values():

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from weir.broker.metadata.access import Access
 from weir.broker.metadata.fleets import Fleets
 from weir.broker.metadata.placement import Nodes
+from weir.broker.metadata.rules import topic_name
 from weir.broker.metadata.schemas import Schemas, TopicSchemas
 from weir.broker.records.entries import (
     ProducerOpened,
@@ -24,13 +26,16 @@ from weir.model.limits import CLUSTER_PAUSES_MAX, DEDUPE_HORIZON_MS
 from weir.model.topic import ClusterPause, End, Topic, TopicSettings
 from weir.order.clock import stamp_at
 
-_VERSION = 8
-#: What is written as long as there is no schema: releases of format level 1 read that as well.
+_VERSION = 9
+#: What is written as long as nothing was said about access: releases of format level 2 read it.
+_WITHOUT_ACCESS = 8
+#: What is written as long as there is no schema, either: releases of format level 1 read it.
 _WITHOUT_SCHEMAS = 7
 #: What is written as long as no cluster was paused, either.
 _WITHOUT_PAUSES = 6
 #: What is written as long as no partition has ended, either.
 _WITHOUT_ENDS = 5
+_VERSIONS = (_WITHOUT_ENDS, _WITHOUT_PAUSES, _WITHOUT_SCHEMAS, _WITHOUT_ACCESS, _VERSION)
 #: No partition has to know an id any more when only half of this has passed since its grant.
 _KEPT = stamp_at(2 * DEDUPE_HORIZON_MS)
 _FORGET_EVERY = stamp_at(3600 * 1000)
@@ -68,6 +73,7 @@ _PARTS = (
     "_not_stamped",
     "_producers",
     "_topics",
+    "access",
     "ending",
     "fleets",
     "growing",
@@ -100,6 +106,7 @@ class Catalog:
         self.nodes = Nodes()
         self.schemas = Schemas()
         self.fleets = Fleets()
+        self.access = Access()
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -236,6 +243,7 @@ class Catalog:
         self.growing.pop(topic.id, None)
         self.ending.pop(topic.id, None)
         self.schemas.forget(topic.id)
+        self.access.forget_topic(topic_name(topic.namespace, topic.name))
         self.nodes.drop(topic.groups_to_be())
         return topic
 
@@ -312,29 +320,31 @@ class Catalog:
         schemas = [(topic, *known.encode()) for topic, known in self.schemas.items()]
         version = _WITHOUT_PAUSES if has_ends else _WITHOUT_ENDS
         version = _WITHOUT_SCHEMAS if has_pauses else version
+        version = _WITHOUT_ACCESS if schemas else version
         return (
-            _VERSION if schemas else version,
+            _VERSION if self.access else version,
             self._next_topic,
             self._forgot_at,
             self.last_stamp,
             topics,
             producers,
             self.nodes.encode(),
-            *((schemas,) if schemas else ()),
+            *((schemas,) if schemas or self.access else ()),
+            *((self.access.encode(),) if self.access else ()),
         )
 
     @classmethod
     def decode(cls, data: Any) -> Catalog:
         """Return the state that `encode` gave."""
         version, *fields = data
-        if version not in (_WITHOUT_ENDS, _WITHOUT_PAUSES, _WITHOUT_SCHEMAS, _VERSION):
+        if version not in _VERSIONS:
             raise UnknownVersion(
                 f"the checkpoint holds the registry in version {version}; this release reads "
                 f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder",
                 version,
                 _VERSION,
             )
-        next_topic, forgot_at, last_stamp, topics, producers, nodes, *schemas = fields
+        next_topic, forgot_at, last_stamp, topics, producers, nodes, *later_parts = fields
         catalog = cls()
         catalog._next_topic, catalog._forgot_at = next_topic, forgot_at
         catalog.last_stamp = last_stamp
@@ -350,6 +360,8 @@ class Catalog:
         catalog._not_stamped = [
             producer for producer, h in catalog._producers.items() if h.granted == _NOT_STAMPED
         ]
-        for topic, *row in schemas[0] if schemas else ():
+        for topic, *row in (row for known in later_parts[:1] for row in known):
             catalog.schemas.put(topic, TopicSchemas.decode(row))
+        for access in later_parts[1:]:
+            catalog.access = Access.decode(access)
         return catalog

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import weir_raft as raft
+from weir.broker.api.events import Findings
 from weir.broker.api.settings import Identity, Layout
 from weir.broker.metadata.administration import (
     Administration,
@@ -16,7 +18,10 @@ from weir.broker.metadata.administration import (
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.membership import Membership
 from weir.broker.metadata.placement import check_replicas
+from weir.broker.metadata.users import AccessRequests
+from weir.broker.records.access import AccessRecord
 from weir.broker.records.entries import (
+    ControlRecord,
     GroupsPlaced,
     GroupsSettled,
     LevelRaised,
@@ -93,10 +98,12 @@ class Registry:
         identity: Identity,
         layout: Layout,
         level: int,
+        findings: Findings,
+        random: Callable[[int], bytes] | None,
     ) -> None:
         """Go on above what `catalog` holds; `clock` does too, or a clock that was set back would
         grant a producer id twice. `places` say where a group is served; `groups` follow what is
-        decided of topics. The rest is about this node, as `Membership` takes it.
+        decided of topics. The rest is as `Membership` and `AccessRequests` take it.
         """
         self.catalog = catalog
         #: Its group, where this node has that, and has it whole.
@@ -105,7 +112,8 @@ class Registry:
         self._time = time
         self._places = places
         self._groups = groups
-        self.administration = Administration(catalog, outbox, time, self, groups)
+        access = AccessRequests(catalog, outbox, self, findings, random)
+        self.administration = Administration(catalog, outbox, time, self, groups, access)
         self.endings = PartitionEndings(catalog, outbox, time, self)
         self.membership = Membership(catalog, identity, layout, level, outbox, self)
         self._clock = clock
@@ -212,7 +220,15 @@ class Registry:
 
     def apply(self, index: int, payload: Payload) -> None:
         """Apply a committed entry."""
-        match payload.control:
+        record = payload.control
+        if isinstance(record, AccessRecord):
+            self.administration.access.apply(index, record)
+        else:
+            self._apply(index, record)
+        self.administration.access.look_for_losses()
+
+    def _apply(self, index: int, control: ControlRecord | None) -> None:
+        match control:
             case None:
                 self._leads = self.group is not None and self.group.begins_own_term(index)
                 if self._leads:
@@ -270,6 +286,7 @@ class Registry:
             if self.catalog.by_id(topic.id) is None:
                 self._groups.close_topic(topic)
         self._clock.raise_to(self.catalog.last_stamp)
+        self.administration.access.look_for_losses()
         for topic in self.catalog.topics():
             self._groups.open_topic(topic)
 

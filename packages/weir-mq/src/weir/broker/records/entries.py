@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 import weir_raft as raft
+from weir.broker.records.access import AccessRecord
 from weir.broker.records.staging import StagedRecord, pack_staged, read_staged
 from weir.codec import Buffer
 from weir.errors import Halted
@@ -434,6 +435,7 @@ ControlRecord = (
     | TopicClusterPaused
     | TopicDeleted
     | SchemaRecord
+    | AccessRecord
     | ProducerOpened
     | NodeRecord
     | LogStartMoved
@@ -453,6 +455,7 @@ _OF_REGISTRY = (
     | TopicClusterPaused
     | TopicDeleted
     | SchemaRecord
+    | AccessRecord
     | ProducerOpened
     | NodeRecord
 )

@@ -17,6 +17,7 @@ import msgspec
 from weir.broker.api.counts import Counts
 from weir.broker.api.effects import Answers, Effect, Hangup, Send
 from weir.broker.runtime.budget import Budget
+from weir.broker.runtime.session import Asked
 from weir.codec import Buffer, total
 from weir.errors import Overloaded, Refused
 from weir.model.limits import CONNECTIONS_MAX, RETRY_AFTER_MS
@@ -46,7 +47,7 @@ class Caller(msgspec.Struct, frozen=True):
 class Outbox:
     """Collects the effects of one `handle` call, in order, and counts what is not answered yet."""
 
-    __slots__ = ("_budget", "_open", "_together_ms", "_touched", "_welcomes",
+    __slots__ = ("_awaited", "_budget", "_open", "_together_ms", "_touched", "_welcomes",
                  "counts", "effects", "kept")  # fmt: skip
 
     def __init__(self, budget: Budget) -> None:
@@ -56,6 +57,8 @@ class Outbox:
         #: All since the last `take`, in order.
         self.effects: list[Effect] = []
         self._open: dict[int, int] = {}
+        #: By session, what it waits for by something that may be taken away, and what that is.
+        self._awaited: dict[int, dict[Caller, tuple[Asked, ...]]] = {}
         self._touched: dict[int, dict[int, None]] = {}
         #: By session, welcomes that wait for the confirm that follows, the oldest first; and until
         #: when: thousands of devices that come at once get a packet less each.
@@ -91,6 +94,7 @@ class Outbox:
     def closed(self, session: int) -> Iterable[int]:
         """Forget a peer; return the groups that must be told, so that it costs what it used."""
         self._open.pop(session, None)
+        self._awaited.pop(session, None)
         self._welcomes.pop(session, None)
         return self._touched.pop(session, {})
 
@@ -104,9 +108,22 @@ class Outbox:
         return asked
 
     def answered(self, session: int) -> None:
-        """A request of a peer was answered by another shard."""
+        """A request of a peer was answered by another shard, or needs no answer."""
         if session in self._open:
             self._open[session] -= 1
+
+    def awaits(self, caller: Caller, used: tuple[Asked, ...]) -> None:
+        """A request waits for its answer, and uses what may be taken away until then."""
+        self._awaited.setdefault(caller.session, {})[caller] = used
+
+    def settled(self, caller: Caller) -> None:
+        """A request waits no more: it was answered, or will be asked again."""
+        if self._awaited and (awaited := self._awaited.get(caller.session)) is not None:
+            awaited.pop(caller, None)
+
+    def awaited(self, session: int) -> list[tuple[Caller, tuple[Asked, ...]]]:
+        """Return what a peer waits for, and what it uses by that."""
+        return list(self._awaited.get(session, {}).items())
 
     def put(self, effect: Effect) -> None:
         """Append an effect."""
@@ -173,6 +190,8 @@ class Outbox:
             self.kept.append((caller, reply))
             return
         self._open[caller.session] -= 1
+        if self._awaited:
+            self.settled(caller)
         buffers = encode_reply(reply, caller.opcode, caller.correlation)
         if isinstance(reply, Confirm):  # the most there are
             self.counts.confirmed(reply.duplicate)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
+from weir.access.scram import ScramServer
 from weir.broker.runtime.budget import Budget
 from weir.errors import BadRequest, NoHello
 from weir.model.ids import place_node
 from weir.model.limits import PARKED_BYTES_MAX
+from weir.protocol.client.declaration import Kind, Verb
 from weir.protocol.device import DevicePublishes, DeviceRequest
 from weir.protocol.frame import CLIENT_HEADER, ClientFrame
 from weir.protocol.proof import Challenge, DeviceHello
@@ -20,6 +24,68 @@ ANONYMOUS = "anonymous"
 SHARD = "shard:"
 #: What a device's message costs in memory besides its bytes, roughly: list places and columns.
 ROW_BYTES = 64
+
+
+#: A session keeps so many decisions at once, and remembers so many resources that it used.
+_DECISIONS_MAX = 4_096
+#: What a decision hangs on: the opcode of the request, its group, its cluster.
+DecisionKey = tuple[int, int, str]
+
+
+class Asked(NamedTuple):
+    """What somebody asks to be allowed: a verb with the resource of this full name; or, if `is_any`
+    is set, with any of its kind, of the topic that is named, if one is.
+    """
+
+    verb: Verb
+    kind: Kind
+    name: str
+    is_any: bool = False
+
+
+class Decisions:
+    """What a session was allowed, at one access version, and what it used since it was let in."""
+
+    __slots__ = ("_allowed", "_version", "is_incomplete", "used")
+
+    def __init__(self) -> None:
+        """Nothing was allowed yet."""
+        self._allowed: dict[DecisionKey, tuple[Asked, ...]] = {}
+        self._version = -1
+        #: What was used. `is_incomplete` if it was more than is remembered.
+        self.used: dict[Asked, None] = {}
+        self.is_incomplete = False
+
+    def allowed(self, key: DecisionKey, version: int) -> tuple[Asked, ...] | None:
+        """Return what a request uses that was allowed already; None if it was not, or if anything
+        has changed since.
+        """
+        return self._allowed.get(key) if self._version == version else None
+
+    def allow(self, key: DecisionKey, version: int, used: tuple[Asked, ...]) -> None:
+        """A request is allowed at this access version."""
+        if self._version != version or len(self._allowed) >= _DECISIONS_MAX:
+            self._allowed.clear()
+            self._version = version
+        self._allowed[key] = used
+
+    def use(self, asked: Asked) -> None:
+        """Something is used: the session ends with the right to it."""
+        if len(self.used) < _DECISIONS_MAX:
+            self.used[asked] = None
+        elif asked not in self.used:
+            self.is_incomplete = True
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A login under way: the principal that it would be, empty if there is no such user, and the
+    access version at which it began.
+    """
+
+    server: ScramServer
+    principal: str
+    version: int
 
 
 class DeviceSession(msgspec.Struct, eq=False):
@@ -44,6 +110,12 @@ class Session(msgspec.Struct, eq=False):
     opened_ms: int
     principal: str = ANONYMOUS
     welcomed: bool = False
+    #: The access version that it was let in at; and what it was allowed and has used.
+    admitted_at: int = 0
+    _decisions: Decisions | None = None
+    #: Whether nobody on the way can read along; and the login that is under way.
+    is_private: bool = False
+    attempt: Attempt | None = None
     #: Whether another shard passes on what the peer asks; and which, by its place.
     passed: bool = False
     place: int = 0
@@ -67,6 +139,18 @@ class Session(msgspec.Struct, eq=False):
         if principal:
             return cls(number, now_ms, principal, welcomed=True, passed=True, place=place)
         return cls(number, now_ms)
+
+    @property
+    def decisions(self) -> Decisions:
+        """What it was allowed, and what it used; there is nothing of that in an open set."""
+        if self._decisions is None:
+            self._decisions = Decisions()
+        return self._decisions
+
+    @property
+    def used(self) -> Iterable[Asked]:
+        """What it has used since it was let in, as far as that was looked at."""
+        return self._decisions.used if self._decisions is not None else ()
 
     @property
     def is_shard(self) -> bool:

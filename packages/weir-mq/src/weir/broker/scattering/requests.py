@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-from weir.broker.api.settings import AccessControl
 from weir.broker.metadata.registry import Registry
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
@@ -18,7 +17,6 @@ from weir.model.ids import acks_part, batch_part, group_of, is_acks, part_group
 from weir.model.limits import PUBLICATION_BYTES_MAX, SCATTER_BYTES_MAX
 from weir.model.topic import Topic, check_together
 from weir.protocol.client import messages as m
-from weir.protocol.client.declaration import Verb
 from weir.protocol.client.sinks import Publish
 
 
@@ -42,18 +40,17 @@ class Admission(Protocol):
 class ScatteringRequests:
     """Answers clients that scatter, and shards that coordinate."""
 
-    __slots__ = ("_access", "_admission", "_coordinator", "_parts", "_registry")
+    __slots__ = ("_admission", "_coordinator", "_parts", "_registry")
 
     def __init__(
         self, coordinator: Coordinator, parts: ServedParts, registry: Registry,
-        admission: Admission, access: AccessControl,
+        admission: Admission,
     ) -> None:  # fmt: skip
         """Hand whole scatterings to the `coordinator`, and what is asked of a part to that."""
         self._coordinator = coordinator
         self._parts = parts
         self._registry = registry
         self._admission = admission
-        self._access = access
 
     def handlers(self) -> Mapping[type[Any], Callable[[Session, Caller, Any], None]]:
         """Return what to answer requests with."""
@@ -70,9 +67,7 @@ class ScatteringRequests:
         topics: dict[int, Topic] = {}
         for part, content in parts.items():
             topic = self._parts.topic_with(part_group(part))
-            verb: Verb = "consume" if is_acks(part) else "publish"
-            self._access.check(session.principal, verb, topic.full_name)
-            if verb == "publish":
+            if not is_acks(part):
                 topics[topic.id] = topic
                 self._check_schema(topic, content.batch)
         if not topics:
@@ -99,7 +94,6 @@ class ScatteringRequests:
         for one in request.parts:
             group = one.address.group
             topic = self._parts.topic_with(group)
-            self._access.check(session.principal, "publish", topic.full_name)
             self._parts.check_staging(group, 0)
             topics[topic.id] = topic
             if batch_part(group) in parts:

@@ -13,9 +13,10 @@ from itertools import count
 from typing import Protocol, cast
 from weakref import WeakSet
 
+from weir.client.connection.credentials import Credentials
 from weir.client.core.session import SILENT_AFTER, Liveness, Session
 from weir.errors import Disconnected, RemoteProtocolError, WeirError, WrongSystem, refusal
-from weir.model.ids import Address
+from weir.model.ids import Address, is_loopback
 from weir.model.limits import KIB, REQUESTS_PENDING_MAX
 from weir.protocol.client import messages as m
 from weir.tls.dialling import TlsDialler
@@ -145,6 +146,17 @@ class Connection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return False
         return not self._paused and len(self._session.pending) < REQUESTS_PENDING_MAX
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody on the way can read along: it is encrypted, or leaves no machine."""
+        transport = self._transport
+        if transport is None:
+            return False
+        peer = transport.get_extra_info("peername")
+        if transport.get_extra_info("tls_version") is not None or not isinstance(peer, tuple):
+            return True
+        return is_loopback(str(peer[0]))
 
     @property
     def is_silent(self) -> bool:
@@ -314,12 +326,14 @@ class Dialler:
         silence: Silence,
         work: Work | None = None,
         files: ClientFiles | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        """Take what the client calls itself, and what its connections take; with `files` they are
-        made by TLS.
+        """Take what the client calls itself, what its connections take, and who they log in as;
+        with `files` they are made by TLS.
         """
         self.name = name
         self._tls = None if files is None else TlsDialler(files)
+        self.credentials = credentials
         self._senders = senders
         self._silence = silence
         self._work = work
@@ -347,6 +361,8 @@ class Dialler:
                 loop = asyncio.get_running_loop()
                 _, connection = await loop.create_connection(make, host, port)
         try:
+            if self.credentials is not None:
+                await self.credentials.log_in(connection, timeout)
             welcome = await connection.request(m.Hello(self.name, system), timeout)
             if not isinstance(welcome, m.Welcome) or welcome.protocol != m.PROTOCOL:
                 raise WrongSystem(f"{host}:{port} speaks another protocol: upgrade the older side")

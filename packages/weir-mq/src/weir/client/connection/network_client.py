@@ -20,6 +20,7 @@ from weir.client.connection.connection import (
     Silence,
     Work,
 )
+from weir.client.connection.credentials import Credentials
 from weir.client.connection.pool import ELECTED_WITHIN, ConnectionPool, HomeConnection
 from weir.client.connection.system import REAL, System
 from weir.client.core.retries import Backoff
@@ -196,8 +197,11 @@ class NetworkClient:
         random: Random,
         system: System = REAL,
         work: Work | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        """Take where to dial, as `HomeConnection` does; `start` begins. Pings tell of `work`."""
+        """Take where to dial, as `HomeConnection` does, and who to log in as; `start` begins.
+        Pings tell of `work`.
+        """
         self.retry = retry
         self.request_timeout = request_timeout
         self.random = random
@@ -208,7 +212,8 @@ class NetworkClient:
         #: Who sends by himself.
         self.senders = Senders()
         silence = Silence()
-        self._dialler = Dialler(name, self.senders, silence, work, files_of(hosts))
+        files = files_of(hosts)
+        self._dialler = Dialler(name, self.senders, silence, work, files, credentials)
         self._pool = ConnectionPool(self._dialler, self.senders)
         self._leaders = Leaders(self._pool, silence)
         #: To whichever host answers. What is asked for each batch is read there.
@@ -256,6 +261,7 @@ class NetworkClient:
             random=self.random,
             system=self.system,
             work=work,
+            credentials=self._dialler.credentials,
         )
 
     async def close(self) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import inspect
 import io
 import os
+import secrets
 import select
 import signal
 import socket
@@ -323,6 +324,8 @@ class System:
     #: Microseconds since 1970.
     now_us: Callable[[], int] = now_us
     dice: Callable[[], Random] = Random
+    #: So many bytes that nobody can guess.
+    secret_bytes: Callable[[int], bytes] = secrets.token_bytes
     thread: Callable[[Callable[[], None], str], None] = start_thread
     queue: Callable[[], Queue] = SimpleQueue
     #: What `weir.sync` waits by; it gets a name.

@@ -24,6 +24,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from weir.client import access as accesses
 from weir.client import client as asynchronous
 from weir.client import scattering, schemas, sinks, staging
 from weir.client.connection.system import SYSTEM, Background
@@ -46,6 +47,7 @@ from weir.model.message import Message
 from weir.protocol.client import messages as m
 
 __all__ = [
+    "Access",
     "Client",
     "Consumer",
     "LeasedBatch",
@@ -290,6 +292,21 @@ class Schemas(Twin[schemas.Schemas]):
     set_rule = waits(schemas.Schemas.set_rule)
 
 
+class Access(Twin[accesses.Access]):
+    """Who may do what in a system."""
+
+    describe = waits(accesses.Access.describe)
+    create_user = waits(accesses.Access.create_user)
+    set_password = waits(accesses.Access.set_password)
+    change_roles = waits(accesses.Access.change_roles)
+    revoke_user = waits(accesses.Access.revoke_user)
+    change_rules = waits(accesses.Access.change_rules)
+    delete_role = waits(accesses.Access.delete_role)
+    set_mode = waits(accesses.Access.set_mode)
+    explain = waits(accesses.Access.explain)
+    refusals = waits(accesses.Access.refusals)
+
+
 class Client(Twin[asynchronous.Client]):
     """A connection to a system of brokers: get one from `connect`, end it with `with`."""
 
@@ -325,6 +342,11 @@ class Client(Twin[asynchronous.Client]):
     def welcome(self) -> m.Welcome:
         """Who answered last, and its limits."""
         return self._of.welcome
+
+    @property
+    def access(self) -> Access:
+        """Who may do what: users, roles and the mode of the set, for administrators."""
+        return Access(self._of.access, self._background)
 
     @property
     def schemas(self) -> Schemas:

@@ -97,7 +97,7 @@ class ListTopics(ControlRequest, frozen=True, array_like=True):
         Scope.COPY,
         TopicList,
         Retry.READ,
-        rights=(Right("list", Resource.NAMESPACE),),
+        rights=(Right("describe", Resource.LISTED),),
         methods=("Client.topics",),
     )
 
@@ -127,7 +127,7 @@ class ListOffsets(ControlRequest, frozen=True, array_like=True):
         Scope.COPY,
         OffsetList,
         Retry.READ,
-        rights=(Right("list", Resource.NAMESPACE),),
+        rights=(Right("describe", Resource.LISTED),),
         methods=("Client.held",),
     )
 
@@ -392,7 +392,7 @@ class BeginCluster(ControlRequest, frozen=True, array_like=True):
         Scope.PARTITION,
         ClusterChanged,
         Retry.SAME,
-        rights=(Right("consume", Resource.TOPIC),),
+        rights=(Right("consume", Resource.TOPIC), Right("consume", Resource.CLUSTER)),
         refusals=(OffsetOutOfRange,),
         methods=("Client.consumer",),
     )
@@ -413,7 +413,7 @@ class SeekCluster(ControlRequest, frozen=True, array_like=True):
         Scope.PARTITION,
         ClusterChanged,
         Retry.SAME,
-        rights=(Right("steer", Resource.TOPIC),),
+        rights=(Right("steer", Resource.TOPIC), Right("steer", Resource.CLUSTER)),
         refusals=(OffsetOutOfRange,),
         methods=("Client.seek_cluster",),
     )
@@ -434,7 +434,7 @@ class PauseCluster(ControlRequest, frozen=True, array_like=True):
         Scope.REGISTRY,
         ClusterChanged,
         Retry.SAME,
-        rights=(Right("steer", Resource.TOPIC),),
+        rights=(Right("steer", Resource.TOPIC), Right("steer", Resource.CLUSTER)),
         refusals=(UnknownTopic,),
         methods=("Client.pause_cluster", "Client.resume_cluster"),
     )
@@ -452,7 +452,7 @@ class DeleteCluster(ControlRequest, frozen=True, array_like=True):
         Scope.PARTITION,
         ClusterChanged,
         Retry.SAME,
-        rights=(Right("steer", Resource.TOPIC),),
+        rights=(Right("steer", Resource.TOPIC), Right("steer", Resource.CLUSTER)),
         refusals=(UnknownCluster, ClusterInUse),
         methods=("Client.delete_cluster",),
     )

@@ -47,7 +47,7 @@ class OpenCluster(ControlRequest, frozen=True, array_like=True):
         Scope.FIRST_PARTITION,
         ClusterIsOpen,
         Retry.SAME,
-        rights=(Right("consume", Resource.TOPIC),),
+        rights=(Right("consume", Resource.TOPIC), Right("consume", Resource.CLUSTER)),
         methods=("Client.consumer",),
     )
 
@@ -105,7 +105,7 @@ class Pull(ControlRequest, frozen=True, array_like=True):
         Scope.PARTITION,
         Granted,
         Retry.ANEW,
-        rights=(Right("consume", Resource.TOPIC),),
+        rights=(Right("consume", Resource.TOPIC), Right("consume", Resource.CLUSTER)),
         is_large=True,
         refusals=(DamagedRange,),
         answer_body=(
@@ -149,7 +149,7 @@ class Withdraw(ControlRequest, frozen=True, array_like=True):
         Scope.PARTITION,
         Withdrawn,
         Retry.SAME,
-        rights=(Right("consume", Resource.TOPIC),),
+        rights=(Right("consume", Resource.TOPIC), Right("consume", Resource.CLUSTER)),
     )
 
     address: Address
@@ -179,7 +179,7 @@ class Ack(ControlRequest, frozen=True, array_like=True):
         Scope.PARTITION,
         Acked,
         Retry.SAME,
-        rights=(Right("consume", Resource.TOPIC),),
+        rights=(Right("consume", Resource.TOPIC), Right("consume", Resource.CLUSTER)),
         is_large=True,
         refusals=(UnknownCluster, StaleGrant),
         methods=("LeasedMessage.ack",),
@@ -209,7 +209,7 @@ class Nack(ControlRequest, frozen=True, array_like=True):
         Scope.PARTITION,
         Nacked,
         Retry.SAME,
-        rights=(Right("consume", Resource.TOPIC),),
+        rights=(Right("consume", Resource.TOPIC), Right("consume", Resource.CLUSTER)),
         refusals=(UnknownCluster, StaleGrant),
         methods=("LeasedMessage.nack",),
     )
@@ -236,7 +236,7 @@ class Extend(ControlRequest, frozen=True, array_like=True):
         Scope.PARTITION,
         Extended,
         Retry.SAME,
-        rights=(Right("consume", Resource.TOPIC),),
+        rights=(Right("consume", Resource.TOPIC), Right("consume", Resource.CLUSTER)),
         refusals=(UnknownCluster, StaleGrant),
         methods=("LeasedMessage.extend",),
     )
@@ -272,7 +272,7 @@ class TakeTurn(ControlRequest, frozen=True, array_like=True):
         Scope.FIRST_PARTITION,
         Turn,
         Retry.ANEW,
-        rights=(Right("consume", Resource.TOPIC),),
+        rights=(Right("consume", Resource.TOPIC), Right("consume", Resource.CLUSTER)),
         methods=("Client.consumer",),
     )
 
@@ -301,7 +301,7 @@ class MoveCursor(ControlRequest, frozen=True, array_like=True):
         Scope.FIRST_PARTITION,
         Moved,
         Retry.SAME,
-        rights=(Right("consume", Resource.TOPIC),),
+        rights=(Right("consume", Resource.TOPIC), Right("consume", Resource.CLUSTER)),
         refusals=(UnknownCluster, StaleGrant),
         methods=("LeasedMessage.ack",),
     )
@@ -323,7 +323,7 @@ class SeekCursor(ControlRequest, frozen=True, array_like=True):
         Scope.FIRST_PARTITION,
         Moved,
         Retry.SAME,
-        rights=(Right("steer", Resource.TOPIC),),
+        rights=(Right("steer", Resource.TOPIC), Right("steer", Resource.CLUSTER)),
         refusals=(UnknownCluster,),
         methods=("Client.seek_cluster",),
     )

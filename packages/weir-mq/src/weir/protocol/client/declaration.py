@@ -7,6 +7,7 @@ docs/PROTOCOL.md follow from both. Who adds a request finds the steps in CONTRIB
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Literal
@@ -17,8 +18,21 @@ from weir.errors import Refused
 
 #: What a principal may be allowed to do with a resource.
 Verb = Literal[
-    "alter", "change", "consume", "create", "delete", "describe", "list", "publish", "read", "steer"
+    "administer",
+    "alter",
+    "change",
+    "consume",
+    "create",
+    "delete",
+    "describe",
+    "list",
+    "publish",
+    "read",
+    "steer",
 ]
+#: The kinds of resources. A topic is named `NAMESPACE/TOPIC`, a cluster `NAMESPACE/TOPIC:CLUSTER`,
+#: a namespace by itself; of systems there is but one, and its name is empty.
+Kind = Literal["cluster", "namespace", "system", "topic"]
 
 
 class Asker(Enum):
@@ -46,10 +60,26 @@ class Resource(Enum):
     """What a verb is done with, as access control names it."""
 
     TOPIC = "the topic"
+    CLUSTER = "the cluster"
     NAMESPACE = "the namespace"
-    NODES = "`nodes`"
-    PARTS = "the topic of each part"
+    SYSTEM = "the system"
+    PARTS = "the topic or cluster of each part"
     TOPICS = "each of `topics`"
+    LISTED = "each topic of the answer; the others are left out"
+    ANY_TOPIC = "any topic"
+    ANY_CLUSTER = "any cluster of the topic"
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of resource that a rule must be of."""
+        match self:
+            case Resource.NAMESPACE:
+                return "namespace"
+            case Resource.SYSTEM:
+                return "system"
+            case Resource.CLUSTER | Resource.ANY_CLUSTER:
+                return "cluster"
+        return "topic"
 
 
 class Retry(Enum):
@@ -90,8 +120,10 @@ class Declaration:
     #: The class of its answer, unless it is refused; None: it has none, or a stream.
     answer: type[Any] | None
     retry: Retry
-    #: One of these rights is enough, and none is needed if there are none.
+    #: One of these rights is enough. What clients may ask needs one, or says by `free` why not.
     rights: tuple[Right, ...] = ()
+    #: Why no right is needed.
+    free: str = ""
     asker: Asker = Asker.CLIENT
     #: Whether it or its answer carries batches, and may be as long as those.
     is_large: bool = False
@@ -103,6 +135,17 @@ class Declaration:
     #: The methods of the Python client that ask it; empty for what the client asks by itself.
     methods: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Raise `TypeError` for what any principal could ask because a right was forgotten, or for
+        what says two things about it.
+        """
+        said = bool(self.rights) + bool(self.free) + (self.asker is Asker.SHARD)
+        if said != 1:
+            raise TypeError(
+                f"opcode {self.opcode} must declare the rights that it needs, or why it is free, "
+                "or that only shards ask it: one of these"
+            )
+
 
 class Control(msgspec.Struct, frozen=True, array_like=True):
     """A control body: a MessagePack array of its fields."""
@@ -112,6 +155,15 @@ class Request(msgspec.Struct, frozen=True):
     """A request of the client dialect."""
 
     declaration: ClassVar[Declaration]
+
+
+def rights_there_are(kinds: Iterable[type[Request]]) -> dict[Kind, tuple[Verb, ...]]:
+    """Return by kind of resource, in order, which verbs these kinds of requests need."""
+    found: dict[Kind, set[Verb]] = {}
+    for kind in kinds:
+        for right in kind.declaration.rights:
+            found.setdefault(right.resource.kind, set()).add(right.verb)
+    return {kind: tuple(sorted(found[kind])) for kind in sorted(found)}
 
 
 class ControlRequest(Request, frozen=True, array_like=True):

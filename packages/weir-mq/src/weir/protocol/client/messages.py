@@ -30,8 +30,8 @@ from weir.errors import (
 )
 from weir.model.ids import Address, Natural
 from weir.model.limits import PINGED_PARTITIONS_MAX
+from weir.protocol.client import access, consumers, order, schemas, sinks
 from weir.protocol.client import admin as a
-from weir.protocol.client import consumers, order, schemas, sinks
 from weir.protocol.client import nodes as n
 from weir.protocol.client.admin import CreateTopic as CreateTopic
 from weir.protocol.client.admin import DescribeTopic as DescribeTopic
@@ -124,6 +124,7 @@ class Hello(ControlRequest, frozen=True, array_like=True):
         Welcome,
         Retry.SAME,
         asker=Asker.STRANGER,
+        free="it asks who answers",
         refusals=(WrongSystem,),
         methods=("connect",),
     )
@@ -150,6 +151,7 @@ class Ping(ControlRequest, frozen=True, array_like=True):
         Scope.HERE,
         Pong,
         Retry.READ,
+        free="it tells nothing of what others do",
         methods=("Client.ping",),
     )
 
@@ -173,6 +175,7 @@ class OpenProducer(ControlRequest, frozen=True, array_like=True):
         Scope.REGISTRY,
         ProducerGrant,
         Retry.ANEW,
+        rights=(Right("publish", Resource.ANY_TOPIC),),
         refusals=(UnknownProducer, ProducerExpired),
         methods=("Client.producer",),
     )
@@ -241,7 +244,7 @@ class Positions(ControlRequest, frozen=True, array_like=True):
         Scope.PARTITION,
         PositionsReply,
         Retry.READ,
-        rights=(Right("read", Resource.TOPIC),),
+        rights=(Right("read", Resource.TOPIC), Right("consume", Resource.TOPIC)),
         methods=("Client.positions",),
     )
 
@@ -349,7 +352,7 @@ class Fetch(ControlRequest, frozen=True, array_like=True):
         Scope.REPLICA,
         Fetched,
         Retry.READ,
-        rights=(Right("read", Resource.TOPIC),),
+        rights=(Right("read", Resource.TOPIC), Right("consume", Resource.TOPIC)),
         is_large=True,
         refusals=(OffsetOutOfRange, DamagedRange),
         answer_body=(
@@ -396,7 +399,11 @@ class FetchChunks(ControlRequest, frozen=True, array_like=True):
         Scope.PARTITION,
         FetchedChunks,
         Retry.READ,
-        rights=(Right("read", Resource.TOPIC), Right("consume", Resource.TOPIC)),
+        rights=(
+            Right("read", Resource.TOPIC),
+            Right("consume", Resource.TOPIC),
+            Right("consume", Resource.ANY_CLUSTER),
+        ),
         is_large=True,
         refusals=(ValueLost, DamagedRange),
         answer_body=(("address", "address"), ("index", "i64"), ("batches", "batches")),
@@ -434,6 +441,7 @@ REQUESTS: tuple[type[Request], ...] = (
     *n.REQUESTS,
     *schemas.REQUESTS,
     *sinks.REQUESTS,
+    *access.REQUESTS,
 )
 Reply = ControlReply | Fetched | FetchedChunks | Granted
 #: All replies there are.

@@ -51,7 +51,7 @@ class ListNodes(ControlRequest, frozen=True, array_like=True):
         Scope.HERE,
         NodeList,
         Retry.READ,
-        rights=(Right("list", Resource.NODES),),
+        rights=(Right("list", Resource.SYSTEM),),
     )
 
 
@@ -99,7 +99,7 @@ class DescribeShard(ControlRequest, frozen=True, array_like=True):
         Scope.SHARD,
         ShardInfo,
         Retry.READ,
-        rights=(Right("list", Resource.NODES),),
+        rights=(Right("list", Resource.SYSTEM),),
     )
 
     place: Natural = 0
@@ -116,7 +116,7 @@ class ChangeNode(ControlRequest, frozen=True, array_like=True):
         Scope.REGISTRY,
         NodeList,
         Retry.SAME,
-        rights=(Right("change", Resource.NODES),),
+        rights=(Right("change", Resource.SYSTEM),),
         refusals=(UnknownNode, NodeInUse),
     )
 
@@ -137,7 +137,7 @@ class RaiseLevel(ControlRequest, frozen=True, array_like=True):
         Scope.REGISTRY,
         NodeList,
         Retry.SAME,
-        rights=(Right("change", Resource.NODES),),
+        rights=(Right("change", Resource.SYSTEM),),
         refusals=(LevelTooHigh,),
     )
 
@@ -160,7 +160,7 @@ class TransferLeader(ControlRequest, frozen=True, array_like=True):
         Scope.PARTITION,
         Transferred,
         Retry.SAME,
-        rights=(Right("change", Resource.NODES),),
+        rights=(Right("change", Resource.SYSTEM),),
         refusals=(UnknownNode,),
     )
 

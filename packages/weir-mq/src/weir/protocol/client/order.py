@@ -98,7 +98,7 @@ class AskBarriers(ControlRequest, frozen=True, array_like=True):
         Scope.HERE,
         Barriers,
         Retry.READ,
-        rights=(Right("read", Resource.TOPIC),),
+        rights=(Right("read", Resource.TOPIC), Right("consume", Resource.TOPIC)),
         refusals=(UnknownTopic,),
         methods=("Client.reader",),
     )
@@ -162,7 +162,7 @@ class ResolveCut(ControlRequest, frozen=True, array_like=True):
         Scope.HERE,
         ResolvedCut,
         Retry.READ,
-        rights=(Right("read", Resource.TOPICS),),
+        rights=(Right("read", Resource.TOPICS), Right("consume", Resource.TOPICS)),
         refusals=(UnknownTopic, BadName),
         methods=("Client.resolve_cut",),
     )

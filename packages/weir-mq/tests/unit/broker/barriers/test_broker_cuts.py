@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from rigs.shards import located_in, unanswered
+from rigs.access import be, give, rule, set_mode
+from rigs.shards import catalog_of, located_in, unanswered
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.barriers import cuts
@@ -354,15 +355,16 @@ def test_what_is_damaged_is_refused_as_such(make_rig: Callable[..., Any]) -> Non
     assert codes == {DamagedRange.code}
 
 
-def test_each_topic_has_to_be_readable(make_rig: Callable[..., Any]) -> None:
-    class Asked:
-        def check(self, principal: str, verb: str, resource: str) -> None:
-            if (verb, resource) == ("read", "t1"):
-                raise Unauthorized(f"{principal} may not {verb} {resource}")
-
-    log = Log(make_rig(1 << 20, access=Asked()), 1, 1)
-    assert isinstance(log.rig.answer(1, m.ResolveCut(["t0"])), m.ResolvedCut)
-    assert log.rig.answer(1, m.ResolveCut(log.names)).code == Unauthorized.code
+@pytest.mark.parametrize("verb", ["read", "consume"])
+def test_each_topic_has_to_be_readable(rig: Any, verb: str) -> None:
+    log = Log(rig, 1, 1)
+    access = catalog_of(rig.shard).access
+    set_mode(access, "closed")
+    other = rule("publish", "topic", "default/t1")
+    be(rig.shard, 1, give(access, "default/ann", rule(verb, "topic", "default/t0"), other))
+    assert isinstance(rig.answer(1, m.ResolveCut(["t0"])), m.ResolvedCut)
+    assert rig.answer(1, m.ResolveCut(log.names)).code == Unauthorized.code
+    assert rig.answer(1, m.ResolveCut(["t1"])).code == Unauthorized.code
 
 
 def test_one_stamp_after_the_other_is_a_prefix_of_the_next(rig: Any) -> None:

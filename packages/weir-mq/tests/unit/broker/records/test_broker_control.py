@@ -7,6 +7,8 @@ from typing import get_args
 import msgspec
 import pytest
 
+from rigs.access import VERIFIER
+from weir.broker.records import access as d
 from weir.broker.records import entries as c
 from weir.errors import Halted
 from weir.model.topic import Mode, SettingsChange, TopicSettings
@@ -25,6 +27,14 @@ RECORDS: list[c.ControlRecord] = [
     c.LevelRaised(2),
     c.SchemaVersionAdded(3, 2, "avro", "", b"text", b"fields", 5),
     c.SchemaRuleSet(3, None, True),
+    d.AccessFounded(bytes(32)),
+    d.UserCreated("default/ann", VERIFIER, ("shop",)),
+    d.UserPasswordSet("default/ann", VERIFIER),
+    d.UserRolesChanged("default/ann", ("shop",), ("admin",)),
+    d.UserRevoked("default/ann"),
+    d.RoleChanged("shop", ((("publish", "read"), "topic", "shop/", True),), ()),
+    d.RoleDeleted("shop"),
+    d.AccessModeSet("closed"),
     c.ProducerOpened(50, 1, "anonymous"),
     c.ClusterOpened("c", Mode.KEYED),
     c.MessagesGranted("c", 7, 0, 5, 100, 90),
@@ -73,3 +83,25 @@ def test_a_topic_without_settings_has_the_defaults() -> None:
 def test_what_is_not_known_is_never_skipped(data: list[object]) -> None:
     with pytest.raises(Halted, match="upgrade this node"):
         c.decode_control(msgspec.msgpack.encode(data))
+
+
+def test_what_is_stored_of_access_has_these_bytes() -> None:
+    """Level 3: other releases, and this one's checkpoints, read exactly this."""
+    stored = {
+        d.UserRevoked("default/ann"): "92ac757365722d7265766f6b6564ab64656661756c742f616e6e",
+        d.AccessModeSet("watch"): "92ab6163636573732d6d6f6465a57761746368",
+        d.RoleDeleted("shop"): "92ac726f6c652d64656c65746564a473686f70",
+        d.RoleChanged("shop", ((("read",), "topic", "a/b", False),), ()): (
+            "94a4726f6c65a473686f70919491a472656164a5746f706963a3612f62c290"
+        ),
+        d.UserRolesChanged("a/b", ("x",), ()): "94aa757365722d726f6c6573a3612f6291a17890",
+    }
+    for record, data in stored.items():
+        assert c.encode_control(record).hex() == data
+        assert c.decode_control(bytes.fromhex(data)) == record
+    created = c.encode_control(d.UserCreated("a/b", VERIFIER, ())).hex()
+    assert created.startswith("94a475736572a3612f6294cd1000c410" + "00" * 16 + "c420")
+    founded = c.encode_control(d.AccessFounded(bytes(32))).hex()
+    assert founded == "92a6616363657373c420" + "00" * 32
+    changed = c.encode_control(d.UserPasswordSet("a/b", VERIFIER)).hex()
+    assert changed.startswith("93ad757365722d70617373776f7264a3612f6294cd1000c410")

@@ -13,26 +13,32 @@ import msgspec
 import pytest
 
 import weir
+from weir.client import access, schemas, sinks
 from weir.client import client as asynchronous
-from weir.client import schemas, sinks
 from weir.client.consumer import consumer as consumers
 from weir.client.producer import producer as producers
 from weir.client.sync import client as blocking
 from weir.client.sync import consumer as leased_without_async
 from weir.protocol.client import messages as m
+from weir.protocol.client.access import Login
 from weir.protocol.client.declaration import (
     Asker,
     ControlReply,
     ControlRequest,
+    Declaration,
     Request,
     Resource,
+    Retry,
+    Right,
     Scope,
     opcode_of,
 )
 
 BY_CLIENTS = [kind for kind in m.REQUESTS if kind.declaration.asker is not Asker.SHARD]
 #: What needs no right: who may ask is decided by other means.
-FREE = {m.Hello, m.Ping, m.OpenProducer}
+FREE = {m.Hello, m.Ping, Login}
+#: Rights with a cluster stand beside those with its topic.
+BESIDES_TOPIC = {Resource.CLUSTER, Resource.ANY_CLUSTER}
 ADDRESSED = {Scope.PARTITION, Scope.FIRST_PARTITION, Scope.REPLICA, Scope.HOLDER}
 TWINS: dict[str, tuple[Any, Any]] = {
     "Client": (asynchronous.Client, blocking.Client),
@@ -40,6 +46,7 @@ TWINS: dict[str, tuple[Any, Any]] = {
     "Consumer": (consumers.Consumer, blocking.Consumer),
     "Schemas": (schemas.Schemas, blocking.Schemas),
     "Sink": (sinks.Sink, blocking.Sink),
+    "Access": (access.Access, blocking.Access),
     "LeasedMessage": (consumers.LeasedMessage, leased_without_async.LeasedMessage),
 }
 #: Methods of `Client` that ask nothing.
@@ -85,17 +92,33 @@ def test_a_request_has_the_fields_that_say_where_and_on_what(kind: type[Request]
         assert "replica" in names
     if declared.scope is Scope.SHARD:
         assert "place" in names
-    assert len({right.resource for right in declared.rights}) <= 1
+    assert len({right.resource for right in declared.rights} - BESIDES_TOPIC) <= 1
     for right in declared.rights:
         about = {
             Resource.TOPIC: {"address", "name", "topic"},
+            Resource.CLUSTER: {"cluster"},
+            Resource.ANY_CLUSTER: {"address"},
+            Resource.ANY_TOPIC: set(names),
+            Resource.LISTED: {"namespace"},
             Resource.NAMESPACE: {"namespace", "name"},
             Resource.PARTS: {"parts"},
             Resource.TOPICS: {"topics"},
-            Resource.NODES: set(names) or {""},
+            Resource.SYSTEM: set(names) or {""},
         }[right.resource]
-        assert about & set(names) or right.resource is Resource.NODES
-    assert bool(declared.rights) == (kind in BY_CLIENTS and kind not in FREE)
+        assert about & set(names) or right.resource is Resource.SYSTEM
+    assert bool(declared.rights) == (kind in BY_CLIENTS and not declared.free)
+    assert bool(declared.free) == (kind in FREE)
+
+
+def test_what_needs_no_right_must_say_why() -> None:
+    with pytest.raises(TypeError, match="opcode 250 must declare the rights"):
+        Declaration(250, Scope.HERE, None, Retry.READ)
+    right = Right("read", Resource.TOPIC)
+    with pytest.raises(TypeError, match="opcode 250"):
+        Declaration(250, Scope.HERE, None, Retry.READ, rights=(right,), free="it is cheap")
+    with pytest.raises(TypeError, match="opcode 250"):
+        Declaration(250, Scope.HERE, None, Retry.READ, free="it is cheap", asker=Asker.SHARD)
+    assert Declaration(250, Scope.HERE, None, Retry.READ, free="it tells the time").free
 
 
 @pytest.mark.parametrize("kind", m.REQUESTS, ids=lambda kind: kind.__name__)

@@ -133,6 +133,7 @@ class Process(ABC):
             monotonic=loop.time,
             now_us=lambda: EPOCH_MS * MS + world.now + self._skew_us,
             dice=lambda: Random(world.dice.getrandbits(64)),
+            secret_bytes=world.dice.randbytes,
             thread=self._start_thread,
             queue=VirtualQueue,
             background=VirtualBackground,

@@ -1,0 +1,294 @@
+"""Whether a session may ask what it asks, by what the request declares and what the registry says.
+
+It is looked at twice: where a peer's frame lands, and where what it asks is decided. In an open set
+nothing is looked at. Else a session keeps what it was allowed, with the access version at which it
+was: a batch costs one comparison and one look-up, and a message nothing.
+
+What a principal may not have described is not there for it: the answer is the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from weir.broker.metadata.access import Access
+from weir.broker.metadata.rules import cluster_name, topic_name
+from weir.broker.runtime.session import ANONYMOUS, Asked, Session
+from weir.errors import NotAuthenticated, Refused, Unauthorized, UnknownTopic
+from weir.model.ids import topic_of
+from weir.model.limits import REFUSALS_KEPT_MAX
+from weir.model.topic import Topic, split_name
+from weir.protocol.client.declaration import Declaration, Resource, Right, Verb
+
+#: Nothing is used that could be taken away.
+_NOTHING: tuple[Asked, ...] = ()
+
+
+class TopicNames(Protocol):
+    """What is known of topics, and of who may do what with them."""
+
+    access: Access
+
+    def find(self, namespace: str, name: str, /) -> Topic | None:
+        """Return a topic by its names."""
+
+    def by_id(self, topic: int, /) -> Topic | None:
+        """Return a topic by its id."""
+
+
+class RefusalCounts:
+    """What was refused, or would have been, by principal, verb and resource."""
+
+    __slots__ = ("_rows", "all", "forgotten")
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._rows: Counter[tuple[str, Asked]] = Counter()
+        #: How many there were.
+        self.all = 0
+        #: How many of them are not kept by name, for there were too many names.
+        self.forgotten = 0
+
+    def count(self, principal: str, asked: Asked) -> None:
+        """Count one."""
+        self.all += 1
+        key = (principal, asked)
+        if key in self._rows or len(self._rows) < REFUSALS_KEPT_MAX:
+            self._rows[key] += 1
+        else:
+            self.forgotten += 1
+
+    def rows(self) -> Iterator[tuple[str, Asked, int]]:
+        """Return principal, what it asked, and how often, what came oftenest first."""
+        return ((who, asked, count) for (who, asked), count in self._rows.most_common())
+
+
+class _Need(NamedTuple):
+    """One of `asked` must be allowed. It is about the topic of this full name, if of any; the
+    request itself named that by `id`, if by any.
+    """
+
+    asked: Sequence[Asked]
+    topic: str = ""
+    id: int = 0
+
+
+class Authorizer:
+    """Lets requests pass that a rule allows."""
+
+    __slots__ = ("_catalog", "refusals")
+
+    def __init__(self, catalog: TopicNames) -> None:
+        """Go by what `catalog` says now."""
+        self._catalog = catalog
+        self.refusals = RefusalCounts()
+
+    @property
+    def access(self) -> Access:
+        """Who may do what, as the registry has it here."""
+        return self._catalog.access
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may do everything, and nothing needs to be looked at."""
+        return self._catalog.access.mode == "open"
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether what no rule allows is refused."""
+        return self._catalog.access.mode == "closed"
+
+    def check_greeting(self, session: Session) -> None:
+        """Raise `NotAuthenticated` where a stranger may not even learn who is here."""
+        if session.principal == ANONYMOUS and self.is_closed:
+            raise NotAuthenticated(
+                "this set is closed: log in with a user and a password, as weir://USER@HOST"
+            )
+
+    def check_request(
+        self, session: Session, request: Any, declared: Declaration
+    ) -> tuple[Asked, ...]:
+        """Return what a session uses by a request. Raises `Unauthorized` unless it may, or
+        `UnknownTopic` for a topic that is not there or that it may not have described; `BadName`.
+        """
+        if self.is_open or not declared.rights or session.is_shard:
+            return _NOTHING
+        version, key = self._catalog.access.version, None
+        address = getattr(request, "address", None)
+        if address is not None:
+            key = declared.opcode, address.group, getattr(request, "cluster", "")
+            if (used := session.decisions.allowed(key, version)) is not None:
+                return used
+        try:
+            used = tuple(self._check(session, need) for need in self._needs(request, declared))
+        except Refused:
+            if self.is_closed:
+                raise
+            return _NOTHING  # who answers says what is wrong with it
+        if key is not None:
+            session.decisions.allow(key, version, used)
+        return used
+
+    def check_topic(self, session: Session, verb: Verb, topic: Topic) -> None:
+        """Raise unless a session may do a verb with a topic that it named."""
+        if not (self.is_open or session.is_shard):
+            full = _full(topic)
+            self._check(session, _Need([Asked(verb, "topic", full)], full))
+
+    def check_cluster(self, session: Session, topic: Topic, cluster: str) -> None:
+        """Raise unless a session may consume from a topic that it named, by this cluster."""
+        if not (self.is_open or session.is_shard):
+            full = _full(topic)
+            name = cluster_name(full, cluster)
+            asked = [Asked("consume", "topic", full), Asked("consume", "cluster", name)]
+            self._check(session, _Need(asked, full))
+
+    def may_publish(self, principal: str, topic: Topic) -> bool:
+        """Return whether all sessions of a principal may publish to a topic."""
+        return self.is_open or self._may(principal, Asked("publish", "topic", _full(topic)))
+
+    def may_describe(self, session: Session, topic: Topic) -> bool:
+        """Return whether a topic is there for a session."""
+        if not self.is_closed or session.is_shard:
+            return True
+        return self._may(session.principal, Asked("describe", "topic", _full(topic)))
+
+    def may(self, principal: str, used: Iterable[Asked]) -> bool:
+        """Return whether a principal may use all of this."""
+        return self.is_open or all(self._may(principal, asked) for asked in used)
+
+    def is_admitted(self, session: Session) -> bool:
+        """Return whether a session would be let in now as it was."""
+        access, principal = self._catalog.access, session.principal
+        if session.is_shard or access.mode == "open":
+            return True
+        if principal == ANONYMOUS:
+            return access.mode != "closed" or not session.greeted
+        user = access.user_of(principal)
+        return user is not None and user.password_set <= session.admitted_at
+
+    def still_allows(self, session: Session) -> bool:
+        """Return whether a session that is admitted may use all that it has used."""
+        if not self.is_closed or session.is_shard:
+            return True
+        device, used = session.device, [*session.used]
+        if used and session.decisions.is_incomplete:
+            return False
+        if device is not None:
+            topic = self._catalog.by_id(topic_of(device.group))
+            if topic is None:
+                return False
+            used.append(Asked("publish", "topic", _full(topic)))
+        return self.may(session.principal, used)
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def _check(self, session: Session, need: _Need) -> Asked:
+        """Return what is used of what is needed, or raise. Unless the set is closed, all is."""
+        principal, asked = session.principal, need.asked[0]
+        found = next((one for one in need.asked if self._may(principal, one)), None)
+        if found is None:
+            self.refusals.count(principal, asked)
+            if self.is_closed:
+                if need.topic and not self._may(principal, Asked("describe", "topic", need.topic)):
+                    raise _absent(need.id)
+                raise _unauthorized(principal, asked)
+        # Once a set that watches is closed, what was used must be allowed.
+        session.decisions.use(found or asked)
+        return found or asked
+
+    def _may(self, principal: str, asked: Asked) -> bool:
+        verb, kind, name, is_any = asked
+        access = self._catalog.access
+        if is_any:
+            return access.authorize_any(principal, verb, kind, name) is not None
+        return access.authorize(principal, verb, kind, name) is not None
+
+    def _needs(self, request: Any, declared: Declaration) -> Iterator[_Need]:
+        """Yield what a request needs, all of it. Raises `UnknownTopic` or `BadName`."""
+        rights = declared.rights
+        match rights[0].resource:
+            case Resource.LISTED:
+                return  # who makes the list leaves out what must not be in it
+            case Resource.SYSTEM:
+                yield _Need([Asked(right.verb, "system", "") for right in rights])
+            case Resource.NAMESPACE:
+                named = split_name(request.name)[0]
+                yield _Need([Asked(right.verb, "namespace", named) for right in rights])
+            case Resource.ANY_TOPIC:
+                yield _Need([Asked(right.verb, "topic", "", True) for right in rights])
+            case Resource.PARTS:
+                yield from self._of_parts(request)
+            case Resource.TOPICS:
+                for name in request.topics:
+                    yield _with(self._named(name), rights)
+            case _ if hasattr(request, "address"):
+                topic = self._by_id(topic_of(request.address.group))
+                yield _with(topic, rights, getattr(request, "cluster", ""), topic.id)
+            case _ if hasattr(request, "topic"):
+                topic = self._by_id(request.topic)
+                yield _with(topic, rights, "", topic.id)
+            case _:
+                yield _with(self._named(request.name), rights)
+
+    def _of_parts(self, request: Any) -> Iterator[_Need]:
+        """Yield what a scattering needs: each part is a batch, or acks of clusters."""
+        for part in request.parts:
+            topic = self._by_id(topic_of(part.address.group))
+            full = _full(topic)
+            if part.batch:
+                yield _Need([Asked("publish", "topic", full)], full, topic.id)
+            for cluster, _ in getattr(part, "acks", ()):
+                name = cluster_name(full, cluster)
+                both = [Asked("consume", "topic", full), Asked("consume", "cluster", name)]
+                yield _Need(both, full, topic.id)
+
+    def _named(self, name: str) -> Topic:
+        topic = self._catalog.find(*split_name(name))
+        if topic is None:
+            raise _absent(0)
+        return topic
+
+    def _by_id(self, id: int) -> Topic:
+        topic = self._catalog.by_id(id)
+        if topic is None:
+            raise _absent(id)
+        return topic
+
+
+def _with(topic: Topic, rights: tuple[Right, ...], cluster: str = "", id: int = 0) -> _Need:
+    """Return what rights are needed of a topic, or of this cluster of it."""
+    full = _full(topic)
+    found: list[Asked] = []
+    for right in rights:
+        match right.resource:
+            case Resource.CLUSTER:
+                found.append(Asked(right.verb, "cluster", cluster_name(full, cluster)))
+            case Resource.ANY_CLUSTER:
+                found.append(Asked(right.verb, "cluster", full, True))
+            case _:
+                found.append(Asked(right.verb, "topic", full))
+    return _Need(found, full, id)
+
+
+def _full(topic: Topic) -> str:
+    return topic_name(topic.namespace, topic.name)
+
+
+def _absent(id: int) -> UnknownTopic:
+    """Return what is said of a topic that is not there, and of one that is not to be known of."""
+    return UnknownTopic(
+        "there is no such topic, or nothing of it is allowed to you: `weir topic list` names those "
+        "that you may ask for",
+        id,
+    )
+
+
+def _unauthorized(principal: str, asked: Asked) -> Unauthorized:
+    who = principal.rpartition("#")[0].replace(":", " ") or principal
+    verb, kind, name, _ = asked
+    about = f"{kind} {name}" if name else ("the system" if kind == "system" else f"any {kind}")
+    rule = f"weir acl allow ROLE {verb} {kind} {name or ('' if kind == 'system' else 'NAME')}"
+    return Unauthorized(f"{who} may not {verb} {about}: `{rule.rstrip()}` lets a role of it")

@@ -1,0 +1,96 @@
+"""Who a peer is: logins by SCRAM-SHA-256, before hello."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from weir.access.credentials import choose_verifier
+from weir.access.scram import (
+    MECHANISM,
+    NONCE_BYTES,
+    ScramServer,
+    check_channel,
+    encode_nonce,
+    parse_first,
+)
+from weir.broker.api.effects import Hangup
+from weir.broker.metadata.access import Access, User
+from weir.broker.metadata.users import user_name
+from weir.broker.runtime.outbox import Caller, Outbox
+from weir.broker.runtime.session import ANONYMOUS, Attempt, Session
+from weir.errors import BadName, BadRequest, NotAuthenticated, RemoteProtocolError, Unavailable
+from weir.protocol.client.access import Login, LoginStep
+
+
+class CurrentAccess(Protocol):
+    """Where what is known of access lies: a snapshot puts another one there."""
+
+    access: Access
+
+
+class Logins:
+    """Lets users in by their passwords. A peer has one attempt: then it must connect again."""
+
+    __slots__ = ("_catalog", "_outbox", "_random")
+
+    def __init__(
+        self, catalog: CurrentAccess, outbox: Outbox, random: Callable[[int], bytes] | None
+    ) -> None:
+        """Know the users of `catalog`. `random` gives so many bytes that nobody can guess; without
+        it nobody can log in.
+        """
+        self._catalog = catalog
+        self._outbox = outbox
+        self._random = random
+
+    def handlers(self) -> Mapping[type[Any], Callable[..., None]]:
+        """Return what answers each request."""
+        return {Login: self._login}
+
+    def _login(self, session: Session, caller: Caller, request: Login) -> None:
+        """Take a step of a login. Raises `NotAuthenticated`, `BadRequest` or `Unavailable`."""
+        if session.greeted or session.passed or session.principal != ANONYMOUS:
+            raise BadRequest("log in once, before hello: connect again to be somebody else")
+        check_channel(is_encrypted=session.is_private, is_loopback=False)
+        if request.mechanism != MECHANISM:
+            raise BadRequest(f"mechanism {request.mechanism!r}: this set takes {MECHANISM}")
+        attempt, session.attempt = session.attempt, None
+        try:
+            if attempt is None:
+                self._challenge(session, caller, request.message)
+            else:
+                self._finish(session, caller, attempt, request.message)
+        except RemoteProtocolError as error:
+            raise BadRequest(str(error)) from None
+        except NotAuthenticated as error:
+            self._outbox.refuse(caller, error)
+            self._outbox.put(Hangup(session.id, str(error)))
+
+    def _challenge(self, session: Session, caller: Caller, message: bytes) -> None:
+        if self._random is None:
+            raise Unavailable("this node draws no random bytes: nobody can log in")
+        first, access = parse_first(message), self._catalog.access
+        user = _find(access, first.user)
+        verifier = choose_verifier(
+            None if user is None else user.verifier, access.secret, first.user
+        )
+        server = ScramServer(first, verifier, encode_nonce(self._random(NONCE_BYTES)))
+        session.attempt = Attempt(server, "" if user is None else user.principal, access.version)
+        self._outbox.reply(caller, LoginStep(server.challenge))
+
+    def _finish(self, session: Session, caller: Caller, attempt: Attempt, message: bytes) -> None:
+        proof = attempt.server.finish(message)
+        user = self._catalog.access.user_of(attempt.principal)
+        if user is None or user.password_set > attempt.version:
+            # Revoked between the two steps, or given another password.
+            raise NotAuthenticated("nobody is let in by this user and password: check both")
+        session.principal, session.admitted_at = user.principal, attempt.version
+        self._outbox.reply(caller, LoginStep(proof, True, user.name))
+
+
+def _find(access: Access, name: str) -> User | None:
+    try:
+        return access.user(user_name(name))
+    except BadName:  # nobody has it, which is all that the other side may learn
+        return None

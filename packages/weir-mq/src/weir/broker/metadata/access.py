@@ -1,0 +1,321 @@
+"""Users, roles and the mode of access, as the registry has decided them.
+
+Replicas apply what was decided, in order, so all of them have the same version after the same
+entry. A version rises with each entry that changes what anybody may do, and `narrowed_at` with
+those that may take something away: live sessions are looked at then, and no sooner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from weir.access.credentials import ScramVerifier
+from weir.broker.metadata.rules import ADMIN, Grant, Rule, authorize, authorize_any, read_rule
+from weir.broker.records.access import (
+    AccessFounded,
+    AccessModeSet,
+    AccessRecord,
+    RoleChanged,
+    RoleDeleted,
+    UserCreated,
+    UserPasswordSet,
+    UserRevoked,
+    UserRolesChanged,
+)
+from weir.errors import BadRequest, Refused, TooLarge, UnknownRole, UnknownUser, UserExists
+from weir.model.limits import (
+    ACCESS_BYTES_MAX,
+    ROLE_RULES_MAX,
+    ROLES_MAX,
+    USER_ROLES_MAX,
+    USERS_MAX,
+)
+from weir.protocol.client.declaration import Kind, Verb
+
+#: What the principal of a user begins with; then come its name, `#`, and its number.
+USER = "user:"
+#: What a user, a role or a rule takes beside its names, about.
+_ROW_BYTES = 128
+_NOT_LAST = (
+    "this set is closed, and nobody could open it again: give the role admin to another user first"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user: its number, which nobody else ever has, what its password is checked with, and the
+    access version at which that was set.
+    """
+
+    name: str
+    number: int
+    verifier: ScramVerifier
+    password_set: int
+    roles: tuple[str, ...] = ()
+
+    @property
+    def principal(self) -> str:
+        """What its sessions, and the producers that it opens, belong to."""
+        return f"{USER}{self.name}#{self.number}"
+
+
+class Access:
+    """Who may do what, in a catalog."""
+
+    __slots__ = ("_roles", "_users", "mode", "narrowed_at", "secret", "size", "version")
+
+    def __init__(self) -> None:
+        """Begin open, and without a user."""
+        self._users: dict[str, User] = {}
+        self._roles: dict[str, tuple[Rule, ...]] = {}
+        self.mode = "open"
+        #: Rises with each entry that is applied.
+        self.version = 0
+        #: The newest version that may have taken something away from somebody.
+        self.narrowed_at = 0
+        #: What false salts are made of; empty before there was a user.
+        self.secret = b""
+        #: The bytes of all names, about.
+        self.size = 0
+
+    def __bool__(self) -> bool:
+        return self.version > 0
+
+    # -- looking up --------------------------------------------------------------------------
+
+    def user(self, name: str) -> User | None:
+        """Return a user by its full name."""
+        return self._users.get(name)
+
+    def users(self, after: str = "") -> Iterator[User]:
+        """Return users in the order of their names, those behind one name."""
+        return (self._users[name] for name in sorted(self._users) if name > after)
+
+    def roles(self, after: str = "") -> Iterator[tuple[str, tuple[Rule, ...]]]:
+        """Return roles and their rules in the order of their names, those behind one name."""
+        return ((name, self._roles[name]) for name in sorted(self._roles) if name > after)
+
+    def has_role(self, role: str) -> bool:
+        """Return whether there is a role of this name."""
+        return role == ADMIN or role in self._roles
+
+    def user_of(self, principal: str) -> User | None:
+        """Return the user that a principal is; None if it is none, or is gone: one that has its
+        name by now is another.
+        """
+        if not principal.startswith(USER):
+            return None
+        name, _, number = principal.removeprefix(USER).rpartition("#")
+        user = self._users.get(name)
+        return user if user is not None and str(user.number) == number else None
+
+    def roles_of(self, principal: str) -> list[tuple[str, tuple[Rule, ...]]]:
+        """Return the roles of a principal, with their rules."""
+        user = self.user_of(principal)
+        return [] if user is None else self._with_rules(user)
+
+    def authorize(self, principal: str, verb: Verb, kind: Kind, name: str) -> Grant | None:
+        """Return what allows a principal the verb with a resource; None if nothing does."""
+        return authorize(self.roles_of(principal), verb, kind, name)
+
+    def authorize_any(
+        self, principal: str, verb: Verb, kind: Kind, topic: str = ""
+    ) -> Grant | None:
+        """Return what allows a principal the verb with any resource of a kind, or of a topic."""
+        return authorize_any(self.roles_of(principal), verb, kind, topic)
+
+    def administrators(self) -> list[User]:
+        """Return the users that may change who may do what."""
+        return [
+            user for user in self.users()
+            if authorize(self._with_rules(user), "administer", "system", "")
+        ]  # fmt: skip
+
+    def _with_rules(self, user: User) -> list[tuple[str, tuple[Rule, ...]]]:
+        return [(role, self._roles.get(role, ())) for role in user.roles]
+
+    # -- applying ----------------------------------------------------------------------------
+
+    def check(self, record: AccessRecord) -> None:
+        """Raise `Refused` if a record could not be applied now, or would lock everybody out."""
+        copy = Access()
+        copy._take(self)
+        copy.apply(record)
+
+    def apply(self, record: AccessRecord) -> None:
+        """Apply a record. Raises `Refused`, and changes nothing, where what it speaks of is not
+        there any more, or there is too much of it.
+        """
+        before = Access()
+        before._take(self)
+        try:
+            narrows = self._apply(record)
+            self._check_room()
+            if self.mode == "closed" and not self.administrators():
+                raise BadRequest(_NOT_LAST)
+        except Refused:
+            self._take(before)
+            raise
+        self.version += 1
+        if narrows:
+            self.narrowed_at = self.version
+
+    def _take(self, other: Access) -> None:
+        self._users, self._roles = dict(other._users), dict(other._roles)
+        self.mode, self.version, self.narrowed_at = other.mode, other.version, other.narrowed_at
+        self.secret, self.size = other.secret, other.size
+
+    def _apply(self, record: AccessRecord) -> bool:
+        """Apply a record; return whether it may take something away."""
+        match record:
+            case AccessFounded(secret):
+                self.secret = self.secret or secret
+                return False
+            case UserCreated():
+                self._create(record)
+                return False
+            case UserPasswordSet(name, verifier):
+                user = self._known(name)
+                self._put(replace(user, verifier=verifier, password_set=self.version + 1))
+                return True
+            case UserRolesChanged():
+                return self._change_roles(record)
+            case UserRevoked(name):
+                user = self._known(name)
+                self.size -= _size_of(user)
+                del self._users[name]
+                return True
+            case RoleChanged():
+                return self._change_rules(record)
+            case RoleDeleted(role):
+                self._delete_role(role)
+                return True
+            case AccessModeSet(mode):
+                order = ("open", "watch", "closed")
+                narrows = order.index(mode) > order.index(self.mode)
+                self.mode = mode
+                return narrows
+
+    def _create(self, record: UserCreated) -> None:
+        if record.user in self._users:
+            raise UserExists(f"user {record.user} is there already: revoke it first, or set its "
+                             "password")  # fmt: skip
+        self._check_roles(record.roles)
+        version = self.version + 1
+        self._put(User(record.user, version, record.verifier, version, record.roles))
+
+    def _change_roles(self, record: UserRolesChanged) -> bool:
+        user = self._known(record.user)
+        self._check_roles(record.added)
+        kept = [role for role in user.roles if role not in record.removed]
+        roles = tuple(dict.fromkeys((*kept, *record.added)))
+        self._put(replace(user, roles=roles))
+        return any(role not in roles for role in user.roles)
+
+    def _change_rules(self, record: RoleChanged) -> bool:
+        if record.role == ADMIN:
+            raise BadRequest(f"the role {ADMIN} may do everything, always: make another role")
+        before = self._roles.get(record.role)
+        verbs = {rule[1:]: set(rule.verbs) for rule in before or ()}
+        for row in record.removed:
+            rule = read_rule(row)
+            verbs.get(rule[1:], set()).difference_update(rule.verbs)
+        for row in record.added:
+            rule = read_rule(row)
+            verbs.setdefault(rule[1:], set()).update(rule.verbs)
+        rules = tuple(Rule(tuple(sorted(verbs[key])), *key) for key in verbs if verbs[key])
+        self._roles[record.role] = rules
+        self.size += _size_of_rules(record.role, rules)
+        if before is not None:
+            self.size -= _size_of_rules(record.role, before)
+        return any(set(rule.verbs) - verbs[rule[1:]] for rule in before or ())
+
+    def _delete_role(self, role: str) -> None:
+        if role not in self._roles:
+            raise UnknownRole(f"no role {role}: `weir role list` names those that are there")
+        self.size -= _size_of_rules(role, self._roles.pop(role))
+        for user in [one for one in self._users.values() if role in one.roles]:
+            self._put(replace(user, roles=tuple(one for one in user.roles if one != role)))
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: rules that name exactly it, or a cluster of it, go with it. One of
+        its name that comes later is another, and who may do what with it has to be said anew.
+        """
+        for role, rules in list(self._roles.items()):
+            kept = tuple(rule for rule in rules if not _names(rule, topic))
+            if kept != rules:
+                self._roles[role] = kept
+                self.size += _size_of_rules(role, kept) - _size_of_rules(role, rules)
+                self.version += 1
+                self.narrowed_at = self.version
+
+    def _put(self, user: User) -> None:
+        before = self._users.get(user.name)
+        self.size += _size_of(user) - (_size_of(before) if before is not None else 0)
+        self._users[user.name] = user
+
+    def _known(self, name: str) -> User:
+        user = self._users.get(name)
+        if user is None:
+            raise UnknownUser(f"no user {name}: `weir user list` names those that are there")
+        return user
+
+    def _check_roles(self, roles: tuple[str, ...]) -> None:
+        for role in roles:
+            if not self.has_role(role):
+                raise UnknownRole(f"no role {role}: `weir role create {role}` makes it")
+
+    def _check_room(self) -> None:
+        most = max((len(user.roles) for user in self._users.values()), default=0)
+        rules = max(map(len, self._roles.values()), default=0)
+        for count, limit, what in (
+            (len(self._users), USERS_MAX, "users in a set"),
+            (len(self._roles), ROLES_MAX, "roles in a set"),
+            (most, USER_ROLES_MAX, "roles of one user"),
+            (rules, ROLE_RULES_MAX, "rules of one role: make another role"),
+            (self.size, ACCESS_BYTES_MAX, "bytes of users and roles"),
+        ):
+            if count > limit:
+                raise TooLarge(f"{count:,} of at most {limit:,} {what}", limit)
+
+    # -- snapshots ---------------------------------------------------------------------------
+
+    def encode(self) -> tuple[object, ...]:
+        """Return it as MessagePack can hold it."""
+        users = [
+            (user.name, user.number, user.verifier, user.password_set, user.roles)
+            for user in self._users.values()
+        ]
+        roles = [(role, [tuple(rule) for rule in rules]) for role, rules in self._roles.items()]
+        return self.mode, self.version, self.narrowed_at, self.secret, users, roles
+
+    @classmethod
+    def decode(cls, row: Any) -> Access:
+        """Return what `encode` gave."""
+        access = cls()
+        access.mode, access.version, access.narrowed_at, access.secret, users, roles = row
+        for name, number, verifier, password_set, held in users:
+            known = msgspec.convert(verifier, ScramVerifier)
+            access._put(User(name, number, known, password_set, tuple(held)))
+        for role, rules in roles:
+            access._roles[role] = found = tuple(map(read_rule, rules))
+            access.size += _size_of_rules(role, found)
+        return access
+
+
+def _names(rule: Rule, topic: str) -> bool:
+    """Return whether a rule names exactly a topic, or a cluster of it."""
+    return not rule.is_prefix and rule.kind in ("topic", "cluster") and rule.concerns(topic)
+
+
+def _size_of(user: User) -> int:
+    return _ROW_BYTES + len(user.name) + sum(map(len, user.roles))
+
+
+def _size_of_rules(role: str, rules: tuple[Rule, ...]) -> int:
+    verbs = sum(len(verb) for rule in rules for verb in rule.verbs)
+    return _ROW_BYTES + len(role) + verbs + sum(_ROW_BYTES + len(rule.name) for rule in rules)

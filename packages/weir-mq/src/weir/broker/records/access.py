@@ -1,0 +1,96 @@
+"""Control records of the registry about who may do what.
+
+A user has a number, which is that of the entry that made it: another user who gets the same name
+later has another number, and nothing that the first one had.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from weir.access.credentials import ScramVerifier
+
+#: In `open` everybody may do everything; in `watch`, too, and what would be refused is counted; in
+#: `closed` it is refused.
+AccessMode = Literal["open", "watch", "closed"]
+#: A rule: its verbs, the kind of resource, its name, and whether that is a beginning of names.
+RuleRow = tuple[tuple[str, ...], str, str, bool]
+Secret = Annotated[bytes, Meta(min_length=32, max_length=64)]
+
+
+class _Record(msgspec.Struct, frozen=True, array_like=True):
+    """A control record of access."""
+
+
+class AccessFounded(_Record, frozen=True, array_like=True, tag="access"):
+    """Registry: there are users from now on. Of what those get who do not exist, `secret` makes
+    what looks real: the first one is the set's for good.
+    """
+
+    secret: Secret
+
+
+class UserCreated(_Record, frozen=True, array_like=True, tag="user"):
+    """Registry: a user, `NAMESPACE/NAME`, is there, and has these roles."""
+
+    user: str
+    verifier: ScramVerifier
+    roles: tuple[str, ...] = ()
+
+
+class UserPasswordSet(_Record, frozen=True, array_like=True, tag="user-password"):
+    """Registry: a user has another password; whoever came by the one before must come again."""
+
+    user: str
+    verifier: ScramVerifier
+
+
+class UserRolesChanged(_Record, frozen=True, array_like=True, tag="user-roles"):
+    """Registry: a user gets roles, and loses roles."""
+
+    user: str
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+class UserRevoked(_Record, frozen=True, array_like=True, tag="user-revoked"):
+    """Registry: a user is gone, with all it had."""
+
+    user: str
+
+
+class RoleChanged(_Record, frozen=True, array_like=True, tag="role"):
+    """Registry: a role may do less with some resources, and then more with some; one that is not
+    there is made.
+    """
+
+    role: str
+    added: tuple[RuleRow, ...]
+    removed: tuple[RuleRow, ...]
+
+
+class RoleDeleted(_Record, frozen=True, array_like=True, tag="role-deleted"):
+    """Registry: a role is gone, and no user has it any more."""
+
+    role: str
+
+
+class AccessModeSet(_Record, frozen=True, array_like=True, tag="access-mode"):
+    """Registry: what is done with what no rule allows."""
+
+    mode: AccessMode
+
+
+AccessRecord = (
+    AccessFounded
+    | UserCreated
+    | UserPasswordSet
+    | UserRolesChanged
+    | UserRevoked
+    | RoleChanged
+    | RoleDeleted
+    | AccessModeSet
+)

@@ -1,0 +1,1 @@
+"""`weir user`, `weir role`, `weir acl`, `weir access`: who may do what."""

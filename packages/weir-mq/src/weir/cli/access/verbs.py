@@ -1,0 +1,482 @@
+"""`weir user`, `weir role`, `weir acl` and `weir access`: who may do what.
+
+A new password comes from a question, a file, or the environment; never from the command line, which
+others can read.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weir.cli.connection import DEFAULT_URL, Url, connected
+
+if TYPE_CHECKING:
+    from weir.client.access import AccessChange, AccessRule, AccessState, AccessUser
+    from weir.client.client import Client
+
+user_app = typer.Typer(name="user", help="Create and revoke users, and give them roles.")
+role_app = typer.Typer(name="role", help="Show what roles may do, and delete roles.")
+acl_app = typer.Typer(name="acl", help="Say what roles may do, and ask who may do what.")
+access_app = typer.Typer(name="access", help="Let a set be open, watch or closed.")
+
+User = Annotated[str, typer.Argument(help="`user`, or `namespace/user`.")]
+Role = Annotated[str, typer.Argument(help="The name of a role; admin may do everything.")]
+Roles = Annotated[list[str], typer.Argument(help="Names of roles.")]
+Verbs = Annotated[
+    str, typer.Argument(help="Verbs, as in publish,read; `weir acl verbs` names all of them.")
+]
+Kind = Annotated[str, typer.Argument(help="topic, cluster, namespace or system.")]
+Resource = Annotated[
+    str, typer.Argument(help="`[NAMESPACE/]TOPIC`, `[NAMESPACE/]TOPIC:CLUSTER` or `NAMESPACE`.")
+]
+Prefix = Annotated[bool, typer.Option("--prefix", help="All whose names begin so.")]
+Everything = Annotated[bool, typer.Option("--everything", help="All there are of this kind.")]
+#: Where a new password is looked for that nobody types.
+NEW_PASSWORD = "WEIR_NEW_PASSWORD"
+
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--password-file",
+        help=f"A file of mode 0600 with the new password; else {NEW_PASSWORD}, or it is asked for.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def _help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@user_app.callback(invoke_without_command=True)
+def user(context: typer.Context) -> None:
+    """Create and revoke users, and give them roles."""
+    _help(context)
+
+
+@role_app.callback(invoke_without_command=True)
+def role(context: typer.Context) -> None:
+    """Show what roles may do, and delete roles."""
+    _help(context)
+
+
+@acl_app.callback(invoke_without_command=True)
+def acl(context: typer.Context) -> None:
+    """Say what roles may do, and ask who may do what."""
+    _help(context)
+
+
+@access_app.callback(invoke_without_command=True)
+def access(context: typer.Context) -> None:
+    """Let a set be open, watch or closed."""
+    _help(context)
+
+
+# -- users ---------------------------------------------------------------------------------------
+
+
+@user_app.command()
+def create(
+    user: User,
+    roles: Annotated[
+        list[str] | None, typer.Option("--role", help="A role; again for more.")
+    ] = None,
+    password_file: PasswordFile = None,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Create a user. The password is asked for, or comes from a file or WEIR_NEW_PASSWORD."""
+    password = _new_password(user, password_file)
+    _change(
+        url, as_json, f"user {user} is created", {"user": user},
+        lambda client: client.access.create_user(user, password, roles or ()),
+    )  # fmt: skip
+
+
+@user_app.command("password")
+def set_password(
+    user: User,
+    password_file: PasswordFile = None,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Give a user another password. Connections that came by the one before end."""
+    password = _new_password(user, password_file)
+    _change(
+        url, as_json, f"user {user} has a new password", {"user": user},
+        lambda client: client.access.set_password(user, password),
+    )  # fmt: skip
+
+
+@user_app.command()
+def grant(user: User, roles: Roles, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
+    """Give a user roles."""
+    _change(
+        url, as_json, f"user {user} has {_roles(roles)}", {"user": user, "roles": roles},
+        lambda client: client.access.change_roles(user, add=roles),
+    )  # fmt: skip
+
+
+@user_app.command()
+def take(user: User, roles: Roles, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
+    """Take roles from a user. What its connections lose by that ends."""
+    _change(
+        url, as_json, f"user {user} has {_roles(roles)} no more", {"user": user, "roles": roles},
+        lambda client: client.access.change_roles(user, remove=roles),
+    )  # fmt: skip
+
+
+@user_app.command()
+def revoke(user: User, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
+    """Let a user be gone, with all it had. Its connections end on every shard that is reached; the
+    others are named.
+    """
+
+    async def work(client: Client) -> AccessChange:
+        await _known(client, user)
+        return await client.access.revoke_user(user)
+
+    _change(url, as_json, f"user {user} is revoked", {"user": user}, work)
+
+
+@user_app.command("list")
+def list_users(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
+    """List users and their roles."""
+    from weir.cli.output import hint, print_json, print_table
+
+    found = _state(url)
+    if as_json:
+        rows = [{"user": one.name, "roles": [*one.roles]} for one in found.users]
+        print_json("weir.user-list/1", {"url": url}, {"users": rows})
+    elif found.users:
+        rows_ = [(one.name, ", ".join(one.roles) or "(none)") for one in found.users]
+        print_table(("USER", "ROLES"), rows_)
+    else:
+        print("no users")
+        hint("Next: weir access init")
+
+
+@user_app.command()
+def show(user: User, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
+    """Show the roles of a user, and what they let it do."""
+    from weir.cli.output import print_json
+
+    async def work(client: Client) -> tuple[AccessUser, AccessState]:
+        state = await client.access.describe()
+        return _find(state, user), state
+
+    one, state = connected(url, work)
+    if as_json:
+        roles = {role: [*map(str, state.roles.get(role, ()))] for role in one.roles}
+        print_json("weir.user/1", {"url": url}, {"user": one.name, "roles": roles})
+        return
+    print(f"{one.name}: {_roles([*one.roles]) if one.roles else 'no role'}")
+    for role in one.roles:
+        for line in _lines(role, state.roles.get(role, ())):
+            print(f"  {line}")
+
+
+# -- roles ---------------------------------------------------------------------------------------
+
+
+@role_app.command("create")
+def create_role(role: Role, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
+    """Make a role that may do nothing yet. `weir acl allow` makes one as well."""
+    _change(
+        url, as_json, f"role {role} is there", {"role": role},
+        lambda client: client.access.change_rules(role),
+    )  # fmt: skip
+
+
+@role_app.command("list")
+def list_roles(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
+    """List roles and what they may do."""
+    from weir.cli.output import print_json
+
+    found = _state(url)
+    if as_json:
+        roles = {role: [*map(_row, rules)] for role, rules in found.roles.items()}
+        print_json("weir.role-list/1", {"url": url}, {"roles": roles})
+        return
+    print("admin: everything")
+    for role, rules in found.roles.items():
+        print("\n".join(_lines(role, rules)))
+
+
+@role_app.command("delete")
+def delete_role(role: Role, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
+    """Delete a role: no user has it any more."""
+    _change(
+        url, as_json, f"role {role} is deleted", {"role": role},
+        lambda client: client.access.delete_role(role),
+    )  # fmt: skip
+
+
+# -- rules ---------------------------------------------------------------------------------------
+
+
+@acl_app.command()
+def allow(
+    role: Role,
+    verbs: Verbs,
+    kind: Kind,
+    name: Resource = "",
+    prefix: Prefix = False,
+    everything: Everything = False,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Let a role do something: weir acl allow shop publish,read topic orders."""
+    rule = _rule(verbs, kind, name, prefix, everything)
+    _change(
+        url, as_json, f"role {role} may {rule}", {"role": role, "rule": str(rule)},
+        lambda client: client.access.change_rules(role, add=[rule]),
+    )  # fmt: skip
+
+
+@acl_app.command()
+def remove(
+    role: Role,
+    verbs: Verbs,
+    kind: Kind,
+    name: Resource = "",
+    prefix: Prefix = False,
+    everything: Everything = False,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Let a role not do something any more that it was allowed by the same words."""
+    rule = _rule(verbs, kind, name, prefix, everything)
+    _change(
+        url, as_json, f"role {role} may not {rule} by this rule", {"role": role, "rule": str(rule)},
+        lambda client: client.access.change_rules(role, remove=[rule]),
+    )  # fmt: skip
+
+
+@acl_app.command()
+def explain(
+    user: User,
+    verb: Annotated[str, typer.Argument(help="One verb, as in publish.")],
+    kind: Kind,
+    name: Resource = "",
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Say whether a user may do something, and by which rule. The exit code is 1 if it may not."""
+    from weir.cli.output import print_json
+
+    async def work(client: Client) -> Any:
+        return await client.access.explain(user, verb, kind, name)
+
+    found = connected(url, work)
+    about = f"{verb} {kind} {name}".rstrip()
+    if as_json:
+        rule = None if found.rule is None else str(found.rule)
+        told = {"allowed": found.allowed, "role": found.role, "rule": rule}
+        print_json("weir.acl-explain/1", {"url": url, "user": user, "asked": about}, told)
+    elif found.allowed:
+        print(f"yes: user {user} may {about}, because role {found.role} may {found.rule}")
+    else:
+        print(f"no: none of the roles of user {user} lets it {about}")
+    if not found.allowed:
+        raise typer.Exit(1)
+
+
+@acl_app.command()
+def suggest(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
+    """Print the rules that would allow what was refused, or would have been in the mode watch."""
+    from weir.cli.output import print_json
+
+    async def work(client: Client) -> Any:
+        return await client.access.refusals()
+
+    found = sorted(connected(url, work), key=lambda one: (-one.count, one.principal))
+    if as_json:
+        rows = [
+            {"principal": one.principal, "rule": str(one.rule), "count": one.count} for one in found
+        ]
+        print_json("weir.acl-suggest/1", {"url": url}, {"missing": rows})
+        return
+    for one in found:
+        who = one.principal.rpartition("#")[0].removeprefix("user:") or one.principal
+        rule = one.rule if one.rule.name or one.rule.kind == "system" else f"{one.rule} NAME"
+        print(f"weir acl allow ROLE {rule}    # {who}, {one.count:,} times")
+    if not found:
+        print("nothing was asked for that no rule allows")
+
+
+@acl_app.command()
+def verbs(as_json: AsJson = False) -> None:
+    """Name the verbs that there are for each kind of resource."""
+    from weir.cli.output import print_json
+    from weir.protocol.client.declaration import rights_there_are
+    from weir.protocol.client.messages import REQUESTS
+
+    found = rights_there_are(REQUESTS)
+    if as_json:
+        print_json("weir.acl-verbs/1", {}, {kind: [*some] for kind, some in found.items()})
+    else:
+        for kind, some in found.items():
+            print(f"{kind}: {', '.join(some)}")
+
+
+# -- the set -------------------------------------------------------------------------------------
+
+
+@access_app.command()
+def init(
+    user: Annotated[str, typer.Option("--user", help="The first administrator.")] = "admin",
+    password_file: PasswordFile = None,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Create the first administrator. The set stays as open as it is until you close it."""
+    from weir.cli.output import hint
+
+    password = _new_password(user, password_file)
+    _change(
+        url, as_json, f"user {user} is created, with the role admin", {"user": user},
+        lambda client: client.access.create_user(user, password, ["admin"]),
+    )  # fmt: skip
+    if not as_json:
+        hint("Next: weir access mode watch, weir acl suggest, and then weir access mode closed")
+
+
+@access_app.command()
+def mode(
+    mode: Annotated[str, typer.Argument(help="open, watch or closed.")],
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Let the set be open, watch or closed, without a restart."""
+    from typing import cast
+
+    from weir.client.access import AccessMode
+
+    if mode not in ("open", "watch", "closed"):
+        raise typer.BadParameter(f"{mode!r}: give open, watch or closed", param_hint="MODE")
+    _change(
+        url, as_json, f"the mode is {mode}", {"mode": mode},
+        lambda client: client.access.set_mode(cast(AccessMode, mode)),
+    )  # fmt: skip
+
+
+@access_app.command()
+def status(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
+    """Show the mode, how many users and roles there are, and who is an administrator."""
+    from weir.cli.output import print_json
+
+    found = _state(url)
+    admins = [one.name for one in found.users if "admin" in one.roles]
+    told = {
+        "mode": found.mode,
+        "version": found.version,
+        "users": len(found.users),
+        "roles": len(found.roles),
+        "admins": admins,
+    }
+    if as_json:
+        print_json("weir.access/1", {"url": url}, told)
+        return
+    print(
+        f"mode {found.mode}, version {found.version}; {len(found.users):,} users and "
+        f"{len(found.roles):,} roles; role admin: {', '.join(admins) or 'nobody'}"
+    )
+
+
+# -- steps ---------------------------------------------------------------------------------------
+
+
+def _change(
+    url: str, as_json: bool, what: str, settings: dict[str, object],
+    ask: Callable[[Client], Awaitable[AccessChange]],
+) -> None:  # fmt: skip
+    """Make a change, and say who keeps to it: the exit code is 1 if a shard was not reached."""
+    from weir.cli.output import print_json
+
+    made = connected(url, ask)
+    if as_json:
+        unreached = [{"node": node, "shard": shard} for node, shard in made.unreached]
+        told = {"version": made.version, "unreached": unreached}
+        print_json("weir.access-change/1", {"url": url, **settings}, told)
+    else:
+        print(what)
+        for node, shard in made.unreached:
+            print(f"not reached: shard {shard} of node {node}; it keeps to it once it hears of it")
+    if made.unreached:
+        raise typer.Exit(1)
+
+
+def _state(url: str) -> AccessState:
+    async def work(client: Client) -> AccessState:
+        return await client.access.describe()
+
+    return connected(url, work)
+
+
+async def _known(client: Client, user: str) -> None:
+    """Raise `UnknownUser` for one that is not there: to revoke it would only seem to do much."""
+    _find(await client.access.describe(), user)
+
+
+def _find(state: AccessState, user: str) -> AccessUser:
+    from weir.errors import UnknownUser
+    from weir.model.topic import split_name
+
+    name = "/".join(split_name(user))
+    for one in state.users:
+        if one.name == name:
+            return one
+    raise UnknownUser(f"no user {user}: `weir user list` names those that are there")
+
+
+def _rule(verbs: str, kind: str, name: str, prefix: bool, everything: bool) -> AccessRule:
+    from weir.client.access import AccessRule
+
+    if everything and (name or prefix):
+        raise typer.BadParameter("it takes no name", param_hint="--everything")
+    if not (name or everything) and kind != "system":
+        raise typer.BadParameter(f"name a {kind}, or give --everything", param_hint="NAME")
+    return AccessRule(tuple(verbs.split(",")), kind, name, prefix or everything)
+
+
+def _row(rule: AccessRule) -> dict[str, object]:
+    return {"verbs": [*rule.verbs], "kind": rule.kind, "name": rule.name, "prefix": rule.prefix}
+
+
+def _lines(role: str, rules: Any) -> list[str]:
+    if role == "admin":
+        return ["admin may do everything"]
+    return [f"{role} may {rule}" for rule in rules] or [f"{role} may do nothing yet"]
+
+
+def _roles(roles: list[str]) -> str:
+    return f"{'role' if len(roles) == 1 else 'roles'} {', '.join(roles)}"
+
+
+def _new_password(user: str, file: Path | None) -> str:
+    """Return the new password of a user. Raises `typer.BadParameter` if there is none."""
+    from weir.client.connection.credentials import read_password_file
+
+    if file is not None:
+        try:
+            return read_password_file(file)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--password-file") from None
+    if (given := os.environ.get(NEW_PASSWORD)) is not None:
+        return given
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(
+            f"nobody can type it here: name a file of mode 0600, or set {NEW_PASSWORD}",
+            param_hint="--password-file",
+        )
+    return str(
+        typer.prompt(f"New password of {user}", hide_input=True, confirmation_prompt=True, err=True)
+    )

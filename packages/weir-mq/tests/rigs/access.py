@@ -1,0 +1,76 @@
+"""Users, roles and modes, as a test wants them in a shard, without entries of the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rigs.shards import catalog_of, sessions_of
+from weir.access.credentials import ScramVerifier, make_verifier
+from weir.broker.metadata.access import Access
+from weir.broker.metadata.rules import ADMIN, Rule
+from weir.broker.records.access import AccessFounded, AccessModeSet, RoleChanged, UserCreated
+from weir.broker.shard import Shard
+
+#: A verifier that no password fits.
+VERIFIER = ScramVerifier(4_096, bytes(16), bytes(32), bytes(32))
+SALT = bytes(range(16))
+
+
+def verifier_of(password: str) -> ScramVerifier:
+    """Return what is stored of a password, with as little work as is allowed."""
+    return make_verifier(password, SALT, 4_096)
+
+
+def rule(verb: str, kind: str, name: str, is_prefix: bool = False) -> Rule:
+    """Return a rule of one verb."""
+    return Rule((verb,), kind, name, is_prefix)
+
+
+def give(access: Access, user: str, *rules: Rule, admin: bool = False) -> str:
+    """Let there be a user with a role of its own, that has these rules; return its principal."""
+    role = user.replace("/", ".")
+    rows = tuple((one.verbs, one.kind, one.name, one.is_prefix) for one in rules)
+    access.apply(RoleChanged(role, rows, ()))
+    access.apply(UserCreated(user, VERIFIER, (role, ADMIN) if admin else (role,)))
+    found = access.user(user)
+    assert found is not None
+    return found.principal
+
+
+def set_mode(access: Access, mode: Any) -> None:
+    """Let access be open, watched or closed; there is an administrator from then on."""
+    if not access.administrators():
+        access.apply(AccessFounded(bytes(32)))
+        give(access, "default/root", admin=True)
+    access.apply(AccessModeSet(mode))
+
+
+def close_access(shards: Sequence[Shard], mode: str = "closed") -> None:
+    """Let all these shards go by rules, of which there are none but an administrator's."""
+    for shard in shards:
+        set_mode(catalog_of(shard).access, mode)
+
+
+def spoil_role(shard: Shard, role: str, *kept: Rule) -> None:
+    """Let a role have other rules in this shard alone, and its version be another one."""
+    access = catalog_of(shard).access
+    access._roles[role] = kept
+    access.version += 1
+
+
+def keep_rules(shard: Shard, role: str, *kept: Rule) -> None:
+    """Let a role have other rules in this shard, and nobody know that anything is new."""
+    catalog_of(shard).access._roles[role] = kept
+
+
+def lose_topic(shard: Shard, namespace: str, name: str) -> None:
+    """Let a shard never have heard of a topic."""
+    catalog = catalog_of(shard)
+    del catalog._by_id[catalog._topics.pop((namespace, name)).id]
+
+
+def be(shard: Shard, session: int, principal: str) -> None:
+    """Let a session be that of a principal, as if it had logged in."""
+    one = sessions_of(shard)[session]
+    one.principal, one.admitted_at = principal, catalog_of(shard).access.version

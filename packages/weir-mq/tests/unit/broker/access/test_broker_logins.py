@@ -1,0 +1,205 @@
+"""Logins by SCRAM at a shard: two steps, one attempt, and nothing that a stranger could learn."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rigs.access import verifier_of
+from rigs.shards import catalog_of, sessions_of
+from weir.access.credentials import derive_key
+from weir.access.scram import MECHANISM, ScramClient, ScramProof, encode_nonce
+from weir.broker.api import effects as ef
+from weir.broker.api import events as ev
+from weir.broker.metadata.access import Access
+from weir.broker.records.access import AccessFounded, UserCreated, UserPasswordSet, UserRevoked
+from weir.errors import BadRequest, NotAuthenticated, Unavailable
+from weir.protocol.client import messages as m
+from weir.protocol.client.access import Login, LoginStep
+from weir.protocol.client.codec import ClientStream, decode_request, encode_request
+
+PASSWORD = "hunter22"
+ANN = "default/ann"
+
+
+@pytest.fixture
+def rig(make_rig: Callable[..., Any]) -> Any:
+    rig = make_rig(secret_bytes=random.Random(7).randbytes)
+    access = catalog_of(rig.shard).access
+    access.apply(AccessFounded(bytes(range(32))))
+    access.apply(UserCreated(ANN, verifier_of(PASSWORD)))
+    return rig
+
+
+def connect(rig: Any, session: int, is_private: bool = True) -> int:
+    rig.replies[session] = []
+    rig.handle(ev.Opened(session))
+    if is_private:
+        rig.handle(ev.Secured(session))
+    return session
+
+
+def begin(rig: Any, session: int, user: str = "ann", nonce: int = 1) -> tuple[ScramClient, Any]:
+    client = ScramClient(user, encode_nonce(bytes([nonce]) * 18))
+    return client, rig.answer(session, Login(MECHANISM, client.first))
+
+
+def proven(client: ScramClient, step: LoginStep, password: str = PASSWORD) -> ScramProof:
+    challenge = client.challenged(step.message)
+    return ScramProof(challenge, derive_key(password, challenge.salt, challenge.iterations))
+
+
+def hung_up(rig: Any) -> list[int]:
+    return [one.session for one in rig.others if isinstance(one, ef.Hangup)]
+
+
+def principal(rig: Any, session: int) -> str:
+    return str(sessions_of(rig.shard)[session].principal)
+
+
+@pytest.mark.parametrize("user", ["ann", "default/ann"])
+def test_who_knows_the_password_is_let_in(rig: Any, user: str) -> None:
+    connect(rig, 1)
+    client, step = begin(rig, 1, user)
+    assert not step.done
+    proof = proven(client, step)
+    assert principal(rig, 1) == "anonymous"
+    last = rig.answer(1, Login(MECHANISM, proof.final))
+    proof.check(last.message)
+    assert (last.done, last.user) == (True, ANN)
+    assert principal(rig, 1) == f"user:{ANN}#2"
+    assert isinstance(rig.answer(1, m.Hello("x")), m.Welcome)
+    assert hung_up(rig) == []
+
+
+def test_a_producer_is_its_users(rig: Any) -> None:
+    """Counterexample 17: a stranger locks nobody out who has an id of its own."""
+    for session in (1, 2):
+        connect(rig, session)
+    client, step = begin(rig, 1)
+    rig.answer(1, Login(MECHANISM, proven(client, step).final))
+    for session in (1, 2):
+        rig.answer(session, m.Hello("x"))
+    grant = rig.answer(1, m.OpenProducer())
+    assert "was not granted to anonymous" in rig.answer(2, m.OpenProducer(grant.producer)).message
+    assert rig.answer(1, m.OpenProducer(grant.producer)).epoch == 1
+    access: Access = catalog_of(rig.shard).access
+    access.apply(UserRevoked(ANN))
+    access.apply(UserCreated(ANN, verifier_of(PASSWORD)))
+    connect(rig, 3)
+    client, step = begin(rig, 3)
+    rig.answer(3, Login(MECHANISM, proven(client, step).final))
+    rig.answer(3, m.Hello("x"))
+    refused = rig.answer(3, m.OpenProducer(grant.producer))
+    assert "was not granted to user:default/ann#4" in refused.message, "a namesake has none of it"
+
+
+def test_all_failures_read_alike(rig: Any) -> None:
+    words = set()
+    for session, (user, password) in enumerate(
+        (("ann", "wrong"), ("bob", PASSWORD), ("a/b/c", PASSWORD), ("default/bob", "x")), 1
+    ):
+        connect(rig, session)
+        client, step = begin(rig, session, user)
+        refused = rig.answer(session, Login(MECHANISM, proven(client, step, password).final))
+        words.add((refused.code, refused.message, refused.detail))
+        assert hung_up(rig)[-1] == session
+    ((code, _, _),) = words
+    assert code == NotAuthenticated.code
+
+
+def test_a_user_that_is_not_there_has_the_same_salt_each_time(rig: Any) -> None:
+    salts = []
+    for session in (1, 2):
+        connect(rig, session)
+        client, step = begin(rig, session, "bob", session)
+        salts.append(client.challenged(step.message).salt)
+    assert salts[0] == salts[1] != verifier_of(PASSWORD).salt
+    connect(rig, 3)
+    client, step = begin(rig, 3, "bo")
+    assert client.challenged(step.message).salt != salts[0]
+
+
+def test_there_is_one_attempt(rig: Any) -> None:
+    connect(rig, 1)
+    client, step = begin(rig, 1)
+    wrong = proven(client, step, "wrong")
+    assert rig.answer(1, Login(MECHANISM, wrong.final)).code == NotAuthenticated.code
+    right = proven(client, step)
+    assert rig.answer(1, Login(MECHANISM, right.final)).code == BadRequest.code
+    assert principal(rig, 1) == "anonymous"
+
+
+def test_a_proof_is_worth_nothing_elsewhere(rig: Any) -> None:
+    connect(rig, 1)
+    client, step = begin(rig, 1)
+    proof = proven(client, step)
+    connect(rig, 2)
+    begin(rig, 2)
+    assert rig.answer(2, Login(MECHANISM, proof.final)).code == NotAuthenticated.code
+    assert rig.answer(1, Login(MECHANISM, proof.final)).done
+    again = rig.answer(1, Login(MECHANISM, proof.final))
+    assert again.code == BadRequest.code
+
+
+def test_only_where_nobody_reads_along(rig: Any) -> None:
+    connect(rig, 1, is_private=False)
+    _, refused = begin(rig, 1)
+    assert refused.code == NotAuthenticated.code
+    assert "need TLS" in refused.message
+
+
+def test_only_before_hello_and_only_once(rig: Any) -> None:
+    connect(rig, 1)
+    rig.answer(1, m.Hello("x"))
+    assert "before hello" in begin(rig, 1)[1].message
+    rig.handle(ev.Opened(2, f"user:{ANN}#2", 1))
+    rig.handle(ev.Secured(2))
+    rig.replies[2] = []
+    assert "before hello" in begin(rig, 2)[1].message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"n,,", b"n,,n=ann", b"p=tls-unique,,n=ann,r=" + b"a" * 24,
+     b"n,,n=ann,r=" + b"\xff" * 24, b"x" * 2_000],
+)  # fmt: skip
+def test_what_is_no_message_is_refused(rig: Any, message: bytes) -> None:
+    connect(rig, 1)
+    assert rig.answer(1, Login(MECHANISM, message)).code == BadRequest.code
+    client, step = begin(rig, 1)
+    assert rig.answer(1, Login(MECHANISM, message)).code == BadRequest.code
+    assert rig.answer(1, Login(MECHANISM, proven(client, step).final)).code == BadRequest.code
+
+
+@pytest.mark.parametrize("mechanism", ["", "PLAIN", "SCRAM-SHA-1", "scram-sha-256"])
+def test_there_is_one_mechanism(rig: Any, mechanism: str) -> None:
+    connect(rig, 1)
+    assert MECHANISM in rig.answer(1, Login(mechanism, b"n,,n=ann,r=" + b"a" * 24)).message
+
+
+@pytest.mark.parametrize("record", [UserRevoked(ANN), UserPasswordSet(ANN, verifier_of("other"))])
+def test_what_was_taken_between_the_steps_lets_nobody_in(rig: Any, record: Any) -> None:
+    connect(rig, 1)
+    client, step = begin(rig, 1)
+    catalog_of(rig.shard).access.apply(record)
+    refused = rig.answer(1, Login(MECHANISM, proven(client, step).final))
+    assert refused.code == NotAuthenticated.code
+    assert principal(rig, 1) == "anonymous"
+
+
+def test_without_random_bytes_nobody_logs_in(make_rig: Callable[..., Any]) -> None:
+    rig = make_rig()
+    connect(rig, 1)
+    assert begin(rig, 1)[1].code == Unavailable.code
+
+
+def test_a_message_over_its_limit_is_not_even_read() -> None:
+    frame = b"".join(encode_request(Login(MECHANISM, bytes(17_000)), 1))
+
+    (one,) = ClientStream().receive(frame)
+    with pytest.raises(BadRequest, match="length <= 16384"):
+        decode_request(one)

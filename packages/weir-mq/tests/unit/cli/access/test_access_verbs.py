@@ -1,0 +1,171 @@
+"""`weir user`, `role`, `acl` and `access`: from an open set to a closed one, and what is shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weir import sync, testing
+from weir.cli.main import main
+
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def node() -> Iterator[testing.Node]:
+    with testing.node() as node:
+        with sync.connect(node.url) as w:
+            w.create_topic("orders")
+            w.create_topic("shop/wages")
+        yield node
+
+
+@pytest.fixture
+def say(
+    node: testing.Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Say:
+    """Return what a command returns and prints, as `user` with a password, or as nobody."""
+
+    def saying(*words: object, user: str = "", password: str = "") -> tuple[int, str, str]:
+        url = node.url.replace("//", f"//{user}@") if user else node.url
+        monkeypatch.setenv("WEIR_URL", url)
+        monkeypatch.setenv("WEIR_PASSWORD", password)
+        code = main([*map(str, words)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return saying
+
+
+def rows(out: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_a_set_is_closed_step_by_step(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_NEW_PASSWORD", "secret of root")
+    code, out, _ = say("access", "init", "--user", "root")
+    assert (code, out.splitlines()[0]) == (0, "user root is created, with the role admin")
+    assert say("acl", "allow", "shop", "publish", "topic", "orders")[1] == (
+        "role shop may publish topic orders\n"
+    )
+    monkeypatch.setenv("WEIR_NEW_PASSWORD", "secret of ann")
+    assert say("user", "create", "ann", "--role", "shop")[0] == 0
+    assert say("access", "mode", "watch")[1] == "the mode is watch\n"
+    ann: dict[str, str] = {"user": "ann", "password": "secret of ann"}
+    root: dict[str, str] = {"user": "root", "password": "secret of root"}
+    assert say("pub", "orders", "a", **ann)[0] == say("pub", "shop/wages", "a", **ann)[0] == 0
+    suggested = say("acl", "suggest")[1]
+    assert "weir acl allow ROLE publish topic shop/wages    # default/ann, " in suggested
+    assert "publish topic default/orders    # default/ann" not in suggested
+    missing = rows(say("acl", "suggest", "--json")[1])["missing"]
+    assert {"principal", "rule", "count"} == {*missing[0]}
+    code, _, err = say("access", "mode", "closed")
+    assert code == 1
+    assert "log in as an administrator" in err
+    assert say("access", "mode", "closed", **root)[:2] == (0, "the mode is closed\n")
+
+    code, _, err = say("topic", "list")
+    assert (code, "log in" in err) == (1, True)
+    assert "shop/wages" not in say("topic", "list", **ann)[1]
+    assert "shop/wages" in say("topic", "list", **root)[1]
+    assert say("pub", "orders", "b", **ann)[0] == 0
+    assert "no such topic" in say("pub", "shop/wages", "b", **ann)[2]
+    assert "may not administer the system" in say("user", "list", **ann)[2]
+    code, out, _ = say("acl", "explain", "ann", "publish", "topic", "orders", **root)
+    assert code == 0
+    assert out.endswith("because role shop may publish topic default/orders\n")
+    code, out, _ = say("acl", "explain", "ann", "read", "topic", "orders", **root)
+    assert (code, out) == (1, "no: none of the roles of user ann lets it read topic orders\n")
+    told = rows(say("acl", "explain", "ann", "read", "topic", "orders", "--json", **root)[1])
+    assert (told["allowed"], told["rule"]) == (False, None)
+
+    revoked = rows(say("user", "revoke", "ann", "--json", **root)[1])
+    assert (revoked["schema"], revoked["unreached"]) == ("weir.access-change/1", [])
+    assert "no user ann" in say("user", "revoke", "ann", **root)[2]
+    assert "by this user and password" in say("pub", "orders", "c", **ann)[2]
+    assert "nobody could open it again" in say("user", "revoke", "root", **root)[2]
+    status = rows(say("access", "status", "--json", **root)[1])
+    assert (status["mode"], status["users"], status["admins"]) == ("closed", 1, ["default/root"])
+
+
+def test_what_there_is_is_listed(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_NEW_PASSWORD", "x")
+    assert say("user", "list")[1] == "no users\n"
+    say("acl", "allow", "shop", "publish,read", "topic", "o", "--prefix")
+    say("role", "create", "idle")
+    say("user", "create", "shop/ann")
+    say("user", "grant", "shop/ann", "shop", "idle")
+    assert say("role", "list")[1].splitlines() == [
+        "admin: everything",
+        "idle may do nothing yet",
+        "shop may publish,read topic default/o --prefix",
+    ]
+    roles = rows(say("role", "list", "--json")[1])["roles"]
+    rule = {"verbs": ["publish", "read"], "kind": "topic", "name": "default/o", "prefix": True}
+    assert roles == {"idle": [], "shop": [rule]}
+    assert say("user", "show", "shop/ann")[1].splitlines() == [
+        "shop/ann: roles shop, idle",
+        "  shop may publish,read topic default/o --prefix",
+        "  idle may do nothing yet",
+    ]
+    assert rows(say("user", "show", "shop/ann", "--json")[1])["roles"]["idle"] == []
+    say("acl", "remove", "shop", "publish", "topic", "o", "--prefix")
+    assert "shop may read topic default/o --prefix" in say("role", "list")[1]
+    say("role", "delete", "idle")
+    say("user", "take", "shop/ann", "shop")
+    listed = rows(say("user", "list", "--json")[1])["users"]
+    assert listed == [{"user": "shop/ann", "roles": []}]
+    assert "mode open, version" in say("access", "status")[1]
+    assert "topic: alter, consume" in say("acl", "verbs")[1]
+    assert rows(say("acl", "verbs", "--json")[1])["namespace"] == ["create"]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("acl", "allow", "r", "publish", "topic"), "name a topic, or give --everything"),
+        (("acl", "allow", "r", "publish", "topic", "t", "--everything"), "it takes no name"),
+        (("acl", "allow", "r", "publis", "topic", "t"), "with a topic there is alter"),
+        (("acl", "allow", "admin", "publish", "topic", "t"), "make another role"),
+        (("access", "mode", "shut"), "give open, watch or closed"),
+        (("user", "create", "a/b/c"), "is not allowed"),
+        (("user", "create", "ann", "--role", "none"), "weir role create none"),
+        (("user", "show", "bob"), "no user bob"),
+        (("role", "delete", "admin"), "no role admin"),
+    ],
+)
+def test_what_is_wrong_is_told(
+    say: Say, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], error: str
+) -> None:
+    monkeypatch.setenv("WEIR_NEW_PASSWORD", "x")
+    code, _, err = say(*words)
+    assert code in (1, 2)
+    assert error in err
+
+
+def test_a_password_is_no_word_of_a_command(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("one more\n")
+    file.chmod(0o644)
+    code, _, err = say("user", "create", "ann", "--password-file", file)
+    assert (code, "chmod 600" in err) == (2, True)
+    file.chmod(0o600)
+    assert say("user", "create", "ann", "--password-file", file)[0] == 0
+    assert say("topic", "list", user="ann", password="one more")[0] == 0
+    code, _, err = say("topic", "list", user="ann:one", password="x")
+    assert (code, "an address has no password" in err) == (2, True)
+    monkeypatch.delenv("WEIR_NEW_PASSWORD", raising=False)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    code, _, err = say("user", "password", "ann")
+    assert (code, "WEIR_NEW_PASSWORD" in err) == (2, True)
+    monkeypatch.setenv("WEIR_NEW_PASSWORD", "two")
+    assert say("user", "password", "ann")[0] == 0
+    assert "by this user" in say("topic", "list", user="ann", password="one more")[2]
+    assert say("topic", "list", user="ann", password="two")[0] == 0

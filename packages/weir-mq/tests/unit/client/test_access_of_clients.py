@@ -1,0 +1,219 @@
+"""A client that logs in: what it asks, where its password comes from, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec
+
+import pytest
+
+import weir
+from weir import sync, testing
+from weir.client.access import AccessRule
+from weir.client.connection.connection import Connection
+from weir.client.connection.credentials import (
+    Credentials,
+    find_password,
+    read_password_file,
+    split_user,
+)
+from weir.errors import (
+    AccessRevoked,
+    BadRequest,
+    NotAuthenticated,
+    Unauthorized,
+    UnknownTopic,
+    UserExists,
+)
+
+P = ParamSpec("P")
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """Return the address of a closed set in which root is an administrator, and ann reads t."""
+    with testing.node() as node:
+        with sync.connect(node.url) as w:
+            w.create_topic("t")
+            w.publish("t", b"a")
+            w.access.create_user("root", "rr", ["admin"])
+            w.access.change_rules("readers", [AccessRule(("read",), "topic", "t")])
+            w.access.create_user("ann", "aa", ["readers"])
+        with sync.connect(of(node.url, "root"), password="rr") as w:
+            w.access.set_mode("closed")
+        yield node.url
+
+
+def in_a_loop(test: Callable[P, Coroutine[None, None, None]]) -> Callable[P, None]:
+    """Let a test that awaits be one that pytest runs."""
+
+    @wraps(test)
+    def run(*given: P.args, **named: P.kwargs) -> None:
+        asyncio.run(test(*given, **named))
+
+    return run
+
+
+def of(url: str, user: str) -> str:
+    return url.replace("//", f"//{user}@")
+
+
+@in_a_loop
+async def test_it_may_do_what_its_user_may(url: str) -> None:
+    async with weir.connect(of(url, "ann"), password="aa") as w:
+        values = [message.value async for message in w.reader("t", follow=False)]
+        assert values == [b"a"]
+        with pytest.raises(Unauthorized, match="may not publish any topic"):
+            await w.publish("t", b"b")
+        with pytest.raises(UnknownTopic):
+            await w.describe("u")
+        with pytest.raises(Unauthorized):
+            await w.access.describe()
+
+
+@pytest.mark.parametrize(("user", "password"), [("ann", "wrong"), ("bob", "aa"), ("a/b/c", "aa")])
+@in_a_loop
+async def test_others_are_not_let_in(url: str, user: str, password: str) -> None:
+    with pytest.raises(NotAuthenticated, match="check both"):
+        await weir.connect(of(url, user.replace("/", "%2F")), password=password)
+
+
+@in_a_loop
+async def test_nobody_is_told_to_log_in(url: str) -> None:
+    with pytest.raises(NotAuthenticated, match="weir://USER@HOST"):
+        await weir.connect(url)
+
+
+@in_a_loop
+async def test_a_revoked_user_hears_it_and_does_not_come_back(url: str) -> None:
+    async with (
+        weir.connect(of(url, "ann"), password="aa") as ann,
+        weir.connect(of(url, "root"), password="rr") as root,
+    ):
+        reader = ann.reader("t", start="latest")
+        await reader.open()
+        waits = asyncio.ensure_future(anext(reader.__aiter__()))
+        await asyncio.sleep(0.05)
+        changed = await root.access.revoke_user("ann")
+        assert changed.unreached == ()
+        with pytest.raises((AccessRevoked, NotAuthenticated)):
+            await asyncio.wait_for(waits, 10)
+        with pytest.raises((AccessRevoked, NotAuthenticated)):
+            await ann.topics()
+        await root.topics()
+
+
+@in_a_loop
+async def test_an_administrator_sees_and_changes_all_of_it(url: str) -> None:
+    async with weir.connect(of(url, "root"), password="rr") as w:
+        state = await w.access.describe()
+        assert state.mode == "closed"
+        assert [(one.name, one.roles) for one in state.users] == [
+            ("default/ann", ("readers",)),
+            ("default/root", ("admin",)),
+        ]
+        rule = AccessRule(("read",), "topic", "default/t")
+        assert state.roles == {"readers": (rule,)}
+        why = await w.access.explain("ann", "read", "topic", "t")
+        assert (why.allowed, why.role, why.rule) == (True, "readers", rule)
+        assert not (await w.access.explain("ann", "publish", "topic", "t")).allowed
+        with pytest.raises(UserExists):
+            await w.access.create_user("ann", "other")
+        await w.access.change_roles("ann", remove=["readers"])
+        await w.access.delete_role("readers")
+        assert (await w.access.describe()).roles == {}
+        await w.access.set_password("ann", "cc")
+        with pytest.raises(NotAuthenticated):
+            await weir.connect(of(url, "ann"), password="aa")
+        async with weir.connect(of(url, "ann"), password="cc") as ann:
+            assert await ann.topics() == []
+            with pytest.raises(UnknownTopic):
+                await ann.describe("t")
+        refusals = await w.access.refusals()
+        assert ("describe", "default/t") in [(one.rule.verbs[0], one.rule.name) for one in refusals]
+
+
+@in_a_loop
+async def test_a_password_is_not_shown_over_a_network(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connection, "is_private", property(lambda self: False))
+    with pytest.raises(NotAuthenticated, match="need TLS"):
+        await weir.connect(of(url, "ann"), password="aa")
+
+
+# -- where a password comes from -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("weir://h", ("weir://h", "")),
+        ("weir://ann@h:1,i:2", ("weir://h:1,i:2", "ann")),
+        ("weir://shop%2Fann@h", ("weir://h", "shop/ann")),
+        ("weirs://ann@h?ca=x@y", ("weirs://h?ca=x@y", "ann")),
+        ("weirs://h?ca=x@y", ("weirs://h?ca=x@y", "")),
+    ],
+)
+def test_a_user_stands_before_the_host(url: str, found: tuple[str, str]) -> None:
+    assert split_user(url) == found
+
+
+def test_an_address_has_no_password() -> None:
+    with pytest.raises(ValueError, match="WEIR_PASSWORD") as caught:
+        weir.connect("weir://ann:hunter22@localhost")
+    assert "hunter22" not in str(caught.value)
+    with pytest.raises(ValueError, match="names no user"):
+        weir.connect("weir://@localhost")
+    with pytest.raises(ValueError, match="needs a user"):
+        weir.connect("weir://localhost", password="x")
+
+
+def test_it_is_given_or_of_the_environment_or_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("of a file\nand more\n")
+    file.chmod(0o600)
+    for name in ("WEIR_PASSWORD", "WEIR_PASSWORD_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match="user ann needs a password"):
+        find_password("ann")
+    assert find_password("ann", file) == "of a file"
+    monkeypatch.setenv("WEIR_PASSWORD_FILE", str(file))
+    assert find_password("ann") == "of a file"
+    monkeypatch.setenv("WEIR_PASSWORD", "of the environment")
+    assert find_password("ann") == "of the environment"
+    assert find_password("ann", "given") == "given"
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601])
+def test_a_file_that_others_can_use_is_refused(tmp_path: Path, mode: int) -> None:
+    file = tmp_path / "password"
+    file.write_text("x")
+    file.chmod(mode)
+    with pytest.raises(ValueError, match="chmod 600"):
+        read_password_file(file)
+
+
+def test_a_file_that_is_no_password_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.touch(0o600)
+    file.write_bytes(b"x" * 5_000)
+    with pytest.raises(ValueError, match="over 4,096 bytes"):
+        read_password_file(file)
+    file.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match="not UTF-8"):
+        read_password_file(file)
+    with pytest.raises(FileNotFoundError):
+        read_password_file(tmp_path / "nothing")
+
+
+def test_nothing_shows_a_password() -> None:
+    credentials = Credentials("ann", "hunter22")
+    assert "hunter22" not in repr(credentials)
+    with pytest.raises(BadRequest):
+        Credentials("ann", "")
