@@ -24,6 +24,7 @@ from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n
 from weir.protocol.client import schemas as s
+from weir.protocol.client import sinks as k
 from weir.protocol.client.codec import (
     ClientStream,
     body_bytes_max,
@@ -70,6 +71,7 @@ HUB = st.integers(0, 2**32 - 1)
 #: Rows of messages that a grant did not do, with what became of each.
 LATE = st.lists(st.tuples(NATURAL, NATURAL, NATURAL, st.integers(0, 255)), max_size=3).map(tuple)
 
+QUERY = st.text(min_size=1, max_size=64)
 #: Names and words of access are bounded.
 WORD, SHORT_NAME = st.text(max_size=32), st.text(max_size=512)
 ROLE_NAMES = st.lists(SHORT_NAME, max_size=3).map(tuple)
@@ -156,6 +158,19 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     s.AddSchema: st.builds(s.AddSchema, TEXT, TEXT, BODY, BODY, TEXT),
     s.SetSchemaRule: st.builds(s.SetSchemaRule, TEXT, st.none() | TEXT, st.none() | st.booleans()),
     s.ListSchemas: st.builds(s.ListSchemas, TEXT, NATURAL, NATURAL),
+    k.Stage: st.builds(k.Stage, ADDRESS, QUERY, *[NATURAL] * 3, BODY),
+    k.ListSinks: st.builds(k.ListSinks, ADDRESS, QUERY),
+    k.ForgetSink: st.builds(k.ForgetSink, ADDRESS, QUERY),
+    k.Publish: st.builds(
+        k.Publish,
+        NATURAL,
+        EPOCH,
+        NATURAL,
+        NATURAL,
+        QUERY,
+        NATURAL,
+        st.lists(st.builds(k.PublicationPart, ADDRESS, BODY), min_size=1, max_size=3),
+    ),
     w.Login: st.builds(w.Login, WORD, BODY),
     w.DescribeAccess: st.builds(w.DescribeAccess, SHORT_NAME, SHORT_NAME),
     w.ChangeUser: st.builds(
@@ -233,6 +248,16 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
             TEXT,
             st.booleans(),
             st.lists(st.builds(s.SchemaRow, NATURAL, TEXT, TEXT, BODY, NATURAL), max_size=3),
+            st.booleans(),
+        ),
+    ),
+    k.Staged: (opcode_of(k.Stage), st.builds(k.Staged, NATURAL)),
+    k.SinkReleased: (opcode_of(k.ForgetSink), st.builds(k.SinkReleased, st.booleans())),
+    k.SinkList: (
+        opcode_of(k.ListSinks),
+        st.builds(
+            k.SinkList,
+            st.lists(st.builds(k.Sink, QUERY, *[NATURAL] * 2), max_size=3),
             st.booleans(),
         ),
     ),
