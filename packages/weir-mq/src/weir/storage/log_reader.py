@@ -249,7 +249,8 @@ class LogReader:
         """Plan to read entries of a `kind` by their Raft indexes, in this order, from the disk.
 
         At least one entry, then as many as stay within `max_bytes` of payload; none above Raft
-        index `last_index`, none that is not durable. None if the first is none of that kind.
+        index `last_index`, none that is not durable. None if the first is none of that kind, and
+        was not lost.
         """
         some = takewhile(last_index.__ge__, indexes)
         return self._plan(group, some, max_bytes, kind)
@@ -285,7 +286,8 @@ class LogReader:
         size = 0
         for at in indexes:
             stored = self.stored(group, at)
-            if stored is None or (kind is not None and stored.kind is not kind):
+            # What stands in for a lost entry has no term, and no kind of its own: reading it fails.
+            if stored is None or (stored.term and kind not in (None, stored.kind)):
                 break
             if stored.position >= self.durable or (placed and size + stored.length > max_bytes):
                 break

@@ -21,6 +21,8 @@ from weir.model.columns import StagedRun
 from weir.protocol.client import messages as m
 from weir.protocol.client.sinks import ForgetSink, ListSinks, SinkList, SinkReleased, Staged
 from weir.protocol.client.sinks import Sink as SinkInfo
+from weir.storage.errors import LogDamaged
+from weir.storage.format.frame import Kind
 
 A, B, C, D = [b"a0", b"a1"], [b"b0"], [b"c0", b"c1", b"c2"], [b"d0"]
 HOUR_MS = 3600 * 1000
@@ -120,6 +122,29 @@ def test_it_is_there_after_a_power_cut_from_disk_and_checkpoint(sink: Sink) -> N
     assert isinstance(refused(sink.publish(0, {0: [staged]})), BatchPublished)
     assert isinstance(sink.publish(1, {0: [staged]}), m.ScatterConfirm)
     assert values(sink.read()) == [*A, *B, *C]
+
+
+def test_a_staged_batch_whose_frame_rotted_is_told_to_be_damaged(
+    make_rig: Callable[..., Any],
+) -> None:
+    """Nobody knows any more what kind of entry it was, and a reader is told where it lay."""
+    sink = Sink(make_rig(cache=0, checkpoint_bytes=1))
+    sink.publish(0, {0: [sink.stage(1, A, B, C)]})
+    before = sink.read()
+    look(sink, 60)  # a checkpoint holds the state: no other group needs that place
+    group, log = sink.group(0), sink.rig.shard.writers[0].log
+    found = [stored for index in range(1, 50) if (stored := log.reader.stored(group, index))]
+    lost = [stored for stored in found if stored.kind is Kind.STAGED][1]
+    segment = log.segments.find(lost.place)
+    sink.rig.disk.flip(segment.name, lost.place - segment.base + 8)
+
+    restart(sink)
+
+    assert sink.fetch(most=1).next_offset == before[len(A)][0]
+    with pytest.raises(LogDamaged, match="at position"):
+        sink.fetch(offset=len(A))
+    rest = opened(sink.fetch(offset=len(A) + len(B)), group)
+    assert [value for batch in rest for value in batch.values()] == C
 
 
 def test_all_partitions_get_one_stamp_or_none_gets_anything(wide: Sink) -> None:
