@@ -38,7 +38,7 @@ from weir.model.topic import partition_for
 _TIME = pa.timestamp("us", tz="UTC")
 _HEADERS = pa.map_(pa.string(), pa.binary())
 _PAIRS = _HEADERS.field(0).type
-_NO_PAIRS = pa.array([], _PAIRS)
+_NO_PAIRS = pa.nulls(0, _PAIRS)
 
 #: What every batch opens as, columns in this order; topic and partition are the reader's.
 SCHEMA = pa.schema(
@@ -127,7 +127,7 @@ def _column(name: str, batch: Batch, topic: str, partition: int, large: bytes | 
             return _opened_tags(batch)
         case "value":
             if batch.references is not None:
-                return pa.array([large], pa.binary())
+                return pa.nulls(n, pa.binary()) if large is None else made(pa.binary(), [large])
             return _bytes(pa.binary(), batch.value_column)
         case _:
             return _opened_headers(batch)
@@ -149,7 +149,7 @@ def _opened_tags(batch: Batch) -> pa.Array:
         return pa.nulls(len(batch), pa.string())
     names, places = column
     indices = _numbers(pa.int32(), places)
-    return pa.array([name or None for name in names], pa.string()).take(indices)
+    return made(pa.string(), [name.encode() or None for name in names]).take(indices)
 
 
 def _opened_headers(batch: Batch) -> pa.Array:
@@ -163,6 +163,27 @@ def _opened_headers(batch: Batch) -> pa.Array:
     return array
 
 
+def made(kind: pa.DataType, values: Sequence[bytes | None]) -> pa.Array:
+    """Return few values as an array of strings or of bytes.
+
+    Arrow's own functions that take Python objects look whether pandas knows those, and so import
+    it: that takes a third of a second in each process of Spark that reads.
+    """
+    sizes = [0, *(len(value or b"") for value in values)]
+    offsets = np.cumsum(np.array(sizes, dtype=np.int32), dtype=np.int32)
+    known = None
+    if any(value is None for value in values):
+        known = np.packbits([value is not None for value in values], bitorder="little")
+    return _joined(kind, offsets, b"".join(value or b"" for value in values), known)
+
+
+def _joined(
+    kind: pa.DataType, offsets: np.ndarray, data: bytes, known: np.ndarray | None = None
+) -> pa.Array:
+    buffers = [None if known is None else pa.py_buffer(known), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(kind, len(offsets) - 1, [*buffers, pa.py_buffer(data)])
+
+
 def _numbers(kind: pa.DataType, numbers: memoryview | np.ndarray) -> pa.Array:
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
@@ -171,7 +192,10 @@ def _numbers(kind: pa.DataType, numbers: memoryview | np.ndarray) -> pa.Array:
 # change, so they can share what says the same. Few are kept: a large batch has many rows.
 @lru_cache(maxsize=4)
 def _repeated(value: str | int, kind: pa.DataType, rows: int) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), rows)
+    if isinstance(value, int):
+        return _numbers(kind, np.full(rows, value, dtype=np.int32))
+    data = value.encode()
+    return _joined(kind, np.arange(rows + 1, dtype=np.int32) * len(data), data * rows)
 
 
 @lru_cache(maxsize=1)

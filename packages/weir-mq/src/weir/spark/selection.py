@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.errors import BadOption
+from weir.model.arrow import made
 from weir.model.batch import Batch
 
 #: Bytes of the digest in a checkpoint: enough to tell any two selections apart.
@@ -80,10 +81,10 @@ class Selection:
     def filter(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that pass."""
         if self.keys is not None:
-            keys = pa.array(list(self.keys), pa.binary())
+            keys = made(pa.binary(), list(self.keys))
             rows = rows.filter(pc.is_in(rows.column("key"), value_set=keys))
         if self.tags is not None:
-            tags = pa.array([tag or None for tag in self.tags], pa.string())
+            tags = made(pa.string(), [tag.encode() or None for tag in self.tags])
             rows = rows.filter(pc.is_in(rows.column("tag"), value_set=tags))
         return rows
 

@@ -40,7 +40,6 @@ from weir.spark.options import NAMES as READ_NAMES
 from weir.spark.options import UNLIMITED, Latest, Options
 from weir.spark.rows import columns_of, read_rows
 from weir.spark.sink.options import NAMES, SinkOptions
-from weir.spark.sink.writer import StreamWriter, TableWriter, check
 from weir.spark.stream import Offset, Stream
 from weir.spark.topics import topics_of
 
@@ -117,12 +116,17 @@ class WeirDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what writes a table. Raises `BadOption` for columns that make no messages."""
+        # A process that reads would take as long to import it as all the rest of weir.
+        from weir.spark.sink.writer import TableWriter, check
+
         options = _sound(self._to_write)
         check(schema, overwrite, options)
         return TableWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return what writes a stream. Raises `BadOption` for columns that make no messages."""
+        from weir.spark.sink.writer import StreamWriter, check
+
         options = _sound(self._to_write)
         check(schema, overwrite, options)
         return StreamWriter(options)

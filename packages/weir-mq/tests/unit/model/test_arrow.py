@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.errors import BadBatch
-from weir.model.arrow import SCHEMA, record_batch
+from weir.model.arrow import SCHEMA, made, record_batch
 from weir.model.batch import HEADER_SIZE, Batch, seal, stamped
 from weir.model.batch_builder import encode
 
@@ -215,3 +215,10 @@ def test_batches_of_one_size_share_only_what_says_the_same() -> None:
     assert [one["partition"].to_pylist() for one in found] == [[0] * 3, [0] * 3, [1] * 3]
     assert record_batch(first, "t", 0, 1)["headers"].to_pylist() == [[], []]
     assert record_batch(second, "t", 0)["headers"].to_pylist() == [[], [], []]
+
+
+@given(st.lists(st.none() | st.text(max_size=9)))
+def test_few_values_are_made_an_array_as_arrow_does(values: list[str | None]) -> None:
+    array = made(pa.string(), [None if value is None else value.encode() for value in values])
+    array.validate(full=True)
+    assert array.equals(pa.array(values, pa.string()))

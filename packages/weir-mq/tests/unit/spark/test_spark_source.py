@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import pkgutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -23,6 +25,7 @@ from weir.errors import BadOption, CheckpointMismatch, RangeLost, UnknownTopic
 from weir.model.ids import Address
 from weir.protocol.client.admin import AskStats, PartitionStats
 from weir.protocol.client.messages import PositionsReply, TopicInfo
+from weir.server.interpreter import environment
 from weir.spark import blocking_client
 from weir.spark.planning import Range
 from weir.spark.source import Offset, StreamReader, Task, WeirDataSource
@@ -401,3 +404,33 @@ def test_only_selected_partitions_are_planned(broker: Broker) -> None:
         reader(partitions="[1, 7]").initialOffset()
     with pytest.raises(BadOption, match="names partition 0, which the option partitions leaves"):
         reader(partitions="[1]", startingOffsets='{"0": 1}').initialOffset()
+
+
+READ = """
+import sys
+from weir.model.arrow import EVERY, record_batch
+from weir.model.batch import Batch
+from weir.model.batch_builder import encode
+from weir.spark import source
+from weir.spark.fetcher import combined
+from weir.spark.rows import timed
+from weir.spark.selection import Selection
+
+told = encode(
+    [b"a", b"b"], group=1, keys=[b"k", None], tags=["t", None], headers=[{}, {"h": b"1"}]
+)
+names = tuple(EVERY.names)
+both = (told, encode([b"c"], group=1))
+(all,) = combined(record_batch(Batch(bytes(one)), "t", 3, names=names) for one in both)
+found = Selection(keys=frozenset([b"k", None]), tags=frozenset(["t", ""])).filter(timed(all))
+heavy = {"pandas", "weir.spark.sink.writer", "weir.client.client"} & sys.modules.keys()
+print(found.num_rows, *sorted(heavy))
+"""
+
+
+def test_a_process_that_reads_imports_neither_pandas_nor_what_writes() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", READ], env=environment(), capture_output=True, text=True, timeout=60,
+        check=True,
+    )  # fmt: skip
+    assert told.stdout.split() == ["3"]
