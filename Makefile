@@ -70,6 +70,10 @@ proof-page: $(STAMP) ## Write docs/PROOF.md anew: which figures are of today's c
 cluster: $(STAMP) ## Run Spark jobs on a master and two workers, and compare their rows
 	$(BIN)/python -P -m weir_lab.spark_cluster.run
 
+.PHONY: pipeline-kills
+pipeline-kills: $(STAMP) ## Kill drivers, executors and leaders 10 times each under topic, Spark, topic, Delta
+	$(BIN)/python -P -m weir_lab.spark_cluster.kills --times 10
+
 NODES ?= 1
 TIMES ?= 20
 .PHONY: powercut

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import pyspark
 
@@ -54,14 +55,10 @@ class Submitter:
 
         Raises `SparkFailed` if it fails or takes longer than `seconds`.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._link_environment()
+        self.prepare()
         printed, said = (self.folder / f"{job.name}.{kind}" for kind in ("out", "log"))
         with printed.open("wb") as out, said.open("wb") as log:
-            process = subprocess.Popen(
-                self.command(job), stdin=subprocess.DEVNULL, stdout=out, stderr=log,
-                cwd=self.folder, env=self._variables(), start_new_session=True,
-            )  # fmt: skip
+            process = self.start(job, out, log)
         deadline = time.monotonic() + self.seconds
         try:
             while process.poll() is None:
@@ -77,6 +74,20 @@ class Submitter:
         if process.returncode:
             raise SparkFailed(f"{job.name} failed:\n{last_words(said, _SAID_LINES)}")
         return printed.read_text(encoding="utf-8", errors="replace")
+
+    def prepare(self) -> None:
+        """Make the folder that a driver runs in."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._link_environment()
+
+    def start(self, job: Job, out: BinaryIO, log: BinaryIO) -> subprocess.Popen[bytes]:
+        """Start a job in a folder that was prepared; what it prints goes to `out`, all else to
+        `log`. Whoever starts it ends it.
+        """
+        return subprocess.Popen(
+            self.command(job), stdin=subprocess.DEVNULL, stdout=out, stderr=log, cwd=self.folder,
+            env=self._variables(), start_new_session=True,
+        )  # fmt: skip
 
     def command(self, job: Job) -> list[str]:
         """Return the command line: what belongs to the cluster, then the job as it is."""
