@@ -130,7 +130,7 @@ class TlsDialler:
         except ssl.SSLError as error:
             raise ConnectionAbortedError(in_words(error)) from error
         try:
-            _check_role(_certificate(made.getpeercert()), made.selected_alpn_protocol())
+            check_role(_certificate(made.getpeercert()), made.selected_alpn_protocol())
         except BaseException:
             made.close()
             raise
@@ -254,10 +254,10 @@ class Handshake(Generic[P]):
 
 
 def _check_broker(one: TlsTransport) -> None:
-    _check_role(one.peer, one.get_extra_info("alpn"))
+    check_role(one.peer, one.get_extra_info("alpn"))
 
 
-def _check_role(peer: PeerCertificate | None, alpn: str | None) -> None:
+def check_role(peer: PeerCertificate | None, alpn: str | None) -> None:
     """Raise `Disconnected` where who answers is no broker."""
     if peer is not None and peer.identity is not None and peer.identity.role is not Role.NODE:
         raise Disconnected(f"who answers is no broker: its certificate is of {peer.identity}")

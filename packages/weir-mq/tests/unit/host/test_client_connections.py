@@ -16,7 +16,7 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.runtime.budget import FIRST_BYTES, Budget, State
 from weir.broker.shard import Shard
-from weir.errors import Revoked
+from weir.errors import Revoked, Unauthorized
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import PART_FRAMES, Connections
 from weir.host.logs import FlushSchedule
@@ -51,6 +51,7 @@ class FakeTransport:
 
     def write(self, data: bytes) -> None:
         self.unsent += len(data)
+        self.written += data
         self.sent += data
 
     def writelines(self, buffers: Sequence[bytes]) -> None:
@@ -580,3 +581,73 @@ def test_a_turn_of_those_in_line_takes_a_bounded_number_of_frames() -> None:
     around.connections.backlog.serve_parts()
     assert around.queue.frames == before + 1_024
     assert list(around.connections.backlog.parts)[:4] == [scene.peer for scene in scenes[16:]]
+
+
+def opened(around: Around) -> list[type]:
+    return [type(one) for one in around.queue.events if isinstance(one, ev.Opened | ev.Closed)]
+
+
+def test_who_shakes_hands_is_nobody_to_the_shard_until_that_is_done(scene: Scene) -> None:
+    """Its 10 s to say hello must not pass while thousands of handshakes are before it."""
+    around = scene.around
+    assert opened(around) == [ev.Opened]
+    scene.peer.begin_tls()
+    assert opened(around) == []
+    assert scene.peer.shakes(500)
+    scene.peer.await_turn()
+    around.time += 100.0
+    around.connections.check_connections()
+    assert scene.transport.end == "", "it waits, and not by its own fault"
+    assert scene.peer.shakes(500)
+    scene.peer.shaken("")
+    assert opened(around) == [ev.Opened]
+    assert around.connections.accept_queue.strangers.used == 0
+
+
+def test_a_shard_that_has_heard_of_one_hears_that_it_is_gone_for_now(scene: Scene) -> None:
+    around = scene.around
+    around.queue.events.clear()  # it has taken them
+    scene.peer.begin_tls()
+    assert opened(around) == [ev.Closed]
+    scene.peer.shaken("")
+    assert opened(around) == [ev.Closed, ev.Opened]
+
+
+def test_a_handshake_has_10_s_from_its_first_step(scene: Scene) -> None:
+    scene.peer.begin_tls()
+    scene.peer.shakes(500)
+    scene.around.time += 10.1
+    scene.around.connections.check_connections()
+    assert scene.transport.end == "cut"
+
+
+def test_who_waits_to_be_let_in_is_opened_once_though_it_shakes_hands() -> None:
+    around = Around(ConnectionLimits(accepts_per_second=1, accept_burst=1))
+    Scene(around)
+    second = Scene(around)
+    assert opened(around) == [ev.Opened]
+    second.peer.begin_tls()
+    second.peer.shaken("")
+    assert opened(around) == [ev.Opened], "it is not in yet"
+    around.time += 2.0
+    around.connections.check_connections()
+    assert opened(around) == [ev.Opened, ev.Opened]
+
+
+def test_a_refusal_is_told_once_in_the_peers_own_dialect() -> None:
+    client, hub = Scene(), Scene()
+    for one in (client, hub):
+        one.peer.begin_tls()
+        one.peer.shaken("the certificate is revoked")
+    client.greet()
+    client.greet()
+    (frame,) = ClientStream().receive(client.transport.written)
+    refusal = decode_reply(frame)
+    assert isinstance(refusal, m.Refusal)
+    assert (refusal.code, refusal.message) == (Unauthorized.code, "the certificate is revoked")
+    hub.peer.receive(device.hello(7, 1, "doors", 0))
+    (reply,) = device.DeviceReplies().receive(hub.transport.written)
+    assert (reply.opcode, reply.code) == (device.DeviceOpcode.HELLO, Unauthorized.code)
+    for one in (client, hub):
+        assert one.transport.end == "closed"
+        assert one.around.frames == [], "the shard hears of nothing"

@@ -7,8 +7,11 @@ import pickle
 import pytest
 
 from weir.client.arguments import parse_url
-from weir.tls.dialling import SecureHost, client_files, files_of, like
-from weir.tls.files import ClientFiles
+from weir.errors import Disconnected
+from weir.tls.dialling import SecureHost, check_role, client_files, files_of, like
+from weir.tls.files import ALPN, ClientFiles
+from weir.tls.identity import parse_identity
+from weir.tls.peers import PeerCertificate, certificate_of, check_broker
 
 
 def test_a_url_names_the_files() -> None:
@@ -52,3 +55,49 @@ def test_a_host_with_tls_is_none_without_and_travels_to_executors() -> None:
     assert like("broker2", host) == SecureHost("broker2", files)
     assert type(like("broker2", "broker1")) is str
     assert f"{host}:{1}" == "broker1:1"
+
+
+@pytest.mark.parametrize(
+    ("who", "system", "number", "why"),
+    [
+        ("weir://abc/0/node/1", 0xABC, 1, ""),
+        ("weir://abc/0/node/2", 0xABC, 1, "says it is node 1"),
+        ("weir://abd/0/node/1", 0xABC, 1, "of system abc"),
+        ("weir://abc/0/user/default/anna", 0xABC, 1, "user/default/anna"),
+    ],
+)
+def test_a_broker_is_who_its_certificate_names(
+    who: str, system: int, number: int, why: str
+) -> None:
+    peer = PeerCertificate(parse_identity(who), "1", 0.0)
+    if why:
+        with pytest.raises(Disconnected, match=why):
+            check_broker(peer, system, number, "broker1:6800")
+    else:
+        check_broker(peer, system, number, "broker1:6800")
+    check_broker(None, system, number, "a connection without TLS")
+    check_broker(PeerCertificate(None, "1", 0.0), system, number, "one of a public CA")
+
+
+def test_who_is_no_broker_or_speaks_something_else_is_left() -> None:
+    anna = PeerCertificate(parse_identity("weir://abc/0/user/default/anna"), "1", 0.0)
+    with pytest.raises(Disconnected, match="no broker"):
+        check_role(anna, ALPN)
+    with pytest.raises(Disconnected, match="no broker"):
+        check_role(None, None)
+    check_role(PeerCertificate(parse_identity("weir://abc/0/node/1"), "1", 0.0), ALPN)
+
+
+def test_a_certificate_with_two_identities_is_nobodys() -> None:
+    names = (("DNS", "a"), ("URI", "weir://abc/0/node/1"), ("URI", "http://a"))
+    found = {
+        "notAfter": "Nov 26 22:00:00 2036 GMT",
+        "serialNumber": "00AB",
+        "subjectAltName": names,
+    }
+    assert certificate_of(found).identity == parse_identity("weir://abc/0/node/1")
+    assert certificate_of(found).serial == "ab"
+    found["subjectAltName"] = (*names, ("URI", "weir://abc/0/node/2"))
+    assert certificate_of(found).identity is None
+    found["subjectAltName"] = (("URI", "weir://abc/0/king/2"),)
+    assert certificate_of(found).identity is None

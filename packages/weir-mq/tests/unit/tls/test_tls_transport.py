@@ -267,3 +267,21 @@ def test_before_the_handshake_nothing_is_said_to_anybody(serving: ServerTls) -> 
     assert server.wire.take() == b""
     server.tls.close()
     assert server.wire.end == "closed"
+
+
+class Unending(Endless):
+    """A handshake that wants more and more."""
+
+    def do_handshake(self) -> None:
+        self.incoming.read()
+        raise ssl.SSLWantReadError
+
+
+def test_a_handshake_without_end_ends_at_64_kib(serving: ServerTls) -> None:
+    server = End(serving.context, is_server=True, make=Unending)
+    came = 0
+    while not server.is_over:
+        server.tls.data_received(b"\x16\x03\x03\x00\x16" + bytes(22))
+        came += 27
+        assert came <= SILENT_BYTES_MAX + 60
+    assert not server.host.shook
