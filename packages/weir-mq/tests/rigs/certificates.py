@@ -49,6 +49,12 @@ class TestCa:
         with opened(self.folder, lambda: datetime.now(UTC) + timedelta(days=days_ahead)) as ca:
             return ca.issue(identity, hosts, days)
 
+    def become(self, system: int) -> None:
+        """Issue to another system from now on, by the same CA."""
+        record = self.folder / "authority.json"
+        record.write_text(record.read_text().replace(f'"{self.system:x}"', f'"{system:x}"'))
+        self.system = system
+
     def files(self, issued: Issued, revoked: str = "") -> ServerFiles:
         """Return what a broker serves with."""
         return ServerFiles(str(issued.certificate), str(issued.key), self.bundle, revoked)

@@ -177,6 +177,8 @@ def test_whoever_is_killed_at_any_write_goes_on(
             take(ca, step)
             if step != "revoke":
                 server_tls(files(ca))
+            if step in ("prepare", "switch"):
+                assert bundled(ca) == 2, "what signs next is trusted before it signs"
     with opened(tmp_path) as ca:
         assert bundled(ca) == 1
         assert not ca.issued()

@@ -159,6 +159,9 @@ def test_no_certificate_but_a_nodes_own_makes_a_node(
             one.driver.tls.serve(serving._replace(revoked=frozenset({second.serial})))
             answer = await greeting_of(one.port, context_of(ca, second))
             assert answer.verdict == Verdict.STRANGER
+            ca.become(SYSTEM + 1)
+            answer = await greeting_of(one.port, context_of(ca, ca.issue("node/4")), node=4)
+            assert "of no node of this set" in answer.reason, "the CA signs for two systems"
             with pytest.raises((ssl.SSLError, ConnectionError, AssertionError)):
                 await greeting_of(one.port, context_of(ca, later.issue("node/2")))
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from rigs.clients import pool_of
 from weir.server.network import certificate_files
 from weir.server.network.certificate_files import ASKED, CertificateState, states
 from weir.tls.authority import Issued, opened
-from weir.tls.files import BadCertificate, ServerFiles
+from weir.tls.files import BadCertificate, ServerFiles, ServerTls, server_tls
 
 
 class Copied:
@@ -130,6 +131,28 @@ def test_an_operator_who_asks_is_answered_with_his_own_word(copied: Copied) -> N
             (copied.data / ASKED).write_text("now", encoding="utf-8")
             while (await copied.until(copied.issued.serial)).asked != "now":
                 await asyncio.sleep(0.02)
+
+    asyncio.run(body())
+
+
+def test_files_that_stay_are_read_once(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read them costs milliseconds and a handshake."""
+    read: list[ServerFiles] = []
+
+    def reads(files: ServerFiles, *given: Any) -> ServerTls:
+        read.append(files)
+        return server_tls(files, *given)
+
+    monkeypatch.setattr(certificate_files, "server_tls", reads)
+
+    async def body() -> None:
+        async with asyncio.timeout(60), node_running(copied.data, copied.files):
+            await asyncio.sleep(0.3)
+            assert len(read) == 1
+            copied.renew()
+            copied.copy()
+            await copied.until(copied.issued.serial)
+            assert 2 <= len(read) <= 5, "once for each file that was copied, at most"
 
     asyncio.run(body())
 

@@ -213,10 +213,7 @@ def test_a_revoked_certificate_and_one_of_another_system_are_refused(place: Plac
     lock = place.ca.issue("device/7/0")
     revoked = place.folder / "revoked.txt"
     revoked.write_text(f"{anna.serial} # left\n00{lock.serial.upper()}\n", encoding="utf-8")
-    place.ca.system = SYSTEM + 1
-    (place.ca.folder / "authority.json").write_text(
-        (place.ca.folder / "authority.json").read_text().replace("abc", "abd")
-    )
+    place.ca.become(SYSTEM + 1)
     eve = place.ca.issue("user/default/eve")
 
     async def body(port: int) -> None:
