@@ -27,9 +27,17 @@ from pyspark.sql.types import (
 
 from weir import sync, testing
 from weir.client.connection.system import SYSTEM
-from weir.errors import BadOption, BadRequest, CheckpointMismatch, Disconnected, TooLarge
+from weir.errors import (
+    BadOption,
+    BadRequest,
+    CheckpointMismatch,
+    Disconnected,
+    TooLarge,
+    UnknownSchema,
+)
 from weir.model.batch import Batch
 from weir.model.topic import partition_for
+from weir.schema import Schema
 from weir.spark import blocking_client
 from weir.spark.rows import TIME_MAX, TIME_MIN
 from weir.spark.sink import writer as sink_writer
@@ -351,9 +359,15 @@ def test_a_stream_must_know_its_micro_batch() -> None:
 
 def test_values_name_a_version_of_the_schema(node: Node) -> None:
     create(node)
-    options = SinkOptions.parse({"url": node.url, "topic": "t", "schema": "7"})
-    with pytest.raises(Exception, match="schema"):
-        stage(iter([data(b"a")]), options, "q", 0)
+    with sync.connect(node.url) as w:
+        w.schemas.add("t", Schema("json", b'{"type": "object"}'))
+    one = writer(VALUE, url=node.url, schema="1")
+    one.commit([one.write(iter([data(b"{}")]))])
+    with sync.connect(node.url) as w:
+        (message,) = w.reader("t", follow=False)
+    assert message.schema == 1
+    with pytest.raises(UnknownSchema, match="2"):
+        writer(VALUE, url=node.url, schema="2").write(iter([data(b"{}")]))
 
 
 def test_a_host_without_an_address_is_told_of_soon() -> None:
