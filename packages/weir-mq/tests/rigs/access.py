@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from rigs.shards import catalog_of, sessions_of
 from weir.access.credentials import ScramVerifier, make_verifier
@@ -68,6 +68,14 @@ def lose_topic(shard: Shard, namespace: str, name: str) -> None:
     """Let a shard never have heard of a topic."""
     catalog = catalog_of(shard)
     del catalog._by_id[catalog._topics.pop((namespace, name)).id]
+
+
+def end_revoked(shard: Shard) -> list[int]:
+    """Look at live sessions, as is done behind an entry that takes something away; return the
+    numbers of those that ended.
+    """
+    ended: list[int] = cast(Any, shard)._services.sessions.end_revoked()
+    return ended
 
 
 def be(shard: Shard, session: int, principal: str) -> None:

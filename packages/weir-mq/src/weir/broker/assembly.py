@@ -230,7 +230,7 @@ def _services(
         topics.catalog, registry.administration.access.committed, forwarder, outbox, time,
         identity.node, layout.shards,
     )  # fmt: skip
-    logins = Logins(topics.catalog, outbox, settings.secret_bytes)
+    logins = Logins(topics.catalog, trunks, outbox, settings.secret_bytes)
     sweep = RetentionSweep(topics, forwarder, outbox, time, settings.retention_every_ms)
     coordinator = Coordinator(
         topics, forwarder, context.reports, context.highest, time, outbox, budget

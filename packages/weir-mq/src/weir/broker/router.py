@@ -463,7 +463,9 @@ class Sessions:
                 continue
             error = _revoked(session, admitted)
             for caller, used in self._outbox.awaited(session.id):
-                if not (admitted and self._authorizer.may(session.principal, used)):
+                if not (
+                    admitted and self._authorizer.may(self._authorizer.principal_of(session), used)
+                ):
                     self._outbox.refuse(caller, error)
             self._outbox.put(Hangup(session.id, str(error)))
             self.closed(session.id)

@@ -8,9 +8,10 @@ import pytest
 
 from rigs.access import VERIFIER, be, give, rule, set_mode, spoil_role
 from rigs.shards import catalog_of, sessions_of
+from weir.access.scram import MECHANISM, ScramClient, encode_nonce
 from weir.broker.access.confirmations import REACHED_WITHIN_MS
 from weir.broker.api import events as ev
-from weir.errors import AccessRevoked, Unauthorized, UnknownTopic
+from weir.errors import AccessRevoked, Unauthorized, Unavailable, UnknownTopic
 from weir.protocol.client import access as w
 from weir.protocol.client import messages as m
 
@@ -145,3 +146,27 @@ def test_only_a_shard_may_be_one(node: Any) -> None:
     set_mode(catalog_of(node.all[0].shard).access, "closed")
     node.all[0].handle(ev.Opened(9, "user:shard/x#99", 1))
     assert node.answer(0, m.DescribeTopic("t"), 9).code == UnknownTopic.code
+
+
+def begin_login(node: Any, shard: int, session: int) -> Any:
+    """Connect, and take the first step of a login; return the answer."""
+    one = node.all[shard]
+    one.handle(ev.Opened(session))
+    one.handle(ev.Secured(session))
+    client = ScramClient("ann", encode_nonce(bytes(range(18))))
+    return node.answer(shard, w.Login(MECHANISM, client.first), session)
+
+
+def test_a_shard_without_news_lets_nobody_in(node: Any) -> None:
+    """It may not have heard who was revoked."""
+    closed(node)
+    registry = node.layout.registry_shard
+    away = next(shard for shard in range(3) if shard not in (registry, 0))
+    assert isinstance(begin_login(node, away, 20), w.LoginStep)
+    node.cut(registry, away)
+    refused = begin_login(node, away, 21)
+    assert (refused.code, "registry" in refused.message) == (Unavailable.code, True)
+    assert refused.code == node.answer(away, w.Login(MECHANISM, b"c=biws"), 20).code
+    node.join(registry, away)
+    node.settle()
+    assert isinstance(begin_login(node, away, 22), w.LoginStep)

@@ -13,23 +13,25 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from weir.broker.metadata.access import Access
+from weir.broker.metadata.access import FLEET, Access
+from weir.broker.metadata.fleets import Fleets
 from weir.broker.metadata.rules import cluster_name, topic_name
 from weir.broker.runtime.session import ANONYMOUS, Asked, Session
 from weir.errors import NotAuthenticated, Refused, Unauthorized, UnknownTopic
 from weir.model.ids import topic_of
 from weir.model.limits import REFUSALS_KEPT_MAX
 from weir.model.topic import Topic, split_name
-from weir.protocol.client.declaration import Declaration, Resource, Right, Verb
+from weir.protocol.client.declaration import Declaration, Resource, Right
 
 #: Nothing is used that could be taken away.
 _NOTHING: tuple[Asked, ...] = ()
 
 
 class TopicNames(Protocol):
-    """What is known of topics, and of who may do what with them."""
+    """What is known of topics, of fleets, and of who may do what."""
 
     access: Access
+    fleets: Fleets
 
     def find(self, namespace: str, name: str, /) -> Topic | None:
         """Return a topic by its names."""
@@ -131,11 +133,15 @@ class Authorizer:
             session.decisions.allow(key, version, used)
         return used
 
-    def check_topic(self, session: Session, verb: Verb, topic: Topic) -> None:
-        """Raise unless a session may do a verb with a topic that it named."""
+    def check_hub(self, session: Session, topic: Topic, hub: int, is_proven: bool) -> None:
+        """Raise unless a hub may publish to a topic that it named: one that `is_proven` by what its
+        fleet may.
+        """
         if not (self.is_open or session.is_shard):
             full = _full(topic)
-            self._check(session, _Need([Asked(verb, "topic", full)], full))
+            principal = self._of_fleet(hub) if is_proven else session.principal
+            need = _Need([Asked("publish", "topic", full)], full)
+            self._check(session, need, principal)
 
     def check_cluster(self, session: Session, topic: Topic, cluster: str) -> None:
         """Raise unless a session may consume from a topic that it named, by this cluster."""
@@ -162,8 +168,8 @@ class Authorizer:
     def is_admitted(self, session: Session) -> bool:
         """Return whether a session would be let in now as it was."""
         access, principal = self._catalog.access, session.principal
-        if session.is_shard or access.mode == "open":
-            return True
+        if session.is_shard or access.mode == "open" or session.proven is not None:
+            return True  # whether a hub may still be there, its proof says
         if principal == ANONYMOUS:
             return access.mode != "closed" or not session.greeted
         user = access.user_of(principal)
@@ -181,13 +187,23 @@ class Authorizer:
             if topic is None:
                 return False
             used.append(Asked("publish", "topic", _full(topic)))
-        return self.may(session.principal, used)
+        return self.may(self.principal_of(session), used)
+
+    def principal_of(self, session: Session) -> str:
+        """Return by whose rights a session asks: a hub that proved itself has its fleet's."""
+        if session.proven is None:
+            return session.principal
+        return self._of_fleet(session.proven[0])
 
     # -- steps -------------------------------------------------------------------------------
 
-    def _check(self, session: Session, need: _Need) -> Asked:
+    def _of_fleet(self, hub: int) -> str:
+        fleet = self._catalog.fleets.find(hub)
+        return ANONYMOUS if fleet is None else f"{FLEET}{fleet.name}"
+
+    def _check(self, session: Session, need: _Need, principal: str = "") -> Asked:
         """Return what is used of what is needed, or raise. Unless the set is closed, all is."""
-        principal, asked = session.principal, need.asked[0]
+        principal, asked = principal or self.principal_of(session), need.asked[0]
         found = next((one for one in need.asked if self._may(principal, one)), None)
         if found is None:
             self.refusals.count(principal, asked)

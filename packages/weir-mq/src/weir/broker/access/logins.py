@@ -17,6 +17,7 @@ from weir.access.scram import (
 from weir.broker.api.effects import Hangup
 from weir.broker.metadata.access import Access, User
 from weir.broker.metadata.users import user_name
+from weir.broker.replica.requests import no_registry
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import ANONYMOUS, Attempt, Session
 from weir.errors import BadName, BadRequest, NotAuthenticated, RemoteProtocolError, Unavailable
@@ -29,18 +30,28 @@ class CurrentAccess(Protocol):
     access: Access
 
 
+class News(Protocol):
+    """How this shard keeps up with the registry."""
+
+    @property
+    def in_sync(self) -> bool:
+        """Whether what is known here was all there was, a moment ago."""
+
+
 class Logins:
     """Lets users in by their passwords. A peer has one attempt: then it must connect again."""
 
-    __slots__ = ("_catalog", "_outbox", "_random")
+    __slots__ = ("_catalog", "_news", "_outbox", "_random")
 
     def __init__(
-        self, catalog: CurrentAccess, outbox: Outbox, random: Callable[[int], bytes] | None
-    ) -> None:
-        """Know the users of `catalog`. `random` gives so many bytes that nobody can guess; without
-        it nobody can log in.
+        self, catalog: CurrentAccess, news: News, outbox: Outbox,
+        random: Callable[[int], bytes] | None,
+    ) -> None:  # fmt: skip
+        """Know the users of `catalog`, while `news` of it come. `random` gives so many bytes that
+        nobody can guess; without it nobody can log in.
         """
         self._catalog = catalog
+        self._news = news
         self._outbox = outbox
         self._random = random
 
@@ -55,6 +66,8 @@ class Logins:
         check_channel(is_encrypted=session.is_private, is_loopback=False)
         if request.mechanism != MECHANISM:
             raise BadRequest(f"mechanism {request.mechanism!r}: this set takes {MECHANISM}")
+        if not self._news.in_sync:  # who was revoked meanwhile must not come in here
+            raise no_registry()
         attempt, session.attempt = session.attempt, None
         try:
             if attempt is None:

@@ -300,7 +300,8 @@ class Devices:
         Raises `UnknownTopic`, `Unauthorized`, `BadRequest`, and what passing on raises.
         """
         topic = self._topics.named(request.topic)
-        self._authorizer.check_topic(session, "publish", topic)
+        is_proven = isinstance(passed_on, DeviceProven)
+        self._authorizer.check_hub(session, topic, request.hub, is_proven)
         partition = request.partition
         if partition == BY_HUB:
             partition = topic.partition_of_hub(request.hub)

@@ -38,6 +38,10 @@ from weir.protocol.client.declaration import Kind, Verb
 
 #: What the principal of a user begins with; then come its name, `#`, and its number.
 USER = "user:"
+#: What the principal of a hub of a fleet begins with; then comes the name of the fleet.
+FLEET = "fleet:"
+#: What the role of a fleet begins with; then comes the name of the fleet.
+_FLEET_ROLE = "fleet."
 #: What a user, a role or a rule takes beside its names, about.
 _ROW_BYTES = 128
 _NOT_LAST = (
@@ -114,7 +118,12 @@ class Access:
         return user if user is not None and str(user.number) == number else None
 
     def roles_of(self, principal: str) -> list[tuple[str, tuple[Rule, ...]]]:
-        """Return the roles of a principal, with their rules."""
+        """Return the roles of a principal, with their rules. Hubs that proved to be of a fleet have
+        one role, which is named after it.
+        """
+        if principal.startswith(FLEET):
+            role = _FLEET_ROLE + principal.removeprefix(FLEET)
+            return [(role, self._roles.get(role, ()))]
         user = self.user_of(principal)
         return [] if user is None else self._with_rules(user)
 

@@ -61,7 +61,7 @@ class Login(ControlRequest, frozen=True, array_like=True):
 
     declaration = Declaration(
         70,
-        Scope.HERE,
+        Scope.COPY,
         LoginStep,
         Retry.SAME,
         free="it says who asks",

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from rigs.access import end_revoked, set_mode
+from rigs.shards import catalog_of
 from weir.access.devices import (
     Claim,
     Level,
@@ -21,6 +23,7 @@ from weir.broker.api import events as ev
 from weir.broker.api.effects import Hangup, SignFrames
 from weir.broker.devices.proofs import purpose_of
 from weir.broker.metadata.fleets import Fleet, FleetKey
+from weir.broker.records.access import RoleChanged
 from weir.errors import (
     BadRequest,
     ErasedBoot,
@@ -28,6 +31,7 @@ from weir.errors import (
     NotAuthenticated,
     NotSubscribed,
     ProofNeeded,
+    Unauthorized,
     Unavailable,
     UnknownTopic,
 )
@@ -345,3 +349,24 @@ def heard_now(rig: Any, *frames: bytes) -> list[d.DeviceReply]:
     replies = rig.device_replies[50][:]
     rig.device_replies[50].clear()
     return replies
+
+
+def test_in_a_closed_set_a_hub_may_what_its_fleet_may(door: Any) -> None:
+    access = catalog_of(door.shard).access
+    set_mode(access, "closed")
+    frame, _ = answer(challenged(door, 50))
+    assert [r.code for r in heard(door, 50, frame)] == [UnknownTopic.code], "it has no role"
+    row = (("publish",), "topic", "default/t", False)
+    access.apply(RoleChanged("fleet.other", (row,), ()))
+    frame, _ = answer(challenged(door, 51))
+    assert [r.code for r in heard(door, 51, frame)] == [UnknownTopic.code]
+    access.apply(RoleChanged("fleet.locks", (row,), ()))
+    frame, _ = answer(challenged(door, 52))
+    assert [r.code for r in heard(door, 52, frame, d.publish(1, b"open", 0))] == [0, 0]
+    refused = heard(door, 52, d.subscribe(1, "crew", "t", 0, 5_000))
+    assert [r.code for r in refused] == [Unauthorized.code], "it may publish alone"
+    assert heard(door, 60, d.hello(7, 1, "t"))[0].code == UnknownTopic.code, "who is of no fleet"
+    assert 52 not in end_revoked(door.shard)
+    access.apply(RoleChanged("fleet.locks", (), (row,)))
+    assert 52 in end_revoked(door.shard)
+    assert heard(door, 52, d.publish(1, b"open", 1)) == []

@@ -38,9 +38,12 @@ def test_a_topic_that_is_gone_ends_it_and_nothing_else_does(
     grown: list[range] = []
     looks: list[int] = []
 
+    async def look() -> None:
+        looks.append(len(places))
+
     async def body() -> None:
         async with asyncio.timeout(30):
-            await metadata.watch(places, 1, grown.append, lambda: looks.append(len(places)))
+            await metadata.watch(places, 1, grown.append, look)
 
     with pytest.raises(UnknownTopic) as caught:
         asyncio.run(body())
