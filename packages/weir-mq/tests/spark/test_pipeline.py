@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from weir import sync
 from weir.errors import BadPipeline
 from weir.spark.jobs import archive
 from weir.spark.lake.delta import DeltaLake
@@ -23,7 +24,7 @@ from weir.spark.lake.tables import Table
 from weir.spark.pipeline import plan, runs, standing
 from weir.spark.pipeline.checkpoints import end, last
 from weir.spark.pipeline.context import Ran
-from weir.spark.pipeline.sinks import SqlSink
+from weir.spark.pipeline.sinks import SqlSink, TopicSink
 
 if TYPE_CHECKING:
     from rigs.spark_node import Node, Stream
@@ -101,7 +102,10 @@ def test_killed_between_any_two_writes_it_adds_all_once(
     stream: Stream, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.create("numbers", partitions=2)
-    found = written(tmp_path / "p", PIPELINE.format(url=node.url, topic="numbers"))
+    for topic in ("kept", "numbers.bad"):
+        node.create(topic)
+    both = PIPELINE.replace('["report"]', '["report", "out"]') + '[sinks.out]\ntopic = "kept"\n'
+    found = written(tmp_path / "p", both.format(url=node.url, topic="numbers"))
     for partition in range(2):
         node.fill("numbers", partition, [value(f"{partition}-{n}", n) for n in range(10)])
     bad = [b"rubbish", value("big", 100), b'{"id": "x", "n": NaN}', b"\xff"]
@@ -111,9 +115,11 @@ def test_killed_between_any_two_writes_it_adds_all_once(
     kills: Sequence[tuple[Any, str, bool, str]] = [
         (DeltaLake, "add", True, ""),
         (Table, "add", True, "quarantine"),
+        (TopicSink, "add", True, ""),
         (Table, "add", True, "silver"),
         (Table, "add", True, "gold"),
         (SqlSink, "add", True, ""),
+        (TopicSink, "add", True, ""),
     ]  # fmt: skip
     for owner, name, is_behind, only in kills:
         with monkeypatch.context() as patch:
@@ -140,6 +146,18 @@ def test_killed_between_any_two_writes_it_adds_all_once(
         (12, b'{"id": "x", "n": NaN}', "the value is no JSON of the schema"),
         (13, b"\xff", "the value is not UTF-8"),
     ]
+    with sync.connect(node.url) as client:
+        sent = [json.loads(one.value) for one in client.reader("kept", follow=False)]
+        assert sorted((one["id"], one["n"]) for one in sent) == expected
+        bad_ones = [*client.reader("numbers.bad", follow=False)]
+    assert sorted((bytes(one.value), one.headers["offset"]) for one in bad_ones) == sorted(
+        zip(bad, (b"10", b"11", b"12", b"13"), strict=True)
+    )
+    assert {bytes(one.headers["reason"]) for one in bad_ones} == {
+        b"the value is no JSON of the schema",
+        b"it breaks the rule small",
+        b"the value is not UTF-8",
+    }
 
     # It goes on with what is new, and knows ids of the run before.
     node.fill("numbers", 1, [value("0-3", 3), value("new", 7), b"more rubbish"])
@@ -260,7 +278,7 @@ def test_years_and_the_tail_meet_and_a_join_has_one_cut(
         ('topics = ["t"]', 'topics = ["t", "absent"]', SILVER, GOLD, "step events: .*absent"),
         ("sqlite:///report.db", "postgres://x", SILVER, GOLD, "sql: give sqlite:///FILE"),
         ("sqlite:///report.db", "sqlite:///no/r.db", SILVER, GOLD, "there is no folder"),
-        ('sql = "sqlite:///report.db"', 'topic = "t"', SILVER, GOLD, "writes to no topic"),
+        ('sql = "sqlite:///report.db"', 'topic = "none"', SILVER, GOLD, "step kept: .*none"),
         ("[bronze", 'lake = "/proc/lake"\n[bronze', SILVER, GOLD, "/proc/lake cannot be written"),
         (
             "[bronze",
@@ -275,8 +293,6 @@ def test_what_cannot_run_is_refused_before_anything_is_read(
     spark: SparkSession, node: Node, tmp_path: Path, old: str, new: str, silver: str, gold: str,
     words: str,
 ) -> None:  # fmt: skip
-    from weir import sync
-
     with sync.connect(node.url) as client:
         client.create_topic("t")
     text = PIPELINE.format(url=node.url, topic="t").replace(old, new, 1)

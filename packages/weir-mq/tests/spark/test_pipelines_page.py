@@ -51,6 +51,14 @@ def test_the_commands_print_what_the_page_shows(
         assert there == text.replace("weir://localhost:6800", node.url)
     with sync.connect(node.url) as client:
         assert {topic.full_name for topic in client.topics()} == {"locks", "locks.bad"}
+        (bad,) = client.reader("locks.bad", follow=False)
+        assert (bad.value, bad.key) == (b"rubbish", b"front")
+        assert dict(bad.headers) == {
+            "reason": b"the value is no JSON of the schema",
+            "topic": b"locks",
+            "partition": b"1",
+            "offset": b"3",
+        }
 
     # Nothing is new: nothing runs, and both verbs say so to programs.
     code, out = printed("weir pipeline run house --once --json")

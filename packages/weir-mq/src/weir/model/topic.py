@@ -34,6 +34,8 @@ EVERY_CLUSTER = "*"
 DEFAULT_NAMESPACE = "default"
 #: A key that finds only partitions that have ended at so many places goes to partition 0.
 _PLACES_MAX = 64
+#: The end of the name of a topic for values of another that do not parse.
+BAD = ".bad"
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_CHARACTERS_MAX}}}")
 
 

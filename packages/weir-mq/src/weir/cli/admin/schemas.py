@@ -63,9 +63,10 @@ def add(
     """Add a version to a topic's schema, if the topic's rule lets it follow the one before; and
     create TOPIC.bad, for values that do not fit.
     """
-    from weir.cli.admin.topics import BAD, create_bad_topic
+    from weir.cli.admin.topics import create_bad_topic
     from weir.cli.output import hint, print_json
     from weir.errors import Refused
+    from weir.model.topic import BAD
 
     given = _read(file, format, message)
 

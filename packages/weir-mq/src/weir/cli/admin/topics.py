@@ -33,8 +33,6 @@ ScatterWith = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-#: The end of the name of a topic for values that do not parse.
-BAD = ".bad"
 
 
 @app.callback(invoke_without_command=True)
@@ -368,7 +366,7 @@ async def create_bad_topic(client: Client, topic: str) -> str:
     that is such a one itself.
     """
     from weir.errors import UnknownTopic
-    from weir.model.topic import FOREVER
+    from weir.model.topic import BAD, FOREVER
 
     if topic.endswith(BAD):
         return ""

@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
 from weir.client.sync import client as sync
-from weir.errors import BadPipeline, CheckpointMismatch
+from weir.errors import BadName, BadPipeline, CheckpointMismatch, UnknownTopic
+from weir.model.topic import BAD
 from weir.schema import Schema
 from weir.spark.columns import DATA, REASON, add_columns
 from weir.spark.jobs import archive
@@ -23,6 +24,7 @@ from weir.spark.lake.tables import Account, Table
 from weir.spark.pipeline.context import Context
 from weir.spark.pipeline.functions import Functions
 from weir.spark.pipeline.plan import FILE, full_name, seconds_within
+from weir.spark.pipeline.sinks import TopicSink
 from weir.spark.pipeline.steps import TableStep
 
 _ID, _AT = "_weir_id", "_weir_at"
@@ -44,6 +46,7 @@ class SilverStep(TableStep):
         self._functions = functions
         self._schema: Schema | None = None
         self._quarantine: Table | None = None
+        self._bad_topic: TopicSink | None = None
 
     def prepare(self) -> None:
         """Read the schema, check rules and function, and create the tables."""
@@ -52,6 +55,7 @@ class SilverStep(TableStep):
         folder = self.context.plan.quarantine_of(self.name)
         columns = self.followed(self._streams(0)).select(*QUARANTINE).schema
         self._quarantine = Table(folder, columns)
+        self._bad_topic = self._find_bad_topic()
 
     def tidy(self, upkeep: archive.Upkeep) -> None:
         """Compact crowded days, and delete what nobody needs any more."""
@@ -83,15 +87,10 @@ class SilverStep(TableStep):
 
     def take(self, frame: DataFrame, query: str, number: int) -> None:
         """Add good rows to the table, and bad ones to quarantine."""
-        assert self._quarantine is not None
-        before, end = self.table.account, self.end(number)
+        before = self.table.account
         frame = frame.persist()
         try:
-            if not self._quarantine.has(query, number):
-                files = self._quarantine.write(frame.where(F.col(REASON).isNotNull()), number)
-                kept = self._quarantine.account.rows + sum(file.rows for file in files)
-                there = Account(number, end.stamp, end.rows, rows=kept)
-                self._quarantine.add(query, number, files, there)
+            self._keep_bad(frame.where(F.col(REASON).isNotNull()), query, number)
             rows, bad = frame.agg(F.count(F.lit(1)), F.count(REASON)).collect()[0]
             account = before
             if not self.table.has(query, number):
@@ -99,6 +98,31 @@ class SilverStep(TableStep):
             self.add(self._good(frame), query, number, account)
         finally:
             frame.unpersist()
+
+    def _keep_bad(self, rows: DataFrame, query: str, number: int) -> None:
+        """Add bad messages to quarantine, and to the topic for them where there is one."""
+        assert self._quarantine is not None
+        if not self._quarantine.has(query, number):
+            files = self._quarantine.write(rows, number)
+            end, kept = self.end(number), self._quarantine.account.rows
+            kept += sum(file.rows for file in files)
+            account = Account(number, end.stamp, end.rows, rows=kept)
+            self._quarantine.add(query, number, files, account)
+        if self._bad_topic is not None:
+            told = {REASON: REASON, "topic": "topic", "partition": "partition", "offset": "offset"}
+            pairs = [(F.lit(name), F.col(of).cast("string")) for name, of in told.items()]
+            headers = F.create_map(*(part for pair in pairs for part in pair)).alias("headers")
+            self._bad_topic.add(rows.select("value", "key", headers), query, number)
+
+    def _find_bad_topic(self) -> TopicSink | None:
+        """Return the topic for bad messages; None if nobody has created it, and no query does."""
+        plan, bad = self.context.plan, full_name(self._step.topic) + BAD
+        with sync.connect(plan.url) as client:
+            try:
+                client.describe(bad)
+            except (UnknownTopic, BadName):
+                return None
+        return TopicSink(plan.url, bad, self.name)
 
     def _account(self, before: Account, number: int, rows: int, bad: int) -> Account:
         end = self.end(number)

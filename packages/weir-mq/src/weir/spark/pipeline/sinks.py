@@ -1,4 +1,6 @@
-"""Where rows go beside a table: SQL, with the micro-batch's number in the same transaction."""
+"""Where rows go beside a table: SQL, with the micro-batch's number in the same transaction, or a
+topic, by weir's own sink, which remembers that number.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -24,8 +27,11 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from weir.client.sync import client as sync
 from weir.errors import BadPipeline
-from weir.spark.pipeline.plan import FILE, Plan
+from weir.spark.pipeline.plan import FILE, Plan, full_name
+from weir.spark.sink.columns import check_columns
+from weir.spark.sink.options import SinkOptions
 
 _SQLITE = "sqlite:///"
 #: The column that says which micro-batch a row is of.
@@ -33,23 +39,76 @@ BATCH = "weir_batch"
 #: The table that says which micro-batches were added.
 LEDGER = "weir_batches"
 _BUSY_SECONDS = 30.0
+#: Columns that make a message, where there is one with its value.
+_MESSAGE = ("value", "key", "tag", "headers", "time")
 _CHUNK_ROWS = 1_000
 
 
-def open_sink(plan: Plan, name: str, step: str) -> SqlSink:
+class RowSink(Protocol):
+    """Takes each micro-batch of a step once, however often it is given."""
+
+    def check(self, columns: StructType) -> None:
+        """Raise `BadPipeline`, or what the broker refuses, if rows of these columns cannot go
+        there.
+        """
+
+    def add(self, rows: DataFrame, query: str, number: int) -> None:
+        """Add a micro-batch's rows, unless that was done."""
+
+
+def open_sink(plan: Plan, name: str, step: str) -> RowSink:
     """Return a sink of a pipeline for a step. Raises `BadPipeline` for one that cannot be."""
     sink = plan.sinks[name]
     if sink.topic:
-        raise BadPipeline(
-            f"{FILE}: sinks.{name}: topic: this release writes to no topic from a pipeline: give "
-            "sql, or read the step's table"
-        )
+        return TopicSink(plan.url, full_name(sink.topic), step)
     if not sink.sql.startswith(_SQLITE):
         raise BadPipeline(f"{FILE}: sinks.{name}: sql: give sqlite:///FILE")
     path = plan.folder / sink.sql.removeprefix(_SQLITE)
     if not path.parent.is_dir():
         raise BadPipeline(f"{FILE}: sinks.{name}: sql: there is no folder {path.parent}")
     return SqlSink(path, sink.table or step, step)
+
+
+class TopicSink:
+    """A topic, to which each micro-batch of a step is published once, all of it at one stamp.
+
+    A row is a JSON object; or, if there is a column `value`, that is the message's value, and the
+    columns `key`, `tag`, `headers` and `time` are what they are called. No other column is written.
+    """
+
+    def __init__(self, url: str, topic: str, step: str) -> None:
+        """Name the broker, the topic and the step; nothing is opened yet."""
+        self._url = url
+        self._topic = topic
+        self._step = step
+
+    def check(self, columns: StructType) -> None:
+        """Raise `BadOption` for columns that make no messages, and `UnknownTopic`."""
+        if "value" in columns.names:
+            named = [field for field in columns.fields if field.name in _MESSAGE]
+            check_columns(StructType(named), SinkOptions.parse(self._options("check", 0)))
+        with sync.connect(self._url) as client:
+            client.describe(self._topic)
+
+    def add(self, rows: DataFrame, query: str, number: int) -> None:
+        """Publish a micro-batch's rows, unless that was done."""
+        if "value" in rows.columns:
+            messages = rows.select(*(name for name in _MESSAGE if name in rows.columns))
+        else:
+            messages = rows.select(F.to_json(F.struct("*")).alias("value"))
+        writer = messages.write.format("weir").mode("append")
+        for name, value in self._options(query, number).items():
+            writer = writer.option(name, value)
+        writer.save()
+
+    def _options(self, query: str, number: int) -> dict[str, str]:
+        return {
+            "url": self._url,
+            "topic": self._topic,
+            "id": f"{self._step}.{query}",
+            "batch": str(number),
+            "nullValues": "empty",
+        }
 
 
 class SqlSink:

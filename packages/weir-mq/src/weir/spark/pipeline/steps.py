@@ -26,7 +26,7 @@ from weir.spark.pipeline import checkpoints
 from weir.spark.pipeline.context import Context, Ran
 from weir.spark.pipeline.functions import Functions
 from weir.spark.pipeline.plan import Layer
-from weir.spark.pipeline.sinks import SqlSink, open_sink
+from weir.spark.pipeline.sinks import RowSink, open_sink
 
 
 class TableStep(ABC):
@@ -44,7 +44,7 @@ class TableStep(ABC):
         self.context = context
         self._sources = sources
         self._checkpoint = context.plan.checkpoint_of(name)
-        self._sinks: list[SqlSink] = [open_sink(context.plan, one, name) for one in sinks]
+        self._sinks: list[RowSink] = [open_sink(context.plan, one, name) for one in sinks]
         self._after = ""
         self._batches = 0
         self._table: Table | None = None
