@@ -1,4 +1,4 @@
-"""`weir pipeline`: init, run, status: topics to bronze, silver and gold tables, on to SQL and topics."""
+"""`weir pipeline`: topics to bronze, silver and gold tables, and on to SQL and topics."""
 
 from __future__ import annotations
 
