@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from rigs.shards import ask_device_access_of, sessions_of, unanswered, welcomes_of
+from rigs.access import close_access, let_strangers_publish
+from rigs.shards import sessions_of, unanswered, welcomes_of
 from rigs.shards_of_a_node import Node
 from weir.broker.api import events as ev
 from weir.broker.runtime.outbox import TOGETHER_MS
-from weir.errors import Unauthorized
 from weir.model.batch import Batch
 from weir.model.columns import NO_SEQUENCE
 from weir.protocol import device as device
@@ -21,12 +21,6 @@ from weir.protocol.trunk import OWN_SESSION, Arrival
 
 SHARDS = 3
 PING = device.frame(DeviceOpcode.PING, 9, b"")
-
-
-class _NoSecrets:
-    def check(self, principal: str, verb: str, resource: str) -> None:
-        if resource.endswith("secret"):
-            raise Unauthorized(f"{principal} may not {verb} {resource}")
 
 
 def _damaged(frame: bytes) -> bytes:
@@ -84,7 +78,6 @@ class World:
         self.at_once = at_once
         self.node = node = Node(SHARDS)
         for one in node.all:
-            ask_device_access_of(one.shard, _NoSecrets())
             node.connect(one.number)
         self.addresses = [
             address
@@ -92,6 +85,7 @@ class World:
             for address in node.answer(0, m.CreateTopic(name, 2)).addresses
         ]
         node.settle()
+        let_strangers_publish([one.shard for one in node.all])
         self.numbers = iter(range(100, 1 << 20))
         self.come: dict[int, Any] = {}  # by session, the shard it came to
         self.gone: set[int] = set()
@@ -133,6 +127,7 @@ class World:
         for one in node.all:
             one.handle(ev.Ticked())
         node.settle()
+        close_access([one.shard for one in node.all], "open")
         found: dict[str, Any] = {
             "heard": {n: self._heard(n) for n in self.come if n not in self.gone},
             "hung up": [sorted(one.hung_up) for one in node.all],

@@ -10,6 +10,7 @@ from weir.access.credentials import ScramVerifier, make_verifier
 from weir.broker.metadata.access import Access
 from weir.broker.metadata.rules import ADMIN, Rule
 from weir.broker.records.access import AccessFounded, AccessModeSet, RoleChanged, UserCreated
+from weir.broker.runtime.session import ANONYMOUS
 from weir.broker.shard import Shard
 
 #: A verifier that no password fits.
@@ -50,6 +51,25 @@ def close_access(shards: Sequence[Shard], mode: str = "closed") -> None:
     """Let all these shards go by rules, of which there are none but an administrator's."""
     for shard in shards:
         set_mode(catalog_of(shard).access, mode)
+
+
+class _Strangers(Access):
+    """Rules which those have, too, who have not logged in: they may publish to two topics."""
+
+    __slots__ = ()
+
+    def roles_of(self, principal: str) -> Any:
+        if principal != ANONYMOUS:
+            return super().roles_of(principal)
+        topics = ("default/locks", "default/doors")
+        return [("strangers", tuple(rule("publish", "topic", one) for one in topics))]
+
+
+def let_strangers_publish(shards: Sequence[Shard]) -> None:
+    """Let these shards be closed, but for publishes of strangers to `locks` and `doors`."""
+    close_access(shards)
+    for shard in shards:
+        cast(Any, catalog_of(shard).access).__class__ = _Strangers
 
 
 def spoil_role(shard: Shard, role: str, *kept: Rule) -> None:
