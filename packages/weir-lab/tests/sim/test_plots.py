@@ -12,6 +12,7 @@ from weir_lab.sim.shape import Shape
 
 UNSETTLED = replace(PLOTTED, plot="unsettled")
 FORGETFUL = replace(PLOTTED, plot="forgetful")
+TRIES = 8
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,10 @@ FORGETFUL = replace(PLOTTED, plot="forgetful")
     ids=lambda value: value.plot if isinstance(value, Shape) else str(value),
 )
 def test_an_execution_that_broke_an_earlier_rule_breaks_nothing(seed: int, shape: Shape) -> None:
-    outcome = run_seed(seed, shape)
-    assert outcome.faults > 2, "it came to nothing"
-    assert not outcome.violations, outcome.report()
+    # A seed is another run with every change of the code: in some, the plot comes to nothing.
+    for one in range(seed, seed + TRIES):
+        outcome = run_seed(one, shape)
+        assert not outcome.violations, outcome.report()
+        if outcome.faults > 2:
+            return
+    pytest.fail(f"it came to nothing in {TRIES} worlds")
