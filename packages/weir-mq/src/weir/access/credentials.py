@@ -1,4 +1,4 @@
-"""What a set keeps of a user's password: a SCRAM verifier (RFC 5802 §3, RFC 7677).
+"""What a set keeps of a user's password: a SCRAM verifier (RFC 5802, section 3; RFC 7677).
 
 Whoever reads a verifier cannot log in with it, but can try passwords offline, and can pose as the
 broker to that user. So it is a secret, and is wrapped at rest (`weir.access.wrapping`).
@@ -20,7 +20,7 @@ from weir.errors import BadRequest
 #: Of new passwords, and of the false verifiers of users that do not exist: one count a set, because
 #: a broker that answers with another one tells which users are there. About 30 ms of one core.
 ITERATIONS = 120_000
-#: What a client does for a broker at least (RFC 7677 §4) and at most: about a quarter of a second.
+#: What a client does for a broker at least (RFC 7677, section 4) and at most: about a quarter of a second.
 ITERATIONS_MIN = 4_096
 ITERATIONS_MAX = 1_000_000
 SALT_BYTES = 16
@@ -148,7 +148,7 @@ def prepare_password(password: str) -> bytes:
     return data
 
 
-#: RFC 4013 §2.3 and §2.5; unassigned characters too, because a stored password must stay itself.
+#: RFC 4013, sections 2.3 and 2.5; unassigned characters too, because a stored password must stay itself.
 _PROHIBITED = (
     stringprep.in_table_a1,
     stringprep.in_table_c12,

@@ -42,7 +42,7 @@ NONCE_BYTES = 18
 
 _GS2 = "n,,"
 _CHANNEL = b64encode(_GS2.encode()).decode()
-#: Printable ASCII without the comma (RFC 5802 §7).
+#: Printable ASCII without the comma (RFC 5802, section 7).
 _NONCE = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
 _FAILED = "nobody is let in by this user and password: check both"
 
