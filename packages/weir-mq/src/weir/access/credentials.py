@@ -20,7 +20,8 @@ from weir.errors import BadRequest
 #: Of new passwords, and of the false verifiers of users that do not exist: one count a set, because
 #: a broker that answers with another one tells which users are there. About 30 ms of one core.
 ITERATIONS = 120_000
-#: What a client does for a broker at least (RFC 7677, section 4) and at most: about a quarter of a second.
+#: What a client does for a broker at least (RFC 7677, section 4) and at most: about a quarter of a
+#: second.
 ITERATIONS_MIN = 4_096
 ITERATIONS_MAX = 1_000_000
 SALT_BYTES = 16
@@ -148,7 +149,8 @@ def prepare_password(password: str) -> bytes:
     return data
 
 
-#: RFC 4013, sections 2.3 and 2.5; unassigned characters too, because a stored password must stay itself.
+#: RFC 4013, sections 2.3 and 2.5; unassigned characters too, because a stored password must stay
+#: itself.
 _PROHIBITED = (
     stringprep.in_table_a1,
     stringprep.in_table_c12,
