@@ -21,6 +21,7 @@ from weir.model.limits import (
 from weir.model.topic import Mode, SettingsChange, TopicSettings
 from weir.protocol.client import access as w
 from weir.protocol.client import admin as a
+from weir.protocol.client import fleets as f
 from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n
 from weir.protocol.client import schemas as s
@@ -77,6 +78,15 @@ WORD, SHORT_NAME = st.text(max_size=32), st.text(max_size=512)
 ROLE_NAMES = st.lists(SHORT_NAME, max_size=3).map(tuple)
 KEY = st.binary(min_size=32, max_size=32)
 VERIFIER = st.builds(ScramVerifier, EPOCH, st.binary(min_size=16, max_size=64), KEY, KEY)
+DEVICE_HUB = st.integers(0, (1 << 64) - 1)
+FLEET = st.builds(
+    f.FleetRow,
+    TEXT,
+    DEVICE_HUB,
+    DEVICE_HUB,
+    NATURAL,
+    st.lists(st.integers(1, 255), max_size=3).map(tuple),
+)
 RULE = st.builds(w.RuleRow, st.lists(WORD, max_size=3).map(tuple), WORD, SHORT_NAME, st.booleans())
 RULES = st.lists(RULE, max_size=3).map(tuple)
 
@@ -171,6 +181,20 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
         NATURAL,
         st.lists(st.builds(k.PublicationPart, ADDRESS, BODY), min_size=1, max_size=3),
     ),
+    f.PutFleet: st.builds(
+        f.PutFleet,
+        SHORT_NAME,
+        DEVICE_HUB,
+        DEVICE_HUB,
+        NATURAL,
+        st.integers(0, 255),
+        st.binary(max_size=32),
+    ),
+    f.RemoveFleet: st.builds(f.RemoveFleet, SHORT_NAME),
+    f.DropFleetKey: st.builds(f.DropFleetKey, SHORT_NAME, st.integers(0, 255)),
+    f.ListFleets: st.builds(f.ListFleets),
+    f.SetDevice: st.builds(f.SetDevice, DEVICE_HUB, st.integers(0, 0xFFFFFF), st.booleans()),
+    f.DescribeDevice: st.builds(f.DescribeDevice, DEVICE_HUB),
     w.Login: st.builds(w.Login, WORD, BODY),
     w.DescribeAccess: st.builds(w.DescribeAccess, SHORT_NAME, SHORT_NAME),
     w.ChangeUser: st.builds(
@@ -260,6 +284,15 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
             st.lists(st.builds(k.Sink, QUERY, *[NATURAL] * 2), max_size=3),
             st.booleans(),
         ),
+    ),
+    f.FleetChanged: (opcode_of(f.PutFleet), st.builds(f.FleetChanged, FLEET)),
+    f.FleetList: (
+        opcode_of(f.ListFleets),
+        st.builds(f.FleetList, st.lists(FLEET, max_size=3), st.booleans()),
+    ),
+    f.DeviceInfo: (
+        opcode_of(f.SetDevice),
+        st.builds(f.DeviceInfo, DEVICE_HUB, TEXT, st.integers(0, 0xFFFFFF), st.booleans()),
     ),
     w.LoginStep: (opcode_of(w.Login), st.builds(w.LoginStep, BODY, st.booleans(), TEXT)),
     w.AccessInfo: (

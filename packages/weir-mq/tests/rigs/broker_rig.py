@@ -178,6 +178,11 @@ class Rig:
             self.handle(ev.Opened(session))
         self.handle(ev.Received(session, DeviceStream().receive(b"".join(frames))))
 
+    def expects_device(self, session: int) -> None:
+        """Read what this session is sent as a device does."""
+        self._devices[session] = DeviceReplies()
+        self.device_replies[session] = []
+
     def _sent(self, session: int, data: bytes) -> None:
         if session in self._devices:
             self.device_replies[session] += self._devices[session].receive(data)

@@ -32,6 +32,11 @@ def catalog_of(shard: Shard) -> Any:
     return cast(Any, shard)._services.sessions._requests._registry.catalog
 
 
+def restore_registry(shard: Shard, catalog: Any) -> None:
+    """Let the registry hold what a snapshot holds."""
+    cast(Any, shard)._services.sessions._requests._registry.restore(catalog)
+
+
 def handled_by(requests: Any) -> Iterable[type]:
     """Return the kinds of requests that have a handler of their own."""
     return cast("dict[type, Any]", requests._handlers)

@@ -23,6 +23,7 @@ from weir.broker.forwarding.registry_feed import HeldReplies, RegistryFeed
 from weir.broker.forwarding.trunks import RegistryCopy, RegistryReplica, ShardTrunks
 from weir.broker.groups import Groups
 from weir.broker.metadata.catalog import Catalog
+from weir.broker.metadata.enrolment import FleetVault
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.partition import DeviceProducer, PartitionContext, PartitionEvents
 from weir.broker.partition.retention import RetentionSweep
@@ -197,7 +198,7 @@ def _cluster(runtime: Runtime, replication: Replication, partitions: Partitions)
     clock = HybridClock(catalog.last_stamp, context.highest)
     registry = Registry(
         catalog, replies, time, clock, routes, groups, identity, layout, settings.level,
-        runtime.findings, settings.secret_bytes,
+        runtime.findings, settings.secret_bytes, FleetVault(_nonces(settings), settings.key_ring),
     )  # fmt: skip
     feed, producer = RegistryFeed(registry, replies, outbox), context.device_producer
     at = layout.registry_shard
@@ -243,6 +244,7 @@ def _services(
         **scatterings.handlers(),
         **confirmations.handlers(),
         **logins.handlers(),
+        **registry.administration.fleets.handlers(),
         ReportDone: sweep.reported,
     }
     requests = Requests(
@@ -257,7 +259,9 @@ def _services(
         trunks,
         budget,
         settings.device_in_hand,
-        _proofs(topics.catalog, identity, settings),
+        Proofs(
+            topics.catalog, identity.system, _nonces(settings), registry.administration.fleets.vault
+        ),
     )
     sessions = Sessions(
         cluster.sessions, outbox, budget, time, topics, trunks, requests, devices, authorizer
@@ -267,7 +271,5 @@ def _services(
     )
 
 
-def _proofs(catalog: Catalog, identity: Identity, settings: ShardSettings) -> Proofs:
-    seed = settings.secret_bytes
-    nonces = None if seed is None else Nonces(seed(SECRET_BYTES))
-    return Proofs(catalog, identity.system, nonces, settings.key_ring)
+def _nonces(settings: ShardSettings) -> Nonces | None:
+    return None if settings.secret_bytes is None else Nonces(settings.secret_bytes(SECRET_BYTES))

@@ -458,7 +458,7 @@ class Sessions:
         """
         ended = []
         for session in list(self._by_number.values()):
-            admitted = self._authorizer.is_admitted(session)
+            admitted = self._authorizer.is_admitted(session) and self._devices.may_stay(session)
             if admitted and self._authorizer.still_allows(session):
                 continue
             error = _revoked(session, admitted)
@@ -481,6 +481,10 @@ class Sessions:
 
 
 def _revoked(session: Session, admitted: bool) -> AccessRevoked:
+    if session.device is not None and not admitted:
+        return AccessRevoked(
+            "this hub must prove who it is, or its device was replaced or revoked: say hello again"
+        )
     if session.principal == ANONYMOUS:
         return AccessRevoked("this set is closed now: log in with a user and a password")
     if admitted:

@@ -40,6 +40,7 @@ from weir.client.consumer.delivery import Stale
 from weir.client.consumer.subscription import ConsumerOptions, Subscription
 from weir.client.core.batcher import BATCH_BYTES
 from weir.client.core.retries import Backoff, seconds
+from weir.client.fleets import Fleets
 from weir.client.nodes import Nodes
 from weir.client.producer.producer import (
     Producer,
@@ -97,6 +98,11 @@ class Client:
     def access(self) -> Access:
         """Who may do what: users, roles and the mode of the set, for administrators."""
         return Access(self._network)
+
+    @property
+    def fleets(self) -> Fleets:
+        """The fleets of devices: which hubs must prove who they are, and which may come."""
+        return Fleets(self._network)
 
     @property
     def schemas(self) -> Schemas:

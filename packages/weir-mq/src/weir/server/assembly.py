@@ -35,6 +35,7 @@ from weir.server.disk.node_folder import Founded, NodeFolder, Started, begin_log
 from weir.server.disk.thread_pool import ThreadPool
 from weir.server.driver import Components, Driver, Lifecycle, TimedTurns
 from weir.server.interpreter import stop_by_signal
+from weir.server.key_files import read_key_ring
 from weir.server.network.certificate_files import certified
 from weir.server.network.connections import Network, ShardConnections
 from weir.server.network.poller import listening
@@ -154,6 +155,7 @@ async def hosting(
             config.memory.budget_mib * MIB,
             ports=share.ports,
             device_in_hand=config.connections.device_in_hand,
+            key_ring=read_key_ring(config.access.key_file, config.node.data),
             secret_bytes=secrets.token_bytes,
         )
         shard = Shard(founded.identity(share.shard), logs, SystemTime(), settings, layout)

@@ -334,6 +334,18 @@ class LinksConfig(msgspec.Struct, frozen=True):
     ] = "off"
 
 
+class AccessConfig(msgspec.Struct, frozen=True):
+    """Secrets of the node."""
+
+    key_file: Annotated[
+        str,
+        Meta(
+            description="The file that opens secrets at rest, mode 0600, outside the data folder, "
+            "the same on all nodes: `weir access key` makes it; empty: none."
+        ),
+    ] = ""
+
+
 class StopConfig(msgspec.Struct, frozen=True):
     """How a node stops."""
 
@@ -378,6 +390,7 @@ class Config(msgspec.Struct, frozen=True):
     connections: ConnectionsConfig = ConnectionsConfig()
     tls: TlsConfig = TlsConfig()
     links: LinksConfig = LinksConfig()
+    access: AccessConfig = AccessConfig()
     stop: StopConfig = StopConfig()
     metrics: MetricsConfig = MetricsConfig()
     status: StatusConfig = StatusConfig()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
 from base64 import b64decode, b64encode
 
@@ -10,7 +12,7 @@ import scramp  # type: ignore[import-untyped]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.access.credentials import derive_key, false_verifier, make_verifier
+from weir.access.credentials import client_key, derive_key, false_verifier, make_verifier
 from weir.access.scram import (
     MESSAGE_BYTES_MAX,
     ScramClient,
@@ -148,6 +150,24 @@ def test_a_proof_about_another_channel_is_refused() -> None:
     bound = b64encode(b"y,,")
     with pytest.raises(NotAuthenticated):
         server().finish(FINAL.replace(b"biws", bound))
+
+
+@pytest.mark.parametrize(
+    "unproven",
+    [
+        b"c=eSws," + CHALLENGE.split(b",")[0],  # another channel
+        b"c=biws,r=" + C_NONCE.encode() + b"a-nonce-of-another-login",
+        b"c=biws,r=" + C_NONCE.encode(),
+    ],
+)
+def test_what_is_proved_must_also_be_said_of_this_login(unproven: bytes) -> None:
+    """Whoever has the password signs what it likes; the words must still be those of this login."""
+    words = FIRST[3:] + b"," + CHALLENGE + b"," + unproven
+    mine = client_key(KEY)
+    signature = hmac.digest(hashlib.sha256(mine).digest(), words, "sha256")
+    proof = bytes(a ^ b for a, b in zip(mine, signature, strict=True))
+    with pytest.raises(NotAuthenticated):
+        server().finish(unproven + b",p=" + b64encode(proof))
 
 
 @pytest.mark.parametrize(

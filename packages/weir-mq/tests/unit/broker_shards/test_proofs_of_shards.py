@@ -11,8 +11,9 @@ from rigs.shards_of_a_node import RING, SYSTEM
 from weir.access.devices import Level, derive_secret, prove_broker, prove_device
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.devices.proofs import purpose_of
-from weir.broker.metadata.fleets import Fleet, FleetKey
+from weir.broker.metadata.enrolment import purpose_of
+from weir.broker.metadata.fleets import Fleet
+from weir.broker.records.fleets import DeviceSet, FleetKey
 from weir.errors import NotAuthenticated, ProofNeeded
 from weir.protocol import device as d
 from weir.protocol.client import messages as m
@@ -98,7 +99,7 @@ def test_frames_are_signed_where_the_device_is_connected(placed: Any) -> None:
 def test_an_owner_that_knows_of_a_revocation_sooner_refuses(placed: Any) -> None:
     node, owner, landing = placed
     frame, _ = proof(challenged(node, landing))
-    catalog_of(owner.shard).fleets.revoke(HUB)
+    catalog_of(owner.shard).fleets.set_device(DeviceSet(HUB, 0, True))
     (reply,) = heard(node, landing, frame)
     assert (reply.opcode, reply.code) == (12, NotAuthenticated.code)
     assert landing.hung_up == [SESSION]

@@ -155,6 +155,16 @@ def test_a_refusal_that_may_pass_is_tried_again(broker: ProvingBroker) -> None:
     assert len(broker.proofs) > 1
 
 
+def test_a_new_connection_proves_anew_before_it_signs(broker: ProvingBroker) -> None:
+    broker.level = Level.SIGNED
+    with connect(broker, DeviceSecret(SECRET)) as client:
+        client.publish_sequenced(b"a")
+        client.close()
+        client.publish_sequenced(b"b")
+    assert broker.values == [b"a", b"b"]
+    assert len(broker.proofs) == 2
+
+
 @pytest.mark.parametrize(
     "spoils",
     [

@@ -19,12 +19,12 @@ from weir.access.devices import (
     prove_broker,
     prove_device,
 )
-from weir.access.wrapping import KeyRing
 from weir.broker.api.effects import SignFrames
 from weir.broker.metadata.catalog import Catalog
+from weir.broker.metadata.enrolment import FleetVault
 from weir.broker.metadata.fleets import Device, Fleet
 from weir.broker.runtime.session import Session
-from weir.errors import MissingLibrary, NoHello, NotAuthenticated, Unavailable, WrongKey
+from weir.errors import NoHello, NotAuthenticated, Unavailable
 from weir.protocol.proof import Challenge, DeviceHello, DeviceProof, DeviceProven
 
 _REFUSED = "nobody is let in as this hub by this proof"
@@ -42,20 +42,18 @@ class Checked(NamedTuple):
 class Proofs:
     """Asks for proofs and checks them, by the fleets in this shard's copy of the registry."""
 
-    __slots__ = ("_catalog", "_keys", "_nonces", "_ring", "_system")
+    __slots__ = ("_catalog", "_nonces", "_system", "_vault")
 
     def __init__(
-        self, catalog: Catalog, system: int, nonces: Nonces | None, ring: KeyRing | None
+        self, catalog: Catalog, system: int, nonces: Nonces | None, vault: FleetVault
     ) -> None:
-        """Open fleet keys by `ring`. Without it, or without nonces, hubs of fleets are told to find
-        another node.
+        """Ask by `nonces`, check by the fleet keys that `vault` opens. Where it does not, and
+        without nonces, hubs of fleets are told to find another node.
         """
         self._catalog = catalog
         self._system = system
         self._nonces = nonces
-        self._ring = ring
-        #: Fleet keys, by what they are wrapped as.
-        self._keys: dict[bytes, bytes] = {}
+        self._vault = vault
 
     def concerns(self, hub: int) -> bool:
         """Return whether a hub must prove itself."""
@@ -97,28 +95,23 @@ class Proofs:
             signs = SignFrames(session.id, frame_keys(secret, claim))
         return Checked(proven, signs)
 
+    def may_stay(self, session: Session) -> bool:
+        """Return whether a session's hub needs no proof, or gave one that still counts."""
+        if session.device is None:
+            return True
+        hub, proven = session.hub, session.proven
+        if proven is None:
+            return not self.concerns(hub)
+        return proven[0] == hub and self.is_current(*proven)
+
     def is_current(self, hub: int, generation: int) -> bool:
         """Return whether a device of this generation may still be here."""
         fleets = self._catalog.fleets
         return fleets.find(hub) is not None and fleets.device(hub) == Device(generation)
 
     def _fleet_key(self, fleet: Fleet | None, version: int) -> bytes | None:
-        if fleet is None or (wrapped := fleet.key(version)) is None:
-            return None
-        if (found := self._keys.get(wrapped.wrapped)) is None:
-            if self._ring is None:
-                raise Unavailable("this node has no key file: connect to another one")
-            try:
-                found = self._ring.unwrap(wrapped.wrapped, purpose_of(fleet.name, version))
-            except (WrongKey, MissingLibrary) as error:
-                raise Unavailable(str(error)) from None
-            self._keys[wrapped.wrapped] = found
-        return found
-
-
-def purpose_of(fleet: str, version: int) -> str:
-    """Return what the wrapped key of a fleet is."""
-    return f"key {version} of fleet {fleet}"
+        wrapped = None if fleet is None else fleet.key(version)
+        return None if fleet is None or wrapped is None else self._vault.open(fleet, wrapped)
 
 
 def _may_come(fleet: Fleet | None, device: Device, claim: Claim) -> bool:

@@ -194,6 +194,10 @@ class Devices:
             self._trunks.forwarder, self._proofs,
         )  # fmt: skip
 
+    def may_stay(self, session: Session) -> bool:
+        """Return whether a hub that was let in would be now."""
+        return self._proofs.may_stay(session)
+
     def handle(
         self, session: Session, request: DeviceRequest, final: bool = False, followed: bool = False
     ) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from weir.broker.metadata.catalog import Catalog, more_partitions
+from weir.broker.metadata.enrolment import Enrolment
 from weir.broker.metadata.schemas import SchemaRequests
 from weir.broker.metadata.users import AccessRequests
 from weir.broker.records.access import AccessRecord
@@ -25,6 +26,7 @@ from weir.broker.records.entries import (
     TopicEnds,
     TopicGrown,
 )
+from weir.broker.records.fleets import FleetRecord
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller
 from weir.errors import BadRequest, Refused, Unavailable, UnknownTopic
@@ -58,6 +60,7 @@ RegistryRecord = (
     | TopicDeleted
     | SchemaRecord
     | AccessRecord
+    | FleetRecord
     | ProducerOpened
     | NodeRecord
 )
@@ -97,7 +100,7 @@ class Administration:
     """What is asked of topics that exist, and what becomes of it when it is committed."""
 
     __slots__ = ("_catalog", "_groups", "_growing", "_outbox", "_proposals", "_registry", "_time",
-                 "access", "schemas")  # fmt: skip
+                 "access", "fleets", "schemas")  # fmt: skip
 
     def __init__(
         self,
@@ -107,10 +110,12 @@ class Administration:
         registry: RegistryLog,
         groups: TopicGroups,
         access: AccessRequests,
+        fleets: Enrolment,
     ) -> None:
         """Change `catalog` by entries of `registry`; `groups` follow what is decided. `access` is
-        what is asked of users and roles.
+        what is asked of users and roles, `fleets` what is asked of devices.
         """
+        self.fleets = fleets
         self.access = access
         self._catalog = catalog
         self._outbox = outbox
@@ -129,6 +134,7 @@ class Administration:
         growing, self._growing = self._growing, {}
         self.schemas.lose(error)
         self.access.lose(error)
+        self.fleets.lose(error)
         for caller in self._proposals.lose():
             self._outbox.refuse(caller, error)
         for callers in growing.values():

@@ -322,15 +322,16 @@ class Catalog:
         version = _WITHOUT_SCHEMAS if has_pauses else version
         version = _WITHOUT_ACCESS if schemas else version
         return (
-            _VERSION if self.access else version,
+            _VERSION if self.access or self.fleets else version,
             self._next_topic,
             self._forgot_at,
             self.last_stamp,
             topics,
             producers,
             self.nodes.encode(),
-            *((schemas,) if schemas or self.access else ()),
-            *((self.access.encode(),) if self.access else ()),
+            *((schemas,) if schemas or self.access or self.fleets else ()),
+            *((self.access.encode(),) if self.access or self.fleets else ()),
+            *((self.fleets.encode(),) if self.fleets else ()),
         )
 
     @classmethod
@@ -362,6 +363,8 @@ class Catalog:
         ]
         for topic, *row in (row for known in later_parts[:1] for row in known):
             catalog.schemas.put(topic, TopicSchemas.decode(row))
-        for access in later_parts[1:]:
+        for access in later_parts[1:2]:
             catalog.access = Access.decode(access)
+        for fleets in later_parts[2:]:
+            catalog.fleets = Fleets.decode(fleets)
         return catalog

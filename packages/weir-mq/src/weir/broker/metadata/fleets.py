@@ -8,30 +8,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from weir.access.devices import GENERATION_MAX, KEY_VERSION_MAX, Level
-from weir.access.wrapping import WRAPPED_BYTES
+from weir.access.devices import GENERATION_MAX, Level
+from weir.broker.records.fleets import DeviceSet, FleetKey, FleetPut
 from weir.codec import Unsigned64
 from weir.errors import BadRequest
 from weir.model.limits import DEVICE_ROWS_MAX, FLEET_KEYS_MAX, FLEETS_MAX
 from weir.model.topic import check_name
 
-_WRAPPED_BYTES = WRAPPED_BYTES + 32
 _REVOKED = 1 << 24
-
-
-class FleetKey(msgspec.Struct, frozen=True, array_like=True):
-    """A version of a fleet's key, wrapped by the key file of the set's nodes."""
-
-    version: Annotated[int, msgspec.Meta(ge=1, le=KEY_VERSION_MAX)]
-    wrapped: Annotated[bytes, msgspec.Meta(min_length=_WRAPPED_BYTES, max_length=_WRAPPED_BYTES)]
-
-    def __repr__(self) -> str:
-        """Show the version alone."""
-        return f"FleetKey({self.version})"
 
 
 class Fleet(msgspec.Struct, frozen=True, array_like=True):
@@ -42,6 +30,13 @@ class Fleet(msgspec.Struct, frozen=True, array_like=True):
     last: Unsigned64
     level: Level
     keys: tuple[FleetKey, ...]
+
+    @classmethod
+    def of(cls, record: FleetPut) -> Fleet:
+        """Return the fleet that a record speaks of. Raises `BadRequest` for an unknown level."""
+        if record.level not in (Level.PROOF, Level.SIGNED):
+            raise BadRequest("a fleet asks for a proof (1), or for signed frames (2)")
+        return cls(record.name, record.first, record.last, Level(record.level), record.keys)
 
     def key(self, version: int) -> FleetKey | None:
         """Return a version of its key, if it has that."""
@@ -137,30 +132,35 @@ class Fleets:
         self._order()
         return fleet
 
-    def replace(self, hub: int) -> Device:
-        """Let the next generation of a device be the one that may come; return it. It is not
-        revoked, whatever the one before was. Raises `BadRequest` if there can be no next one.
+    def set_device(self, record: DeviceSet) -> Device:
+        """Let a device be replaced by its next generation, or be revoked; return what is known of
+        it then. Raises `BadRequest` as `check_device`.
         """
-        known = self.device(hub)
-        if known.generation >= GENERATION_MAX:
-            raise BadRequest(f"device {hub} was replaced {GENERATION_MAX:,} times: enrol another")
-        return self._set(hub, Device(known.generation + 1))
+        self.check_device(record)
+        device = Device(record.generation, record.is_revoked)
+        if device != _PLAIN:
+            self._devices[record.hub] = device.generation | (_REVOKED if device.is_revoked else 0)
+        return device
 
-    def revoke(self, hub: int) -> Device:
-        """Let nobody come as this device until it is replaced; return what is known of it then."""
-        return self._set(hub, self.device(hub)._replace(is_revoked=True))
-
-    def _set(self, hub: int, device: Device) -> Device:
+    def check_device(self, record: DeviceSet) -> None:
+        """Raise `BadRequest` if a device belongs to no fleet, or is further already: a generation
+        that has ended never begins again.
+        """
+        hub, known = record.hub, self.device(record.hub)
         if self.find(hub) is None:
             raise BadRequest(f"hub {hub} belongs to no fleet: `weir fleet list` shows them")
+        if (record.generation, record.is_revoked) < known:
+            raise BadRequest(
+                f"device {hub} is at generation {known.generation}"
+                f"{', which was revoked' if known.is_revoked else ''}: replace it by the next one",
+                known.generation,
+            )
         if hub not in self._devices and len(self._devices) >= DEVICE_ROWS_MAX:
             raise BadRequest(
                 f"{DEVICE_ROWS_MAX:,} devices were replaced or revoked: begin another fleet, with "
                 "another key, for those that come",
                 DEVICE_ROWS_MAX,
             )
-        self._devices[hub] = device.generation | (_REVOKED if device.is_revoked else 0)
-        return device
 
     def _order(self) -> None:
         self._ordered = sorted(self._fleets.values(), key=lambda fleet: fleet.first)

@@ -16,6 +16,7 @@ from weir.broker.metadata.administration import (
     TopicGroups,
 )
 from weir.broker.metadata.catalog import Catalog
+from weir.broker.metadata.enrolment import Enrolment, FleetVault
 from weir.broker.metadata.membership import Membership
 from weir.broker.metadata.placement import check_replicas
 from weir.broker.metadata.users import AccessRequests
@@ -39,6 +40,7 @@ from weir.broker.records.entries import (
     TopicGrown,
     of_control,
 )
+from weir.broker.records.fleets import FleetRecord
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals, no_registry
 from weir.broker.runtime.outbox import Caller
@@ -100,10 +102,11 @@ class Registry:
         level: int,
         findings: Findings,
         random: Callable[[int], bytes] | None,
+        vault: FleetVault,
     ) -> None:
         """Go on above what `catalog` holds; `clock` does too, or a clock that was set back would
         grant a producer id twice. `places` say where a group is served; `groups` follow what is
-        decided of topics. The rest is as `Membership` and `AccessRequests` take it.
+        decided of topics. The rest is as `Membership`, `AccessRequests` and `Enrolment` take it.
         """
         self.catalog = catalog
         #: Its group, where this node has that, and has it whole.
@@ -113,7 +116,8 @@ class Registry:
         self._places = places
         self._groups = groups
         access = AccessRequests(catalog, outbox, self, findings, random)
-        self.administration = Administration(catalog, outbox, time, self, groups, access)
+        fleets = Enrolment(catalog, outbox, self, findings, vault)
+        self.administration = Administration(catalog, outbox, time, self, groups, access, fleets)
         self.endings = PartitionEndings(catalog, outbox, time, self)
         self.membership = Membership(catalog, identity, layout, level, outbox, self)
         self._clock = clock
@@ -223,6 +227,8 @@ class Registry:
         record = payload.control
         if isinstance(record, AccessRecord):
             self.administration.access.apply(index, record)
+        elif isinstance(record, FleetRecord):
+            self.administration.fleets.apply(index, record)
         else:
             self._apply(index, record)
         self.administration.access.look_for_losses()
@@ -286,6 +292,7 @@ class Registry:
             if self.catalog.by_id(topic.id) is None:
                 self._groups.close_topic(topic)
         self._clock.raise_to(self.catalog.last_stamp)
+        self.administration.fleets.restored()
         self.administration.access.look_for_losses()
         for topic in self.catalog.topics():
             self._groups.open_topic(topic)

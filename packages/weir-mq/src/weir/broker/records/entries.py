@@ -16,6 +16,7 @@ from msgspec import Meta
 
 import weir_raft as raft
 from weir.broker.records.access import AccessRecord
+from weir.broker.records.fleets import FleetRecord
 from weir.broker.records.staging import StagedRecord, pack_staged, read_staged
 from weir.codec import Buffer
 from weir.errors import Halted
@@ -436,6 +437,7 @@ ControlRecord = (
     | TopicDeleted
     | SchemaRecord
     | AccessRecord
+    | FleetRecord
     | ProducerOpened
     | NodeRecord
     | LogStartMoved
@@ -456,6 +458,7 @@ _OF_REGISTRY = (
     | TopicDeleted
     | SchemaRecord
     | AccessRecord
+    | FleetRecord
     | ProducerOpened
     | NodeRecord
 )

@@ -52,7 +52,7 @@ def show(topic: Topic, hub: HubNumber, as_json: AsJson = False, url: Url = DEFAU
 
     from weir.cli.output import print_json, print_table
 
-    number = _number(hub)
+    number = hub_number(hub)
     devices = _devices(url, topic, number)
     if as_json:
         found = {"topic": topic, "hub": number, "devices": [asdict(one) for one in devices]}
@@ -78,7 +78,7 @@ def forget(
     """
     from weir.cli.output import typed
 
-    number = _number(hub)
+    number = hub_number(hub)
     asked = f"hub {hub} may publish again what it published before. Type its number to forget it"
     if not yes and not typed(asked, hub):
         raise typer.Exit(1)
@@ -97,7 +97,8 @@ def _devices(url: str, topic: str, hub: int | None) -> list[Device]:
     return connected(url, work)
 
 
-def _number(hub: str) -> int:
+def hub_number(hub: str) -> int:
+    """Return the number of a hub as it is typed. Raises `typer.BadParameter`."""
     try:
         number = int(hub, 0)
     except ValueError:

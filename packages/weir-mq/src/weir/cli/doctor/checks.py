@@ -322,6 +322,23 @@ def level(patient: Patient) -> Finding:
     return Finding("level", "ok", f"format level {listed.level} is written")
 
 
+def fleets(patient: Patient) -> Finding:
+    """Ask the node that runs on the folder whether it opens the keys of all fleets."""
+    from weir.cli.connection import connected
+
+    running = _running(patient)
+    if running is None:
+        return Finding("fleets", "ok", f"no node runs on {patient.folder}")
+    listed = connected(running[0], lambda client: client.fleets.list())
+    if not connected(running[0], lambda client: client.fleets.opens_keys()):
+        return Finding(
+            "fleets", "fail", f"the keys of {len(listed):,} fleets do not open here",
+            "devices of these fleets cannot come in by this node: set access.key_file to a copy of "
+            "the file that other nodes have, and restart it",
+        )  # fmt: skip
+    return Finding("fleets", "ok", f"{len(listed):,} fleets, whose keys open here")
+
+
 async def _asked(client: Client) -> tuple[float, tuple[int, ...]]:
     """Return how many milliseconds an answer took, and the shards' own ports."""
     began = time.perf_counter()
@@ -371,6 +388,7 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "damage": damage,
     "endpoint": endpoint,
     "level": level,
+    "fleets": fleets,
 }
 
 

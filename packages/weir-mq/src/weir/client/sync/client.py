@@ -26,7 +26,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from weir.client import access as accesses
 from weir.client import client as asynchronous
-from weir.client import scattering, schemas, sinks, staging
+from weir.client import fleets, scattering, schemas, sinks, staging
 from weir.client.connection.system import SYSTEM, Background
 from weir.client.core.delivered_batches import Delivered
 from weir.client.producer import producer as producers
@@ -307,6 +307,19 @@ class Access(Twin[accesses.Access]):
     refusals = waits(accesses.Access.refusals)
 
 
+class Fleets(Twin[fleets.Fleets]):
+    """The fleets of a system's devices."""
+
+    put = waits(fleets.Fleets.put)
+    remove = waits(fleets.Fleets.remove)
+    drop_key = waits(fleets.Fleets.drop_key)
+    list = waits(fleets.Fleets.list)
+    opens_keys = waits(fleets.Fleets.opens_keys)
+    device = waits(fleets.Fleets.device)
+    replace_device = waits(fleets.Fleets.replace_device)
+    revoke_device = waits(fleets.Fleets.revoke_device)
+
+
 class Client(Twin[asynchronous.Client]):
     """A connection to a system of brokers: get one from `connect`, end it with `with`."""
 
@@ -352,6 +365,11 @@ class Client(Twin[asynchronous.Client]):
     def schemas(self) -> Schemas:
         """The schemas of topics: add versions, and look them up."""
         return Schemas(self._of.schemas, self._background)
+
+    @property
+    def fleets(self) -> Fleets:
+        """The fleets of devices: which hubs must prove who they are, and which may come."""
+        return Fleets(self._of.fleets, self._background)
 
     def close(self) -> None:
         """Flush the publishes under way, then end the connection and all that runs over it."""

@@ -30,7 +30,7 @@ from weir.errors import (
 )
 from weir.model.ids import Address, Natural
 from weir.model.limits import PINGED_PARTITIONS_MAX
-from weir.protocol.client import access, consumers, order, schemas, sinks
+from weir.protocol.client import access, consumers, fleets, order, schemas, sinks
 from weir.protocol.client import admin as a
 from weir.protocol.client import nodes as n
 from weir.protocol.client.admin import CreateTopic as CreateTopic
@@ -441,6 +441,7 @@ REQUESTS: tuple[type[Request], ...] = (
     *n.REQUESTS,
     *schemas.REQUESTS,
     *sinks.REQUESTS,
+    *fleets.REQUESTS,
     *access.REQUESTS,
 )
 Reply = ControlReply | Fetched | FetchedChunks | Granted

@@ -21,6 +21,7 @@ from weir.model.batch_builder import encode
 from weir.model.topic import Mode
 from weir.protocol.client import access as w
 from weir.protocol.client import admin as a
+from weir.protocol.client import fleets as f
 from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n
 from weir.protocol.client import order as o
@@ -77,6 +78,12 @@ SAMPLES: dict[type[Request], Callable[[m.TopicInfo], m.Request]] = {
     s.AddSchema: lambda _: s.AddSchema("mine", "json", b"{}", b"{}"),
     s.SetSchemaRule: lambda _: s.SetSchemaRule("mine", "none"),
     s.ListSchemas: lambda _: s.ListSchemas("mine"),
+    f.PutFleet: lambda _: f.PutFleet("locks", 1, 9, 1, 1, bytes(32)),
+    f.RemoveFleet: lambda _: f.RemoveFleet("nothing"),
+    f.DropFleetKey: lambda _: f.DropFleetKey("nothing", 1),
+    f.ListFleets: lambda _: f.ListFleets(),
+    f.SetDevice: lambda _: f.SetDevice(1, 1),
+    f.DescribeDevice: lambda _: f.DescribeDevice(1),
     w.DescribeAccess: lambda _: w.DescribeAccess(),
     w.ChangeUser: lambda _: w.ChangeUser("revoke", "nobody"),
     w.ChangeRole: lambda _: w.ChangeRole("nothing", delete=True),

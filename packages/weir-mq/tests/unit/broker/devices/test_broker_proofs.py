@@ -21,9 +21,10 @@ from weir.access.devices import (
 from weir.access.wrapping import KeyRing
 from weir.broker.api import events as ev
 from weir.broker.api.effects import Hangup, SignFrames
-from weir.broker.devices.proofs import purpose_of
-from weir.broker.metadata.fleets import Fleet, FleetKey
+from weir.broker.metadata.enrolment import purpose_of
+from weir.broker.metadata.fleets import Fleet
 from weir.broker.records.access import RoleChanged
+from weir.broker.records.fleets import DeviceSet, FleetKey
 from weir.errors import (
     BadRequest,
     ErasedBoot,
@@ -39,6 +40,7 @@ from weir.protocol import device as d
 from weir.protocol.client import messages as m
 from weir.protocol.device import BY_HUB
 from weir.protocol.proof import Challenge, DeviceProof, DeviceProven, Proven
+from weir.protocol.trunk import Arrival
 
 SYSTEM, HUB = 99, 42
 RING = KeyRing([bytes(range(32))])
@@ -125,6 +127,32 @@ def test_the_other_version_of_the_key_is_taken(door: Any) -> None:
 
 
 OTHER = derive_secret(FLEET_KEY, SYSTEM, 43, 0)
+
+
+def test_a_key_that_no_fleet_has_makes_no_secret(door: Any) -> None:
+    """What stands for it is in the source: who makes a secret of that must not come in."""
+    nothing = b"no fleet has this key".ljust(32, b"\0")
+    for version in (0, 3):
+        secret = derive_secret(nothing, SYSTEM, HUB, 0)
+        frame, _ = answer(challenged(door, 50 + version), secret, key_version=version)
+        replies = heard(door, 50 + version, frame)
+        assert [r.code for r in replies] == [NotAuthenticated.code]
+
+
+def test_a_crowd_gets_no_seat_without_proofs(door: Any) -> None:
+    arrivals = []
+    for hub in (41, 42, 60):
+        door.device_replies[hub] = []
+        stream = d.DeviceStream()
+        said = stream.receive(d.hello(hub, 1, "t") + d.publish(1, b"open", 0))
+        arrivals.append(Arrival(hub, *said))
+        door.expects_device(hub)
+    door.handle(ev.Arrived(arrivals))
+    door.settle()
+    refused = [ProofNeeded.code, NoHello.code]
+    codes = {hub: [r.code for r in door.device_replies[hub]] for hub in (41, 42, 60)}
+    assert codes == {41: refused, 42: refused, 60: [0, 0]}
+    assert origins(door) == []
 
 
 @pytest.mark.parametrize(
@@ -252,7 +280,7 @@ def test_frames_are_signed_from_before_the_reply_on(door: Any) -> None:
 
 
 def test_a_replaced_device_comes_with_its_new_secret_alone(door: Any) -> None:
-    door.shard.topics.catalog.fleets.replace(HUB)
+    door.shard.topics.catalog.fleets.set_device(DeviceSet(HUB, 1, False))
     frame, _ = answer(challenged(door, 50))
     assert [r.code for r in heard(door, 50, frame)] == [NotAuthenticated.code]
     # The old secret, with the new generation written on it.
@@ -265,7 +293,7 @@ def test_a_replaced_device_comes_with_its_new_secret_alone(door: Any) -> None:
 
 def test_a_revoked_device_hears_what_a_stranger_does(door: Any) -> None:
     fleets = door.shard.topics.catalog.fleets
-    fleets.revoke(HUB)
+    fleets.set_device(DeviceSet(HUB, 0, True))
     asked = challenged(door, 50)
     assert asked.level == Level.PROOF
     frame, _ = answer(asked)
@@ -275,7 +303,7 @@ def test_a_revoked_device_hears_what_a_stranger_does(door: Any) -> None:
     assert revoked == stranger
     texts = {e.reason for e in door.others if isinstance(e, Hangup)}
     assert len(texts) == 1
-    fleets.replace(HUB)
+    fleets.set_device(DeviceSet(HUB, 1, False))
     secret = derive_secret(FLEET_KEY, SYSTEM, HUB, 1)
     frame, _ = answer(challenged(door, 52), secret, generation=1)
     assert [r.code for r in heard(door, 52, frame)] == [0]
@@ -283,7 +311,7 @@ def test_a_revoked_device_hears_what_a_stranger_does(door: Any) -> None:
 
 def test_a_device_that_is_revoked_behind_its_challenge_stays_out(door: Any) -> None:
     frame, _ = answer(challenged(door, 50))
-    door.shard.topics.catalog.fleets.revoke(HUB)
+    door.shard.topics.catalog.fleets.set_device(DeviceSet(HUB, 0, True))
     assert [r.code for r in heard(door, 50, frame)] == [NotAuthenticated.code]
 
 

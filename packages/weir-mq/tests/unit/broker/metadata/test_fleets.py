@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from weir.access.devices import GENERATION_MAX, Level
 from weir.broker.metadata import fleets as module
-from weir.broker.metadata.fleets import Device, Fleet, FleetKey, Fleets
+from weir.broker.metadata.fleets import Device, Fleet, Fleets
+from weir.broker.records.fleets import DeviceSet, FleetKey, FleetPut
 from weir.errors import BadName, BadRequest
 
 KEY = FleetKey(1, bytes(65))
@@ -79,29 +80,52 @@ def test_a_fleet_changes_in_place_and_goes() -> None:
         fleets.remove("a")
 
 
+def put(fleets: Fleets, hub: int, generation: int, is_revoked: bool = False) -> Device:
+    return fleets.set_device(DeviceSet(hub, generation, is_revoked))
+
+
 def test_a_device_is_replaced_and_revoked() -> None:
     fleets = Fleets()
     fleets.put(fleet("a", 10, 19))
     assert fleets.device(12) == Device(0, False)
-    assert fleets.revoke(12) == fleets.device(12) == Device(0, True)
-    assert fleets.replace(12) == fleets.device(12) == Device(1, False)
-    assert fleets.replace(12) == Device(2, False)
-    assert fleets.revoke(12) == fleets.revoke(12) == Device(2, True)
-    assert fleets.replace(12) == Device(3, False), "what was revoked is not what comes now"
+    assert put(fleets, 12, 0) == Device(0, False)
+    assert fleets.devices() == [], "what is as the fleet says takes no row"
+    assert put(fleets, 12, 0, True) == fleets.device(12) == Device(0, True)
+    assert put(fleets, 12, 1) == fleets.device(12) == Device(1, False)
+    assert put(fleets, 12, 1) == Device(1, False)
+    assert put(fleets, 12, 2, True) == put(fleets, 12, 2, True) == Device(2, True)
+    assert put(fleets, 12, 3) == Device(3, False), "what was revoked is not what comes now"
     assert fleets.devices() == [(12, Device(3))]
-    for change in (fleets.replace, fleets.revoke):
-        with pytest.raises(BadRequest, match="no fleet"):
-            change(20)
+    with pytest.raises(BadRequest, match="no fleet"):
+        put(fleets, 20, 1)
 
 
-def test_generations_end() -> None:
+@pytest.mark.parametrize("to", [(0, False), (0, True), (1, True), (2, False)])
+def test_no_generation_that_ended_begins_again(to: tuple[int, bool]) -> None:
     fleets = Fleets()
     fleets.put(fleet("a", 10, 19))
-    row = [[msgspec.structs.astuple(one) for one in fleets], [(12, GENERATION_MAX)]]
-    full = Fleets.decode(msgspec.msgpack.decode(msgspec.msgpack.encode(row)))
-    with pytest.raises(BadRequest, match="enrol"):
-        full.replace(12)
-    assert full.revoke(12) == Device(GENERATION_MAX, True)
+    put(fleets, 12, 2, True)
+    with pytest.raises(BadRequest, match="generation 2, which was revoked"):
+        put(fleets, 12, *to)
+    assert fleets.device(12) == Device(2, True)
+
+
+def test_a_device_stays_revoked_when_its_fleet_changes_or_comes_again() -> None:
+    fleets = Fleets()
+    fleets.put(fleet("a", 10, 19))
+    put(fleets, 12, 1, True)
+    fleets.put(fleet("a", 10, 15))
+    fleets.remove("a")
+    fleets.put(fleet("b", 0, 99))
+    assert fleets.device(12) == Device(1, True)
+
+
+def test_a_record_becomes_a_fleet() -> None:
+    record = FleetPut("a", 1, 2, 2, (KEY,))
+    assert Fleet.of(record) == fleet("a", 1, 2, level=Level.SIGNED)
+    for level in (0, 3):
+        with pytest.raises(BadRequest):
+            Fleet.of(FleetPut("a", 1, 2, level, (KEY,)))
 
 
 def test_rows_and_fleets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,11 +136,11 @@ def test_rows_and_fleets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadRequest, match="as many as"):
         fleets.put(fleet("b", 20, 29))
     fleets.put(fleet("a", 10, 18))
-    fleets.revoke(10)
-    fleets.revoke(11)
+    put(fleets, 10, 0, True)
+    put(fleets, 11, 1)
     with pytest.raises(BadRequest, match="another fleet"):
-        fleets.revoke(12)
-    fleets.replace(11)
+        put(fleets, 12, 1)
+    put(fleets, 11, 2)
 
 
 def test_it_comes_back_from_its_stored_form() -> None:
@@ -124,13 +148,15 @@ def test_it_comes_back_from_its_stored_form() -> None:
     assert not fleets
     fleets.put(fleet("b", 20, 29, level=Level.SIGNED))
     fleets.put(fleet("a", 10, 19, keys=(KEY, FleetKey(7, b"\xff" * 65))))
-    fleets.revoke(12)
-    fleets.replace(25)
+    put(fleets, 12, 0, True)
+    put(fleets, 25, GENERATION_MAX)
     stored = msgspec.msgpack.encode(fleets.encode())
     again = Fleets.decode(msgspec.msgpack.decode(stored))
     assert again
     assert list(again) == list(fleets)
-    assert again.devices() == fleets.devices() == [(12, Device(0, True)), (25, Device(1))]
+    assert (
+        again.devices() == fleets.devices() == [(12, Device(0, True)), (25, Device(GENERATION_MAX))]
+    )
     assert again.find(25) == fleets.named("b") == again.named("b")
     assert msgspec.msgpack.encode(again.encode()) == stored
 

@@ -1,0 +1,277 @@
+"""What is asked of fleets and their devices, and what becomes of it when it is committed.
+
+The leader wraps a fleet's key before it proposes it: entries, snapshots and backups hold wrapped
+keys alone. Replicas look again whether a record may be applied, for another may have come between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from weir.access.devices import FLEET_KEY_BYTES, Nonces
+from weir.access.wrapping import NONCE_BYTES, KeyRing
+from weir.broker.api.events import AccessNarrowed, Findings
+from weir.broker.metadata.fleets import Fleet, Fleets
+from weir.broker.records.fleets import DeviceSet, FleetKey, FleetPut, FleetRecord, FleetRemoved
+from weir.broker.replica.requests import Proposals
+from weir.broker.runtime.outbox import Caller
+from weir.broker.runtime.session import Session
+from weir.errors import (
+    BadRequest,
+    LevelTooLow,
+    MissingLibrary,
+    Refused,
+    Unavailable,
+    WrongKey,
+)
+from weir.model.limits import FORMAT_LEVEL_ACCESS
+from weir.protocol.client.fleets import (
+    DescribeDevice,
+    DeviceInfo,
+    DropFleetKey,
+    FleetChanged,
+    FleetList,
+    FleetRow,
+    ListFleets,
+    PutFleet,
+    RemoveFleet,
+    SetDevice,
+)
+from weir.protocol.client.messages import Reply
+
+
+def purpose_of(fleet: str, version: int) -> str:
+    """Return what the wrapped key of a fleet is."""
+    return f"key {version} of fleet {fleet}"
+
+
+class FleetVault:
+    """Wraps and opens the keys of fleets, by this node's key file."""
+
+    __slots__ = ("_nonces", "_opened", "_ring")
+
+    def __init__(self, nonces: Nonces | None, ring: KeyRing | None) -> None:
+        """Without a `ring` or `nonces` nothing is wrapped or opened here."""
+        self._nonces = nonces
+        self._ring = ring
+        #: Keys, by what they are wrapped as; only for keys that a fleet has or had.
+        self._opened: dict[bytes, bytes] = {}
+
+    def wrap(self, fleet: str, version: int, key: bytes) -> FleetKey:
+        """Return a version of a fleet's key as it is stored. Raises `BadRequest` without a key
+        file, or without the library that it needs.
+        """
+        if self._ring is None or self._nonces is None:
+            raise BadRequest(
+                "this node has no key file to wrap the fleet's key with: set `access.key_file` on "
+                "all nodes, to a copy of one file"
+            )
+        try:
+            nonce = self._nonces.next()[:NONCE_BYTES]
+            wrapped = self._ring.wrap(key, purpose_of(fleet, version), nonce)
+        except MissingLibrary as error:
+            raise BadRequest(str(error)) from None
+        return FleetKey(version, wrapped)
+
+    def open(self, fleet: Fleet, key: FleetKey) -> bytes:
+        """Return a fleet's key. Raises `Unavailable` where the key file here does not open it."""
+        found = self._opened.get(key.wrapped)
+        if found is None:
+            if self._ring is None:
+                raise Unavailable("this node has no key file: connect to another one")
+            try:
+                found = self._ring.unwrap(key.wrapped, purpose_of(fleet.name, key.version))
+            except (WrongKey, MissingLibrary) as error:
+                raise Unavailable(str(error)) from None
+            if len(found) != FLEET_KEY_BYTES:
+                raise Unavailable(f"the {purpose_of(fleet.name, key.version)} is none: rotate it")
+            self._opened[key.wrapped] = found
+        return found
+
+    def opens(self, fleets: Fleets) -> bool:
+        """Return whether all keys of all fleets are opened here."""
+        try:
+            for fleet in fleets:
+                for key in fleet.keys:
+                    self.open(fleet, key)
+        except Unavailable:
+            return False
+        return True
+
+
+class FleetCatalog(Protocol):
+    """What is known of fleets, and of what is written."""
+
+    fleets: Fleets
+
+    @property
+    def level(self) -> int:
+        """The format level that is written."""
+
+
+class FleetLog(Protocol):
+    """The registry's log."""
+
+    def propose(self, record: FleetRecord, /) -> int:
+        """Propose an entry; return its index. Raises `Unavailable` where it is not led here."""
+
+
+class Replies(Protocol):
+    """Where the registry's answers go."""
+
+    def reply(self, caller: Caller, reply: Reply) -> None:
+        """Answer a request."""
+
+    def refuse(self, caller: Caller, error: Refused) -> None:
+        """Answer with a refusal."""
+
+
+class Enrolment:
+    """Changes fleets and devices by entries, and tells what they are."""
+
+    __slots__ = ("_catalog", "_findings", "_outbox", "_proposals", "vault")
+
+    def __init__(
+        self,
+        catalog: FleetCatalog,
+        outbox: Replies,
+        log: FleetLog,
+        findings: Findings,
+        vault: FleetVault,
+    ) -> None:
+        """Change `catalog` by entries of `log`; keys go through `vault`, and `findings` get to know
+        when devices that are connected may have to go.
+        """
+        self._catalog = catalog
+        self._outbox = outbox
+        self._findings = findings
+        #: What opens the fleets' keys.
+        self.vault = vault
+        self._proposals: Proposals[FleetRecord, Caller] = Proposals(log)
+
+    def lose(self, error: Refused) -> None:
+        """This node leads no more: refuse who waits for a change."""
+        for caller in self._proposals.lose():
+            self._outbox.refuse(caller, error)
+
+    def put(self, caller: Caller, request: PutFleet) -> None:
+        """Propose a fleet. Raises `LevelTooLow`, `BadName`, `BadRequest`, and `Unavailable` where
+        the key that it has cannot be compared.
+        """
+        self._check_level()
+        known = self._catalog.fleets.named(request.name)
+        keys = known.keys if known else ()
+        if request.key:
+            keys = self._with_key(known, request)
+        fleet = FleetPut(request.name, request.first, request.last, request.level, keys)
+        self._catalog.fleets.check(Fleet.of(fleet))
+        self._proposals.propose(fleet, caller)
+
+    def _with_key(self, known: Fleet | None, request: PutFleet) -> tuple[FleetKey, ...]:
+        """Return the keys of a fleet with the one that is asked for; the same again is no news."""
+        if len(request.key) != FLEET_KEY_BYTES or not request.version:
+            raise BadRequest(f"a fleet's key has {FLEET_KEY_BYTES} bytes, and a version from 1 on")
+        keys = known.keys if known else ()
+        before = known.key(request.version) if known else None
+        if known is not None and before is not None:
+            if self.vault.open(known, before) != request.key:
+                raise BadRequest(
+                    f"fleet {request.name} has another key as version {request.version}: give the "
+                    "next version to this one",
+                    request.version,
+                )
+            return keys
+        return (*keys, self.vault.wrap(request.name, request.version, request.key))
+
+    def remove(self, caller: Caller, request: RemoveFleet) -> None:
+        """Propose that a fleet goes. Raises `BadRequest` if there is none."""
+        self._known(request.name)
+        self._proposals.propose(FleetRemoved(request.name), caller)
+
+    def drop_key(self, caller: Caller, request: DropFleetKey) -> None:
+        """Propose that a version of a key goes. Raises `BadRequest` if it is the only one."""
+        known = self._known(request.name)
+        keys = tuple(key for key in known.keys if key.version != request.version)
+        record = FleetPut(known.name, known.first, known.last, known.level, keys)
+        self._catalog.fleets.check(Fleet.of(record))
+        self._proposals.propose(record, caller)
+
+    def set_device(self, caller: Caller, request: SetDevice) -> None:
+        """Propose what a device is. Raises `LevelTooLow` and `BadRequest`."""
+        self._check_level()
+        record = DeviceSet(request.hub, request.generation, request.is_revoked)
+        self._catalog.fleets.check_device(record)
+        self._proposals.propose(record, caller)
+
+    def list(self, caller: Caller) -> None:
+        """Answer with all fleets."""
+        fleets = self._catalog.fleets
+        rows = [_row(fleet) for fleet in fleets]
+        self._outbox.reply(caller, FleetList(rows, self.vault.opens(fleets)))
+
+    def describe_device(self, caller: Caller, request: DescribeDevice) -> None:
+        """Answer with what is known of a device."""
+        self._outbox.reply(caller, self._info(request.hub))
+
+    def apply(self, index: int, record: FleetRecord) -> None:
+        """Apply a committed record, and answer who asked for it."""
+        caller, fleets = self._proposals.applied(index), self._catalog.fleets
+        reply: Reply
+        try:
+            match record:
+                case FleetPut():
+                    fleet = Fleet.of(record)
+                    fleets.put(fleet)
+                    reply = FleetChanged(_row(fleet))
+                case FleetRemoved(name):
+                    reply = FleetChanged(_row(fleets.remove(name)))
+                case DeviceSet():
+                    fleets.set_device(record)
+                    reply = self._info(record.hub)
+        except Refused as error:
+            if caller is not None:
+                self._outbox.refuse(caller, error)
+        else:
+            self._findings.append(AccessNarrowed())
+            if caller is not None:
+                self._outbox.reply(caller, reply)
+
+    def restored(self) -> None:
+        """A snapshot took the place of all fleets: devices may have to go."""
+        self._findings.append(AccessNarrowed())
+
+    def handlers(self) -> Mapping[type[Any], Callable[[Session, Caller, Any], None]]:
+        """Return what answers each request about fleets."""
+        return {
+            PutFleet: lambda _, caller, request: self.put(caller, request),
+            RemoveFleet: lambda _, caller, request: self.remove(caller, request),
+            DropFleetKey: lambda _, caller, request: self.drop_key(caller, request),
+            ListFleets: lambda _, caller, __: self.list(caller),
+            SetDevice: lambda _, caller, request: self.set_device(caller, request),
+            DescribeDevice: lambda _, caller, request: self.describe_device(caller, request),
+        }
+
+    def _known(self, name: str) -> Fleet:
+        known = self._catalog.fleets.named(name)
+        if known is None:
+            raise BadRequest(f"there is no fleet {name!r}: `weir fleet list` shows them")
+        return known
+
+    def _info(self, hub: int) -> DeviceInfo:
+        fleet, device = self._catalog.fleets.find(hub), self._catalog.fleets.device(hub)
+        return DeviceInfo(hub, fleet.name if fleet else "", device.generation, device.is_revoked)
+
+    def _check_level(self) -> None:
+        level = self._catalog.level
+        if level < FORMAT_LEVEL_ACCESS:
+            raise LevelTooLow(
+                f"this set writes format level {level}, and fleets need {FORMAT_LEVEL_ACCESS}: "
+                "once all nodes run this release, raise it by `weir node raise-level`",
+                level,
+            )
+
+
+def _row(fleet: Fleet) -> FleetRow:
+    versions = tuple(key.version for key in fleet.keys)
+    return FleetRow(fleet.name, fleet.first, fleet.last, int(fleet.level), versions)

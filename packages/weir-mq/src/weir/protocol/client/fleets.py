@@ -1,0 +1,183 @@
+"""Requests and replies about fleets: which hubs must prove who they are, and by which key."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from weir.access.devices import FLEET_KEY_BYTES, GENERATION_MAX, KEY_VERSION_MAX
+from weir.errors import BadName, LevelTooLow
+from weir.model.ids import Natural
+from weir.model.limits import NAME_CHARACTERS_MAX
+from weir.protocol.client.declaration import (
+    Control,
+    ControlReply,
+    ControlRequest,
+    Declaration,
+    Request,
+    Resource,
+    Retry,
+    Right,
+    Scope,
+)
+
+Name = Annotated[str, Meta(max_length=4 * NAME_CHARACTERS_MAX)]
+#: Up to 2^64 - 1, as far as MessagePack goes.
+Hub = Annotated[int, Meta(ge=0)]
+Version = Annotated[int, Meta(ge=0, le=KEY_VERSION_MAX)]
+Generation = Annotated[int, Meta(ge=0, le=GENERATION_MAX)]
+_ADMINISTER = (Right("administer", Resource.SYSTEM),)
+
+
+class FleetRow(Control, frozen=True, array_like=True):
+    """A fleet: hubs `first` to `last`, both included; at `level` 1 they prove who they are, at 2
+    they sign their frames besides. `versions` are those of its key.
+    """
+
+    name: str
+    first: Hub
+    last: Hub
+    level: Natural
+    versions: tuple[int, ...]
+
+
+class FleetChanged(ControlReply, frozen=True, array_like=True):
+    """A fleet as it is now, or was when it was removed."""
+
+    fleet: FleetRow
+
+
+class PutFleet(ControlRequest, frozen=True, array_like=True):
+    """Make a fleet, or change the one of this name: its hubs, its level, and with a
+    `key` of 32 bytes the version of its key that has this number. Its other versions stay.
+    """
+
+    declaration = Declaration(
+        80,
+        Scope.REGISTRY,
+        FleetChanged,
+        Retry.SAME,
+        rights=_ADMINISTER,
+        refusals=(BadName, LevelTooLow),
+        methods=("Fleets.put",),
+    )
+
+    name: Name
+    first: Hub
+    last: Hub
+    level: Natural
+    version: Version = 0
+    key: Annotated[bytes, Meta(max_length=FLEET_KEY_BYTES)] = b""
+
+
+class RemoveFleet(ControlRequest, frozen=True, array_like=True):
+    """Let a fleet be gone: its hubs belong to nobody. Where strangers are let in, they may come as
+    these hubs then.
+    """
+
+    declaration = Declaration(
+        81,
+        Scope.REGISTRY,
+        FleetChanged,
+        Retry.SAME,
+        rights=_ADMINISTER,
+        methods=("Fleets.remove",),
+    )
+
+    name: Name
+
+
+class DropFleetKey(ControlRequest, frozen=True, array_like=True):
+    """Take a version of a fleet's key away: devices whose secrets were made by it stay out."""
+
+    declaration = Declaration(
+        82,
+        Scope.REGISTRY,
+        FleetChanged,
+        Retry.SAME,
+        rights=_ADMINISTER,
+        methods=("Fleets.drop_key",),
+    )
+
+    name: Name
+    version: Version
+
+
+class FleetList(ControlReply, frozen=True, array_like=True):
+    """All fleets in the order of their hubs, and whether the node that was asked opens their keys:
+    it needs a key file for that.
+    """
+
+    fleets: list[FleetRow]
+    opens: bool
+
+
+class ListFleets(ControlRequest, frozen=True, array_like=True):
+    """Ask for all fleets."""
+
+    declaration = Declaration(
+        83,
+        Scope.COPY,
+        FleetList,
+        Retry.READ,
+        rights=_ADMINISTER,
+        methods=("Fleets.list",),
+    )
+
+
+class DeviceInfo(ControlReply, frozen=True, array_like=True):
+    """The fleet of a hub (empty: none), and the generation of its device that may come, unless that
+    was revoked.
+    """
+
+    hub: Hub
+    fleet: str
+    generation: Generation
+    is_revoked: bool
+
+
+class SetDevice(ControlRequest, frozen=True, array_like=True):
+    """Let a device be the one of this generation, or be revoked. It goes on only: a generation that
+    has ended never begins again.
+    """
+
+    declaration = Declaration(
+        84,
+        Scope.REGISTRY,
+        DeviceInfo,
+        Retry.SAME,
+        rights=_ADMINISTER,
+        refusals=(LevelTooLow,),
+        methods=("Fleets.replace_device", "Fleets.revoke_device"),
+    )
+
+    hub: Hub
+    generation: Generation
+    is_revoked: bool = False
+
+
+class DescribeDevice(ControlRequest, frozen=True, array_like=True):
+    """Ask what is known of a device."""
+
+    declaration = Declaration(
+        85,
+        Scope.COPY,
+        DeviceInfo,
+        Retry.READ,
+        rights=_ADMINISTER,
+        methods=("Fleets.device",),
+    )
+
+    hub: Hub
+
+
+#: All requests of this page.
+REQUESTS: tuple[type[Request], ...] = (
+    PutFleet,
+    RemoveFleet,
+    DropFleetKey,
+    ListFleets,
+    SetDevice,
+    DescribeDevice,
+)
