@@ -18,7 +18,12 @@ import msgspec
 
 from weir.cli.process import EXTRAS, what_to_do
 from weir.errors import WeirError
-from weir.model.limits import CONNECTIONS_MAX, FORMAT_LEVEL_SCHEMAS, MIB
+from weir.model.limits import (
+    CONNECTIONS_MAX,
+    FORMAT_LEVEL_SCHEMAS,
+    FORMAT_LEVEL_STAGING,
+    MIB,
+)
 
 if TYPE_CHECKING:
     from weir.client.client import Client
@@ -317,7 +322,7 @@ def level(patient: Patient) -> Finding:
             "level", "warn",
             f"format level {listed.level} is written, and all nodes support {supported}",
             "weir node raise-level, once you need no way back to the release before: schemas need "
-            f"level {FORMAT_LEVEL_SCHEMAS}",
+            f"level {FORMAT_LEVEL_SCHEMAS}, sinks need level {FORMAT_LEVEL_STAGING}",
         )  # fmt: skip
     return Finding("level", "ok", f"format level {listed.level} is written")
 

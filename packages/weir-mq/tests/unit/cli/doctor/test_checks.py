@@ -156,7 +156,12 @@ def test_what_is_not_installed_names_what_brings_it(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     ("written", "supported", "state", "advice"),
-    [(1, [2, 2], "warn", "weir node raise-level"), (1, [2, 1], "ok", ""), (2, [2], "ok", "")],
+    [
+        (1, [2, 2], "warn", "weir node raise-level"),
+        (2, [3, 3], "warn", "sinks need level 3"),
+        (1, [2, 1], "ok", ""),
+        (2, [2], "ok", ""),
+    ],
 )
 def test_a_format_level_that_may_be_raised(
     written: int,
