@@ -159,7 +159,7 @@ class Keeper(threading.Thread):
         super().__init__(daemon=True)
         self._submitter = submitter
         self._job = job
-        self._stop = stop
+        self._stop_file = stop
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
 
@@ -170,7 +170,7 @@ class Keeper(threading.Thread):
 
     def run(self) -> None:
         """Keep the job running."""
-        while not self._stop.exists():
+        while not self._stop_file.exists():
             self.starts += 1
             self._submitter.prepare()
             with self.log.open("wb") as log:
