@@ -146,7 +146,7 @@ def a_scattering_counts_batches(patch: Patch) -> None:
     """A producer id counts on by each message that it scattered to a partition."""
     patch.source(
         _SCATTERING,
-        "producer.sequences.get(group, 0) + len(some)",
+        "producer.sequences.get(group, 0) + count",
         "producer.sequences.get(group, 0) + 1",
     )
 
@@ -156,8 +156,8 @@ def a_participant_is_forgotten(patch: Patch) -> None:
     """A producer id counts on in each partition that it scattered to."""
     patch.source(
         _SCATTERING,
-        "        for address, some in rows.items():\n            group = address.group\n",
-        "        for address, some in [*rows.items()][:1]:\n            group = address.group\n",
+        "        for group, count in sequences.items():\n",
+        "        for group, count in [*sequences.items()][:1]:\n",
     )
 
 
@@ -286,7 +286,7 @@ def a_checkpoint_forgets_schemas(patch: Patch) -> None:
     """A registry that is restored has its schemas."""
     patch.source(
         "weir.broker.metadata.catalog",
-        "for topic, *row in schemas[0] if schemas else ():",
+        "for topic, *row in (row for known in later_parts[:1] for row in known):",
         "for topic, *row in ():",
     )
 
