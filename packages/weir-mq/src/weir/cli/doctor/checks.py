@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from weir.cli.process import EXTRAS, what_to_do
-from weir.errors import WeirError
+from weir.errors import NotAuthenticated, WeirError
 from weir.model.limits import (
     CONNECTIONS_MAX,
     FORMAT_LEVEL_SCHEMAS,
@@ -290,6 +290,9 @@ def endpoint(patient: Patient) -> Finding:
         took, own = connected(url, _asked)
         for port in own:
             connected(f"{url.rpartition(':')[0]}:{port}", _asked)
+    except NotAuthenticated:
+        advice = "to look further: export WEIR_URL=weir://USER@HOST:PORT, and weir node status"
+        return Finding("endpoint", "ok", f"{url} answers: it is closed to strangers", advice)
     except WeirError as error:
         return Finding("endpoint", "fail", f"{url} (process {pid}) does not serve: {error}",
                        "see its log on stderr; both must be of one release")  # fmt: skip

@@ -162,6 +162,11 @@ class Metrics:
                 "Confirmed batches that were repeats.",
                 counts.repeats,
             ),
+            (
+                "weir_unallowed_total",
+                "Requests that no rule of access allows: refused if the set is closed.",
+                counts.unallowed,
+            ),
             ("weir_holds_total", "Times that reading from peers stopped.", counts.holds),
             ("weir_flushes_total", "Flushes of a log (write and sync).", counts.flushes),
             ("weir_flushed_bytes_total", "Bytes written by flushes.", counts.flushed_bytes),
@@ -175,6 +180,11 @@ class Metrics:
         about = "Time from queueing a batch to its commit, in steps of 1 ms."
         yield Family("weir_commit_seconds", "histogram", about, one(_in_seconds(counts.latency)))
         yield from _gauges(
+            (
+                "weir_access_mode",
+                "0 while the set is open, 1 while it watches, 2 once it is closed.",
+                ("open", "watch", "closed").index(shard.registry.catalog.access.mode),
+            ),
             ("weir_ready", "1 if the shard leads all its partitions.", int(shard.ready)),
             (
                 "weir_partitions",

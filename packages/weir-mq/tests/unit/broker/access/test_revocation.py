@@ -130,6 +130,17 @@ def test_a_decision_is_kept_for_one_version_alone(rig: Any) -> None:
     assert rig.answer(5, m.Fetch(closed.t, 0, 1)).code == Unauthorized.code
 
 
+def test_a_decision_is_of_one_cluster_and_of_one_kind_of_request(rig: Any) -> None:
+    closed = Closed(rig)
+    closed.user(5, "default/ann", rule("consume", "cluster", f"{T}:c"), rule("read", "topic", T))
+    assert rig.answer(5, m.Withdraw(closed.t, "c")) == m.Withdrawn()
+    assert rig.answer(5, m.Withdraw(closed.t, "d")).code == Unauthorized.code
+    assert rig.answer(5, m.Positions(closed.t)).end == 0
+    assert rig.answer(5, a.SeekCluster(closed.t, "c", 0)).code == Unauthorized.code
+    assert rig.answer(5, m.Produce(closed.t, 0, memoryview(b""))).code == Unauthorized.code
+    assert rig.answer(5, m.Positions(closed.u)).code == UnknownTopic.code
+
+
 def test_grants_go_back_at_once(rig: Any, make_publisher: Callable[..., Any]) -> None:
     closed = Closed(rig, "open")
     publisher = make_publisher(rig, rig.answer(1, m.DescribeTopic("t")))

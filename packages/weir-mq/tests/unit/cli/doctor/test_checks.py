@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from rigs.certificates import TestCa
+from weir import sync, testing
 from weir.cli import connection
 from weir.cli.doctor import checks
 from weir.cli.doctor.checks import CHECKS, Finding, Patient, examine
@@ -205,3 +206,16 @@ def test_a_certificate_that_ends_soon_or_is_not_served(tmp_path: Path) -> None:
         sick(found(one), "warn", "not served by shards [1]", advice)
     state_file(data, 1).write_bytes(msgspec.json.encode(CertificateState(one.serial, "", 0.0, 0.0)))
     assert found(one).state == "ok"
+
+
+def test_a_node_that_is_closed_to_strangers_is_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with testing.node() as node:
+        with sync.connect(node.url) as w:
+            w.access.create_user("root", "rr", ["admin"])
+        with sync.connect(node.url.replace("//", "//root@"), password="rr") as w:
+            w.access.set_mode("closed")
+        monkeypatch.setattr(checks, "_running", lambda patient: (node.url, 1))
+        found = checks.endpoint(patient(tmp_path))
+    sick(found, "ok", "closed to strangers", "WEIR_URL=weir://USER@")
