@@ -28,6 +28,7 @@ from weir.app.handlers import (
 )
 from weir.client.arguments import ConsumerMode, parse_url
 from weir.client.client import Client, connect
+from weir.client.connection.credentials import split_user
 from weir.client.connection.system import SYSTEM
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.settlement import bury
@@ -221,7 +222,7 @@ class App:
     def __init__(self, url: str | None = None, *, name: str = "app") -> None:
         """Take where to connect to, if `run` is not to be told; `name` is what brokers call it."""
         if url is not None:
-            parse_url(url)  # a wrong one is told here
+            parse_url(split_user(url)[0])  # a wrong one is told here
         self._url = url
         self._name = name
         self._subscriptions: list[Subscription] = []

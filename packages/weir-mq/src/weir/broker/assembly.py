@@ -222,7 +222,7 @@ def _services(
     time, budget, outbox = runtime.time, runtime.budget, runtime.outbox
     topics, admission, context = partitions.topics, partitions.admission, partitions.context
     trunks, registry, brokerset = cluster.trunks, cluster.registry, cluster.brokerset
-    authorizer, forwarder = Authorizer(topics.catalog, outbox.counts), trunks.forwarder
+    authorizer, forwarder = Authorizer(topics.catalog), trunks.forwarder
     orders = TotalOrder(
         topics, registry, forwarder, layout, context, replication.multi, replication.writers
     )

@@ -450,6 +450,11 @@ class Sessions:
             if group in self._topics:
                 self._topics.partition(group)[1].closed(number)
 
+    @property
+    def unallowed(self) -> int:
+        """How much was asked that no rule allows: it was refused, or the set only watches."""
+        return self._authorizer.refusals.all
+
     def end_revoked(self) -> list[int]:
         """End the sessions that were let in for what is not allowed to them any more, or that used
         it; return their numbers. What they wait for and lost is refused by `AccessRevoked`.

@@ -147,6 +147,11 @@ class Shard:
         return self._partitions.admission.short
 
     @property
+    def unallowed(self) -> int:
+        """How many requests came that no rule of access allows; in an open set nobody looks."""
+        return self._services.sessions.unallowed
+
+    @property
     def partitions_led(self) -> int:
         """How many partitions this shard leads."""
         return sum(p.leads for p in self.topics.partitions())

@@ -60,6 +60,7 @@ def work(
     from weir.app.supervisor import Plan, Supervisor
     from weir.app.worker import NoApp, load
     from weir.client.arguments import parse_url
+    from weir.client.connection.credentials import split_user
     from weir.client.core.retries import seconds
 
     try:
@@ -79,7 +80,7 @@ def work(
             seconds(grace),
             first_timeout(timeout),
         )
-        parse_url(plan.url)
+        parse_url(split_user(plan.url)[0])
         place = _place(metrics) if metrics else None
         stop = asyncio.Event()
         tell = _while_heard(_telling(plan, as_json), stop)

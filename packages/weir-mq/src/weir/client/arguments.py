@@ -66,7 +66,7 @@ def parse_url(url: str) -> list[tuple[str, int]]:
         try:
             files = client_files(query)
         except ValueError as error:
-            raise ValueError(f"{url!r} is no address: {error}") from None
+            raise ValueError(f"{_without_user(url)!r} is no address: {error}") from None
     if places.startswith(_SCHEME):
         for part in places.removeprefix(_SCHEME).removesuffix("/").split(","):
             found = _HOST.fullmatch(part.strip())
@@ -78,8 +78,14 @@ def parse_url(url: str) -> list[tuple[str, int]]:
         else:
             return hosts
     raise ValueError(
-        f"{url!r} is no address{_hint(url)}: write weir://host:port or weir://host1:port,host2"
+        f"{_without_user(url)!r} is no address{_hint(url)}: write weir://host:port or weir://host1:port,host2"
     )
+
+
+def _without_user(url: str) -> str:
+    """Return what may be shown of it: who types a password into an address has shown it enough."""
+    scheme, separator, rest = url.rpartition("://")
+    return f"{scheme}{separator}...@{rest.rpartition('@')[2]}" if "@" in rest else url
 
 
 def _hint(url: str) -> str:
@@ -92,7 +98,7 @@ def _hint(url: str) -> str:
     if scheme == "weir" and "?" in rest:
         return " (files of TLS belong to weirs://)"
     if "@" in rest:
-        return " (it takes no user and no password)"
+        return " (it takes no user and no password here)"
     if "/" in rest.removesuffix("/"):
         return " (it ends with the port: topics are named where they are used)"
     if rest.count(":") > 1 and "[" not in rest and "," not in rest:

@@ -13,6 +13,7 @@ import pytest
 import weir
 from weir import sync, testing
 from weir.client.access import AccessRule
+from weir.client.arguments import parse_url
 from weir.client.connection.connection import Connection
 from weir.client.connection.credentials import (
     Credentials,
@@ -217,3 +218,23 @@ def test_nothing_shows_a_password() -> None:
     assert "hunter22" not in repr(credentials)
     with pytest.raises(BadRequest):
         Credentials("ann", "")
+
+
+def test_an_error_shows_no_password() -> None:
+    for url in (
+        "weir://ann:hunter22@h",
+        "http://ann:hunter22@h",
+        "weirs://ann:hunter22@h h",
+        "weirs://ann:hunter22@h?no=x",
+    ):
+        with pytest.raises(ValueError, match="is no address") as caught:
+            parse_url(url)
+        assert "hunter22" not in str(caught.value)
+
+
+def test_an_app_may_name_a_user() -> None:
+    assert weir.App("weir://ann@localhost:1")
+    with pytest.raises(ValueError, match="has no password"):
+        weir.App("weir://ann:x@localhost")
+    with pytest.raises(ValueError, match="is no address"):
+        weir.App("weir://ann@local host")

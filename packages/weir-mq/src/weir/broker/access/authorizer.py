@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from weir.broker.api.counts import Counts
 from weir.broker.metadata.access import FLEET, Access
 from weir.broker.metadata.fleets import Fleets
 from weir.broker.metadata.rules import cluster_name, topic_name
@@ -44,16 +43,19 @@ class TopicNames(Protocol):
 class RefusalCounts:
     """What was refused, or would have been, by principal, verb and resource."""
 
-    __slots__ = ("_rows", "forgotten")
+    __slots__ = ("_rows", "all", "forgotten")
 
     def __init__(self) -> None:
         """Begin empty."""
         self._rows: Counter[tuple[str, Asked]] = Counter()
-        #: How many are not kept by name, for there were too many names.
+        #: How many there were.
+        self.all = 0
+        #: How many of them are not kept by name, for there were too many names.
         self.forgotten = 0
 
     def count(self, principal: str, asked: Asked) -> None:
         """Count one."""
+        self.all += 1
         key = (principal, asked)
         if key in self._rows or len(self._rows) < REFUSALS_KEPT_MAX:
             self._rows[key] += 1
@@ -78,12 +80,11 @@ class _Need(NamedTuple):
 class Authorizer:
     """Lets requests pass that a rule allows."""
 
-    __slots__ = ("_catalog", "_counts", "refusals")
+    __slots__ = ("_catalog", "refusals")
 
-    def __init__(self, catalog: TopicNames, counts: Counts) -> None:
-        """Go by what `catalog` says now; count what no rule allows, also in `counts`."""
+    def __init__(self, catalog: TopicNames) -> None:
+        """Go by what `catalog` says now, and count what no rule allows."""
         self._catalog = catalog
-        self._counts = counts
         self.refusals = RefusalCounts()
 
     @property
@@ -206,7 +207,6 @@ class Authorizer:
         found = next((one for one in need.asked if self._may(principal, one)), None)
         if found is None:
             self.refusals.count(principal, asked)
-            self._counts.unallowed += 1
             if self.is_closed:
                 if need.topic and not self._may(principal, Asked("describe", "topic", need.topic)):
                     raise _absent(need.id)

@@ -83,7 +83,7 @@ class Counts:
 
     __slots__ = ("_partitions", "bad_frames", "confirms", "devices", "flushed_bytes", "flushes",
                  "holds", "latency", "leads_begun", "leads_lost", "reads_cached", "reads_disk",
-                 "refused", "repeats", "replicas_halted", "unallowed")  # fmt: skip
+                 "refused", "repeats", "replicas_halted")  # fmt: skip
 
     def __init__(self) -> None:
         """Begin at zero."""
@@ -104,8 +104,6 @@ class Counts:
         self.holds = 0
         #: Frames of other nodes that failed a check, and were not used.
         self.bad_frames = 0
-        #: Requests that no rule allows: refused, or counted alone while the set only watches.
-        self.unallowed = 0
         #: Replicas that met what they could not apply, and stopped.
         self.replicas_halted = 0
         #: How often it began to lead a partition, and how often it had to stop.

@@ -165,7 +165,7 @@ class Metrics:
             (
                 "weir_unallowed_total",
                 "Requests that no rule of access allows: refused if the set is closed.",
-                counts.unallowed,
+                shard.unallowed,
             ),
             ("weir_holds_total", "Times that reading from peers stopped.", counts.holds),
             ("weir_flushes_total", "Flushes of a log (write and sync).", counts.flushes),
