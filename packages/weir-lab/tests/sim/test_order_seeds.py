@@ -3,7 +3,7 @@
 The many seeds of `test_set_seeds.py` are read in total order. WEIR_UNORDERED_SEEDS says how many
 are played in which nobody does, WEIR_SCATTER_SEEDS how many of one node where clients scatter, and
 WEIR_ENDING_SEEDS how many of one node where a partition ends; of a set, a fourth of those.
-WEIR_SINK_SEEDS says how many are played of one node where queries write; of a set, a fourth.
+WEIR_SINK_WORLDS says how many are played of one node where queries write; of a set, a fourth.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from weir_lab.sim.shape import (
 SEEDS = int(os.environ.get("WEIR_UNORDERED_SEEDS", "8"))
 SCATTER_SEEDS = int(os.environ.get("WEIR_SCATTER_SEEDS", "12"))
 ENDING_SEEDS = int(os.environ.get("WEIR_ENDING_SEEDS", "12"))
-SINK_SEEDS = int(os.environ.get("WEIR_SINK_SEEDS", "8"))
+SINK_SEEDS = int(os.environ.get("WEIR_SINK_WORLDS", "8"))
 
 
 @pytest.mark.timeout(120 + 10 * SEEDS)

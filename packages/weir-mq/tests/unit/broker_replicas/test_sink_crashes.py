@@ -15,7 +15,7 @@ from rigs.damage import mended, rot
 from rigs.sinks import opened
 from weir.broker.scattering import participant
 from weir.broker.state.staging import Published, StagingTable
-from weir.errors import BatchPublished, StagedRunGone, refusal
+from weir.errors import BatchPublished, StagedRunGone, Unavailable, refusal
 from weir.model.batch import parse
 from weir.model.batch_builder import encode
 from weir.model.columns import Publication, Scattered, StagedRun, chained
@@ -341,6 +341,29 @@ def test_staged_batches_that_rotted_come_from_other_replicas(make_trio: Any, see
     driver.check()
     for partition in range(PARTITIONS):
         trio.same_everywhere(driver.group(partition))
+
+
+def test_a_staged_batch_that_a_reader_finds_rotten_comes_from_the_others(make_trio: Any) -> None:
+    trio = make_trio()
+    driver = Driver(trio, random.Random(7))
+    publish_some(driver, 3)
+    for node in trio.live():  # nothing is in memory then
+        node.kill()
+    for node in trio.nodes.values():
+        node.boot()
+    trio.until(lambda: all(node.shard.ready for node in trio.live()))
+    group = driver.group(0)
+    leader = trio.leader(group)
+    published = next(leader.group(group).machine.state.staging.published.of(0))
+    rot(leader, group, published.entry)
+    fetch = m.Fetch(driver.info.addresses[0], published.first, 1, equal_stamps=True)
+    first = trio.answer(leader, fetch)
+    assert isinstance(first, m.Refusal)
+    assert (first.code, "comes from the others" in first.message) == (Unavailable.code, True)
+    assert trio.told(fetch, group).next_offset == published.behind
+    mended(trio, group)
+    driver.check()
+    trio.same_everywhere(group)
 
 
 def test_a_replica_that_begins_anew_gets_what_was_published(make_trio: Any) -> None:

@@ -26,7 +26,7 @@ from weir.broker.replica.frames import (
 from weir.broker.replica.node_state import PeerLinks
 from weir.broker.replica.writer import Writer
 from weir.broker.runtime.outbox import Outbox
-from weir.broker.runtime.reads import Reads
+from weir.broker.runtime.reads import PublishedReading, Reads
 from weir.codec import Buffer
 from weir.errors import Refused
 from weir.model.limits import MIB
@@ -120,6 +120,8 @@ class Refill:
 
     def met_rot(self, reading: Work) -> bool:
         """A reading found its first entry rotten; return whether that may come from elsewhere."""
+        if isinstance(reading, PublishedReading):
+            reading = reading.from_disk or reading
         if not isinstance(reading, Reading) or not reading.entries:
             return False
         number, first = reading.group, reading.entries[0]

@@ -70,6 +70,11 @@ class PublishedReading:
         self.size = reading.size if reading is not None else 0
         self.cached = None if reading is not None else self._stamped(map(joined, cached))
 
+    @property
+    def from_disk(self) -> Reading | None:
+        """What reads the entries, unless they are in memory."""
+        return self._reading
+
     def pin(self) -> None:
         """Keep the files from being used again."""
         if self._reading is not None:
