@@ -99,6 +99,7 @@ def test_what_takes_something_away_is_told_from_what_gives() -> None:
         (UserCreated("default/bob", VERIFIER, ("admin",)), False),
         (UserRolesChanged("default/ann", (), ("admin",)), True),
         (UserPasswordSet("default/ann", VERIFIER), True),
+        (RoleDeleted("default.ann"), True),
         (AccessModeSet("open"), False),
         (UserRevoked("default/ann"), True),
     )
