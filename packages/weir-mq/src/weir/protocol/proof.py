@@ -21,10 +21,10 @@ from weir.access.devices import (
     NONCE_BYTES,
     PROOF_BYTES,
     Claim,
+    FrameMac,
     Nonce,
     Proof,
     check_proof,
-    frame_mac,
 )
 from weir.codec import Unsigned8, Unsigned16, Unsigned32, Unsigned64
 from weir.errors import ProofNeeded, RemoteProtocolError
@@ -145,11 +145,11 @@ class DeviceProven(msgspec.Struct, frozen=True, array_like=True):
 class FrameSigner:
     """Signs whole frames of one way, in order."""
 
-    __slots__ = ("_counter", "_key")
+    __slots__ = ("_counter", "_mac")
 
     def __init__(self, key: bytes, counter: int = 0) -> None:
         """Sign with `key`, the first frame as number `counter`."""
-        self._key = key
+        self._mac = FrameMac(key)
         self._counter = counter
 
     def sign(self, frames: bytes) -> bytes:
@@ -162,7 +162,7 @@ class FrameSigner:
             head = DEVICE_HEADER.pack(version, length + MAC_BYTES, opcode | SIGNED, sn)
             content = head + frames[at + DEVICE_HEADER.size : behind - 1]
             at = behind
-            content += frame_mac(self._key, self._counter, content)
+            content += self._mac.of(self._counter, content)
             self._counter += 1
             signed += content, bytes((xor(content),))
         return b"".join(signed)
@@ -171,11 +171,11 @@ class FrameSigner:
 class FrameOpener:
     """Checks signed frames of one way, in order, and returns what was signed."""
 
-    __slots__ = ("_counter", "_key")
+    __slots__ = ("_counter", "_mac")
 
     def __init__(self, key: bytes, counter: int = 0) -> None:
         """Expect frames that are signed with `key`, the first as number `counter`."""
-        self._key = key
+        self._mac = FrameMac(key)
         self._counter = counter
 
     def open(self, frame: bytes) -> bytes:
@@ -186,7 +186,7 @@ class FrameOpener:
         if not opcode & SIGNED or length < MAC_BYTES or xor(frame):
             raise RemoteProtocolError("a frame is not signed, or changed on its way: connect again")
         mac_at = len(frame) - 1 - MAC_BYTES
-        expected = frame_mac(self._key, self._counter, frame[:mac_at])
+        expected = self._mac.of(self._counter, frame[:mac_at])
         if not check_proof(expected, frame[mac_at:-1]):
             raise RemoteProtocolError(
                 "a signed frame is not the next one of this connection: connect again"

@@ -17,11 +17,11 @@ from weir.access.devices import (
     MAC_BYTES,
     Claim,
     FrameKeys,
+    FrameMac,
     check_proof,
     derive_secret,
     expand_key,
     frame_keys,
-    frame_mac,
     prove_broker,
     prove_device,
 )
@@ -127,13 +127,18 @@ def test_proofs_are_compared_whole() -> None:
         assert not check_proof(proof, other)
 
 
-def test_a_mac_is_of_key_counter_and_content() -> None:
-    macs = {
-        frame_mac(b"k" * 32, 0, b"content"), frame_mac(b"l" * 32, 0, b"content"),
-        frame_mac(b"k" * 32, 1, b"content"), frame_mac(b"k" * 32, 0, b"content2"),
-    }  # fmt: skip
-    assert len(macs) == 4
-    assert {len(mac) for mac in macs} == {MAC_BYTES}
+@settings(max_examples=50)
+@given(st.binary(min_size=32, max_size=32), st.integers(0, 2**64 - 1), st.binary(max_size=200))
+def test_a_mac_is_the_beginning_of_an_hmac(key: bytes, counter: int, content: bytes) -> None:
+    expected = hmac.digest(key, counter.to_bytes(8, "big") + content, hashlib.sha256)
+    macs = FrameMac(key)
+    assert macs.of(counter, content) == macs.of(counter, content) == expected[:MAC_BYTES]
+
+
+@pytest.mark.parametrize("size", [0, 31, 33, 64])
+def test_a_key_of_frames_has_its_size(size: int) -> None:
+    with pytest.raises(ValueError, match="32 bytes"):
+        FrameMac(bytes(size))
 
 
 def test_keys_are_not_shown() -> None:
