@@ -278,6 +278,7 @@ class Requests:
 
     def _tell_leader(self, session: Session, caller: Caller, request: a.AskLeader) -> None:
         group = request.address.group
+        self._topics.topic_with(group)  # raises for a partition that is not there
         partition = self._topics.find(group)
         node = term = 0
         if partition is not None:

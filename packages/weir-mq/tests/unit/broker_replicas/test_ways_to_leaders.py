@@ -186,6 +186,14 @@ def test_locks_publish_by_any_node_and_come_again_when_the_leader_moves(trio: An
     assert trio.same_everywhere(group) == [b"v0", b"v1", b"v2", b"v3"]
 
 
+def test_no_node_says_who_leads_a_partition_that_is_not_there(trio: Any) -> None:
+    settled(trio)
+    address = trio.topic().addresses[0]
+    for node in trio.live():
+        reply = trio.answer(node, a.AskLeader(address._replace(group=address.group + 99)))
+        assert reply.code == UnknownTopic.code, reply
+
+
 def test_every_node_says_at_once_who_leads_in_which_term(trio: Any) -> None:
     settled(trio)
     address = trio.topic().addresses[0]
