@@ -171,7 +171,6 @@ class Metrics:
             ("weir_flushes_total", "Flushes of a log (write and sync).", counts.flushes),
             ("weir_flushed_bytes_total", "Bytes written by flushes.", counts.flushed_bytes),
         )
-        frames = self._host.reservations
         about = "Device publishes that were confirmed."
         yield Family("weir_device_confirms_total", "counter", about, one(counts.devices.confirms))
         refused = [*_by_code(counts.refused, "client"), *_by_code(counts.devices.refused, "device")]
@@ -195,6 +194,12 @@ class Metrics:
             ("weir_connections", "Open connections.", self._host.connections),
             ("weir_budget_used_bytes", "Bytes of messages in transit.", shard.budget.used),
             ("weir_budget_limit_bytes", "The limit of messages in transit.", shard.budget.limit),
+        )
+        yield from self._of_frames()
+
+    def _of_frames(self) -> Iterator[Family]:
+        frames = self._host.reservations
+        yield from _gauges(
             (
                 "weir_frames_begun_bytes",
                 "Bytes of partial frames without a reservation.",
