@@ -40,6 +40,9 @@ _SANE_SECONDS = 1_735_689_600
 _FIGURES_SECONDS = 5.0
 _DAMAGE = re.compile(r"^weir_scrub_damage\{[^}]*\} (\d+)$", re.MULTILINE)
 
+#: What to do to look into a set that is closed.
+_LOG_IN = "to look further, log in: export WEIR_URL=weir://USER@HOST:PORT and WEIR_PASSWORD_FILE"
+
 
 class Finding(msgspec.Struct, frozen=True):
     """What a check found. `advice` says what to do, and is empty where all is well."""
@@ -291,8 +294,7 @@ def endpoint(patient: Patient) -> Finding:
         for port in own:
             connected(f"{url.rpartition(':')[0]}:{port}", _asked)
     except NotAuthenticated:
-        advice = "to look further: export WEIR_URL=weir://USER@HOST:PORT, and weir node status"
-        return Finding("endpoint", "ok", f"{url} answers: it is closed to strangers", advice)
+        return Finding("endpoint", "ok", f"{url} answers: it is closed to strangers", _LOG_IN)
     except WeirError as error:
         return Finding("endpoint", "fail", f"{url} (process {pid}) does not serve: {error}",
                        "see its log on stderr; both must be of one release")  # fmt: skip
@@ -302,13 +304,18 @@ def endpoint(patient: Patient) -> Finding:
 
 def _running(patient: Patient) -> tuple[str, int] | None:
     """Return the URL and the process of the node that runs on the folder, if one does."""
+    from urllib.parse import quote
+
+    from weir.client.connection.credentials import split_user
     from weir.server.disk.node_folder import NodeFolder
 
     place = NodeFolder(patient.folder).endpoint()
     if place is None or not Path(f"/proc/{place.pid}").exists():
         return None
     host = f"[{place.host}]" if ":" in place.host else place.host
-    return f"weir://{host}:{place.port}", place.pid
+    _, user = split_user(os.environ.get("WEIR_URL", ""))
+    named = f"{quote(user, safe='')}@" if user else ""
+    return f"weir://{named}{host}:{place.port}", place.pid
 
 
 def level(patient: Patient) -> Finding:
@@ -408,6 +415,10 @@ def examine(patient: Patient, only: Collection[str] = ()) -> list[Finding]:
             continue
         try:
             findings.append(check(patient))
+        except NotAuthenticated:
+            findings.append(
+                Finding(name, "warn", "not looked for: the set is closed to strangers", _LOG_IN)
+            )
         except WeirError as error:
             findings.append(Finding(name, "fail", str(error), "fix that, then check again"))
         except OSError as error:

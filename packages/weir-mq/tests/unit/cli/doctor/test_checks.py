@@ -218,4 +218,12 @@ def test_a_node_that_is_closed_to_strangers_is_well(
             w.access.set_mode("closed")
         monkeypatch.setattr(checks, "_running", lambda patient: (node.url, 1))
         found = checks.endpoint(patient(tmp_path))
+        level, fleets = examine(patient(tmp_path), {"level", "fleets"})
+        monkeypatch.setenv("WEIR_PASSWORD", "rr")
+        named = node.url.replace("//", "//root@")
+        monkeypatch.setattr(checks, "_running", lambda patient: (named, 1))
+        (known,) = examine(patient(tmp_path), {"level"})
     sick(found, "ok", "closed to strangers", "WEIR_URL=weir://USER@")
+    for one in (level, fleets):
+        sick(one, "warn", "closed to strangers", "WEIR_URL=weir://USER@")
+    assert (known.state, "is written" in known.found) == ("ok", True)
