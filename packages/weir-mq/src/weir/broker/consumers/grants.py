@@ -23,7 +23,7 @@ from weir.broker.records.entries import (
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller, Outbox, Wait
-from weir.broker.runtime.reads import Reads
+from weir.broker.runtime.reads import Reads, without
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
@@ -206,15 +206,19 @@ class Grants:
         # As of the commit: an ack behind it takes from `left` while the messages are being read.
         runs, attempts = tuple(grant.left), grant.attempts
         first, behind, reading = runs[0][0], runs[-1][1], pick.reading
+        # As they are now: of what goes past retention while it is read, they are forgotten.
+        voids = Ranges(self._context.state.voids.within(first, behind))
 
         def answer(payloads: Sequence[Buffer], failure: Refused | None) -> None:
             reached = pick.first if failure else min(reading.reached(payloads), behind)
             if reached > first:
                 some = tuple((a, min(b, reached)) for a, b in runs if a < reached)
                 ahead_ms = milliseconds_of(record.stamp) - self._context.time.wall_ms()
+                # What was aborted between them is nothing to a consumer.
+                kept = without(payloads, voids) if voids else payloads
                 reply = Granted(
                     waiter.request.address, index, record.deadline, first, some[-1][1], attempts,
-                    record.stamp, some if len(some) > 1 else (), tuple(payloads), max(ahead_ms, 0),
+                    record.stamp, some if len(some) > 1 else (), tuple(kept), max(ahead_ms, 0),
                 )  # fmt: skip
                 self._outbox.reply(waiter.caller, reply)
             else:

@@ -494,7 +494,9 @@ class PartitionState:
         self.staging.void(record.untouched_since)
         if record.offset <= self.log_start:
             return
-        self.log_start, self.first_index = record.offset, record.index
+        # Runs that were touched since this was proposed, or are about to be published, stay.
+        needed = self.staging.first_needed_index(record.index, record.offset)
+        self.log_start, self.first_index = record.offset, needed
         self.values.forget_below(self.log_start)
         self.staging.published.forget_below(self.log_start)
         self.delays.drop_below(self.log_start)

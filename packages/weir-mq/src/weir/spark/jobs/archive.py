@@ -140,7 +140,7 @@ def add(
     if first is None:
         return Archived()
     lake = open_lake(folder, Home(first.topic, 0), format)
-    return take(lake, messages, application, number)
+    return take(lake, messages, application, number, is_stream=False)
 
 
 def read(
@@ -236,14 +236,18 @@ def tidy(table: Tidied, spark: SparkSession, upkeep: Upkeep) -> tuple[int, int]:
     return merged, table.vacuum(int(upkeep.keep_hours * 3_600_000))
 
 
-def take(lake: Lake, messages: DataFrame, application: str, number: int) -> Archived:
-    """Add the messages of a micro-batch to an open lake, unless they were added before."""
+def take(
+    lake: Lake, messages: DataFrame, application: str, number: int, is_stream: bool = True
+) -> Archived:
+    """Add the messages of a micro-batch to an open lake, unless they were added before. Of a table
+    of somebody's, which is not read by a stream of weir, each offset must be there.
+    """
     if lake.has(application, number):
         return Archived(repeated=1)
     files = parquet.write(messages, lake.folder, f"{number:08}-{uuid.uuid4().hex[:8]}")
     if not files:
         return Archived()
-    batch = Batch.of(application, number, files)
+    batch = Batch.of(application, number, files, may_lack=is_stream)
     if not lake.add(batch):
         return Archived(repeated=1)
     return _added(batch, files)

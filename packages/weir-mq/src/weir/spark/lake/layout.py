@@ -119,11 +119,13 @@ class Batch:
     spans: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, application: str, number: int, files: Sequence[NewFile]) -> Batch:
+    def of(
+        cls, application: str, number: int, files: Sequence[NewFile], may_lack: bool = False
+    ) -> Batch:
         """Put files together. Raises `LakeMismatch` if offsets between them are missing or twice.
 
-        A partition's offsets have no holes, so a range that holds fewer or more rows was not read
-        as the broker has it.
+        A range that holds fewer rows `may_lack` them where a stream of weir was read: offsets of
+        scatterings that were aborted hold no message, and the source says what else is missing.
         """
         spans: dict[int, tuple[int, int]] = {}
         rows: dict[int, int] = {}
@@ -133,7 +135,9 @@ class Batch:
                 spans[partition] = (min(first, before[0]), max(behind, before[1]))
                 rows[partition] = rows.get(partition, 0) + count
         for partition, (first, behind) in spans.items():
-            if rows[partition] != behind - first:
+            if rows[partition] > behind - first or (
+                rows[partition] < behind - first and not may_lack
+            ):
                 raise LakeMismatch(
                     f"partition {partition}: offsets {first:,} to {behind - 1:,} came as "
                     f"{rows[partition]:,} rows: archive whole topics, without the options keys and "
@@ -143,8 +147,8 @@ class Batch:
 
     @property
     def messages(self) -> int:
-        """How many offsets the micro-batch spans."""
-        return sum(behind - first for first, behind in self.spans.values())
+        """How many messages the micro-batch has."""
+        return sum(file.rows for file in self.files)
 
     def check(self, home: Home, positions: Mapping[int, int], folder: Path) -> None:
         """Raise `LakeMismatch` if these are messages of another topic than the lake's, or some that

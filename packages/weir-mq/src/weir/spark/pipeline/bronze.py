@@ -90,7 +90,8 @@ class BronzeStep:
             progress=None if tell is None else lambda rows: tell(self.name, rows),
             is_stopped=context.is_stopped,
         )
-        self._mark()
+        if not checkpoints.is_unfinished(self._checkpoint):
+            self._mark()  # else it was stopped between two lakes, which are not whole
         done = self._done
         return Ran(
             self.name,

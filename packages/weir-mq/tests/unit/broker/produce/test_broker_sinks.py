@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from rigs.sinks import Sink, opened
-from weir.broker.records.entries import SinkPrepared
+from weir.broker.records.entries import LogStartMoved, SinkPrepared
+from weir.broker.records.staging import StagedRecord
 from weir.broker.state.state import PartitionState
 from weir.errors import (
     BadRequest,
@@ -17,7 +18,9 @@ from weir.errors import (
     StagedRunGone,
     refusal,
 )
+from weir.model.batch import Columns
 from weir.model.columns import StagedRun
+from weir.model.topic import Mode
 from weir.protocol.client import messages as m
 from weir.protocol.client.sinks import ForgetSink, ListSinks, SinkList, SinkReleased, Staged
 from weir.protocol.client.sinks import Sink as SinkInfo
@@ -286,3 +289,38 @@ def test_a_client_of_an_earlier_release_is_told_to_upgrade(sink: Sink) -> None:
     assert "upgrade" in str(refused(sink.rig.answer(1, earlier)))
     reply = sink.rig.answer(1, m.Fetch(sink.info.addresses[0], 3, 1 << 20))
     assert isinstance(reply, m.Fetched), "a batch alone at its stamp is as any other"
+
+
+def test_a_run_that_is_touched_again_keeps_its_entries_whatever_was_proposed_before() -> None:
+    """Retention had proposed to give up the entries of a run that looked forgotten."""
+    state = PartitionState()
+    old = StagedRecord(1, "q", 0, 0, 100, 2, 5, 50)
+    state.staging.add(7, old)
+    moved = LogStartMoved(20, 4, untouched_since=200)
+    state.staging.add(21, old._replace(number=1, stamp=300))
+    state.next_offset = 9
+
+    state.move_start(moved)
+
+    assert state.staging.batches(1) == 2
+    assert (state.log_start, state.first_index) == (4, 7)
+
+
+def test_an_aborted_publication_is_granted_to_nobody(wide: Sink) -> None:
+    grant = wide.rig.answer(1, m.OpenProducer())
+    wide.rig.answer(1, wide.rig.batch(wide.info, grant, 0, b"before", keys=[b"k"]))
+    lie = wide.publication(0, {0: [wide.stage(1, A)], 1: [StagedRun(99, 1, 1, 5)]})
+    # Partition 1 refuses its part, so what partition 0 has prepared is void.
+    assert isinstance(refused(wide.ask(lie)), StagedRunGone)
+    wide.rig.answer(1, wide.rig.batch(wide.info, grant, 1, b"behind", keys=[b"k"]))
+    state = wide.rig.shard.topics.partition(wide.group(0))[1].state
+    assert state.voids, "nothing was aborted, so nothing is shown"
+
+    wide.rig.answer(1, m.OpenCluster(wide.info.addresses[0], "crew", Mode.KEYED))
+    pull = m.Pull(wide.info.addresses[0], "crew", 9, 1 << 20, lease_ms=5_000, mode=Mode.KEYED)
+    reply = wide.rig.answer(1, pull)
+
+    assert isinstance(reply, m.Granted)
+    assert len(reply.runs) == 2, "messages on both sides of it are granted"
+    batches = opened(m.Fetched(reply.address, 0, 0, 0, reply.batches), wide.group(0))
+    assert not any(batch.header.columns & Columns.PUBLICATION for batch in batches)
