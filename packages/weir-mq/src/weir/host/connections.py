@@ -249,6 +249,10 @@ class ClientConnection(Generic[T]):
         if self._phase == _QUEUED:
             self._phase = _OPEN
         if self._waiting:
+            strangers = self._connections.accept_queue.strangers
+            if strangers.may_log_in(self, self._waiting[0]):
+                # What was said of it came before its session was open.
+                self._connections.queue.put(ev.Secured(self.session))
             self.serve()
 
     def serve(self) -> None:
