@@ -28,6 +28,7 @@ from weir.broker.runtime.session import ANONYMOUS, NewSessions, Session
 from weir.errors import (
     AccessRevoked,
     BadRequest,
+    NotAuthenticated,
     NotTogether,
     Overloaded,
     ProducerExpired,
@@ -233,7 +234,13 @@ class Requests:
     # -- answers -----------------------------------------------------------------------------
 
     def _hello(self, session: Session, caller: Caller, request: m.Hello) -> None:
-        self._authorizer.check_greeting(session)
+        try:
+            self._authorizer.check_greeting(session)
+        except NotAuthenticated as error:
+            # The host takes whoever said hello for no stranger any more.
+            self._outbox.refuse(caller, error)
+            self._outbox.put(Hangup(session.id, str(error)))
+            return
         me = self._identity
         if request.system not in (0, me.system):
             raise WrongSystem(f"this is system {me.system:x}, not {request.system:x}", me.system)

@@ -15,7 +15,7 @@ from weir.access.scram import (
     parse_first,
 )
 from weir.broker.api.effects import Hangup
-from weir.broker.metadata.access import Access, User
+from weir.broker.metadata.access import Access
 from weir.broker.metadata.users import user_name
 from weir.broker.replica.requests import no_registry
 from weir.broker.runtime.outbox import Caller, Outbox
@@ -84,10 +84,9 @@ class Logins:
         if self._random is None:
             raise Unavailable("this node draws no random bytes: nobody can log in")
         first, access = parse_first(message), self._catalog.access
-        user = _find(access, first.user)
-        verifier = choose_verifier(
-            None if user is None else user.verifier, access.secret, first.user
-        )
+        name = _full(first.user)  # else two names of nobody would have two false salts
+        user = access.user(name)
+        verifier = choose_verifier(None if user is None else user.verifier, access.secret, name)
         server = ScramServer(first, verifier, encode_nonce(self._random(NONCE_BYTES)))
         session.attempt = Attempt(server, "" if user is None else user.principal, access.version)
         self._outbox.reply(caller, LoginStep(server.challenge))
@@ -102,8 +101,8 @@ class Logins:
         self._outbox.reply(caller, LoginStep(proof, True, user.name))
 
 
-def _find(access: Access, name: str) -> User | None:
+def _full(name: str) -> str:
     try:
-        return access.user(user_name(name))
+        return user_name(name)
     except BadName:  # nobody has it, which is all that the other side may learn
-        return None
+        return name

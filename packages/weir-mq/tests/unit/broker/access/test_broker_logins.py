@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rigs.access import verifier_of
+from rigs.access import set_mode, verifier_of
 from rigs.shards import catalog_of, sessions_of
 from weir.access.credentials import derive_key
 from weir.access.scram import MECHANISM, ScramClient, ScramProof, encode_nonce
@@ -203,3 +203,22 @@ def test_a_message_over_its_limit_is_not_even_read() -> None:
     (one,) = ClientStream().receive(frame)
     with pytest.raises(BadRequest, match="length <= 16384"):
         decode_request(one)
+
+
+def test_both_names_of_nobody_have_one_false_salt(rig: Any) -> None:
+    """A user that is there has one salt by both of its names."""
+    salts = set()
+    for session, name in enumerate(("bob", "default/bob"), 1):
+        connect(rig, session)
+        client, step = begin(rig, session, name, session)
+        salts.add(client.challenged(step.message).salt)
+    assert len(salts) == 1
+
+
+def test_who_is_not_welcomed_in_a_closed_set_is_hung_up(rig: Any) -> None:
+    """Having said hello it would be no stranger any more, and could bring much."""
+    set_mode(catalog_of(rig.shard).access, "closed")
+    connect(rig, 1)
+    refused = rig.answer(1, m.Hello("x"))
+    assert refused.code == NotAuthenticated.code
+    assert hung_up(rig) == [1]
