@@ -17,9 +17,9 @@ from weir.broker.metadata.access import FLEET, Access
 from weir.broker.metadata.fleets import Fleets
 from weir.broker.metadata.rules import cluster_name, topic_name
 from weir.broker.runtime.session import ANONYMOUS, Asked, Session
-from weir.errors import NotAuthenticated, Refused, Unauthorized, UnknownTopic
+from weir.errors import BadName, NotAuthenticated, Refused, Unauthorized, UnknownTopic
 from weir.model.ids import topic_of
-from weir.model.limits import REFUSALS_KEPT_MAX
+from weir.model.limits import NAME_CHARACTERS_MAX, REFUSALS_KEPT_MAX
 from weir.model.topic import Topic, split_name
 from weir.protocol.client.declaration import Declaration, Resource, Right
 
@@ -120,7 +120,7 @@ class Authorizer:
         version, key = self._catalog.access.version, None
         address = getattr(request, "address", None)
         if address is not None:
-            key = declared.opcode, address.group, getattr(request, "cluster", "")
+            key = declared.opcode, address.group, _checked(getattr(request, "cluster", ""))
             if (used := session.decisions.allowed(key, version)) is not None:
                 return used
         try:
@@ -144,11 +144,19 @@ class Authorizer:
             self._check(session, need, principal)
 
     def check_cluster(self, session: Session, topic: Topic, cluster: str) -> None:
-        """Raise unless a session may consume from a topic that it named, by this cluster."""
-        if not (self.is_open or session.is_shard):
-            full = _full(topic)
-            name = cluster_name(full, cluster)
-            asked = [Asked("consume", "topic", full), Asked("consume", "cluster", name)]
+        """Raise unless a session may consume from a topic that it named, by this cluster: once for
+        a subscription, so it is noted in an open set, too, and ends where that is closed.
+        """
+        if session.is_shard:
+            return
+        full = _full(topic)
+        name = cluster_name(full, _checked(cluster))
+        asked = [Asked("consume", "topic", full), Asked("consume", "cluster", name)]
+        if self.is_open:
+            principal = self.principal_of(session)
+            used = next((one for one in asked if self._may(principal, one)), asked[0])
+            session.decisions.use(used)
+        else:
             self._check(session, _Need(asked, full))
 
     def may_publish(self, principal: str, topic: Topic) -> bool:
@@ -257,7 +265,7 @@ class Authorizer:
             if part.batch:
                 yield _Need([Asked("publish", "topic", full)], full, topic.id)
             for cluster, _ in getattr(part, "acks", ()):
-                name = cluster_name(full, cluster)
+                name = cluster_name(full, _checked(cluster))
                 both = [Asked("consume", "topic", full), Asked("consume", "cluster", name)]
                 yield _Need(both, full, topic.id)
 
@@ -308,3 +316,10 @@ def _unauthorized(principal: str, asked: Asked) -> Unauthorized:
     about = f"{kind} {name}" if name else ("the system" if kind == "system" else f"any {kind}")
     rule = f"weir acl allow ROLE {verb} {kind} {name or ('' if kind == 'system' else 'NAME')}"
     return Unauthorized(f"{who} may not {verb} {about}: `{rule.rstrip()}` lets a role of it")
+
+
+def _checked(cluster: str) -> str:
+    """Return a cluster's name, which is kept with a decision. Raises `BadName` for a long one."""
+    if len(cluster) > NAME_CHARACTERS_MAX:
+        raise BadName(f"a cluster's name has at most {NAME_CHARACTERS_MAX} characters")
+    return cluster

@@ -13,7 +13,7 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.metadata import users
 from weir.broker.metadata.rules import Rule
-from weir.errors import AccessRevoked, BadRequest, LevelTooLow, Unauthorized, UnknownTopic
+from weir.errors import AccessRevoked, BadName, BadRequest, LevelTooLow, Unauthorized, UnknownTopic
 from weir.model.topic import Mode
 from weir.protocol import device
 from weir.protocol.client import access as w
@@ -290,3 +290,13 @@ def test_a_long_list_of_users_comes_in_pages(rig: Any, monkeypatch: pytest.Monke
     assert found_users == names
     assert found_roles == [name.replace("/", ".") for name in names]
     assert pages > 3
+
+
+def test_a_name_that_no_cluster_has_is_kept_with_no_decision(rig: Any) -> None:
+    closed = Closed(rig)
+    closed.user(5, "default/ann", READ, CONSUME)
+    for length in (200, 70_000):
+        refused = rig.answer(5, m.Ack(closed.t, "x" * length, [(1, 0, 1)]))
+        assert refused.code == BadName.code, refused
+        assert "cluster's name" in refused.message
+    assert not any("x" in asked.name for asked in sessions_of(rig.shard)[5].used)
