@@ -160,6 +160,7 @@ class Enrolment:
         the key that it has cannot be compared.
         """
         self._check_level()
+        self._check_quiet()
         known = self._catalog.fleets.named(request.name)
         keys = known.keys if known else ()
         if request.key:
@@ -191,11 +192,17 @@ class Enrolment:
 
     def drop_key(self, caller: Caller, request: DropFleetKey) -> None:
         """Propose that a version of a key goes. Raises `BadRequest` if it is the only one."""
+        self._check_quiet()
         known = self._known(request.name)
         keys = tuple(key for key in known.keys if key.version != request.version)
         record = FleetPut(known.name, known.first, known.last, known.level, keys)
         self._catalog.fleets.check(Fleet.of(record))
         self._proposals.propose(record, caller)
+
+    def _check_quiet(self) -> None:
+        """Raise `Unavailable` while a change is under way: each holds all keys of its fleet."""
+        if len(self._proposals):
+            raise Unavailable("another change of fleets is under way: try again shortly")
 
     def set_device(self, caller: Caller, request: SetDevice) -> None:
         """Propose what a device is. Raises `LevelTooLow` and `BadRequest`."""
