@@ -107,7 +107,7 @@ class CertificateFiles:
         assert before is not None
         try:
             await self.read()
-        except BadCertificate as error:
+        except (BadCertificate, OSError) as error:
             self._acceptor.problem = str(error)
             log.warning("goes on with the certificate that it has: %s", error)
             self._tell(before, asked, str(error))
