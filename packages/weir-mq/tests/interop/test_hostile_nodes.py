@@ -460,12 +460,16 @@ class LeaderDice:
                 return tuple(self.drawn(of[0]) for _ in range(dice.randrange(4)))
             case builtins.tuple:
                 return tuple(map(self.drawn, of))
+            case typing.Literal:
+                return dice.choice(of)
         if of:
             return self.drawn(dice.choice(of))
         if kind is int:
             return dice.choice((dice.randrange(9), dice.randrange(70), *NUMBERS[:12]))
         if kind is Mode:
             return dice.choice(list(Mode))
+        if kind is bytes:
+            return dice.randbytes(dice.randrange(40))
         if issubclass(kind, msgspec.Struct):
             hints = typing.get_type_hints(kind, include_extras=True)
             return kind(*(self.drawn(hints[name]) for name in kind.__struct_fields__))
