@@ -102,6 +102,11 @@ class Proofs:
         hub, proven = session.hub, session.proven
         if proven is None:
             return not self.concerns(hub)
+        fleet = self._catalog.fleets.find(hub)
+        if fleet is not None and session.proven_by is not None:
+            version, level = session.proven_by
+            if fleet.key(version) is None or level < fleet.level:
+                return False
         return proven[0] == hub and self.is_current(*proven)
 
     def is_current(self, hub: int, generation: int) -> bool:

@@ -263,7 +263,9 @@ class Devices:
         except Refused as error:
             self._refuse_proof(session, request.sn, error)
             return True
-        return self._take_proven(session, proven, final, signs)
+        is_served = self._take_proven(session, proven, final, signs)
+        session.proven_by = request.key_version, request.level
+        return is_served
 
     def _take_proven(
         self, session: Session, request: DeviceProven, final: bool, signs: SignFrames | None = None

@@ -124,8 +124,10 @@ class Session(msgspec.Struct, eq=False):
     device: DeviceSession | None = None
     #: The hello of a hub that must prove itself, and what it was asked.
     asked: tuple[DeviceHello, Challenge] | None = None
-    #: The hub that did, and its generation.
+    #: The hub that did, and its generation; by which version of its fleet's key, and at which
+    #: level, where this shard has checked that itself.
     proven: tuple[int, int] | None = None
+    proven_by: tuple[int, int] | None = None
     #: The place that took its hello.
     device_place: int = -1
     #: What came while it has to wait for news of the registry; None while it need not.

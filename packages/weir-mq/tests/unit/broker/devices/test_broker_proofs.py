@@ -398,3 +398,24 @@ def test_in_a_closed_set_a_hub_may_what_its_fleet_may(door: Any) -> None:
     access.apply(RoleChanged("fleet.locks", (), (row,)))
     assert 52 in end_revoked(door.shard)
     assert heard(door, 52, d.publish(1, b"open", 1)) == []
+
+
+def test_who_came_by_a_key_that_is_dropped_goes(door: Any) -> None:
+    newer = derive_secret(NEWER_KEY, SYSTEM, HUB, 0)
+    for session, secret, version in ((50, None, 1), (51, newer, 2)):
+        frame, _ = answer(challenged(door, session), secret, key_version=version)
+        assert [r.code for r in heard(door, session, frame)] == [0]
+    fleets = door.shard.topics.catalog.fleets
+    known = fleets.find(HUB)
+    kept = tuple(key for key in known.keys if key.version != 1)
+    fleets.put(Fleet(known.name, known.first, known.last, known.level, kept))
+    assert set(end_revoked(door.shard)) & {50, 51} == {50}
+
+
+def test_who_signs_nothing_goes_once_a_fleet_must(door: Any) -> None:
+    frame, _ = answer(challenged(door, 50))
+    assert [r.code for r in heard(door, 50, frame)] == [0]
+    fleets = door.shard.topics.catalog.fleets
+    known = fleets.find(HUB)
+    fleets.put(Fleet(known.name, known.first, known.last, int(Level.SIGNED), known.keys))
+    assert 50 in end_revoked(door.shard)
