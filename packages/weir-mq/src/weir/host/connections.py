@@ -249,8 +249,7 @@ class ClientConnection(Generic[T]):
         if self._phase == _QUEUED:
             self._phase = _OPEN
         if self._waiting:
-            strangers = self._connections.accept_queue.strangers
-            if strangers.may_log_in(self, self._waiting[0]):
+            if self._connections.accept_queue.strangers.may_log_in(self, self._waiting[0]):
                 # What was said of it came before its session was open.
                 self._connections.queue.put(ev.Secured(self.session))
             self.serve()
@@ -623,11 +622,8 @@ class Connections(Generic[T]):
         if self.queue.is_closed:
             one.cut()
             return False
-        most, accepting, found = (
-            self._limits.connections_max,
-            self.accept_queue,
-            self.network.found,
-        )
+        most, accepting = self._limits.connections_max, self.accept_queue
+        found = self.network.found
         one.may_link = accepting.closed or (bool(found) and one.address in found)
         if len(self.open_now) >= most and not one.may_link:
             one.hang_up(f"{most:,} connections are open")
