@@ -25,7 +25,7 @@ def played() -> History:
 def test_all_that_is_published_is_there_at_one_stamp_in_many_batches(played: History) -> None:
     assert violations(played) == []
     confirmed = [one for one in played.scatterings if one.stamp]
-    assert len(confirmed) > 10
+    assert len(confirmed) >= 8
     for one in confirmed:
         there = {
             (partition, value)

@@ -269,7 +269,9 @@ def sent_to(group: int, kind: Kind, data: Buffer) -> Payload:
             raise ImpossibleMessage(f"no leader wrote a {type(record).__name__} at stamp {stamp}")
     if kind is Kind.CONFIGURATION:
         _check_voters(raft.Configuration.unpack(bytes(data)))
-    if kind is Kind.BATCHES and group == REGISTRY_GROUP:
+    if payload.staged is not None and payload.staged.stamp > STAMP_FAR:
+        raise ImpossibleMessage(f"no leader staged a batch at stamp {payload.staged.stamp}")
+    if kind in (Kind.BATCHES, Kind.STAGED) and group == REGISTRY_GROUP:
         raise ImpossibleMessage("the registry has no batches")
     return payload
 

@@ -34,7 +34,7 @@ from weir.errors import (
     WeirError,
 )
 from weir.model.batch import Batch, Columns
-from weir.model.ids import PARTITIONS_MAX, Address, group_of
+from weir.model.ids import PARTITIONS_MAX, Address, group_of, topic_of
 from weir.model.limits import BATCH_BYTES_MAX, MIB
 from weir.model.topic import partition_for
 from weir.protocol.client import messages as m
@@ -439,6 +439,10 @@ class TopicSender:
             self._unconfirmed.found(error)
             return
         self._unconfirmed.found(None)
+        if any(topic_of(sender.address.group) != info.id for sender in self.senders):
+            # Another topic has the name by now, and what is held is sealed for the one before:
+            # whoever served that says that it is gone.
+            return
         self.partitioner.close_idle(info.closed)
         for sender, address in zip(self.senders, info.addresses, strict=False):
             sender.address = address

@@ -8,8 +8,11 @@ import msgspec
 import pytest
 
 from rigs.access import VERIFIER
+from weir.access.devices import FLEET_KEY_BYTES
+from weir.access.wrapping import WRAPPED_BYTES
 from weir.broker.records import access as d
 from weir.broker.records import entries as c
+from weir.broker.records import fleets as f
 from weir.errors import Halted
 from weir.model.topic import Mode, SettingsChange, TopicSettings
 
@@ -35,6 +38,9 @@ RECORDS: list[c.ControlRecord] = [
     d.RoleChanged("shop", ((("publish", "read"), "topic", "shop/", True),), ()),
     d.RoleDeleted("shop"),
     d.AccessModeSet("closed"),
+    f.FleetPut("locks", 40, 49, 1, (f.FleetKey(1, bytes(WRAPPED_BYTES + FLEET_KEY_BYTES)),)),
+    f.FleetRemoved("locks"),
+    f.DeviceSet(42, 1, True),
     c.ProducerOpened(50, 1, "anonymous"),
     c.ClusterOpened("c", Mode.KEYED),
     c.MessagesGranted("c", 7, 0, 5, 100, 90),
