@@ -136,7 +136,7 @@ def a_producer_id_is_used_again_in_doubt(patch: Patch) -> None:
         "        except (UnknownTopic, PartitionEnded):\n",
         "        except Exception as error:\n"
         "            if not isinstance(error, UnknownTopic | PartitionEnded):\n"
-        "                self._idle.append(producer)\n"
+        "                self.producers.idle.append(producer)\n"
         "                raise\n",
     )
 
