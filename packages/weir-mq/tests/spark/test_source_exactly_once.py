@@ -49,9 +49,10 @@ def test_connections_are_kept_and_made_again(stream: Stream, node: Node, tmp_pat
         through = type(stream)(stream.spark, gate.url, stream.topic, tmp_path)
         first = through.drain(maxRowsPerBatch=160, readFrom="url")
         assert first.batches == [160] * 5
-        # 10 tasks of 2 partitions: one connection for each of 2 workers, and one that plans.
+        # 10 tasks of 2 partitions: one connection for each of 2 workers, and one that plans; where
+        # one is slow to come back, Spark starts another.
         kept = gate.accepted
-        assert kept <= 3
+        assert kept <= 5
         gate.cut()
         node.fill(stream.topic, 0, values(100))
         second = through.drain(readFrom="url")
