@@ -1,4 +1,4 @@
-"""A hub of a fleet lands on one shard and has its seat on another: both look at its proof."""
+"""A hub lands on one shard and has its seat on another: what each of them looks at, and says."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from rigs.shards_of_a_node import RING, SYSTEM
 from weir.access.devices import Level, derive_secret, prove_broker, prove_device
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
+from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.metadata.enrolment import purpose_of
 from weir.broker.metadata.fleets import Fleet
 from weir.broker.records.access import RoleChanged
 from weir.broker.records.fleets import DeviceSet, FleetKey
-from weir.errors import NotAuthenticated, ProofNeeded
+from weir.errors import NotAuthenticated, Overloaded, ProofNeeded
 from weir.model.batch_builder import encode
 from weir.protocol import device as d
 from weir.protocol.client import messages as m
@@ -148,3 +149,25 @@ def test_a_hub_receives_in_a_closed_set_from_what_a_third_shard_leads(node: Any)
 
     assert [value for one in delivered for value in one.values] == [b"open"]
     assert not one.hung_up
+
+
+def test_no_refusal_overtakes_the_welcome_of_another_shard(
+    placed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hub that heard its refusals first took the welcome for the answer to its publishes."""
+    node, _, landing = placed
+    for one in node.all:
+        catalog_of(one.shard).fleets.remove("locks")
+    honest = Forwarder.device
+
+    def device(self: Forwarder, session: Any, request: Any) -> None:
+        if isinstance(request, d.DevicePublishes):
+            raise Overloaded("the way to the other shard is full", 200)
+        honest(self, session, request)
+
+    monkeypatch.setattr(Forwarder, "device", device)
+    # So that each frame goes by itself.
+    monkeypatch.setattr(Forwarder, "device_batch", lambda *_: False)
+    replies = heard(node, landing, d.hello(HUB, 1, "locks"), d.publish(1, b"open", 0))
+    assert [reply.code for reply in replies] in ([], [0])
+    assert landing.hung_up == [SESSION]

@@ -119,7 +119,7 @@ class DeviceArrivals:
                 if not forwarder.device_batch(batch, principal or ANONYMOUS, at):
                     return False
                 for (_, device), published in zip(sessions, publishes, strict=True):
-                    device.in_flight = len(published.sns)
+                    device.in_flight, device.awaits_welcome = len(published.sns), True
             else:
                 led = self._topics.find(group)
                 if led is None or not led.leads:
@@ -354,8 +354,9 @@ class Devices:
             self._refuse(session, publishes, error)
 
     def _refuse(self, session: Session, publishes: DevicePublishes, error: Refused) -> None:
-        if session.device is not None and session.device.in_flight:
-            # Their confirms come later, and a refusal must not overtake them.
+        device = session.device
+        if device is not None and (device.in_flight or device.awaits_welcome):
+            # Confirms, or a welcome, come later, and a refusal must not overtake them.
             self._outbox.put(Hangup(session.id, str(error)))
             return
         codes = [code or error.code for code in publishes.codes]

@@ -338,6 +338,8 @@ class Forwarder:
         self.lanes.take(shard, charged)
         if isinstance(request, DevicePublishes):
             device.in_flight += len(request.sns)
+        else:
+            device.awaits_welcome = True
         self._put(shard, buffers, charged)
 
     def device_batch(self, arrivals: Sequence[Arrival], principal: str, shard: int) -> bool:
@@ -409,6 +411,7 @@ class Forwarder:
             if session is None or session.device is None:
                 continue
             session.device.in_flight -= count_confirms(reply)
+            session.device.awaits_welcome = False
             reply = found.pop(number, b"") + reply
             if len(reply) <= SMALL:
                 found[number] = reply
@@ -446,6 +449,7 @@ class Forwarder:
             self._outbox.settled(caller)
         elif session.device is not None:
             session.device.in_flight -= count_confirms(body)
+            session.device.awaits_welcome = False
         # A device's small replies are free, as they are where its own shard gives them.
         charged = len(body) if len(body) > SMALL or body[0] == CLIENT_VERSION else 0
         self._budget.take(charged)

@@ -99,8 +99,9 @@ class DeviceSession(msgspec.Struct, eq=False):
     boot: int
     group: int
     seen: int = 0
-    #: Publishes that wait for their replies.
+    #: Publishes that wait for their replies; and whether its hello does, which another shard has.
     in_flight: int = 0
+    awaits_welcome: bool = False
 
 
 class Session(msgspec.Struct, eq=False):
