@@ -24,6 +24,7 @@ from weir.host.shard_loop import EventQueue
 from weir.model.limits import KIB, MIB
 from weir.protocol import device as device
 from weir.protocol.client import messages as m
+from weir.protocol.client.access import Login
 from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
 from weir.protocol.client.declaration import opcode_of
 from weir.protocol.frame import CLIENT_HEADER
@@ -651,3 +652,17 @@ def test_a_refusal_is_told_once_in_the_peers_own_dialect() -> None:
     for one in (client, hub):
         assert one.transport.end == "closed"
         assert one.around.frames == [], "the shard hears of nothing"
+
+
+def test_who_begins_to_log_in_before_it_is_let_in_may_do_so() -> None:
+    """The shard forgot that nobody reads along, for it did not know the session yet."""
+    around = Around()
+    around.network.address = lambda _: "127.0.0.1"  # type: ignore[method-assign]
+    around.connections.hold_clients()
+    scene = Scene(around)
+    login = Login("SCRAM-SHA-256", b"n,,n=ann,r=nonce")
+    scene.peer.receive(b"".join(encode_request(login, 1)))
+    around.connections.admit_clients()
+    around.connections.check_connections()
+    events = around.queue.events
+    assert ev.Secured(1) in events[events.index(ev.Opened(1)) :]

@@ -419,3 +419,15 @@ def test_who_signs_nothing_goes_once_a_fleet_must(door: Any) -> None:
     known = fleets.find(HUB)
     fleets.put(Fleet(known.name, known.first, known.last, int(Level.SIGNED), known.keys))
     assert 50 in end_revoked(door.shard)
+
+
+def test_a_subscription_of_an_open_set_ends_where_no_rule_allows_it_once_closed(door: Any) -> None:
+    access = catalog_of(door.shard).access
+    frame, _ = answer(challenged(door, 50))
+    assert [r.code for r in heard(door, 50, frame)] == [0]
+    (reply,) = heard(door, 50, d.subscribe(1, "crew", "t", 0, 5_000))
+    assert reply.code == 0
+    row = (("publish",), "topic", "default/t", False)
+    access.apply(RoleChanged("fleet.locks", (row,), ()))
+    set_mode(access, "closed")
+    assert 50 in end_revoked(door.shard)

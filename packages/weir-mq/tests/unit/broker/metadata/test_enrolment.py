@@ -15,7 +15,7 @@ from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.enrolment import FleetVault
 from weir.broker.metadata.fleets import Device
 from weir.broker.records.fleets import DeviceSet
-from weir.errors import BadName, BadRequest, LevelTooLow, NoHello, ProofNeeded
+from weir.errors import BadName, BadRequest, LevelTooLow, NoHello, ProofNeeded, Unavailable
 from weir.protocol import device as d
 from weir.protocol.client import access as w
 from weir.protocol.client import fleets as f
@@ -272,3 +272,15 @@ def test_nothing_of_a_device_counts_before_its_proof(rig: Any) -> None:
     assert [r.code for r in rig.device_replies[50]] == [ProofNeeded.code, NoHello.code]
     assert rig.answer(1, m.DescribeTopic("t")).name == "t"
     assert catalog_of(rig.shard).fleets.device(42) == Device()
+
+
+def test_one_change_of_fleets_is_made_at_a_time(rig: Any) -> None:
+    """Each holds all keys of its fleet: the second one would take back what the first added."""
+    assert put(rig) == f.FleetChanged(f.FleetRow("locks", 40, 49, 1, (1,)))
+    first = rig.ask(1, f.PutFleet("locks", 40, 49, 1, 2, NEXT_KEY))
+    second = rig.ask(1, f.PutFleet("locks", 40, 49, 2))
+    rig.settle()
+    replies = dict(rig.replies[1])
+    assert replies[first] == f.FleetChanged(f.FleetRow("locks", 40, 49, 1, (1, 2)))
+    assert replies[second].code == Unavailable.code
+    assert rig.answer(1, f.ListFleets()).fleets == [f.FleetRow("locks", 40, 49, 1, (1, 2))]

@@ -125,6 +125,33 @@ def test_a_certificate_whose_key_comes_later_waits_for_it(copied: Copied) -> Non
     asyncio.run(body())
 
 
+def test_a_file_that_goes_while_it_is_read_is_read_again(
+    copied: Copied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task that reads them ended, and with it what ends sessions of the revoked."""
+    honest, failures = certificate_files.CertificateFiles._load, [FileNotFoundError("node.key")]
+
+    def load(self: certificate_files.CertificateFiles) -> Any:
+        if failures and Path(copied.files.certificate).read_bytes() != first_bytes:
+            raise failures.pop()
+        return honest(self)
+
+    first_bytes = Path(copied.files.certificate).read_bytes()
+    monkeypatch.setattr(certificate_files.CertificateFiles, "_load", load)
+
+    async def body() -> None:
+        async with asyncio.timeout(60), node_running(copied.data, copied.files) as port:
+            copied.renew()
+            copied.copy()
+            await copied.until(problem="node.key")
+            newer = copied.renew()
+            copied.copy()
+            await copied.until(newer.serial)
+            assert await serial_of(copied, port) == newer.serial
+
+    asyncio.run(body())
+
+
 def test_an_operator_who_asks_is_answered_with_his_own_word(copied: Copied) -> None:
     async def body() -> None:
         async with asyncio.timeout(60), node_running(copied.data, copied.files):
