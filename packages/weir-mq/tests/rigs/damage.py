@@ -1,7 +1,8 @@
-"""Spoils what lies on the disks of a set, and waits until it is filled in."""
+"""Kills nodes of a set, spoils what lies on their disks, and waits until it is filled in."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from weir.model.ids import voter_of
@@ -33,3 +34,26 @@ def mended(trio: Any, group: int) -> None:
         )
 
     trio.until(is_mended, "it was not filled in")
+
+
+class Crashes:
+    """Kills one node at a time, and starts it again."""
+
+    def __init__(self, trio: Any, dice: random.Random) -> None:
+        self.trio, self.dice = trio, dice
+        for node in trio.nodes.values():
+            node.lives = 0
+        self.down: Any = None
+
+    def step(self) -> None:
+        if self.down is None:
+            self.down = self.dice.choice(self.trio.live())
+            self.down.kill()
+        else:
+            self.restore()
+
+    def restore(self) -> None:
+        if self.down is not None:
+            self.down.lives += 1
+            self.down.boot()
+            self.down = None

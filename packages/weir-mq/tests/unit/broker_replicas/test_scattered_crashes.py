@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rigs.damage import Crashes
 from rigs.shards import JUDGE_SCATTERING, is_done
 from weir.broker.scattering import participant
 from weir.broker.scattering.coordinator import Scattering
@@ -187,29 +188,6 @@ class Author:
             if value not in self.confirmed:
                 assert self.doubtful.get(value) == tuple(where), (value, where)
         return places
-
-
-class Crashes:
-    """Kills one node at a time, and starts it again."""
-
-    def __init__(self, trio: Any, dice: random.Random) -> None:
-        self.trio, self.dice = trio, dice
-        for node in trio.nodes.values():
-            node.lives = 0
-        self.down: Any = None
-
-    def step(self) -> None:
-        if self.down is None:
-            self.down = self.dice.choice(self.trio.live())
-            self.down.kill()
-        else:
-            self.restore()
-
-    def restore(self) -> None:
-        if self.down is not None:
-            self.down.lives += 1
-            self.down.boot()
-            self.down = None
 
 
 def pulled(author: Author, trio: Any) -> tuple[int, int, int] | None:

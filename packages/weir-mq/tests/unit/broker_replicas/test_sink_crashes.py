@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rigs.damage import mended, rot
+from rigs.damage import Crashes, mended, rot
 from rigs.sinks import opened
 from weir.broker.scattering import participant
 from weir.broker.state.staging import Published, StagingTable
@@ -189,29 +189,6 @@ class Driver:
             for p in range(PARTITIONS)
         ]
         return sum(state.scatterings.kept + len(state.staging.held) for state in states)
-
-
-class Crashes:
-    """Kills one node at a time, and starts it again."""
-
-    def __init__(self, trio: Any, dice: random.Random) -> None:
-        self.trio, self.dice = trio, dice
-        for node in trio.nodes.values():
-            node.lives = 0
-        self.down: Any = None
-
-    def step(self) -> None:
-        if self.down is None:
-            self.down = self.dice.choice(self.trio.live())
-            self.down.kill()
-        else:
-            self.restore()
-
-    def restore(self) -> None:
-        if self.down is not None:
-            self.down.lives += 1
-            self.down.boot()
-            self.down = None
 
 
 def play(make_trio: Any, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
