@@ -13,7 +13,7 @@ def run(w, batch, counts):
         writer = sink.writer(batch)
         names, numbers = [*rows], [str(number) for number in rows.values()]
         writer.write("counts", pa.RecordBatch.from_pydict({"key": names, "value": numbers}))
-        staged += writer.finish()  # what it returns is small: send it to whoever publishes
+        staged += writer.finish()  # the result is small: send it to the process that publishes
     return sink.publish(batch, staged)
 
 

@@ -343,8 +343,8 @@ class Fetch(ControlRequest, frozen=True, array_like=True):
     """Read from `offset` on; wait up to `wait_ms` for the first message there.
 
     With `replica`, any replica answers with what it has applied; it may lag. `equal_stamps` says
-    that whoever asks takes several batches of one stamp for what they are, and looks at `is_cut`;
-    where such batches lie, a client of an earlier release, which does not, is refused.
+    that the client expects several batches of one stamp, and looks at `is_cut`. A client of an
+    earlier release does not say so: the node refuses it where such batches lie.
     """
 
     declaration = Declaration(

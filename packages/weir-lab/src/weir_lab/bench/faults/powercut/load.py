@@ -103,7 +103,7 @@ class Load:
             ).open()
             try:
                 while True:
-                    # It goes on after an error: that is what whoever wrote it would do.
+                    # It goes on after an error, as a user's program would.
                     try:
                         await self._work_on(consumer)
                     except WeirError:
@@ -158,7 +158,7 @@ class Load:
                 await asyncio.sleep(_TURN_SECONDS)
             await producer.flush()
         finally:
-            # Who is cancelled waits for no confirm: the nodes are gone.
+            # A cancelled producer waits for no confirm: the nodes are gone.
             await producer.close()
 
     async def _work_on(self, consumer: Consumer) -> None:
