@@ -24,7 +24,8 @@ from weir.order.barrier import Barrier, barrier_at
 from weir.protocol.client.order import ReportEnded
 from weir_lab.sim.mutants.order import ORDER
 from weir_lab.sim.mutants.planting import Patch, mutant
-from weir_lab.sim.programs.publishers.scatterers import Scatterer, _Sent
+from weir_lab.sim.programs.publishers.atomic import PublishAttempt
+from weir_lab.sim.programs.publishers.scatterers import Scatterer
 from weir_lab.sim.shape import NODE_ENDING
 
 #: Three clients scatter, and half of the time for what they are granted.
@@ -121,7 +122,7 @@ def acks_of_what_is_not_held(patch: Patch) -> None:
 def a_client_scatters_on_under_an_id_whose_end_it_does_not_know(patch: Patch) -> None:
     """Who never learns what became of a scattering uses its producer id no more (ADR 0024)."""
 
-    def die(self: Scatterer, held: _Sent) -> None:
+    def die(self: Scatterer, held: PublishAttempt) -> None:
         if not held.is_over:
             self._over(held)
             self._hang_up(None)
