@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from collections.abc import Awaitable, Callable
+from functools import wraps
 from typing import Any, cast
 
 from weir.client.connection.network_client import NetworkClient
 from weir.client.connection.pool import ConnectionPool
 from weir.client.consumer.acknowledgements import Nacks
 from weir.client.consumer.pulls import Pulling
+from weir.testing import Node
 
 #: Methods that tests wrap, for `monkeypatch.setattr`.
 PULL_ONCE = Pulling, "_once"
 SEND_NACK = Nacks, "_send"
+
+
+def in_loop(scenario: Callable[[Node], Awaitable[None]]) -> Callable[[Node], None]:
+    """Run a test that is a coroutine in a loop of its own, for at most 60 s."""
+
+    @wraps(scenario)
+    def whole(node: Node) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(60):
+                await scenario(node)
+
+        asyncio.run(bounded())
+
+    return whole
 
 
 def network_of(client: Any) -> NetworkClient:

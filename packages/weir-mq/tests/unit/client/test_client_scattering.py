@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
-from functools import wraps
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
 import weir
-from rigs.clients import idle_scatterings, network_of
+from rigs.clients import idle_scatterings, in_loop, network_of
 from rigs.consuming import take
 from weir import sync, testing
 from weir.cli.backup import topics
@@ -32,18 +31,6 @@ from weir.testing import Node
 def node() -> Iterator[Node]:
     with testing.node() as one:
         yield one
-
-
-def in_loop(scenario: Callable[[Node], Awaitable[None]]) -> Callable[[Node], None]:
-    @wraps(scenario)
-    def whole(node: Node) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(30):
-                await scenario(node)
-
-        asyncio.run(bounded())
-
-    return whole
 
 
 async def failing(w: weir.Client) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Awaitable, Callable, Iterator
-from functools import wraps
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import weir
+from rigs.clients import in_loop
 from weir import sync, testing
 from weir.client import staging
 from weir.client.connection.metadata import Places
@@ -35,18 +35,6 @@ from weir.testing import Node
 def node() -> Iterator[Node]:
     with testing.node() as one:
         yield one
-
-
-def in_loop(scenario: Callable[[Node], Awaitable[None]]) -> Callable[[Node], None]:
-    @wraps(scenario)
-    def whole(node: Node) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(60):
-                await scenario(node)
-
-        asyncio.run(bounded())
-
-    return whole
 
 
 def rows(*values: bytes, **columns: Any) -> pa.RecordBatch:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 import pytest
 
+from rigs.device_broker import DeviceBroker
 from weir.device.client import Client
 from weir.errors import (
     BadChecksum,
@@ -32,7 +31,7 @@ from weir.protocol.device import (
 )
 
 
-class FakeBroker:
+class FakeBroker(DeviceBroker):
     """One thread; takes connections one after the other, dedupes by (hub, boot, sn)."""
 
     def __init__(self) -> None:
@@ -41,36 +40,12 @@ class FakeBroker:
         self.script: Callable[[int, bytes], int | str] = lambda _, __: 0
         self.hello_code = 0
         self._next: dict[tuple[int, int, int], list[int]] = {}
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self._socket.settimeout(0.02)
-        self.port = self._socket.getsockname()[1]
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        super().__init__()
 
-    def end(self) -> None:
-        self._over.set()
-        self._thread.join(5)
-        self._socket.close()
-
-    def _run(self) -> None:
-        while not self._over.is_set():
-            with suppress(TimeoutError):
-                connection, _ = self._socket.accept()
-                with connection, suppress(ConnectionError):
-                    connection.settimeout(0.02)
-                    self._serve(connection)
-
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
         stream = DeviceStream()
         hello: DeviceHello | None = None
-        while not self._over.is_set():
-            try:
-                data = connection.recv(1 << 16)
-            except TimeoutError:
-                continue
-            if not data:
-                return
+        for data in self.pieces(connection):
             for request in stream.receive(data):
                 if isinstance(request, DeviceHello):
                     hello = request

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 import pytest
 
+from rigs.device_broker import DeviceBroker
 from weir.access.devices import Level, derive_secret, frame_keys, prove_broker, prove_device
 from weir.device import Client, DeviceSecret
 from weir.errors import BadRequest, Disconnected, NotAuthenticated, ProofNeeded
@@ -19,7 +18,7 @@ from weir.protocol.proof import Challenge, DeviceProof, Proven, ReplySigner
 SECRET = derive_secret(b"f" * 32, 77, 42, 0)
 
 
-class ProvingBroker:
+class ProvingBroker(DeviceBroker):
     """One thread; asks for a proof, and can be made to lie at each step."""
 
     def __init__(self) -> None:
@@ -31,37 +30,13 @@ class ProvingBroker:
         self.spoils: Callable[[bytes], bytes] = lambda data: data
         self.values: list[bytes] = []
         self.proofs: list[DeviceProof] = []
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self._socket.settimeout(0.02)
-        self.port = self._socket.getsockname()[1]
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        super().__init__()
 
-    def end(self) -> None:
-        self._over.set()
-        self._thread.join(5)
-        self._socket.close()
-
-    def _run(self) -> None:
-        while not self._over.is_set():
-            with suppress(TimeoutError):
-                connection, _ = self._socket.accept()
-                with connection, suppress(ConnectionError):
-                    connection.settimeout(0.02)
-                    self._serve(connection)
-
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
         stream, hello = DeviceStream(), DeviceHello(0, 0, 0, 0, "")
         signer: ReplySigner | None = None
         asked = Challenge(77, self.level, b"b" * 16)
-        while not self._over.is_set():
-            try:
-                data = connection.recv(1 << 16)
-            except TimeoutError:
-                continue
-            if not data:
-                return
+        for data in self.pieces(connection):
             for request in stream.receive(data):
                 match request:
                     case DeviceHello():
