@@ -18,6 +18,7 @@ from weir.broker.metadata.rules import Rule
 from weir.broker.records.access import RoleChanged
 from weir.errors import Unauthorized, UnknownTopic
 from weir.model.batch_builder import encode
+from weir.model.ids import place_of
 from weir.model.topic import Mode
 from weir.protocol.client import access as w
 from weir.protocol.client import admin as a
@@ -94,7 +95,8 @@ SAMPLES: dict[type[Request], Callable[[m.TopicInfo], m.Request]] = {
 #: Lists have what may be described: see below.
 LISTS = {m.ListTopics, m.ListOffsets}
 ROLES = ("none", "exact", "prefix", "cluster", "namesake", "other verb", "other kind", "admin")
-PATHS = ("client", "trunk")
+#: A client's connection; what another shard of this node, and of another node, passes on.
+PATHS = {"client": 0, "trunk": 1, "link": place_of(2, 1)}
 MODES = ("open", "watch", "closed")
 
 
@@ -171,7 +173,7 @@ def enter(rig: Any, path: str, principal: str, session: int) -> int:
         assert isinstance(rig.answer(session, m.Hello("test")), m.Welcome)
     else:
         rig.replies[session] = []
-        rig.handle(ev.Opened(session, principal, 1))
+        rig.handle(ev.Opened(session, principal, PATHS[path]))
     return session
 
 
