@@ -152,6 +152,11 @@ class Shard:
         return self._services.sessions.unallowed
 
     @property
+    def access_mode(self) -> str:
+        """The mode of access; "" while this shard does not know whether its copy is current."""
+        return self.registry.catalog.access.mode if self._cluster.trunks.in_sync else ""
+
+    @property
     def partitions_led(self) -> int:
         """How many partitions this shard leads."""
         return sum(p.leads for p in self.topics.partitions())

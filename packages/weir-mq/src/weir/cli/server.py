@@ -33,6 +33,14 @@ LogFormat = Annotated[
     str | None,
     typer.Option("--log-format", help="The format of the log: text or json. [default: text]"),
 ]
+Insecure = Annotated[
+    bool | None,
+    typer.Option(
+        "--insecure",
+        show_default=False,
+        help="Listen beyond loopback though the set is not closed: anyone may do everything.",
+    ),
+]
 config_app = typer.Typer(name="config", help="Check and show a node's settings.")
 
 
@@ -64,6 +72,10 @@ def init(
     system: Annotated[
         str, typer.Option(help="The id of the system that the node joins. [default: a new one]")
     ] = "",
+    closed: Annotated[
+        bool,
+        typer.Option("--closed", help="The set that it joins is closed: no --insecure is needed."),
+    ] = False,
 ) -> None:
     """Create a node in a folder. `weir serve` does so by itself, with the defaults.
 
@@ -76,11 +88,18 @@ def init(
     from weir.server.disk.node_folder import BadFolder, NodeFolder, Part
 
     folder = NodeFolder(data)
+    if closed and not system:
+        raise typer.BadParameter(
+            "a new system is open: give it with --system, for a node that joins a closed set",
+            param_hint="--closed",
+        )
     places = dict(_place(text) for text in log_dir or ())
     if folder.founded() is not None:
         raise BadFolder(f"{data} holds a node already: give another folder")
     part = Part(node, parsed_set(members), _system(system))
     founded = folder.found(logs, places, part)
+    if closed:
+        folder.note_access_mode("closed")
     for number in range(founded.logs):
         print(f"log {number}  {folder.log(number, founded)}")
     if not system:
@@ -147,6 +166,7 @@ def serve(
     shards: Shards = None,
     metrics: Metrics = None,
     log_format: LogFormat = None,
+    insecure: Insecure = None,
     until_eof: Annotated[
         bool, typer.Option("--until-eof", hidden=True, help="Stop when stdin ends.")
     ] = False,
@@ -159,7 +179,7 @@ def serve(
     from weir.server.processes.node import run
     from weir.server.status import configure
 
-    settings = resolved(config, data, host, port, shards, metrics, log_format).config
+    settings = resolved(config, data, host, port, shards, metrics, log_format, insecure).config
     configure(settings.status)
 
     def started(host: str, port: int) -> None:
@@ -188,6 +208,7 @@ def resolved(
     shards: int | None,
     metrics: str | None,
     log_format: str | None,
+    insecure: bool | None = None,
 ) -> Resolved:
     """Return the file's settings, those of the environment over them, and the given flags'."""
     import os
@@ -201,6 +222,7 @@ def resolved(
         "node.shards": ("--shards", shards),
         "metrics.listen": ("--metrics", metrics),
         "status.format": ("--log-format", log_format),
+        "access.insecure": ("--insecure", insecure),
     }
     given = {key: flag for key, flag in flags.items() if flag[1] is not None}
     return resolve(config, os.environ, given)
@@ -264,13 +286,14 @@ def show(
     shards: Shards = None,
     metrics: Metrics = None,
     log_format: LogFormat = None,
+    insecure: Insecure = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show every setting as `weir serve` would take it here, and where it comes from."""
     from weir.cli.output import hint, print_json, print_table
     from weir.server.config import settings
 
-    found = resolved(file, data, host, port, shards, metrics, log_format)
+    found = resolved(file, data, host, port, shards, metrics, log_format, insecure)
     rows = [(one, found.config.value(one), found.origins[one.key]) for one in settings()]
     if as_json:
         values = {

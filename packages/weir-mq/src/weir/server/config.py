@@ -335,7 +335,7 @@ class LinksConfig(msgspec.Struct, frozen=True):
 
 
 class AccessConfig(msgspec.Struct, frozen=True):
-    """Secrets of the node."""
+    """Secrets of the node, and whether it may serve everybody in a network."""
 
     key_file: Annotated[
         str,
@@ -344,6 +344,13 @@ class AccessConfig(msgspec.Struct, frozen=True):
             "the same on all nodes: `weir access key` makes it; empty: none."
         ),
     ] = ""
+    insecure: Annotated[
+        bool,
+        Meta(
+            description="Whether the node may listen beyond loopback while its set is not closed, "
+            "so that anyone who reaches it may do everything."
+        ),
+    ] = False
 
 
 class StopConfig(msgspec.Struct, frozen=True):

@@ -37,7 +37,7 @@ START_SECONDS = 60.0
 _KILL_AFTER_SECONDS = 5.0
 _POLL_SECONDS = 0.01
 
-Setting = str | int | float
+Setting = str | int | float | bool
 HOST = "127.0.0.1"
 _LOOK_SECONDS = 0.02
 _ANSWER_SECONDS = 1.0

@@ -56,7 +56,7 @@ def test_every_command_of_a_page_is_known(page: Path) -> None:
 def test_commands_are_found_and_faults_are_seen() -> None:
     operations = list(commands((ROOT / "docs/OPERATIONS.md").read_text()))
     assert len(operations) > 40
-    assert "weir serve --data /var/lib/weir --host a --port 6800" in operations
+    assert "weir serve --data /var/lib/weir --host a --port 6800 --insecure" in operations
     assert complaint("weir serves") == "no verb weir serves"
     assert complaint("weir topic create flights --partition 3") is not None
     assert complaint("weir cluster lag TOPIC CLUSTER --json  # all of it") is None

@@ -12,6 +12,7 @@ from unittest import mock
 
 from weir.broker.api.settings import Member
 from weir.server.config import (
+    AccessConfig,
     Config,
     LogConfig,
     MemoryConfig,
@@ -57,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         log=LogConfig(segment_mib=32, spares=0),
         metrics=MetricsConfig(listen=f"{host}:{FIGURES_PORT}"),
         status=StatusConfig(level="warning"),
+        # Its network has nobody else in it.
+        access=AccessConfig(insecure=True),
     )
     configure(config.status)
     with ExitStack() as stack:

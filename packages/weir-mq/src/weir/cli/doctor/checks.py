@@ -388,6 +388,25 @@ def certificate(patient: Patient) -> Finding:
     return Finding("certificate", "ok", shown)
 
 
+def access(patient: Patient) -> Finding:
+    """Look whether anyone in a network may use the node."""
+    from weir.server.disk.node_folder import NodeFolder
+    from weir.server.exposure import CLOSED, is_reachable
+
+    config = patient.config
+    mode = NodeFolder(patient.folder).access_mode() or "open"
+    shown = f"mode {mode}, on {config.node.host}"
+    if mode == CLOSED or not is_reachable(config.node.host):
+        return Finding("access", "ok", shown)
+    advice = "create users and rules, then: weir access mode closed (docs/how-to/access.md)"
+    if config.access.insecure:
+        return Finding(
+            "access", "warn", f"{shown}: anyone who reaches it may do everything", advice
+        )
+    return Finding("access", "fail", f"{shown}: weir serve does not start so",
+                   f"{advice}; or say by --insecure that this is meant")  # fmt: skip
+
+
 #: All checks in the order they are shown.
 CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "python": python,
@@ -400,6 +419,7 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "backlog": backlog,
     "folder": folder,
     "certificate": certificate,
+    "access": access,
     "damage": damage,
     "endpoint": endpoint,
     "level": level,

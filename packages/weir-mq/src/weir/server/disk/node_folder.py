@@ -3,6 +3,7 @@
 node.json      system, BrokerSet and node ids, the set it was founded with, and the logs; written
                once, when it is founded
 endpoint.json  host, port and pid of the running node
+access-mode    the mode of access that the node knew last, as `closed`; not there: open
 lock           held by the running node
 life-0 ...     which log lies in the folder of each number
 log-0/ ...     the numbered logs, where they have no folders elsewhere
@@ -40,6 +41,9 @@ Started = Callable[[str, int], None]
 _NODE = "node.json"
 _ENDPOINT = "endpoint.json"
 _LOCK = "lock"
+_ACCESS_MODE = "access-mode"
+#: A mode is a short word: whatever else lies there is none.
+_MODE_BYTES_MAX = 16
 _OF_A_BACKUP = "manifest.json"
 #: What may lie in a folder before a node is founded there: what an interrupted founding left, and
 #: what a new file system has.
@@ -222,6 +226,18 @@ class NodeFolder:
     def remember_life(self, log: int, life: str) -> None:
         """Remember durably that the log has begun, and which one it is."""
         self._replace(life_name(log), life.encode())
+
+    def access_mode(self) -> str:
+        """Return the mode of access that was noted last; "" if none was."""
+        try:
+            with (self.path / _ACCESS_MODE).open("rb") as file:
+                return file.read(_MODE_BYTES_MAX).decode("ascii", "replace").strip()
+        except FileNotFoundError:
+            return ""
+
+    def note_access_mode(self, mode: str) -> None:
+        """Note the mode of access durably. Raises `OSError`."""
+        self._replace(_ACCESS_MODE, f"{mode}\n".encode())
 
     @contextmanager
     def held(self) -> Iterator[None]:

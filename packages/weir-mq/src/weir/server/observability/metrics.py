@@ -44,6 +44,14 @@ class Host(Protocol):
         """By the log's number, how long its flushes took."""
 
 
+class Exposure(Protocol):
+    """What knows whether anybody in a network may use this node."""
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether that is so now."""
+
+
 class Metrics:
     """Collects all figures of one shard whenever somebody asks."""
 
@@ -54,9 +62,11 @@ class Metrics:
         folder: str,
         loop_lag: Histogram,
         tls: TlsAcceptor | None = None,
+        exposure: Exposure | None = None,
     ) -> None:
         """Take where the figures are; `folder` is the data folder, for the room on its disk."""
         self._tls = tls
+        self._exposure = exposure
         self._shard = shard
         self._host = host
         self._folder = folder
@@ -183,6 +193,11 @@ class Metrics:
                 "weir_access_mode",
                 "0 while the set is open, 1 while it watches, 2 once it is closed.",
                 ("open", "watch", "closed").index(shard.registry.catalog.access.mode),
+            ),
+            (
+                "weir_insecure",
+                "1 while anyone who reaches this node in a network may do everything.",
+                int(self._exposure is not None and self._exposure.is_exposed),
             ),
             ("weir_ready", "1 if the shard leads all its partitions.", int(shard.ready)),
             (

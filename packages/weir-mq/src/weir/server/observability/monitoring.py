@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from weir.broker.shard import Shard
 from weir.server.config import Config, in_mib, split_address
 from weir.server.driver import Driver
+from weir.server.exposure import ExposureWatch
 from weir.server.network.addresses import in_words
 from weir.server.observability.endpoint import CONTENT_TYPE, PLAIN, Answer, Pages
 from weir.server.observability.loop_time import LoopLag, Stages
@@ -44,14 +45,19 @@ async def observed(
     Raises `BadAddress` if that cannot be listened on.
     """
     notifier = Notifier(os.environ)
-    with contextlib.closing(notifier), LeaderChanges(shard), OperatorWarnings(shard):
+    with (
+        contextlib.closing(notifier),
+        LeaderChanges(shard),
+        OperatorWarnings(shard),
+        ExposureWatch(shard, config) as exposure,
+    ):
         if not config.metrics.listen:
             yield notifier
             return
         host, port = split_address(config.metrics.listen)
         port += shard.identity.shard if port else 0
         with LoopLag() as lag:
-            metrics = Metrics(shard, driver, config.node.data, lag.seconds, driver.tls)
+            metrics = Metrics(shard, driver, config.node.data, lag.seconds, driver.tls, exposure)
             pages = _pages(metrics, shard, stopping, away)
             async with contextlib.AsyncExitStack() as stack:
                 with in_words(host, port, "--metrics"):

@@ -33,6 +33,7 @@ from weir.host.supervision import (
 from weir.server.config import BadConfig, Config, metrics_ports
 from weir.server.disk.file_disk import EXIT_DISK
 from weir.server.disk.node_folder import Founded, NodeFolder, Started
+from weir.server.exposure import check_exposure
 from weir.server.interpreter import environment, python, run_loop, stop_by_signal
 from weir.server.network.addresses import Ports, check_free, reserved
 from weir.server.processes.control_channel import (
@@ -61,11 +62,13 @@ def run(config: Config, started: Started | None = None) -> bool:
     """Run a node until SIGTERM or SIGINT, then drain. Returns False if draining took too long.
 
     `started` is told host and port once clients may connect. Raises `WeirError` if the folder or
-    a log cannot be used, or a shard cannot be kept running, and `OSError` if the port cannot.
+    a log cannot be used, a shard cannot be kept running, or anyone in a network could use the node
+    and that is not meant; and `OSError` if the port cannot be listened on.
     """
     folder = NodeFolder(config.node.data)
     if folder.founded() is None:
         check_free(config)
+    check_exposure(config)
     founded = folder.found(config.node.logs)
     shards = min(config.node.shards or os.cpu_count() or 1, founded.logs)
     if config.node.shards > shards:
