@@ -235,19 +235,20 @@ class Multi:
 
         A group without peers, as on a single node, costs no call: its fence is this node's own.
         """
-        slots, promise = self._slots.all, self._promise
+        slots, own = self._slots.all, min(self.fence_bound, self.fence_asked)
+        if own > self._promise.fence:
+            self._promise.raise_to(own)
         for group in groups:
             slot = slots[group]
-            state = slot.node.core.state
-            own = min(self.fence_bound, self.fence_asked)
+            core = slot.node.core
             if (
                 slot.peers
-                or own > promise.fence
-                or slot.established is not state
-                or slot.configuration is not slot.node.core.node_state.history.newest
+                or slot.established is not core.state
+                or slot.configuration is not core.node_state.history.newest
             ):
-                own = self.fenced(group)
-            yield own
+                yield self.fenced(group)
+            else:
+                yield own
 
     # Links
 
