@@ -605,7 +605,7 @@ def connect(
 ) -> Connecting:
     """Connect to weir://[user@]host[:port][,host2[:port2]]: `async with connect() as w`, or await
     it. A user's `password` is text, or the path of a file that only its owner may read; None: by
-    the environment, WEIR_PASSWORD, or WEIR_PASSWORD_FILE with such a path.
+    the environment, WEIR_PASSWORD, or WEIR_PASSWORD_FILE with such a path; else by the keyring.
 
     A lost connection is dialled again with backoff, for ever unless `retry.attempts` is set; a
     request waits for it up to `request_timeout` ("5s", or seconds) and then raises `Disconnected`.
@@ -624,5 +624,5 @@ def connect(
     if not user and password is not None:
         raise ValueError("a password needs a user: weir://USER@HOST")
     hosts = parse_url(url)
-    credentials = Credentials(user, find_password(user, password)) if user else None
+    credentials = Credentials(user, find_password(user, password, hosts)) if user else None
     return Connecting(hosts, name, retry, timeout, credentials)

@@ -17,12 +17,14 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-from weir.client.connection.system import SYSTEM
+from weir.client.connection.credentials import Credentials
+from weir.client.connection.system import SYSTEM, is_private
 from weir.client.core.retries import Backoff
 from weir.codec import Buffer
 from weir.errors import (
     BadBatch,
     Disconnected,
+    NotAuthenticated,
     Refused,
     RemoteProtocolError,
     Unavailable,
@@ -37,7 +39,7 @@ from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import client_frame_size, decode_reply, encode_request
 from weir.protocol.frame import CLIENT_HEADER, ClientFrame, Flags
-from weir.spark.options import Hosts
+from weir.spark.login import Hosts, alike, credentials_of, forget_credentials
 from weir.tls.dialling import like, peer_of_socket
 from weir.tls.peers import check_broker
 
@@ -91,9 +93,10 @@ class BlockingClient:
         timeout: float = 30.0,
         name: str = "blocking",
         system: int = 0,
+        credentials: Credentials | None = None,
     ) -> None:
-        """Connect and say hello; `timeout` in seconds bounds every call. Raises `Disconnected`,
-        also if the broker is not of a `system` that is given.
+        """Connect, log in and say hello; `timeout` in seconds bounds every call. Raises
+        `Disconnected`, also if the broker is not of a `system` that is given; `NotAuthenticated`.
         """
         self._timeout = timeout
         self._last = 0
@@ -119,6 +122,8 @@ class BlockingClient:
                 f"no connection to {self._place} ({error}): check that a broker runs there"
             ) from error
         try:
+            if credentials is not None:
+                credentials.log_in_blocking(self.request, is_private(self._socket))
             welcome = self._greet(m.Hello(name, system))
             if not isinstance(welcome, m.Welcome) or welcome.protocol != m.PROTOCOL:
                 raise RemoteProtocolError(f"{self._place} speaks another protocol: upgrade it")
@@ -376,7 +381,7 @@ def led_first(client: BlockingClient, hosts: Hosts, address: Address) -> Hosts:
     leader = client.place_of(address)
     if leader is None:
         return hosts
-    found = (leader, *(one for one in hosts if one != leader))
+    found = alike([leader, *(one for one in hosts if one != leader)], hosts)
     _systems[found] = client.welcome.system
     return found
 
@@ -395,7 +400,7 @@ def nearest(hosts: Hosts) -> Hosts:
             with suppress(OSError):
                 system.dial(host, port, DIAL_TIMEOUT).close()
                 took[host, port] = system.monotonic() - began
-        found = tuple(sorted(took, key=lambda place: took[place])) or hosts
+        found = alike(sorted(took, key=lambda place: took[place]), hosts) or hosts
         _systems[found] = ask(hosts, lambda client: client.welcome.system)
         _nearest[key] = found
     return _nearest[key]
@@ -405,7 +410,7 @@ def _nodes_of(hosts: Hosts) -> Hosts:
     """Return the hosts, and the nodes that one of them tells of."""
     told = ask(hosts, lambda client: client.welcome.nodes)
     nodes = [(like(host, hosts[0][0]), port) for _, host, port in told]
-    return tuple(dict.fromkeys([*nodes, *hosts]))
+    return alike(dict.fromkeys([*nodes, *hosts]), hosts)
 
 
 def forget(hosts: Hosts) -> None:
@@ -433,7 +438,12 @@ def _connection(hosts: Hosts, attempt: int) -> BlockingClient:
         host, port = hosts[attempt % len(hosts)]
         name = f"spark-{process}"
         system = _systems.get(hosts, 0)
-        client = _kept[key] = BlockingClient(host, port, CALL_TIMEOUT, name, system)
+        try:
+            client = BlockingClient(host, port, CALL_TIMEOUT, name, system, credentials_of(hosts))
+        except NotAuthenticated:
+            forget_credentials(hosts)  # who tries again may find another password
+            raise
+        _kept[key] = client
         _met.add(hosts)
     return client
 

@@ -36,11 +36,11 @@ from weir.spark.blocking_client import (
     nearest,
     toward,
 )
+from weir.spark.login import Hosts
 from weir.spark.options import (
     COLUMNS,
     EVERYTHING,
     LARGE_VALUES,
-    Hosts,
     LargeValues,
     Options,
     ReadFrom,

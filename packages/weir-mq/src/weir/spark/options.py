@@ -4,7 +4,14 @@ topic               `topic` or `namespace/topic`
 topics              instead: several topics in one query, a JSON list of names, and of prefixes that
                     end with *, such as ["orders", "locks.*"]. All are cut at one barrier. A topic
                     that begins to match enters with its first message
-url                 weir://host:port[,host2:port2]; or host and port
+url                 weir://[user@]host:port[,host2:port2], or weirs:// by TLS; or host and port
+user                who logs in, unless the url says it. The password is no option, because Spark
+                    shows options: WEIR_PASSWORD or WEIR_PASSWORD_FILE has it where tasks run
+passwordFile        instead: a file of mode 0600 with it, on each machine that runs tasks
+ca                  a file with the CAs of brokers, on each machine, unless the url names it
+certificate         a file with the user's certificate, on each machine
+key                 a file with the key of that
+serverName          the name in the certificates of brokers, where they are dialled by another one
 startingOffsets     earliest (default), latest, or {"0": 12, "1": 7}; a partition that is not
                     named begins at its earliest. Only a query without a checkpoint looks at it
 startingTime        instead: messages that the broker stamped at this moment or later, such as
@@ -64,7 +71,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from weir.client.arguments import PORT, duration, parse_url
+from weir.client.arguments import duration
 from weir.client.core.delivered_batches import LargeDelivered
 from weir.errors import BadName, BadOption, BadRequest, ValueTooLarge
 from weir.model.arrow import EVERY, SCHEMA
@@ -72,18 +79,17 @@ from weir.model.limits import FETCH_BYTES_MAX, PARTITIONS_PER_TOPIC_MAX, VALUE_B
 from weir.model.topic import check_order, full_name_of, split_name
 from weir.order.clock import stamp_at
 from weir.spark.admission import DELAY_DEFAULT, Admission
+from weir.spark.login import NAMES as LOGIN_NAMES
+from weir.spark.login import Hosts, hosts_of, refuse_secrets
 from weir.spark.selection import Selection
 
-Hosts = tuple[tuple[str, int], ...]
 ReadFrom = Literal["leader", "nearest", "url"]
 
 #: Spelt as users write them; Spark compares option names without case, and so do we.
 NAMES = (
     "topic",
     "topics",
-    "url",
-    "host",
-    "port",
+    *LOGIN_NAMES,
     "startingOffsets",
     "startingTime",
     "startingBarrier",
@@ -227,6 +233,7 @@ class Options:
                 "pushdown give the load options keys, tags or partitions, such as "
                 ".option('tags', '[\"late\"]')"
             )
+        refuse_secrets(options)
         # A misspelt limit or start that is silently ignored would show only in production.
         if unknown := sorted(options.keys() - known):
             other = _ELSEWHERE.get(unknown[0])
@@ -313,18 +320,6 @@ def _check_several(options: Mapping[str, str], starting: Bound, ending: Bound | 
             )
     if "partitions" in options:
         raise BadOption("option partitions is for one topic, and topics may be several")
-
-
-def hosts_of(options: Mapping[str, str]) -> Hosts:
-    url = options.get("url")
-    if url is not None and ("host" in options or "port" in options):
-        raise BadOption("give either url or host and port, not both")
-    if url is None:
-        url = f"weir://{options.get('host', '127.0.0.1')}:{options.get('port', PORT)}"
-    try:
-        return tuple(parse_url(url))
-    except ValueError as error:
-        raise BadOption(str(error)) from None
 
 
 def _number(options: Mapping[str, str], name: str, most: int, least: int = 1) -> int | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from functools import wraps
 from pathlib import Path
+from types import ModuleType
 from typing import ParamSpec
 
 import pytest
@@ -238,3 +240,63 @@ def test_an_app_may_name_a_user() -> None:
         weir.App("weir://ann:x@localhost")
     with pytest.raises(ValueError, match="is no address"):
         weir.App("weir://ann@local host")
+
+
+# -- the keyring -----------------------------------------------------------------------------------
+
+
+class Keyring(ModuleType):
+    """The library of that name, with passwords by service and user."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: str = "") -> None:
+        super().__init__("keyring")
+        self.kept: dict[tuple[str, str], str] = {}
+        self.errors = ModuleType("keyring.errors")
+        kinds = {"KeyringError": type("KeyringError", (Exception,), {})}
+        kinds["NoKeyringError"] = type("NoKeyringError", (kinds["KeyringError"],), {})
+        vars(self.errors).update(kinds)
+        self._error = kinds[error]("it is locked") if error else None
+        for name in ("WEIR_PASSWORD", "WEIR_PASSWORD_FILE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setitem(sys.modules, "keyring", self)
+        monkeypatch.setitem(sys.modules, "keyring.errors", self.errors)
+
+    def get_password(self, service: str, user: str) -> str | None:
+        if self._error is not None:
+            raise self._error
+        return self.kept.get((service, user))
+
+
+def test_a_keyring_is_asked_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    keyring = Keyring(monkeypatch)
+    hosts = [("a", 1), ("::1", 6800)]
+    with pytest.raises(ValueError, match="keyring set weir://a:1 ann"):
+        find_password("ann", None, hosts)
+    keyring.kept["weir://[::1]:6800", "ann"] = "of the second host"
+    assert find_password("ann", None, hosts) == "of the second host"
+    keyring.kept["weir://a:1", "ann"] = "of the first"
+    assert find_password("ann", None, hosts) == "of the first"
+    with pytest.raises(ValueError, match="needs a password"):
+        find_password("bob", None, hosts)
+    monkeypatch.setenv("WEIR_PASSWORD", "of the environment")
+    assert find_password("ann", None, hosts) == "of the environment"
+
+
+def test_a_client_logs_in_by_the_keyring(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyring = Keyring(monkeypatch)
+    keyring.kept[url, "ann"] = "aa"
+    with sync.connect(of(url, "ann")) as w:
+        assert [one.name for one in w.topics()] == ["t"]
+
+
+def test_a_keyring_that_is_not_there_or_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = [("a", 1)]
+    Keyring(monkeypatch, "KeyringError")
+    with pytest.raises(ValueError, match=r"it is locked.*unlock it"):
+        find_password("ann", None, hosts)
+    Keyring(monkeypatch, "NoKeyringError")
+    with pytest.raises(ValueError, match="needs a password"):
+        find_password("ann", None, hosts)
+    monkeypatch.setitem(sys.modules, "keyring", None)  # it is not installed
+    with pytest.raises(ValueError, match=r"weir-mq\[keyring\]"):
+        find_password("ann", None, hosts)

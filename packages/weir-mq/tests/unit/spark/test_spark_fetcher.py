@@ -237,7 +237,7 @@ def test_a_partition_is_read_from_its_leader(
     dialled: list[tuple[str, int]] = []
     systems: list[int] = []
 
-    def client(host: str, port: int, timeout: float, name: str, system: int) -> Broker:
+    def client(host: str, port: int, timeout: float, name: str, system: int, _: None) -> Broker:
         dialled.append((host, port))
         systems.append(system)
         return broker

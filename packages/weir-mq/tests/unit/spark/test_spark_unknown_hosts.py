@@ -79,7 +79,7 @@ def test_all_hosts_are_tried_before_it_is_given_up(
 ) -> None:
     names.slow = 4.0
 
-    def connected(host: str, port: int, timeout: float, name: str, system: int) -> Any:
+    def connected(host: str, port: int, timeout: float, name: str, system: int, _: None) -> Any:
         return "a client" if host == "broker" else BlockingClient(host, port, timeout, name)
 
     monkeypatch.setattr(blocking_client, "BlockingClient", connected)

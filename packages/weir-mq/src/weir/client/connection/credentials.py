@@ -3,12 +3,15 @@
     weir://ann@localhost              user ann of the default namespace
     weir://shop%2Fann@broker1:6800    user ann of namespace shop
 
-A password is never part of an address, which ends up in histories, logs and process lists.
+A password is never part of an address, which ends up in histories, logs and process lists. It is
+given by a program, or found in the environment, in a file, or in the keyring of the machine's user.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote
@@ -24,10 +27,10 @@ from weir.access.scram import (
     encode_nonce,
 )
 from weir.client.connection.system import SYSTEM, in_daemon
-from weir.errors import NotAuthenticated, Refused, RemoteProtocolError, UnknownOpcode
+from weir.errors import NotAuthenticated, RemoteProtocolError, UnknownOpcode
 from weir.protocol.client.access import Login, LoginStep
 
-#: Where a password is looked for that is not given.
+#: Where a password is looked for that is not given, before the keyring.
 PASSWORD, PASSWORD_FILE = "WEIR_PASSWORD", "WEIR_PASSWORD_FILE"
 #: What others than the owner may do with a file of a password: nothing.
 _OTHERS = 0o077
@@ -64,9 +67,15 @@ def split_user(url: str) -> tuple[str, str]:
     return f"{scheme}{separator}{places}{question}{options}", unquote(user)
 
 
-def find_password(user: str, given: str | os.PathLike[str] | None = None) -> str:
+def find_password(
+    user: str,
+    given: str | os.PathLike[str] | None = None,
+    hosts: Sequence[tuple[str, int]] = (),
+) -> str:
     """Return the password of a user: what is `given`, as text or as the path of a file; else by the
-    environment. Raises `ValueError` if there is none, `OSError` for a file that cannot be read.
+    environment; else the keyring's for one of the `hosts`, where that library is installed.
+
+    Raises `ValueError` if there is none, `OSError` for a file that cannot be read.
     """
     if isinstance(given, str):
         return given
@@ -76,10 +85,43 @@ def find_password(user: str, given: str | os.PathLike[str] | None = None) -> str
         return password
     if path := os.environ.get(PASSWORD_FILE):
         return read_password_file(Path(path))
+    if (password := _of_keyring(user, hosts)) is not None:
+        return password
     raise ValueError(
         f"user {user} needs a password: set the environment variable {PASSWORD}, or name a file of "
-        f"mode 0600 by {PASSWORD_FILE}"
+        f"mode 0600 by {PASSWORD_FILE}, or `pip install 'weir-mq[keyring]'` and "
+        f"`keyring set {keyring_service(*hosts[0]) if hosts else 'weir://HOST:PORT'} {user}`"
     )
+
+
+def keyring_service(host: str, port: int) -> str:
+    """Return by which name a keyring has the passwords of a broker's users."""
+    return f"weir://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _of_keyring(user: str, hosts: Sequence[tuple[str, int]]) -> str | None:
+    """Return the password that the keyring has of a user for the first of the hosts that it knows.
+    Raises `ValueError` for a keyring that cannot be read.
+    """
+    if not hosts:
+        return None
+    try:
+        import keyring
+        from keyring.errors import KeyringError, NoKeyringError
+    except ModuleNotFoundError:
+        return None
+    try:
+        for host, port in hosts:
+            found = keyring.get_password(keyring_service(host, port), user)
+            if found is not None:
+                return str(found)
+    except NoKeyringError:
+        return None  # as on most servers
+    except KeyringError as error:
+        raise ValueError(
+            f"the keyring of this machine cannot be read ({error}): unlock it, or set {PASSWORD}"
+        ) from None
+    return None
 
 
 def read_password_file(path: Path) -> str:
@@ -123,32 +165,65 @@ class Credentials:
         Raises `NotAuthenticated`, also before anything is sent where others could read along;
         `RemoteProtocolError` for a broker that does not know the user's password either.
         """
-        check_channel(is_encrypted=connection.is_private, is_loopback=False)
-        client = ScramClient(self.user, encode_nonce(SYSTEM.get().secret_bytes(NONCE_BYTES)))
-        challenge = client.challenged((await self._ask(connection, client.first, timeout)).message)
-        proof = ScramProof(challenge, await self._key_for(challenge))
-        last = await self._ask(connection, proof.final, timeout)
-        proof.check(last.message)
-        if not last.done:
-            raise RemoteProtocolError("the broker proved who it is, and let nobody in")
+        client = self._begin(connection.is_private)
+        with self._in_words():
+            first = _step(await connection.request(Login(MECHANISM, client.first), timeout))
+        challenge = client.challenged(first.message)
+        if not self._has_key(challenge):
+            self._key = await in_daemon(lambda: self._derive(challenge))
+        proof = self._prove(challenge)
+        with self._in_words():
+            last = _step(await connection.request(Login(MECHANISM, proof.final), timeout))
+        _check(proof, last)
 
-    async def _ask(self, connection: Asking, message: bytes, timeout: float) -> LoginStep:
+    def log_in_blocking(self, request: Callable[[Login], object], is_private: bool) -> None:
+        """Do the same without an event loop: `request` returns the reply, or raises the refusal."""
+        client = self._begin(is_private)
+        with self._in_words():
+            first = _step(request(Login(MECHANISM, client.first)))
+        challenge = client.challenged(first.message)
+        if not self._has_key(challenge):
+            self._key = self._derive(challenge)
+        proof = self._prove(challenge)
+        with self._in_words():
+            last = _step(request(Login(MECHANISM, proof.final)))
+        _check(proof, last)
+
+    def _begin(self, is_private: bool) -> ScramClient:
+        check_channel(is_encrypted=is_private, is_loopback=False)
+        return ScramClient(self.user, encode_nonce(SYSTEM.get().secret_bytes(NONCE_BYTES)))
+
+    def _has_key(self, challenge: Challenge) -> bool:
+        return self._key is not None and challenge.fits(self._key)
+
+    def _derive(self, challenge: Challenge) -> SaltedKey:
+        return derive_key(self._password, challenge.salt, challenge.iterations)
+
+    def _prove(self, challenge: Challenge) -> ScramProof:
+        assert self._key is not None  # made for this challenge
+        return ScramProof(challenge, self._key)
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """Let a refused login say who was refused, or that the broker knows no users."""
         try:
-            reply = await connection.request(Login(MECHANISM, message), timeout)
+            yield
         except UnknownOpcode:
             raise NotAuthenticated(
                 "this broker is of a release that has no users: upgrade it, or name no user"
             ) from None
         except NotAuthenticated as error:
             raise NotAuthenticated(f"{error} (user {self.user})") from None
-        except Refused:
-            raise
-        if not isinstance(reply, LoginStep):
-            raise RemoteProtocolError(f"a login was answered by a {type(reply).__name__}")
-        return reply
 
-    async def _key_for(self, challenge: Challenge) -> SaltedKey:
-        if self._key is None or not challenge.fits(self._key):
-            password, salt, iterations = self._password, challenge.salt, challenge.iterations
-            self._key = await in_daemon(lambda: derive_key(password, salt, iterations))
-        return self._key
+
+def _step(reply: object) -> LoginStep:
+    if not isinstance(reply, LoginStep):
+        raise RemoteProtocolError(f"a login was answered by a {type(reply).__name__}")
+    return reply
+
+
+def _check(proof: ScramProof, last: LoginStep) -> None:
+    """Raise `RemoteProtocolError` unless the broker proved who it is, and let the user in."""
+    proof.check(last.message)
+    if not last.done:
+        raise RemoteProtocolError("the broker proved who it is, and let nobody in")

@@ -14,6 +14,7 @@ import secrets
 import select
 import signal
 import socket
+import ssl
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -27,6 +28,7 @@ from random import Random
 from typing import Any, Protocol, TypeVar
 
 from weir.errors import WeirError
+from weir.model.ids import is_loopback
 from weir.model.limits import VALUE_CHUNK_BYTES
 from weir.tls.dialling import SecureHost, dialler_of
 
@@ -286,6 +288,15 @@ def dial(host: str, port: int, timeout: float) -> BlockingSocket:
                 made.close()
                 raise
     raise last or socket.gaierror(socket.EAI_NONAME, "the name has no address")
+
+
+def is_private(sock: BlockingSocket) -> bool:
+    """Whether nobody on the way can read along: it is encrypted, or leaves no machine."""
+    named = getattr(sock, "getpeername", None)
+    if named is None or isinstance(sock, ssl.SSLSocket):
+        return True
+    peer = named()
+    return not isinstance(peer, tuple) or is_loopback(str(peer[0]))
 
 
 def _look_up(host: str, port: int, timeout: float) -> list[Any]:

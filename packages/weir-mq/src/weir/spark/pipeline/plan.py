@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from weir.client.arguments import parse_url
+from weir.client.connection.credentials import split_user
 from weir.client.core.retries import seconds
 from weir.errors import BadName, BadOption, BadPipeline
 from weir.model.topic import full_name_of, split_name
@@ -179,7 +180,7 @@ def seconds_within(name: str, step: Silver) -> float:
 
 def _check(plan: Plan) -> None:
     try:
-        parse_url(plan.url)
+        parse_url(split_user(plan.url)[0])
     except ValueError as error:
         raise BadPipeline(f"{FILE}: url: {error}") from None
     if plan.rows_per_batch < 1:

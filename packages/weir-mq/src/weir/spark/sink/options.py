@@ -1,7 +1,8 @@
 """The options of `format("weir")` where it is written to: text from the user, checked once.
 
 topic       where to write, unless a column `topic` says it
-url         weir://host:port[,host2:port2]; or host and port
+url         weir://[user@]host:port[,host2:port2], or weirs:// by TLS; or host and port; with user,
+            passwordFile, ca, certificate, key and serverName as a query has them that reads
 id          the name under which the broker remembers what was written. A stream has one: Spark's,
             which is in its checkpoint. Give one to go on with another checkpoint, or after a change
             of the query that needs a new one; batches go by their numbers then, so what has the
@@ -23,10 +24,11 @@ from weir.errors import BadName, BadOption
 from weir.model.ids import LIMIT_MAX
 from weir.model.limits import NAME_CHARACTERS_MAX, SCHEMA_VERSIONS_MAX
 from weir.model.topic import split_name
-from weir.spark.options import Hosts, hosts_of
+from weir.spark.login import NAMES as LOGIN_NAMES
+from weir.spark.login import Hosts, hosts_of, refuse_secrets
 
 #: Spelt as users write them; Spark compares option names without case, and so do we.
-NAMES = ("topic", "url", "host", "port", "id", "batch", "schema", "nullValues")
+NAMES = ("topic", *LOGIN_NAMES, "id", "batch", "schema", "nullValues")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class SinkOptions:
     def parse(cls, given: Mapping[str, str]) -> SinkOptions:
         """Read the user's options, names in any case. Raises `BadOption`."""
         options = {name.lower(): str(value) for name, value in given.items()}
+        refuse_secrets(options)
         # Spark hands on the options of the query as well: where its checkpoint is, for one.
         known = {name.lower() for name in NAMES} | {"checkpointlocation", "path", "queryname"}
         if unknown := sorted(options.keys() - known):

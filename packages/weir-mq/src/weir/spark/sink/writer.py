@@ -31,7 +31,7 @@ from weir.client.staging import StagedPart
 from weir.client.sync.client import Client, connected
 from weir.errors import BadOption, CheckpointMismatch
 from weir.spark.blocking_client import ANSWER_TIMEOUT, ask
-from weir.spark.options import Hosts
+from weir.spark.login import Hosts, credentials_of
 from weir.spark.sink.columns import by_topic, check_columns
 from weir.spark.sink.options import SinkOptions
 
@@ -172,7 +172,8 @@ def client_of(hosts: Hosts) -> Client:
     if key not in _kept:
         ask(hosts, lambda client: client.welcome)  # finds out soon about a name that is misspelt
         name = f"spark-sink-{key[1]}"
-        _kept[key] = connected(Connecting([*hosts], name, Backoff(), ANSWER_TIMEOUT))
+        connecting = Connecting([*hosts], name, Backoff(), ANSWER_TIMEOUT, credentials_of(hosts))
+        _kept[key] = connected(connecting)
     return _kept[key]
 
 
