@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weir.cli import dev, inspect, messages, server, work
+from weir.cli.access import context_verbs
 from weir.cli.access import verbs as access
 from weir.cli.admin import certificates, clusters, devices, fleets, nodes, schemas, sinks, topics
 from weir.cli.backup import verbs as backup
@@ -39,6 +40,13 @@ VERBS = "weir.verbs"
 LAB_VERBS = frozenset({"bench", "chaos", "demo", "sim"})
 #: What the program answers without any verb.
 _NO_VERB = frozenset({"", "--version"})
+
+#: What somebody may try to say a secret by, and what to do instead.
+_SECRETS = frozenset({"--password", "--token", "--secret"})
+_NO_SECRETS = (
+    "others see the words of a command; set WEIR_PASSWORD (of a new user: WEIR_NEW_PASSWORD), or "
+    "name a file of mode 0600 by WEIR_PASSWORD_FILE"
+)
 
 FIRST_WORDS = """\
 weir, a durable message broker: every message once, in one order in its partition.
@@ -74,6 +82,7 @@ app.add_typer(access.user_app)
 app.add_typer(access.role_app)
 app.add_typer(access.acl_app)
 app.add_typer(access.access_app)
+app.add_typer(context_verbs.context_app)
 app.add_typer(spark.app)
 app.add_typer(pipeline.app)
 app.command()(messages.pub)
@@ -112,6 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except typer.TyperException as error:
         verb = getattr(getattr(error, "ctx", None), "command_path", "weir")
         what = error.format_message().rstrip(".")
+        if getattr(error, "option_name", "") in _SECRETS:
+            return _say(f"{what}: {_NO_SECRETS}", error.exit_code)
         return _say(f"{what}. See `{verb} --help`", error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return 130
@@ -156,17 +167,21 @@ def _command(verb: str) -> Command:
         if known.typer_instance is not None and known.typer_instance.info.name == verb
     ]
     if one.registered_commands or one.registered_groups or verb in _NO_VERB:
-        return typer.main.get_command(one)
+        return _built(one)
     if found := [*_added(verb)]:
-        return typer.main.get_command(_with(one, found))
+        return _built(_with(one, found))
     if verb in LAB_VERBS:
         raise ModuleNotFoundError(f"no verb {verb}", name="weir_lab")
     return whole_command()
 
 
+def _built(one: typer.Typer) -> Command:
+    return context_verbs.add_context_option(typer.main.get_command(one))
+
+
 def whole_command() -> Command:
     """Return the command that knows all verbs, those of other distributions included."""
-    return typer.main.get_command(_with(copy(app), [*_added()]))
+    return _built(_with(copy(app), [*_added()]))
 
 
 def _added(verb: str = "") -> Iterator[object]:

@@ -17,7 +17,13 @@ import typer
 from weir.cli.connection import DEFAULT_URL, Url, connected
 
 if TYPE_CHECKING:
-    from weir.client.access import AccessChange, AccessRule, AccessState, AccessUser
+    from weir.client.access import (
+        AccessChange,
+        AccessReason,
+        AccessRule,
+        AccessState,
+        AccessUser,
+    )
     from weir.client.client import Client
 
 user_app = typer.Typer(name="user", help="Create and revoke users, and give them roles.")
@@ -50,7 +56,8 @@ PasswordFile = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-def _help(context: typer.Context) -> None:
+def show_help(context: typer.Context) -> None:
+    """Print the help of a group that is named without a verb of it."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -58,25 +65,25 @@ def _help(context: typer.Context) -> None:
 @user_app.callback(invoke_without_command=True)
 def user(context: typer.Context) -> None:
     """Create and revoke users, and give them roles."""
-    _help(context)
+    show_help(context)
 
 
 @role_app.callback(invoke_without_command=True)
 def role(context: typer.Context) -> None:
     """Show what roles may do, and delete roles."""
-    _help(context)
+    show_help(context)
 
 
 @acl_app.callback(invoke_without_command=True)
 def acl(context: typer.Context) -> None:
     """Say what roles may do, and ask who may do what."""
-    _help(context)
+    show_help(context)
 
 
 @access_app.callback(invoke_without_command=True)
 def access(context: typer.Context) -> None:
     """Let a set be open, watch or closed."""
-    _help(context)
+    show_help(context)
 
 
 # -- users ---------------------------------------------------------------------------------------
@@ -210,6 +217,22 @@ def list_roles(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
         print("\n".join(_lines(role, rules)))
 
 
+@role_app.command("show")
+def show_role(role: Role, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
+    """Show what a role may do, and which users have it."""
+    from weir.cli.output import print_json
+
+    found = _state(url)
+    rules = _role_of(found, role)
+    users = [one.name for one in found.users if role in one.roles]
+    if as_json:
+        told = {"role": role, "rules": [*map(_row, rules)], "users": users}
+        print_json("weir.role/1", {"url": url}, told)
+        return
+    print("\n".join(_lines(role, rules)))
+    print(f"users: {', '.join(users) or 'none'}")
+
+
 @role_app.command("delete")
 def delete_role(role: Role, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     """Delete a role: no user has it any more."""
@@ -269,24 +292,62 @@ def explain(
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Say whether a user may do something, and by which rule. The exit code is 1 if it may not."""
+    """Say whether a user may do something, and by which rule, or what is missing. The exit code is
+    1 if it may not.
+    """
     from weir.cli.output import print_json
 
-    async def work(client: Client) -> Any:
-        return await client.access.explain(user, verb, kind, name)
+    async def work(client: Client) -> tuple[AccessReason, AccessUser]:
+        found = await client.access.explain(user, verb, kind, name)
+        return found, _find(await client.access.describe(), user)
 
-    found = connected(url, work)
+    found, one = connected(url, work)
     about = f"{verb} {kind} {name}".rstrip()
+    missing = [] if found.allowed else _missing(one, about)
     if as_json:
         rule = None if found.rule is None else str(found.rule)
-        told = {"allowed": found.allowed, "role": found.role, "rule": rule}
+        told = {"allowed": found.allowed, "role": found.role, "rule": rule,
+                "roles": [*one.roles], "missing": missing}  # fmt: skip
         print_json("weir.acl-explain/1", {"url": url, "user": user, "asked": about}, told)
     elif found.allowed:
         print(f"yes: user {user} may {about}, because role {found.role} may {found.rule}")
     else:
         print(f"no: none of the roles of user {user} lets it {about}")
+        print(f"it has {_roles([*one.roles]) if one.roles else 'no role'}; this would let it:")
+        print("\n".join(f"  {line}" for line in missing))
     if not found.allowed:
         raise typer.Exit(1)
+
+
+def _missing(user: AccessUser, about: str) -> list[str]:
+    """Return the commands after which a user may do something that it may not."""
+    if user.roles:
+        return [f"weir acl allow {user.roles[0]} {about}"]
+    return [f"weir acl allow ROLE {about}", f"weir user grant {user.name} ROLE"]
+
+
+@acl_app.command("list")
+def list_rules(
+    role: Annotated[str, typer.Option("--role", help="Only what this role may do.")] = "",
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """List all rules, one in a line, as `weir acl allow` and `remove` take them."""
+    from weir.cli.output import print_json, print_table
+
+    found = _state(url)
+    if role:
+        _role_of(found, role)
+    rows = [
+        (name, rule) for name, rules in found.roles.items() for rule in rules if role in ("", name)
+    ]
+    if as_json:
+        told = [{"role": name, **_row(rule), "rule": str(rule)} for name, rule in rows]
+        print_json("weir.acl-list/1", {"url": url, "role": role}, {"rules": told})
+    elif rows:
+        print_table(("ROLE", "MAY"), [(name, str(rule)) for name, rule in rows])
+    else:
+        print("no rules")
 
 
 @acl_app.command()
@@ -435,6 +496,15 @@ def _find(state: AccessState, user: str) -> AccessUser:
         if one.name == name:
             return one
     raise UnknownUser(f"no user {user}: `weir user list` names those that are there")
+
+
+def _role_of(state: AccessState, role: str) -> tuple[AccessRule, ...]:
+    """Return the rules of a role. Raises `UnknownRole`."""
+    from weir.errors import UnknownRole
+
+    if role != "admin" and role not in state.roles:
+        raise UnknownRole(f"no role {role}: `weir role list` names those that are there")
+    return state.roles.get(role, ())
 
 
 def _rule(verbs: str, kind: str, name: str, prefix: bool, everything: bool) -> AccessRule:

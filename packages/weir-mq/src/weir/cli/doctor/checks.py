@@ -306,6 +306,7 @@ def _running(patient: Patient) -> tuple[str, int] | None:
     """Return the URL and the process of the node that runs on the folder, if one does."""
     from urllib.parse import quote
 
+    from weir.cli.access.contexts import address_in_use
     from weir.client.connection.credentials import split_user
     from weir.server.disk.node_folder import NodeFolder
 
@@ -313,7 +314,7 @@ def _running(patient: Patient) -> tuple[str, int] | None:
     if place is None or not Path(f"/proc/{place.pid}").exists():
         return None
     host = f"[{place.host}]" if ":" in place.host else place.host
-    _, user = split_user(os.environ.get("WEIR_URL", ""))
+    _, user = split_user(address_in_use())
     named = f"{quote(user, safe='')}@" if user else ""
     return f"weir://{named}{host}:{place.port}", place.pid
 
@@ -407,6 +408,31 @@ def access(patient: Patient) -> Finding:
                    f"{advice}; or say by --insecure that this is meant")  # fmt: skip
 
 
+def context(patient: Patient) -> Finding:
+    """Look whether the context in use can be read, and the files that it names."""
+    from weir.cli.access.contexts import BadContext, chosen_context
+    from weir.client.connection.credentials import read_password_file
+
+    advice = "weir context show, and weir context add NAME --url URL to replace it"
+    try:
+        name, found = chosen_context()
+        if found is None:
+            return Finding("context", "ok", "none is in use")
+        for file in (found.ca, found.certificate, found.key):
+            if file:
+                with Path(file).open("rb"):
+                    pass
+        if found.password_file:
+            read_password_file(Path(found.password_file))
+    except BadContext as error:
+        return Finding("context", "fail", str(error), advice)
+    except ValueError as error:
+        return Finding("context", "fail", str(error), "weir user password gives a user a new one")
+    except OSError as error:
+        return Finding("context", "fail", f"{error.filename}: {error.strerror}", advice)
+    return Finding("context", "ok", f"{name}: {found.address}")
+
+
 #: All checks in the order they are shown.
 CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "python": python,
@@ -420,6 +446,7 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "folder": folder,
     "certificate": certificate,
     "access": access,
+    "context": context,
     "damage": damage,
     "endpoint": endpoint,
     "level": level,

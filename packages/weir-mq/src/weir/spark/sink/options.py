@@ -1,18 +1,23 @@
 """The options of `format("weir")` where it is written to: text from the user, checked once.
 
-topic       where to write, unless a column `topic` says it
-url         weir://[user@]host:port[,host2:port2], or weirs:// by TLS; or host and port; with user,
-            passwordFile, ca, certificate, key and serverName as a query has them that reads
-id          the name under which the broker remembers what was written. A stream has one: Spark's,
-            which is in its checkpoint. Give one to go on with another checkpoint, or after a change
-            of the query that needs a new one; batches go by their numbers then, so what has the
-            number of a batch that was written is left out. For `write`: what has the same id, and
-            the same batch, is written once, however often it is tried; without one, each `write` is
-            another
-batch       for `write` with an id: which batch of it this is (default 0); numbers rise
-schema      which version of the topics' schema all values have
-nullValues  error (default): a row whose value is null ends the query; empty: it is written with an
-            empty value
+topic        where to write, unless a column `topic` says it
+url          weir://[user@]host:port[,host2:port2], or weirs:// by TLS; or host and port
+user         who logs in, unless the url says it; the password as for queries that read
+passwordFile a file of mode 0600 with the password, on each machine that runs tasks
+ca           a file with the CAs of brokers, on each machine, unless the url names it
+certificate  a file with the user's certificate, on each machine
+key          a file with the key of that
+serverName   the name in the certificates of brokers, where they are dialled by another one
+id           the name under which the broker remembers what was written. A stream has one: Spark's,
+             which is in its checkpoint. Give one to go on with another checkpoint, or after a
+             change of the query that needs a new one; batches go by their numbers then, so what has
+             the number of a batch that was written is left out. For `write`: what has the same id,
+             and the same batch, is written once, however often it is tried; without one, each
+             `write` is another
+batch        for `write` with an id: which batch of it this is (default 0); numbers rise
+schema       which version of the topics' schema all values have
+nullValues   error (default): a row whose value is null ends the query; empty: it is written with an
+             empty value
 """
 
 from __future__ import annotations

@@ -80,9 +80,18 @@ def test_a_set_is_closed_step_by_step(say: Say, monkeypatch: pytest.MonkeyPatch)
     assert code == 0
     assert out.endswith("because role shop may publish topic default/orders\n")
     code, out, _ = say("acl", "explain", "ann", "read", "topic", "orders", **root)
-    assert (code, out) == (1, "no: none of the roles of user ann lets it read topic orders\n")
+    assert (code, out.splitlines()) == (1, [
+        "no: none of the roles of user ann lets it read topic orders",
+        "it has role shop; this would let it:",
+        "  weir acl allow shop read topic orders",
+    ])  # fmt: skip
     told = rows(say("acl", "explain", "ann", "read", "topic", "orders", "--json", **root)[1])
     assert (told["allowed"], told["rule"]) == (False, None)
+    assert told["missing"] == ["weir acl allow shop read topic orders"]
+    # What it says is missing is all that is missing.
+    assert say(*told["missing"][0].split()[1:], **root)[0] == 0
+    assert say("acl", "explain", "ann", "read", "topic", "orders", **root)[0] == 0
+    assert say("acl", "remove", "shop", "read", "topic", "orders", **root)[0] == 0
 
     revoked = rows(say("user", "revoke", "ann", "--json", **root)[1])
     assert (revoked["schema"], revoked["unreached"]) == ("weir.access-change/1", [])
@@ -114,6 +123,25 @@ def test_what_there_is_is_listed(say: Say, monkeypatch: pytest.MonkeyPatch) -> N
         "  idle may do nothing yet",
     ]
     assert rows(say("user", "show", "shop/ann", "--json")[1])["roles"]["idle"] == []
+    assert say("role", "show", "shop")[1].splitlines() == [
+        "shop may publish,read topic default/o --prefix",
+        "users: shop/ann",
+    ]
+    shown = rows(say("role", "show", "idle", "--json")[1])
+    assert (shown["rules"], shown["users"]) == ([], ["shop/ann"])
+    assert say("role", "show", "admin")[1] == "admin may do everything\nusers: none\n"
+    assert "shop  publish,read topic default/o --prefix" in say("acl", "list")[1]
+    listed = rows(say("acl", "list", "--role", "shop", "--json")[1])["rules"]
+    assert listed == [{"role": "shop", **rule, "rule": "publish,read topic default/o --prefix"}]
+    assert say("acl", "list", "--role", "idle")[1] == "no rules\n"
+    say("user", "create", "new")
+    code, out, _ = say("acl", "explain", "new", "list", "system")
+    assert (code, out.splitlines()[1:]) == (1, [
+        "it has no role; this would let it:",
+        "  weir acl allow ROLE list system",
+        "  weir user grant default/new ROLE",
+    ])  # fmt: skip
+    say("user", "revoke", "new")
     say("acl", "remove", "shop", "publish", "topic", "o", "--prefix")
     assert "shop may read topic default/o --prefix" in say("role", "list")[1]
     say("role", "delete", "idle")
@@ -137,6 +165,8 @@ def test_what_there_is_is_listed(say: Say, monkeypatch: pytest.MonkeyPatch) -> N
         (("user", "create", "ann", "--role", "none"), "weir role create none"),
         (("user", "show", "bob"), "no user bob"),
         (("role", "delete", "admin"), "no role admin"),
+        (("role", "show", "none"), "no role none"),
+        (("acl", "list", "--role", "none"), "no role none"),
     ],
 )
 def test_what_is_wrong_is_told(
@@ -161,6 +191,9 @@ def test_a_password_is_no_word_of_a_command(
     assert say("topic", "list", user="ann", password="one more")[0] == 0
     code, _, err = say("topic", "list", user="ann:one", password="x")
     assert (code, "an address has no password" in err) == (2, True)
+    for words in (("topic", "list"), ("user", "create", "bob"), ("user", "password", "ann")):
+        code, _, err = say(*words, "--password", "hunter22")
+        assert (code, "others see the words" in err, "hunter22" in err) == (2, True, False)
     monkeypatch.delenv("WEIR_NEW_PASSWORD", raising=False)
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     code, _, err = say("user", "password", "ann")

@@ -13,6 +13,7 @@ import pytest
 from rigs.certificates import TestCa
 from weir import sync, testing
 from weir.cli import connection
+from weir.cli.access.contexts import Context, Contexts, contexts_file, write_contexts
 from weir.cli.doctor import checks
 from weir.cli.doctor.checks import CHECKS, Finding, Patient, examine
 from weir.cli.main import main
@@ -227,3 +228,28 @@ def test_a_node_that_is_closed_to_strangers_is_well(
     for one in (level, fleets):
         sick(one, "warn", "closed to strangers", "WEIR_URL=weir://USER@")
     assert (known.state, "is written" in known.found) == ("ok", True)
+
+
+def test_a_context_names_files_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("WEIR_CONTEXT", raising=False)
+    one = patient(tmp_path)
+    assert checks.context(one) == Finding("context", "ok", "none is in use")
+    file, password = contexts_file(), tmp_path / "password"
+    made = Context("weir://h", "ann", password_file=str(password))
+    write_contexts(file, Contexts({"a": made}, "a"))
+    found = checks.context(one)
+    assert (found.state, "No such file" in found.found) == ("fail", True)
+    password.write_text("x")
+    password.chmod(0o644)
+    assert "chmod 600" in checks.context(one).found
+    password.chmod(0o600)
+    assert checks.context(one) == Finding("context", "ok", "a: weir://ann@h")
+    write_contexts(file, Contexts({"a": Context("weirs://h", ca=str(tmp_path / "ca"))}, "a"))
+    assert f"{tmp_path / 'ca'}: No such file" in checks.context(one).found
+    monkeypatch.setenv("WEIR_CONTEXT", "b")
+    assert "no context 'b'" in checks.context(one).found
+    file.write_text("x")
+    assert checks.context(one).state == "fail"
