@@ -210,6 +210,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     w.ExplainAccess: st.builds(w.ExplainAccess, SHORT_NAME, WORD, WORD, SHORT_NAME),
     w.ListRefusals: st.builds(w.ListRefusals, NATURAL),
     w.ReachAccess: st.builds(w.ReachAccess, NATURAL),
+    w.RewrapSecrets: st.builds(w.RewrapSecrets, st.booleans()),
 }
 SETTINGS = st.builds(TopicSettings, NATURAL, NATURAL, NAMES)
 INFO = st.builds(
@@ -324,6 +325,7 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
             NATURAL,
         ),
     ),
+    w.SecretsLeft: (opcode_of(w.RewrapSecrets), st.builds(w.SecretsLeft, NATURAL)),
     w.AccessReached: (opcode_of(w.ReachAccess), st.builds(w.AccessReached, NATURAL)),
     m.RegistryReached: (opcode_of(m.ReachRegistry), st.builds(m.RegistryReached, NATURAL)),
     m.ProducerGrant: (opcode_of(m.OpenProducer), st.builds(m.ProducerGrant, NATURAL, EPOCH)),

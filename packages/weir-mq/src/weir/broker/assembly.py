@@ -231,7 +231,8 @@ def _services(
         topics.catalog, registry.administration.access.committed, forwarder, outbox, time,
         identity.node, layout.shards,
     )  # fmt: skip
-    logins = Logins(topics.catalog, trunks, outbox, settings.secret_bytes)
+    vault = registry.administration.fleets.vault
+    logins = Logins(topics.catalog, trunks, outbox, settings.secret_bytes, vault)
     sweep = RetentionSweep(topics, forwarder, outbox, time, settings.retention_every_ms)
     coordinator = Coordinator(
         topics, forwarder, context.reports, context.highest, time, outbox, budget

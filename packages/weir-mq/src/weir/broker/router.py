@@ -136,6 +136,7 @@ class Requests:
             w.ChangeRole: self._change_role,
             w.SetAccessMode: self._set_access_mode,
             w.ListRefusals: self._list_refusals,
+            w.RewrapSecrets: self._rewrap_secrets,
             **handlers,
         }
 
@@ -327,6 +328,9 @@ class Requests:
 
     def _change_role(self, session: Session, caller: Caller, request: w.ChangeRole) -> None:
         self._registry.administration.access.change_role(caller, request)
+
+    def _rewrap_secrets(self, session: Session, caller: Caller, request: w.RewrapSecrets) -> None:
+        self._registry.rewrapping.rewrap(caller, request)
 
     def _set_access_mode(self, session: Session, caller: Caller, request: w.SetAccessMode) -> None:
         if request.mode == "closed" and session.principal == ANONYMOUS:

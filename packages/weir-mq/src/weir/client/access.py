@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -160,6 +160,23 @@ class Access:
         while no user is an administrator.
         """
         return await self._change(a.SetAccessMode(mode))
+
+    async def rewrap(self, progress: Callable[[int], None] | None = None) -> None:
+        """Let all secrets at rest be wrapped by the first key of the nodes' key file; `progress` is
+        told how many are left. It may be asked again after it was cut off. Raises `BadRequest`
+        without a key file, `Unavailable` where that lacks the key of one.
+        """
+        left = -1
+        while left:
+            left = (await self._network.request(a.RewrapSecrets(), a.SecretsLeft)).left
+            if progress is not None:
+                progress(left)
+
+    async def secrets_left(self) -> int:
+        """Return how many secrets are stored that the first key of the nodes' key file did not
+        wrap. Raises `BadRequest` if the nodes have no key file.
+        """
+        return (await self._network.request(a.RewrapSecrets(True), a.SecretsLeft)).left
 
     async def explain(self, user: str, verb: str, kind: str, name: str = "") -> AccessReason:
         """Return whether a user may do a verb with a resource, and why. Raises `UnknownUser`."""

@@ -7,6 +7,7 @@ import os
 import secrets
 from pathlib import Path
 
+from weir.access.signatures import load
 from weir.access.wrapping import (
     KEY_BYTES,
     KEY_FILE_BYTES_MAX,
@@ -22,7 +23,7 @@ def read_key_ring(path: str, data_folder: str) -> KeyRing | None:
     """Return the keys of a file; None if there is no `path`.
 
     Raises `BadRequest` for a file that cannot be read, that others can read, that lies within the
-    data folder, where every backup would take it, or that holds no keys.
+    data folder, where every backup would take it, or that holds no keys; and `MissingLibrary`.
     """
     if not path:
         return None
@@ -40,9 +41,11 @@ def read_key_ring(path: str, data_folder: str) -> KeyRing | None:
             is_credential = bool(credentials) and place.parent == Path(credentials)
             check_key_file(about.st_mode, about.st_uid, os.geteuid(), is_credential=is_credential)
             data = file.read(KEY_FILE_BYTES_MAX + 1)
-        return read_key_file(data)
+        ring = read_key_file(data)
+        load("hazmat.primitives.ciphers.aead")  # takes 0.1 s, and may be missing: not at a login
     except OSError as error:
         raise BadRequest(f"the key file {path} cannot be read: {error.strerror}") from None
+    return ring
 
 
 def create_key_file(path: Path) -> None:

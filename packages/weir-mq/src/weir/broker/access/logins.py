@@ -17,6 +17,7 @@ from weir.access.scram import (
 from weir.broker.api.effects import Hangup
 from weir.broker.metadata.access import Access
 from weir.broker.metadata.users import user_name
+from weir.broker.metadata.vault import NO_VAULT, Vault
 from weir.broker.replica.requests import no_registry
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import ANONYMOUS, Attempt, Session
@@ -41,15 +42,16 @@ class News(Protocol):
 class Logins:
     """Lets users in by their passwords. A peer has one attempt: then it must connect again."""
 
-    __slots__ = ("_catalog", "_news", "_outbox", "_random")
+    __slots__ = ("_catalog", "_news", "_outbox", "_random", "_vault")
 
     def __init__(
         self, catalog: CurrentAccess, news: News, outbox: Outbox,
-        random: Callable[[int], bytes] | None,
+        random: Callable[[int], bytes] | None, vault: Vault = NO_VAULT,
     ) -> None:  # fmt: skip
         """Know the users of `catalog`, while `news` of it come. `random` gives so many bytes that
-        nobody can guess; without it nobody can log in.
+        nobody can guess; without it nobody can log in. `vault` opens their verifiers.
         """
+        self._vault = vault
         self._catalog = catalog
         self._news = news
         self._outbox = outbox
@@ -86,7 +88,10 @@ class Logins:
         first, access = parse_first(message), self._catalog.access
         name = _full(first.user)  # else two names of nobody would have two false salts
         user = access.user(name)
-        verifier = choose_verifier(None if user is None else user.verifier, access.secret, name)
+        # Opened for all alike, so that a node that cannot tells nobody which users there are.
+        secret = access.open_secret(self._vault)
+        found = None if user is None else access.open_verifier(user, self._vault)
+        verifier = choose_verifier(found, secret, name)
         server = ScramServer(first, verifier, encode_nonce(self._random(NONCE_BYTES)))
         session.attempt = Attempt(server, "" if user is None else user.principal, access.version)
         self._outbox.reply(caller, LoginStep(server.challenge))

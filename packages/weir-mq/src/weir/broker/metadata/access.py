@@ -15,7 +15,9 @@ import msgspec
 
 from weir.access.credentials import ScramVerifier
 from weir.broker.metadata.rules import ADMIN, Grant, Rule, authorize, authorize_any, read_rule
+from weir.broker.metadata.vault import FALSE_SALTS, Vault, purpose_of_verifier
 from weir.broker.records.access import (
+    SECRET_BYTES_MAX,
     AccessFounded,
     AccessModeSet,
     AccessRecord,
@@ -26,7 +28,16 @@ from weir.broker.records.access import (
     UserRevoked,
     UserRolesChanged,
 )
-from weir.errors import BadRequest, Refused, TooLarge, UnknownRole, UnknownUser, UserExists
+from weir.broker.records.secrets import RewrappedRow, StoredVerifier, digest_of
+from weir.errors import (
+    BadRequest,
+    Refused,
+    TooLarge,
+    Unavailable,
+    UnknownRole,
+    UnknownUser,
+    UserExists,
+)
 from weir.model.limits import (
     ACCESS_BYTES_MAX,
     ROLE_RULES_MAX,
@@ -57,7 +68,7 @@ class User:
 
     name: str
     number: int
-    verifier: ScramVerifier
+    verifier: StoredVerifier
     password_set: int
     roles: tuple[str, ...] = ()
 
@@ -146,6 +157,37 @@ class Access:
 
     def _with_rules(self, user: User) -> list[tuple[str, tuple[Rule, ...]]]:
         return [(role, self._roles.get(role, ())) for role in user.roles]
+
+    # -- secrets at rest ---------------------------------------------------------------------
+
+    def open_verifier(self, user: User, vault: Vault) -> ScramVerifier:
+        """Return the verifier of a user. Raises `Unavailable` where the key file of this node does
+        not open it.
+        """
+        stored = user.verifier
+        if not isinstance(stored, bytes):
+            return stored
+        opened = vault.unseal(stored, purpose_of_verifier(user.name))
+        try:
+            return msgspec.msgpack.decode(opened, type=ScramVerifier)
+        except msgspec.DecodeError:
+            raise Unavailable(f"the verifier of user {user.name} is none: set a password") from None
+
+    def open_secret(self, vault: Vault) -> bytes:
+        """Return what false salts are made of. Raises `Unavailable` as `open_verifier`."""
+        if len(self.secret) <= SECRET_BYTES_MAX:
+            return self.secret
+        return vault.unseal(self.secret, FALSE_SALTS)
+
+    def rewrap(self, row: RewrappedRow) -> None:
+        """A secret is wrapped by another key, if it is still that one: nobody's rights change."""
+        if row.kind == "salts":
+            if digest_of(self.secret) == row.before:
+                self.secret = row.wrapped
+            return
+        user = self._users.get(row.name)
+        if user is not None and digest_of(user.verifier) == row.before:
+            self._put(replace(user, verifier=row.wrapped))
 
     # -- applying ----------------------------------------------------------------------------
 
@@ -308,7 +350,7 @@ class Access:
         access = cls()
         access.mode, access.version, access.narrowed_at, access.secret, users, roles = row
         for name, number, verifier, password_set, held in users:
-            known = msgspec.convert(verifier, ScramVerifier)
+            known = msgspec.convert(verifier, StoredVerifier)
             access._put(User(name, number, known, password_set, tuple(held)))
         for role, rules in roles:
             access._roles[role] = found = tuple(map(read_rule, rules))

@@ -27,6 +27,7 @@ from weir.broker.records.entries import (
     TopicGrown,
 )
 from weir.broker.records.fleets import FleetRecord
+from weir.broker.records.secrets import SecretsRewrapped
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller
 from weir.errors import BadRequest, Refused, Unavailable, UnknownTopic
@@ -61,6 +62,7 @@ RegistryRecord = (
     | SchemaRecord
     | AccessRecord
     | FleetRecord
+    | SecretsRewrapped
     | ProducerOpened
     | NodeRecord
 )

@@ -10,20 +10,26 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from weir.access.devices import FLEET_KEY_BYTES, Nonces
-from weir.access.wrapping import NONCE_BYTES, KeyRing
+from weir.access.wrapping import KeyRing
 from weir.broker.api.events import AccessNarrowed, Findings
 from weir.broker.metadata.fleets import Fleet, Fleets
-from weir.broker.records.fleets import DeviceSet, FleetKey, FleetPut, FleetRecord, FleetRemoved
+from weir.broker.metadata.vault import Vault
+from weir.broker.records.fleets import (
+    DeviceSet,
+    FleetKey,
+    FleetPut,
+    FleetRecord,
+    FleetRemoved,
+    purpose_of,
+)
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
 from weir.errors import (
     BadRequest,
     LevelTooLow,
-    MissingLibrary,
     Refused,
     Unavailable,
-    WrongKey,
 )
 from weir.model.limits import FORMAT_LEVEL_ACCESS
 from weir.protocol.client.fleets import (
@@ -41,20 +47,14 @@ from weir.protocol.client.fleets import (
 from weir.protocol.client.messages import Reply
 
 
-def purpose_of(fleet: str, version: int) -> str:
-    """Return what the wrapped key of a fleet is."""
-    return f"key {version} of fleet {fleet}"
+class FleetVault(Vault):
+    """Wraps and opens the keys of fleets, too."""
 
-
-class FleetVault:
-    """Wraps and opens the keys of fleets, by this node's key file."""
-
-    __slots__ = ("_nonces", "_opened", "_ring")
+    __slots__ = ("_opened",)
 
     def __init__(self, nonces: Nonces | None, ring: KeyRing | None) -> None:
-        """Without a `ring` or `nonces` nothing is wrapped or opened here."""
-        self._nonces = nonces
-        self._ring = ring
+        """See `Vault`."""
+        super().__init__(nonces, ring)
         #: Keys, by what they are wrapped as; only for keys that a fleet has or had.
         self._opened: dict[bytes, bytes] = {}
 
@@ -62,28 +62,13 @@ class FleetVault:
         """Return a version of a fleet's key as it is stored. Raises `BadRequest` without a key
         file, or without the library that it needs.
         """
-        if self._ring is None or self._nonces is None:
-            raise BadRequest(
-                "this node has no key file to wrap the fleet's key with: set `access.key_file` on "
-                "all nodes, to a copy of one file"
-            )
-        try:
-            nonce = self._nonces.next()[:NONCE_BYTES]
-            wrapped = self._ring.wrap(key, purpose_of(fleet, version), nonce)
-        except MissingLibrary as error:
-            raise BadRequest(str(error)) from None
-        return FleetKey(version, wrapped)
+        return FleetKey(version, self.seal(key, purpose_of(fleet, version)))
 
     def open(self, fleet: Fleet, key: FleetKey) -> bytes:
         """Return a fleet's key. Raises `Unavailable` where the key file here does not open it."""
         found = self._opened.get(key.wrapped)
         if found is None:
-            if self._ring is None:
-                raise Unavailable("this node has no key file: connect to another one")
-            try:
-                found = self._ring.unwrap(key.wrapped, purpose_of(fleet.name, key.version))
-            except (WrongKey, MissingLibrary) as error:
-                raise Unavailable(str(error)) from None
+            found = self.unseal(key.wrapped, purpose_of(fleet.name, key.version))
             if len(found) != FLEET_KEY_BYTES:
                 raise Unavailable(f"the {purpose_of(fleet.name, key.version)} is none: rotate it")
             self._opened[key.wrapped] = found

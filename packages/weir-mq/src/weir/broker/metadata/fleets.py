@@ -14,6 +14,7 @@ import msgspec
 
 from weir.access.devices import GENERATION_MAX, Level
 from weir.broker.records.fleets import DeviceSet, FleetKey, FleetPut
+from weir.broker.records.secrets import RewrappedRow, digest_of
 from weir.codec import Unsigned64
 from weir.errors import BadRequest
 from weir.model.limits import DEVICE_ROWS_MAX, FLEET_KEYS_MAX, FLEETS_MAX
@@ -131,6 +132,20 @@ class Fleets:
             raise BadRequest(f"there is no fleet {name!r}: `weir fleet list` shows them")
         self._order()
         return fleet
+
+    def rewrap(self, row: RewrappedRow) -> None:
+        """A version of a fleet's key is wrapped by another key, if it is still that one."""
+        fleet = self._fleets.get(row.name)
+        if fleet is None:
+            return
+        keys = tuple(
+            FleetKey(key.version, row.wrapped)
+            if key.version == row.version and digest_of(key.wrapped) == row.before
+            else key
+            for key in fleet.keys
+        )
+        self._fleets[row.name] = msgspec.structs.replace(fleet, keys=keys)
+        self._order()
 
     def set_device(self, record: DeviceSet) -> Device:
         """Let a device be replaced by its next generation, or be revoked; return what is known of

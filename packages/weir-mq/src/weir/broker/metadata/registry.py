@@ -19,6 +19,7 @@ from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.enrolment import Enrolment, FleetVault
 from weir.broker.metadata.membership import Membership
 from weir.broker.metadata.placement import check_replicas
+from weir.broker.metadata.rewrapping import Rewrapping
 from weir.broker.metadata.users import AccessRequests
 from weir.broker.records.access import AccessRecord
 from weir.broker.records.entries import (
@@ -41,6 +42,7 @@ from weir.broker.records.entries import (
     of_control,
 )
 from weir.broker.records.fleets import FleetRecord
+from weir.broker.records.secrets import SecretsRewrapped
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals, no_registry
 from weir.broker.runtime.outbox import Caller
@@ -115,8 +117,10 @@ class Registry:
         self._time = time
         self._places = places
         self._groups = groups
-        access = AccessRequests(catalog, outbox, self, findings, random)
+        access = AccessRequests(catalog, outbox, self, findings, random, vault)
         fleets = Enrolment(catalog, outbox, self, findings, vault)
+        #: What lets secrets be wrapped by the key that wraps now.
+        self.rewrapping = Rewrapping(catalog, outbox, self, vault)
         self.administration = Administration(catalog, outbox, time, self, groups, access, fleets)
         self.endings = PartitionEndings(catalog, outbox, time, self)
         self.membership = Membership(catalog, identity, layout, level, outbox, self)
@@ -148,6 +152,7 @@ class Registry:
         for waiter in self._producers.lose():
             self._answer(waiter, error)
         self.administration.lose(error)
+        self.rewrapping.lose(error)
         self.endings.lose(error)
         self.membership.lose(error)
 
@@ -227,6 +232,8 @@ class Registry:
         record = payload.control
         if isinstance(record, AccessRecord):
             self.administration.access.apply(index, record)
+        elif isinstance(record, SecretsRewrapped):
+            self.rewrapping.apply(index, record)
         elif isinstance(record, FleetRecord):
             self.administration.fleets.apply(index, record)
         else:

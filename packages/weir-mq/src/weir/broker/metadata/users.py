@@ -11,9 +11,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+import msgspec
+
+from weir.access.credentials import ScramVerifier
 from weir.broker.api.events import AccessNarrowed, Findings
-from weir.broker.metadata.access import Access
+from weir.broker.metadata.access import Access, User
 from weir.broker.metadata.rules import ADMIN, Rule, make_rule, resource_name, topic_name
+from weir.broker.metadata.vault import FALSE_SALTS, NO_VAULT, Vault, purpose_of_verifier
 from weir.broker.records.access import (
     AccessFounded,
     AccessModeSet,
@@ -26,6 +30,7 @@ from weir.broker.records.access import (
     UserRevoked,
     UserRolesChanged,
 )
+from weir.broker.records.secrets import StoredVerifier
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller
 from weir.errors import BadRequest, LevelTooLow, Refused, Unavailable, UnknownUser
@@ -80,7 +85,7 @@ class AccessRequests:
     """Changes who may do what, by entries, and tells what is set."""
 
     __slots__ = ("_catalog", "_findings", "_log", "_narrowed_at", "_outbox", "_proposals",
-                 "_random", "committed")  # fmt: skip
+                 "_random", "_vault", "committed")  # fmt: skip
 
     def __init__(
         self,
@@ -89,11 +94,13 @@ class AccessRequests:
         log: AccessLog,
         findings: Findings,
         random: Callable[[int], bytes] | None,
+        vault: Vault = NO_VAULT,
     ) -> None:
         """Change `catalog` by entries of `log`; `findings` get to know when something was taken
-        away. `random` gives so many bytes that nobody can guess;
-        without it there can be no users.
+        away. `random` gives so many bytes that nobody can guess; without it there can be no users.
+        `vault` wraps what is secret before it is proposed.
         """
+        self._vault = vault
         self._catalog = catalog
         self._log = log
         self._findings = findings
@@ -122,13 +129,14 @@ class AccessRequests:
             raise BadRequest("give the verifier of a password: no user is without one")
         match request.action, request.verifier:
             case "create", verifier if verifier is not None:
-                if known and (known.verifier, known.roles) == (verifier, request.added):
+                if known and self._is_same(known, verifier) and known.roles == request.added:
                     self._is_so(caller)
                     return
                 self._found()
-                record: AccessRecord = UserCreated(name, verifier, request.added)
+                stored = self._stored(name, verifier)
+                record: AccessRecord = UserCreated(name, stored, request.added)
             case "password", verifier if verifier is not None:
-                record = UserPasswordSet(name, verifier)
+                record = UserPasswordSet(name, self._stored(name, verifier))
             case "roles", _:
                 record = UserRolesChanged(name, request.added, request.removed)
             case _:
@@ -138,6 +146,18 @@ class AccessRequests:
                     return
                 record = UserRevoked(name)
         self._propose(record, caller)
+
+    def _stored(self, user: str, verifier: ScramVerifier) -> StoredVerifier:
+        """Return a verifier as it is stored: wrapped, if this node has a key file. Raises
+        `BadRequest` where the library is missing that wraps.
+        """
+        if not self._vault.wraps:
+            return verifier
+        return self._vault.seal(msgspec.msgpack.encode(verifier), purpose_of_verifier(user))
+
+    def _is_same(self, user: User, verifier: ScramVerifier) -> bool:
+        """Return whether a user has this verifier. Raises `Unavailable` if it cannot be opened."""
+        return self._catalog.access.open_verifier(user, self._vault) == verifier
 
     def change_role(self, caller: Caller, request: wire.ChangeRole) -> None:
         """Propose what is asked. Raises as `change_user` does."""
@@ -225,7 +245,10 @@ class AccessRequests:
         if self._random is None:
             raise Unavailable("this node draws no random bytes: it cannot have users")
         if not self._catalog.access.secret:
-            self._log.propose(AccessFounded(self._random(_SECRET_BYTES)))
+            secret = self._random(_SECRET_BYTES)
+            if self._vault.wraps:
+                secret = self._vault.seal(secret, FALSE_SALTS)
+            self._log.propose(AccessFounded(secret))
 
     def _propose(self, record: AccessRecord, caller: Caller) -> None:
         self._check_level()

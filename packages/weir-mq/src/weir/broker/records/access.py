@@ -11,14 +11,17 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from weir.access.credentials import ScramVerifier
+from weir.access.wrapping import WRAPPED_BYTES
+from weir.broker.records.secrets import StoredVerifier
 
 #: In `open` everybody may do everything; in `watch`, too, and what would be refused is counted; in
 #: `closed` it is refused.
 AccessMode = Literal["open", "watch", "closed"]
 #: A rule: its verbs, the kind of resource, its name, and whether that is a beginning of names.
 RuleRow = tuple[tuple[str, ...], str, str, bool]
-Secret = Annotated[bytes, Meta(min_length=32, max_length=64)]
+#: As it is, or wrapped, which makes it longer.
+SECRET_BYTES_MAX = 64
+Secret = Annotated[bytes, Meta(min_length=32, max_length=SECRET_BYTES_MAX + WRAPPED_BYTES)]
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True):
@@ -37,7 +40,7 @@ class UserCreated(_Record, frozen=True, array_like=True, tag="user"):
     """Registry: a user, `NAMESPACE/NAME`, is there, and has these roles."""
 
     user: str
-    verifier: ScramVerifier
+    verifier: StoredVerifier
     roles: tuple[str, ...] = ()
 
 
@@ -45,7 +48,7 @@ class UserPasswordSet(_Record, frozen=True, array_like=True, tag="user-password"
     """Registry: a user has another password; whoever came by the one before must come again."""
 
     user: str
-    verifier: ScramVerifier
+    verifier: StoredVerifier
 
 
 class UserRolesChanged(_Record, frozen=True, array_like=True, tag="user-roles"):

@@ -17,6 +17,7 @@ from msgspec import Meta
 import weir_raft as raft
 from weir.broker.records.access import AccessRecord
 from weir.broker.records.fleets import FleetRecord
+from weir.broker.records.secrets import SecretsRewrapped
 from weir.broker.records.staging import StagedRecord, pack_staged, read_staged
 from weir.codec import Buffer
 from weir.errors import Halted
@@ -438,6 +439,7 @@ ControlRecord = (
     | SchemaRecord
     | AccessRecord
     | FleetRecord
+    | SecretsRewrapped
     | ProducerOpened
     | NodeRecord
     | LogStartMoved
@@ -459,6 +461,7 @@ _OF_REGISTRY = (
     | SchemaRecord
     | AccessRecord
     | FleetRecord
+    | SecretsRewrapped
     | ProducerOpened
     | NodeRecord
 )

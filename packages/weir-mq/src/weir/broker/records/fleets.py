@@ -60,4 +60,9 @@ class DeviceSet(_Record, frozen=True, array_like=True, tag="device"):
     is_revoked: bool
 
 
+def purpose_of(fleet: str, version: int) -> str:
+    """Return what the wrapped key of a fleet is."""
+    return f"key {version} of fleet {fleet}"
+
+
 FleetRecord = FleetPut | FleetRemoved | DeviceSet

@@ -430,6 +430,27 @@ def mode(
 
 
 @access_app.command()
+def rewrap(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
+    """Wrap all secrets at rest by the first key of the nodes' key file. All nodes must have that
+    key by now, and the one before: drop that from the files behind this.
+    """
+    from weir.cli.output import hint, print_json, progress
+
+    async def work(client: Client) -> int:
+        total = await client.access.secrets_left()
+        with progress("secrets", total) as show:
+            await client.access.rewrap(lambda left: show(total - left))
+        return total
+
+    done = connected(url, work)
+    if as_json:
+        print_json("weir.access-rewrap/1", {"url": url}, {"rewrapped": done, "left": 0})
+        return
+    print(f"{done:,} secrets are wrapped by the first key now, and none by another")
+    hint("Next: remove the other keys from the key file of each node, and restart them in turn")
+
+
+@access_app.command()
 def status(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     """Show the mode, how many users and roles there are, and who is an administrator."""
     from weir.cli.output import print_json

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from weir.cli.process import EXTRAS, what_to_do
-from weir.errors import NotAuthenticated, WeirError
+from weir.errors import BadRequest, NotAuthenticated, WeirError
 from weir.model.limits import (
     CONNECTIONS_MAX,
     FORMAT_LEVEL_SCHEMAS,
@@ -355,6 +355,30 @@ def fleets(patient: Patient) -> Finding:
     return Finding("fleets", "ok", f"{len(listed):,} fleets, whose keys open here")
 
 
+def secrets_at_rest(patient: Patient) -> Finding:
+    """Ask the node that runs on the folder whether secrets are wrapped by its first key."""
+    from weir.cli.connection import connected
+
+    running = _running(patient)
+    if running is None:
+        return Finding("secrets", "ok", f"no node runs on {patient.folder}")
+    users = len(connected(running[0], lambda client: client.access.describe()).users)
+    try:
+        left = connected(running[0], lambda client: client.access.secrets_left())
+    except BadRequest:
+        if not users:
+            return Finding("secrets", "ok", "no users, and no key file")
+        return Finding(
+            "secrets", "warn", f"verifiers of {users:,} users are stored as they are",
+            "who copies the disk can try passwords: weir access key, set access.key_file on all "
+            "nodes, restart them in turn, then: weir access rewrap",
+        )  # fmt: skip
+    if left:
+        return Finding("secrets", "warn", f"{left:,} secrets are not wrapped by the first key",
+                       "weir access rewrap, before the key file loses another key")  # fmt: skip
+    return Finding("secrets", "ok", f"of {users:,} users, wrapped by the first key")
+
+
 async def _asked(client: Client) -> tuple[float, tuple[int, ...]]:
     """Return how many milliseconds an answer took, and the shards' own ports."""
     began = time.perf_counter()
@@ -451,6 +475,7 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "endpoint": endpoint,
     "level": level,
     "fleets": fleets,
+    "secrets": secrets_at_rest,
 }
 
 

@@ -305,6 +305,8 @@ class Access(Twin[accesses.Access]):
     set_mode = waits(accesses.Access.set_mode)
     explain = waits(accesses.Access.explain)
     refusals = waits(accesses.Access.refusals)
+    rewrap = waits(accesses.Access.rewrap)
+    secrets_left = waits(accesses.Access.secrets_left)
 
 
 class Fleets(Twin[fleets.Fleets]):

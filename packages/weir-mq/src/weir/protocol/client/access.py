@@ -268,6 +268,29 @@ class ListRefusals(ControlRequest, frozen=True, array_like=True):
     place: Natural = 0
 
 
+class SecretsLeft(ControlReply, frozen=True, array_like=True):
+    """How many secrets are stored that the key that wraps now did not wrap."""
+
+    left: Natural
+
+
+class RewrapSecrets(ControlRequest, frozen=True, array_like=True):
+    """Let secrets be wrapped by the first key of the nodes' key file: some at a time, so ask until
+    none is `left`. With `count_only` nothing changes.
+    """
+
+    declaration = Declaration(
+        93,
+        Scope.REGISTRY,
+        SecretsLeft,
+        Retry.SAME,
+        rights=(Right("administer", Resource.SYSTEM),),
+        methods=("Access.rewrap", "Access.secrets_left"),
+    )
+
+    count_only: bool = False
+
+
 class AccessReached(ControlReply, frozen=True, array_like=True):
     """The access version that a shard keeps to: it serves nothing that this one forbids."""
 
@@ -292,4 +315,5 @@ REQUESTS: tuple[type[Request], ...] = (
     ExplainAccess,
     ListRefusals,
     ReachAccess,
+    RewrapSecrets,
 )

@@ -91,6 +91,7 @@ SAMPLES: dict[type[Request], Callable[[m.TopicInfo], m.Request]] = {
     w.SetAccessMode: lambda _: w.SetAccessMode("closed"),
     w.ExplainAccess: lambda _: w.ExplainAccess("root", "publish", "topic", "mine"),
     w.ListRefusals: lambda _: w.ListRefusals(),
+    w.RewrapSecrets: lambda _: w.RewrapSecrets(),
 }
 #: Lists have what may be described: see below.
 LISTS = {m.ListTopics, m.ListOffsets}

@@ -13,6 +13,7 @@ from weir.access.wrapping import WRAPPED_BYTES
 from weir.broker.records import access as d
 from weir.broker.records import entries as c
 from weir.broker.records import fleets as f
+from weir.broker.records import secrets as z
 from weir.errors import Halted
 from weir.model.topic import Mode, SettingsChange, TopicSettings
 
@@ -41,6 +42,7 @@ RECORDS: list[c.ControlRecord] = [
     f.FleetPut("locks", 40, 49, 1, (f.FleetKey(1, bytes(WRAPPED_BYTES + FLEET_KEY_BYTES)),)),
     f.FleetRemoved("locks"),
     f.DeviceSet(42, 1, True),
+    z.SecretsRewrapped((z.RewrappedRow("user", "default/ann", 0, bytes(16), bytes(151)),)),
     c.ProducerOpened(50, 1, "anonymous"),
     c.ClusterOpened("c", Mode.KEYED),
     c.MessagesGranted("c", 7, 0, 5, 100, 90),
@@ -107,6 +109,11 @@ def test_what_is_stored_of_access_has_these_bytes() -> None:
         assert c.decode_control(bytes.fromhex(data)) == record
     created = c.encode_control(d.UserCreated("a/b", VERIFIER, ())).hex()
     assert created.startswith("94a475736572a3612f6294cd1000c410" + "00" * 16 + "c420")
+    wrapped = c.encode_control(d.UserCreated("a/b", b"w" * 130, ("x",))).hex()
+    assert wrapped == "94a475736572a3612f62c482" + "77" * 130 + "91a178"
+    row = z.RewrappedRow("fleet", "locks", 2, b"d" * 16, b"w" * 65)
+    rewrapped = "92a97265777261707065649195a5666c656574a56c6f636b7302c410" + "64" * 16
+    assert c.encode_control(z.SecretsRewrapped((row,))).hex() == rewrapped + "c441" + "77" * 65
     founded = c.encode_control(d.AccessFounded(bytes(32))).hex()
     assert founded == "92a6616363657373c420" + "00" * 32
     changed = c.encode_control(d.UserPasswordSet("a/b", VERIFIER)).hex()
