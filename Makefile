@@ -22,13 +22,13 @@ $(STAMP): $(wildcard packages/*/pyproject.toml) constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	# In one command, so that no name of ours is looked up at an index.
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
-		-e packages/weir-raft -e 'packages/weir-mq[access,arrow,compress,delta,fast,inbox,schema,spark]' -e 'packages/weir-lab[dev]'
+		-e packages/weir-raft -e packages/weir-toc -e 'packages/weir-mq[access,arrow,compress,delta,fast,inbox,schema,spark]' -e 'packages/weir-lab[dev]'
 	@touch $@
 
 SITE_STAMP := $(VENV)/.installed-site
 $(SITE_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
-		-e packages/weir-raft -e packages/weir-mq -e 'packages/weir-lab[docs]'
+		-e packages/weir-raft -e packages/weir-toc -e packages/weir-mq -e 'packages/weir-lab[docs]'
 	@touch $@
 
 # Each build is a full one: pages are generated from code, which Sphinx does not watch.

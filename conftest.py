@@ -27,7 +27,7 @@ COMPUTING = re.compile(
         "fuzz/", "golden/", "paper/", "property/", "sim/", "test_structure.py", "test_tidy.py",
         "unit/app/core/", "unit/broker", "unit/client/core/", "unit/codec/", "unit/device/",
         "unit/model/", "unit/order/", "unit/protocol/", "unit/raft/", "unit/schema/", "unit/sim/",
-        "unit/spark/", "unit/storage/",
+        "unit/spark/", "unit/storage/", "unit/toc/",
     ))
     + ")"
 )  # fmt: skip

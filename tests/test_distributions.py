@@ -1,4 +1,4 @@
-"""The three distributions: one release, wheels that need what they declare, and nothing else."""
+"""The four distributions: one release, wheels that need what they declare, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("weir-raft", "weir-mq", "weir-lab")
+PACKAGES = ("weir-raft", "weir-toc", "weir-mq", "weir-lab")
 #: What runs outside the tree must find what it imports by its installation alone.
 _HIDDEN = {"PYTHONPATH", "VIRTUAL_ENV"}
 
@@ -43,7 +43,15 @@ def test_the_distributions_have_one_version() -> None:
     assert len({version(name) for name in PACKAGES}) == 1
 
 
-@pytest.mark.parametrize(("name", "needs"), [("weir-mq", "weir-raft"), ("weir-lab", "weir-mq")])
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [
+        ("weir-mq", "weir-raft"),
+        ("weir-toc", "weir-raft"),
+        ("weir-lab", "weir-mq"),
+        ("weir-lab", "weir-toc"),
+    ],
+)
 def test_each_requires_the_one_below_of_the_same_release(name: str, needs: str) -> None:
     found = [one for one in requirements(name) if re.match(rf"{needs}\b", one)]
     assert found
@@ -51,14 +59,17 @@ def test_each_requires_the_one_below_of_the_same_release(name: str, needs: str) 
 
 
 def test_nothing_below_names_the_lab() -> None:
-    for name in ("weir-raft", "weir-mq"):
+    for name in ("weir-raft", "weir-toc", "weir-mq"):
         assert not [one for one in requirements(name) if one.startswith("weir-lab")]
     assert requirements("weir-raft") == []
+    # The broker and the transport know nothing of each other.
+    assert not [one for one in requirements("weir-toc") if one.startswith("weir-mq")]
+    assert not [one for one in requirements("weir-mq") if one.startswith("weir-toc")]
 
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheels of all three, built from the tree."""
+    """The wheels of all, built from the tree."""
     folder = tmp_path_factory.mktemp("wheels")
     run(
         [sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "-q",
@@ -106,6 +117,17 @@ def test_weir_raft_alone_runs_its_example(wheels: Path, tmp_path: Path) -> None:
     )
     kit = "from weir_raft.testing.rehearsal import Rehearsal as one; print(one.__name__)"
     assert "Rehearsal" in run([str(programs / "python"), "-c", kit], cwd=tmp_path)
+
+
+def test_weir_toc_needs_no_broker(wheels: Path, tmp_path: Path) -> None:
+    programs = installed(tmp_path, wheels, "weir-raft", "weir-toc")
+    program = (
+        "from weir_toc.endpoint.endpoint import Endpoint\n"
+        "one = Endpoint(1, epoch=1, now=5)\n"
+        "one.tick(5)\n"
+        "print(len(one.take_packets()[0]))"
+    )
+    assert run([str(programs / "python"), "-c", program], cwd=tmp_path) == "40\n"
 
 
 @pytest.fixture

@@ -19,11 +19,12 @@ from pathlib import Path
 import weir
 import weir_lab
 import weir_raft
+import weir_toc
 
 #: What a list of loaded code calls a package that does not belong to the repository.
 PACKAGE = "="
 #: Those of the repository: what they hold is in the list by its files.
-DISTRIBUTIONS = ("weir-lab", "weir-mq", "weir-raft")
+DISTRIBUTIONS = ("weir-lab", "weir-mq", "weir-raft", "weir-toc")
 
 
 def loaded_code(root: Path, told: Iterable[str], words: Iterable[str] = ()) -> list[str]:
@@ -62,7 +63,7 @@ def code_hash(root: Path, code: Sequence[str], *settings: str) -> str:
 def package_hash() -> str:
     """Return the hash of all that weir is, as it is now: comments and layout do not count."""
     total = hashlib.sha256()
-    for package in (weir_raft, weir, weir_lab):
+    for package in (weir_raft, weir_toc, weir, weir_lab):
         root = Path(str(package.__file__)).parent
         names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
         total.update(code_hash(root, names).encode())

@@ -1,0 +1,248 @@
+"""Packets: 24 bytes of header, 16 of envelope, a payload. All integers are big-endian.
+
+    offset  size
+     0       6   stamp of the message
+     6       6   best effort barrier       rewritten by every switch
+    12       6   commit barrier            rewritten by every switch
+    18       4   packet sequence number (PSN), per sender, receiver and service
+    22       1   opcode
+    23       1   flags; a switch may set ECN
+    24       4   source process
+    28       4   destination process, 0 for the neighbour on the link
+    32       4   epoch of the sender's link
+    36       4   CRC-32C
+    40           payload, at most 1,400 bytes
+
+The CRC covers all but the two barriers, the ECN flag and itself, so a switch forwards a packet
+without computing one. Stamps and barriers are 48-bit nanoseconds that wrap after 78.2 hours. The
+functions here return them unwrapped: as the integer nearest to a time that the reader gives.
+
+The layout of the header is that of 1Pipe; its last six bytes and the envelope are ours.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from google_crc32c import value as crc32c
+
+from weir_toc.errors import PacketError
+
+HEADER_BYTES = 24
+ENVELOPE_BYTES = 16
+OVERHEAD_BYTES = HEADER_BYTES + ENVELOPE_BYTES
+#: A larger payload is sent in fragments. With all headers it fits in an Ethernet frame.
+PAYLOAD_BYTES_MAX = 1_400
+PACKET_BYTES_MAX = OVERHEAD_BYTES + PAYLOAD_BYTES_MAX
+
+# Opcodes. They are part of the format: none is reused.
+DATA_BE = 1
+DATA_R = 2
+ACK = 3
+NAK = 4
+BEACON = 5
+RECALL = 6
+RECALL_ACK = 7
+CONNECT = 8
+JOIN = 9
+JOINED = 10
+FENCED = 11
+
+OPCODES = frozenset(range(DATA_BE, FENCED + 1))
+
+# Flags.
+#: The last fragment of a message.
+END = 1
+#: Congestion experienced: a switch sets it, the receiver echoes it in its ACK.
+ECN = 2
+#: The first fragment of a message.
+BEGIN = 4
+#: In an ACK: the sender must tell by CONNECT that it keeps the window.
+CONFIRM = 8
+
+#: The destination of packets that the neighbour on the link keeps.
+NEIGHBOUR = 0
+
+_WRAP = 1 << 48
+_HALF = 1 << 47
+_LOW = _WRAP - 1
+_REST = struct.Struct(">IBBIIII")
+_NOT_ECN = 0xFF ^ ECN
+_PSN_WRAP = 1 << 32
+_PSN_HALF = 1 << 31
+
+
+class Packet(NamedTuple):
+    """One packet; times in nanoseconds, unwrapped by whoever decodes it."""
+
+    opcode: int
+    source: int
+    to: int = NEIGHBOUR
+    stamp: int = 0
+    #: No best effort message that comes later on this link has a stamp below.
+    barrier: int = 0
+    #: All reliable messages at or below are acknowledged, and no others will be sent.
+    commit: int = 0
+    psn: int = 0
+    flags: int = 0
+    epoch: int = 0
+    payload: bytes = b""
+
+
+def unwrap(low: int, near: int) -> int:
+    """Return the integer nearest to `near` whose low 48 bits are `low`."""
+    return near + ((low - near + _HALF) & _LOW) - _HALF
+
+
+def unwrap_psn(low: int, near: int) -> int:
+    """Return the sequence number nearest to `near` whose low 32 bits are `low`."""
+    return near + ((low - near + _PSN_HALF) & (_PSN_WRAP - 1)) - _PSN_HALF
+
+
+def encode(packet: Packet) -> bytearray:
+    """Return the bytes of a packet. Its times and PSN are cut to the bits that are sent."""
+    times = (
+        (packet.stamp & _LOW) << 96 | (packet.barrier & _LOW) << 48 | packet.commit & _LOW
+    ).to_bytes(18, "big")
+    fields = (
+        packet.psn & (_PSN_WRAP - 1), packet.opcode, packet.flags, packet.source, packet.to,
+        packet.epoch,
+    )  # fmt: skip
+    data = bytearray(times + _REST.pack(*fields, 0) + packet.payload)
+    data[36:40] = checksum(data).to_bytes(4, "big")
+    return data
+
+
+def checksum(data: bytes | bytearray) -> int:
+    """Return the CRC-32C that a packet must hold: barriers, ECN and the CRC do not count."""
+    covered = data[0:6] + data[18:36] + data[40:]
+    flags = data[23]
+    if flags & ECN:
+        covered = covered[:11] + bytes((flags & _NOT_ECN,)) + covered[12:]
+    return int(crc32c(bytes(covered)))
+
+
+def check(data: bytes | bytearray) -> None:
+    """Raise PacketError unless this is a whole, undamaged packet with a known opcode."""
+    if not OVERHEAD_BYTES <= len(data) <= PACKET_BYTES_MAX:
+        raise PacketError(
+            f"a packet of {len(data)} bytes: {OVERHEAD_BYTES} to {PACKET_BYTES_MAX} are allowed"
+        )
+    if checksum(data) != int.from_bytes(data[36:40], "big"):
+        raise PacketError("the checksum of a packet is wrong: it was damaged on the way")
+    if data[22] not in OPCODES:
+        raise PacketError(f"opcode {data[22]} is unknown: its sender has a newer version")
+
+
+def decode(data: bytes | bytearray, near: int) -> Packet:
+    """Return the packet of these bytes, times unwrapped to be nearest to `near`.
+
+    Raises PacketError as `check` does.
+    """
+    check(data)
+    psn, opcode, flags, source, to, epoch, _ = _REST.unpack_from(data, 18)
+    return Packet(
+        opcode, source, to,
+        unwrap(int.from_bytes(data[0:6], "big"), near),
+        unwrap(int.from_bytes(data[6:12], "big"), near),
+        unwrap(int.from_bytes(data[12:18], "big"), near),
+        psn, flags, epoch, bytes(data[OVERHEAD_BYTES:]),
+    )  # fmt: skip
+
+
+def barriers_of(data: bytes | bytearray, near: int) -> tuple[int, int]:
+    """Return the two barriers of a packet, unwrapped: all that a switch reads of most packets."""
+    both = int.from_bytes(data[6:18], "big")
+    return unwrap(both >> 48, near), unwrap(both & _LOW, near)
+
+
+def rewrite(data: bytearray, barrier: int, commit: int) -> None:
+    """Put other barriers into a packet. Its checksum does not cover them."""
+    data[6:18] = ((barrier & _LOW) << 48 | commit & _LOW).to_bytes(12, "big")
+
+
+def mark(data: bytearray) -> None:
+    """Tell the receiver of congestion. The checksum does not cover this flag."""
+    data[23] |= ECN
+
+
+class Acknowledgement(NamedTuple):
+    """The payload of an ACK: what the receiver has, and what its sender may send.
+
+    Sequence numbers are those of one service of one flow. A receiver unwraps nothing here: the
+    sender does, by `unwrap_psn`.
+    """
+
+    #: DATA_BE or DATA_R.
+    service: int
+    #: The sender may have so many bytes of parts that are not released.
+    window: int
+    #: All below were delivered or discarded: their bytes no longer count.
+    released: int
+    #: All below were received, or will never be accepted.
+    through: int
+    #: Packets since the last ACK, and how many of them were marked.
+    packets: int = 0
+    marked: int = 0
+    #: What was received above `through`: pairs of a first number and a count.
+    ranges: tuple[tuple[int, int], ...] = ()
+
+
+_ACK = struct.Struct(">BIIIHHH")
+_RANGE = struct.Struct(">II")
+_FLOORS = struct.Struct(">QQ")
+_U32 = struct.Struct(">I")
+#: An ACK names so many ranges; what lies above is acknowledged by a later one.
+RANGES_MAX = 64
+_U16_MAX = (1 << 16) - 1
+
+
+def encode_ack(ack: Acknowledgement) -> bytes:
+    """Return the payload of an ACK; ranges beyond RANGES_MAX are left out."""
+    ranges = ack.ranges[:RANGES_MAX]
+    low = _PSN_WRAP - 1
+    head = _ACK.pack(
+        ack.service, ack.window, ack.released & low, ack.through & low,
+        min(ack.packets, _U16_MAX), min(ack.marked, _U16_MAX), len(ranges),
+    )  # fmt: skip
+    return head + b"".join(_RANGE.pack(first & low, count) for first, count in ranges)
+
+
+def decode_ack(payload: bytes) -> Acknowledgement:
+    """Return what an ACK says. Raises PacketError for a payload of another shape."""
+    if len(payload) < _ACK.size:
+        raise PacketError(f"an ACK of {len(payload)} bytes is too short")
+    service, window, released, through, packets, marked, count = _ACK.unpack_from(payload)
+    if count > RANGES_MAX or len(payload) != _ACK.size + count * _RANGE.size:
+        raise PacketError(f"an ACK of {len(payload)} bytes cannot hold {count} ranges")
+    if service not in (DATA_BE, DATA_R):
+        raise PacketError(f"an ACK of service {service}, which is none")
+    ranges = tuple((first, size) for first, size in _RANGE.iter_unpack(payload[_ACK.size :]))
+    return Acknowledgement(service, window, released, through, packets, marked, ranges)
+
+
+def encode_floors(barrier: int, commit: int) -> bytes:
+    """Return the payload of JOINED: the stamps of the new process must lie above both."""
+    return _FLOORS.pack(barrier, commit)
+
+
+def decode_floors(payload: bytes) -> tuple[int, int]:
+    """Return the floors of a JOINED. Raises PacketError for a payload of another shape."""
+    if len(payload) != _FLOORS.size:
+        raise PacketError(f"a JOINED of {len(payload)} bytes: {_FLOORS.size} are due")
+    barrier, commit = _FLOORS.unpack(payload)
+    return barrier, commit
+
+
+def encode_count(count: int) -> bytes:
+    """Return the payload of CONNECT (a window in bytes) and of RECALL (a number of packets)."""
+    return _U32.pack(count)
+
+
+def decode_count(payload: bytes) -> int:
+    """Return the number of a CONNECT or RECALL. Raises PacketError for another payload."""
+    if len(payload) != _U32.size:
+        raise PacketError(f"a payload of {len(payload)} bytes: {_U32.size} are due")
+    (count,) = _U32.unpack(payload)
+    return int(count)

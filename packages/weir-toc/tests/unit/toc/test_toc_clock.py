@@ -1,0 +1,102 @@
+"""Stamps never lie at or below what was promised; clocks follow a reference and never go back."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir_toc.clock import SLEW_PPM, Clock, Stamps
+
+S = 1_000_000_000
+
+
+def test_a_stamp_lies_above_a_commit_barrier_of_the_same_moment() -> None:
+    stamps = Stamps(0)
+    assert stamps.commit(100, None) == 100
+    assert stamps.stamp(100) == 101
+
+
+def test_a_stamp_may_have_the_value_of_the_best_effort_barrier() -> None:
+    stamps = Stamps(0)
+    assert stamps.barrier(100) == 100
+    assert stamps.stamp(100) == 100
+
+
+def test_a_commit_barrier_stays_below_the_oldest_open_stamp() -> None:
+    stamps = Stamps(0)
+    first = stamps.stamp(100)
+    assert stamps.commit(200, first) == first - 1
+    assert stamps.commit(200, None) == 200
+
+
+@given(st.lists(st.tuples(st.sampled_from("sbc"), st.integers(0, 50))), st.integers(0, 60))
+def test_no_stamp_breaks_a_promise_whatever_the_clock_does(
+    calls: list[tuple[str, int]], floor: int
+) -> None:
+    stamps = Stamps(floor)
+    last, barrier, commit, highest = floor, 0, 0, floor
+    for call, now in calls:
+        highest = max(highest, now)
+        if call == "s":
+            stamp = stamps.stamp(now)
+            assert stamp > last
+            assert stamp >= barrier
+            assert stamp > commit
+            last = stamp
+        elif call == "b":
+            assert stamps.barrier(now) >= barrier
+            barrier = stamps.barrier(now)
+            assert barrier <= max(highest, last)
+        else:
+            assert stamps.commit(now, None) >= commit
+            commit = stamps.commit(now, None)
+            assert commit <= max(highest, last)
+
+
+def test_a_clock_is_set_once_and_then_turned() -> None:
+    clock = Clock(0)
+    clock.sample(0, 5 * S + 10, 5 * S + 10, 20)
+    assert clock.read(20) == 5 * S + 20
+    for _ in range(8):  # the reference is a second further than it was
+        clock.sample(S, 7 * S + 10, 7 * S + 10, S + 20)
+    assert clock.read(S) == 6 * S + (S - 20) * SLEW_PPM // 1_000_000
+
+
+def test_the_sample_of_the_least_round_trip_counts() -> None:
+    clock = Clock(0)
+    clock.sample(0, 100, 100, 200)  # offset 0, round trip 200
+    clock.sample(1_000, 1_005, 1_005, 1_010)  # offset 0, round trip 10
+    clock.sample(2_000, 9_000, 9_000, 9_100)  # a round trip of 7,100 says little
+    assert clock.read(S) == S
+    bound = clock.error_bound(1_010)
+    assert bound == 5
+
+
+def test_an_exchange_in_negative_time_is_ignored() -> None:
+    clock = Clock(0)
+    clock.sample(10, 100, 300, 20)
+    assert clock.error_bound(0) is None
+
+
+@given(st.lists(st.integers(-2 * S, 2 * S), max_size=30))
+def test_a_clock_never_goes_back(steps: list[int]) -> None:
+    clock, raw, last = Clock(0), 0, 0
+    for step in steps:
+        raw += step
+        now = clock.read(raw)
+        assert now >= last
+        last = now
+
+
+def test_the_bound_holds_for_a_clock_that_drifts() -> None:
+    clock, offset = Clock(7 * S), 7 * S
+    for second in range(1, 60):
+        true = second * S
+        raw = true + offset + true * 50 // 1_000_000  # 50 ppm fast
+        clock.sample(raw, true + 30_000, true + 30_000, raw + 50_000)
+        later = true + 500_000_000
+        read = raw + 500_000_000 + 25_000
+        error = abs(clock.read(read) - later)
+        bound = clock.error_bound(read)
+        assert bound is not None
+        assert error <= bound

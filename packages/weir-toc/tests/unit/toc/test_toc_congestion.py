@@ -1,0 +1,43 @@
+"""Phantom queues mark, windows shrink by the share of marks, timeouts follow round trips."""
+
+from __future__ import annotations
+
+from weir_toc.congestion import RATE_SHIFT, CongestionWindow, PhantomQueue, RoundTrips
+
+
+def test_a_phantom_queue_marks_above_its_threshold_and_drains() -> None:
+    queue = PhantomQueue(rate=1_000, threshold=2_500)
+    assert [queue.add(0, 1_000) for _ in range(3)] == [False, False, True]
+    assert not queue.add(2 << RATE_SHIFT, 1_000)  # 2,000 bytes have drained
+    assert queue.add(0, 1_000)  # time that goes back drains nothing
+    assert not PhantomQueue(0, 0).add(0, 1 << 40)
+
+
+def test_a_window_grows_without_marks_and_shrinks_by_their_share() -> None:
+    one = CongestionWindow(floor=1_000, limit=64_000)
+    while one.bytes < 64_000:
+        one.acknowledged(1_000, 1, 0)
+    for _ in range(64):
+        one.acknowledged(1_000, 1, 0)
+    some, all_of_them = CongestionWindow(1_000, 64_000), CongestionWindow(1_000, 64_000)
+    for n in range(200):
+        some.acknowledged(1_000, 1, n % 8 == 0)
+        all_of_them.acknowledged(1_000, 1, 1)
+    assert 1_000 <= all_of_them.bytes < some.bytes < one.bytes
+    one.lost()
+    assert one.bytes == 32_000
+
+
+def test_a_timeout_follows_round_trips_and_doubles_when_it_expires() -> None:
+    trips = RoundTrips(first=4_000, least=100, most=10_000)
+    for _ in range(100):
+        trips.measured(500)
+    assert 500 <= trips.timeout < 600
+    before = trips.timeout
+    trips.expired()
+    assert trips.timeout == 2 * before
+    for _ in range(20):
+        trips.expired()
+    assert trips.timeout == 10_000
+    trips.measured(500)
+    assert trips.timeout < 600
