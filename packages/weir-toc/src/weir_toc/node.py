@@ -1,0 +1,404 @@
+"""Switches: they aggregate barriers by minimum, and forward packets.
+
+A half of a switch keeps two registers per input, the highest barriers that came by it. Its own
+barriers are the minima over the registers, and it writes them into each packet that it sends on. A
+packet is stamped and queued in one step, so a link, which is FIFO, carries barriers that never
+decrease, each behind the packets that it speaks of.
+
+An input that is silent for ten intervals leaves the best effort minimum at once, and is fenced:
+what comes by it is dropped until its neighbour joins again with a higher epoch. Its commit register
+is frozen, and stays in the minimum until the controller removes it, after all processes have
+settled what the failure left undecided.
+
+A half whose inputs are all gone promises its own time, as an idle process does. So a barrier is
+always above what was promised before, and a process that joins is told from where to go on.
+
+Ports are named by the neighbours behind them: the ids of processes and switches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from weir_toc import packet as wire
+from weir_toc.congestion import PhantomQueue
+from weir_toc.errors import PacketError
+from weir_toc.packet import NEIGHBOUR, Packet
+from weir_toc.topology import Routes, Switch, Topology, rack_of
+
+#: A link is dead when nothing came by it for so many intervals.
+SILENT_INTERVALS = 10
+#: A minimum that moved is passed on at most so often in an interval.
+MOVES_PER_INTERVAL = 4
+#: Registers begin so far in the past: below every barrier of the network, and far from the wrap.
+START_NS = 3_600 * 1_000_000_000
+
+
+class Send(NamedTuple):
+    """A packet to queue behind all others for the neighbour `to`."""
+
+    to: int
+    data: bytearray
+
+
+class Silent(NamedTuple):
+    """A neighbour was not heard of in time. Its commit register is frozen at `commit`."""
+
+    neighbour: int
+    epoch: int
+    commit: int
+
+
+class Joined(NamedTuple):
+    """A process joined, or the switch behind a fenced port came back."""
+
+    neighbour: int
+    epoch: int
+
+
+Effect = Send | Silent | Joined
+
+
+@dataclass(slots=True)
+class Input:
+    """One input of a half: its registers, and whether they count."""
+
+    epoch: int
+    barrier: int
+    commit: int
+    heard_at: int
+    #: Whether packets are accepted, and the barrier is in the minimum.
+    live: bool = True
+    #: Whether the commit register no longer follows what comes in, and in which epoch it was last
+    #: frozen.
+    frozen: bool = False
+    frozen_epoch: int = 0
+    #: Whether the commit register is out of the minimum.
+    removed: bool = False
+
+
+class Half:
+    """The up or the down half of a switch: registers and their minima."""
+
+    def __init__(self, start: int) -> None:
+        self.inputs: dict[int, Input] = {}
+        self.barrier = start
+        self.commit = start
+
+    def add(self, neighbour: int, epoch: int, now: int) -> None:
+        """Take another input. The minima stand still until its registers have passed them."""
+        start = now - START_NS
+        self.inputs[neighbour] = Input(epoch, start, start, now)
+
+    def raise_to(self, one: Input, barrier: int, commit: int, now: int) -> bool:
+        """Take the barriers of a packet; return whether a minimum of this half moved."""
+        one.heard_at = now
+        held = (one.barrier <= self.barrier or one.commit <= self.commit) and (
+            barrier > one.barrier or commit > one.commit
+        )
+        one.barrier = max(one.barrier, barrier)
+        if not one.frozen:
+            one.commit = max(one.commit, commit)
+        return held and self.aggregate(now)
+
+    def aggregate(self, now: int) -> bool:
+        """Compute both minima anew; return whether one of them moved. They never decrease."""
+        barrier = min((one.barrier for one in self.inputs.values() if one.live), default=now)
+        commit = min((one.commit for one in self.inputs.values() if not one.removed), default=now)
+        moved = barrier > self.barrier or commit > self.commit
+        self.barrier = max(self.barrier, barrier)
+        self.commit = max(self.commit, commit)
+        return moved
+
+
+@dataclass(slots=True)
+class Output:
+    """One output: when it was last used, and what it has told."""
+
+    half: Half
+    queue: PhantomQueue
+    epoch: int = 1
+    sent_at: int = 0
+    barrier: int = 0
+    commit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchConfig:
+    """How a switch works; times in nanoseconds."""
+
+    interval: int = 1_000_000
+    #: Whether barriers are written into all packets. Otherwise only beacons carry them.
+    rewrites: bool = True
+    #: The phantom queue of each output: bytes per 2^20 ns, and bytes. No marks at a rate of 0.
+    drain_rate: int = 0
+    mark_above: int = 100_000
+
+
+@dataclass(slots=True)
+class Counters:
+    """What was dropped, and why."""
+
+    damaged: int = 0
+    fenced: int = 0
+    unroutable: int = 0
+    names: dict[str, int] = field(default_factory=dict)
+
+
+class SwitchNode:
+    """One switch: both halves, its ports and its beacons. Times are synchronised nanoseconds."""
+
+    def __init__(
+        self, switch: Switch, topology: Topology, now: int, config: SwitchConfig | None = None
+    ) -> None:
+        self.switch = switch
+        self.config = config or SwitchConfig()
+        self.counters = Counters()
+        self.up = Half(now - START_NS)
+        self.down = Half(now - START_NS)
+        self._outputs: dict[int, Output] = {}
+        self._routes = topology.routes(switch.id)
+        self._virtual = Input(0, self.up.barrier, self.up.commit, now)
+        #: The virtual link: what the up half promises is an input of the down half.
+        self.down.inputs[switch.id] = self._virtual
+        self._refused_at: dict[int, int] = {}
+        for below in switch.lower:
+            self.up.add(below, 1, now)
+            self._outputs[below] = self._output(self.down)
+        for above in switch.upper:
+            self.down.add(above, 1, now)
+            self._outputs[above] = self._output(self.up)
+        self._effects: list[Effect] = []
+        self._next_beacon = self._after(now)
+        self._moved = False
+        #: When `tick` is due.
+        self.deadline = self._next_beacon
+
+    # -- events --------------------------------------------------------------------------------
+
+    def receive(self, now: int, neighbour: int, data: bytearray) -> list[Effect]:
+        """Take a packet that came by the link from `neighbour`; return what to do, in order.
+
+        The packet is forwarded as it is, in the same memory.
+        """
+        effects = self._effects = []
+        try:
+            wire.check(data)
+        except PacketError:
+            self.counters.damaged += 1
+            return effects
+        opcode = data[22]
+        to = int.from_bytes(data[28:32], "big")
+        if opcode == wire.JOIN and to == NEIGHBOUR:
+            self._join(now, neighbour, wire.decode(data, now))
+            return effects
+        if opcode == wire.FENCED and to == NEIGHBOUR:
+            self._refused(now, neighbour, wire.decode(data, now))
+            return effects
+        half = self._half_of(neighbour)
+        one = half.inputs.get(neighbour)
+        if one is None or not self._accepts(now, neighbour, one, data):
+            return effects
+        if opcode == wire.BEACON or self.config.rewrites:
+            barrier, commit = wire.barriers_of(data, now)
+            if half.raise_to(one, barrier, commit, now):
+                self._pass_on(now, half)
+        else:
+            one.heard_at = now
+        if to != NEIGHBOUR:
+            self._forward(now, half, data, to)
+        self._told(now)
+        return effects
+
+    def tick(self, now: int) -> list[Effect]:
+        """Let time pass: beacons, and inputs that were silent for too long."""
+        effects = self._effects = []
+        silent_since = now - SILENT_INTERVALS * self.config.interval
+        for half in (self.up, self.down):
+            for neighbour, one in half.inputs.items():
+                if one.live and one.heard_at < silent_since and one is not self._virtual:
+                    one.live = False
+                    if not one.frozen:  # before anybody is told of the value
+                        one.frozen, one.frozen_epoch = True, one.epoch
+                    effects.append(Silent(neighbour, one.frozen_epoch, one.commit))
+        for half in (self.up, self.down):
+            if half.aggregate(now):
+                self._pass_on(now, half)
+        if now >= self._next_beacon:
+            idle_since = now - self.config.interval
+            for neighbour, output in self._outputs.items():
+                if output.sent_at <= idle_since or not self.config.rewrites:
+                    self._beacon(now, neighbour, output)
+            self._next_beacon = self._after(now)
+        self._told(now)
+        return effects
+
+    def remove(self, now: int, neighbour: int, epoch: int) -> list[Effect]:
+        """Take a frozen commit register out of the minimum, as the controller says.
+
+        A port that has joined again in a later epoch counts once more, from here on.
+        """
+        effects = self._effects = []
+        half = self._half_of(neighbour)
+        one = half.inputs.get(neighbour)
+        if one is None or not one.frozen or one.frozen_epoch != epoch:
+            return effects
+        if one.epoch > epoch:
+            one.frozen = False
+        elif neighbour in self.switch.lower or neighbour in self.switch.upper:
+            one.removed = True
+        else:
+            del half.inputs[neighbour], self._outputs[neighbour]
+        if half.aggregate(now):
+            self._pass_on(now, half)
+        self._told(now)
+        return effects
+
+    def set_routes(self, routes: Routes) -> None:
+        """Take to which racks each neighbour leads now, as `Topology.routes` tells."""
+        self._routes = routes
+
+    def registers(self) -> Mapping[int, Input]:
+        """The registers of all links into this switch, by neighbour."""
+        own = self.switch.id
+        both = (*self.up.inputs.items(), *self.down.inputs.items())
+        return {neighbour: one for neighbour, one in both if neighbour != own}
+
+    # -- inputs --------------------------------------------------------------------------------
+
+    def _half_of(self, neighbour: int) -> Half:
+        return self.down if neighbour in self.switch.upper else self.up
+
+    def _accepts(self, now: int, neighbour: int, one: Input, data: bytearray) -> bool:
+        """Whether a packet of this input counts: it is live, and in its epoch."""
+        opcode = data[22]
+        epoch = int.from_bytes(data[32:36], "big")
+        source = int.from_bytes(data[24:28], "big")
+        if neighbour in self.switch.lower or neighbour in self.switch.upper:
+            if opcode == wire.BEACON and source == neighbour and epoch > one.epoch:
+                self._admit_again(now, neighbour, one, epoch)
+                return True
+            accepted = one.live and (opcode != wire.BEACON or epoch == one.epoch)
+        else:
+            # Several processes may share a cable: each is an input, and speaks for itself alone.
+            accepted = one.live and epoch == one.epoch and source == neighbour
+        if not accepted:
+            self.counters.fenced += 1
+            if now - self._refused_at.get(neighbour, 0) >= self.config.interval:
+                self._refused_at[neighbour] = now
+                told = Packet(wire.FENCED, self.switch.id, epoch=one.epoch)
+                self._effects.append(Send(neighbour, wire.encode(told)))
+        return accepted
+
+    def _admit_again(self, now: int, neighbour: int, one: Input, epoch: int) -> None:
+        """The switch behind a fenced port has heard that it is fenced, and begins anew.
+
+        If the controller has not removed its commit register, that stays frozen until it does.
+        """
+        one.epoch = epoch
+        one.live = True
+        one.barrier = now - START_NS
+        if one.removed:
+            one.frozen = one.removed = False
+            one.commit = now - START_NS
+        self._effects.append(Joined(neighbour, epoch))
+
+    def _join(self, now: int, neighbour: int, join: Packet) -> None:
+        """Take a process as an input, once; it is told the floors each time that it asks."""
+        is_here = not self.switch.lower and rack_of(neighbour) in self.switch.racks
+        if not is_here or join.source != neighbour:
+            self.counters.unroutable += 1
+            return
+        known = self.up.inputs.get(neighbour)
+        if known is None:
+            self.up.add(neighbour, join.epoch, now)
+            self._outputs[neighbour] = self._output(self.down)
+            self._effects.append(Joined(neighbour, join.epoch))
+        elif not known.live or known.epoch != join.epoch:
+            self.counters.fenced += 1  # its id is another's, until the controller removes it
+            return
+        floors = wire.encode_floors(self.up.barrier, self.up.commit)
+        self._send(now, neighbour, Packet(wire.JOINED, self.switch.id, neighbour,
+                                          epoch=join.epoch, payload=floors))  # fmt: skip
+
+    def _refused(self, now: int, neighbour: int, told: Packet) -> None:
+        """The neighbour has fenced this switch: begin a new epoch on the link to it."""
+        output = self._outputs.get(neighbour)
+        if output is not None and told.source == neighbour and told.epoch >= output.epoch:
+            output.epoch = told.epoch + 1
+            self._beacon(now, neighbour, output)
+
+    # -- outputs -------------------------------------------------------------------------------
+
+    def _output(self, half: Half) -> Output:
+        config = self.config
+        return Output(half, PhantomQueue(config.drain_rate, config.mark_above))
+
+    def _forward(self, now: int, half: Half, data: bytearray, to: int) -> None:
+        """Queue a packet for the next hop, on a port that leads there and is not dead."""
+        ports = self.switch.next_hops(to, self._routes, may_rise=half is self.up)
+        if len(ports) > 1:
+            # Packets of one flow take all paths: order needs FIFO links only, not FIFO paths.
+            live = [port for port in ports if self._half_of(port).inputs[port].live] or ports
+            ports = (live[_spread(data[18:22], data[24:32]) % len(live)],)
+        port = ports[0] if ports else NEIGHBOUR
+        output = self._outputs.get(port)
+        if output is None:
+            self.counters.unroutable += 1
+            return
+        if self.config.rewrites:
+            wire.rewrite(data, output.half.barrier, output.half.commit)
+            self._note(now, output)
+        if output.queue.add(now, len(data)):
+            wire.mark(data)
+        self._effects.append(Send(port, data))
+
+    def _send(self, now: int, neighbour: int, sent: Packet) -> None:
+        """Queue a packet of this switch, with the barriers of this moment."""
+        output = self._outputs[neighbour]
+        half = output.half
+        stamped = sent._replace(barrier=half.barrier, commit=half.commit)
+        self._effects.append(Send(neighbour, wire.encode(stamped)))
+        self._note(now, output)
+
+    def _beacon(self, now: int, neighbour: int, output: Output) -> None:
+        self._send(now, neighbour, Packet(wire.BEACON, self.switch.id, epoch=output.epoch))
+
+    def _note(self, now: int, output: Output) -> None:
+        output.sent_at = now
+        output.barrier, output.commit = output.half.barrier, output.half.commit
+
+    def _pass_on(self, now: int, half: Half) -> None:
+        """A minimum of this half moved. The virtual link takes no time."""
+        self._moved = True
+        if half is self.up:
+            self.down.raise_to(self._virtual, half.barrier, half.commit, now)
+
+    def _told(self, now: int) -> None:
+        """Send beacons on outputs that have not told the minima yet, at most four an interval."""
+        self.deadline = self._next_beacon
+        if not self._moved:
+            return
+        pause = self.config.interval // MOVES_PER_INTERVAL
+        self._moved = False
+        for neighbour, output in self._outputs.items():
+            half = output.half
+            if output.barrier >= half.barrier and output.commit >= half.commit:
+                continue
+            if now - output.sent_at >= pause:
+                self._beacon(now, neighbour, output)
+            else:
+                self._moved = True
+                self.deadline = min(self.deadline, output.sent_at + pause)
+
+    def _after(self, now: int) -> int:
+        """The next multiple of the interval: all switches and processes beacon at once."""
+        return (now // self.config.interval + 1) * self.config.interval
+
+
+def _spread(psn: bytearray, flow: bytearray) -> int:
+    """A number that spreads the packets of all flows evenly, and is the same at each switch."""
+    low = int.from_bytes(psn, "big") * 0x9E3779B1 ^ int.from_bytes(flow, "big") * 0x85EBCA77
+    return (low ^ low >> 15 ^ low >> 33) & 0xFFFF

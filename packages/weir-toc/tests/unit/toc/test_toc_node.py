@@ -1,0 +1,271 @@
+"""Transcripts of switches: registers, minima, beacons, silence, epochs, joins and removals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from weir_toc import packet as wire
+from weir_toc.node import Effect, Joined, Send, Silent, SwitchConfig, SwitchNode
+from weir_toc.packet import Packet
+from weir_toc.topology import Topology, process_id
+
+T = 1_000_000
+#: One second before stamps wrap.
+START = ((1 << 48) - 1_000_000_000) // T * T
+A, B = process_id(0, 1), process_id(0, 2)
+FAR = process_id(1, 1)
+
+
+def node(topology: Topology | None = None, **settings: object) -> SwitchNode:
+    topology = topology or Topology.tree(1)
+    config = SwitchConfig(interval=T, **settings)  # type: ignore[arg-type]
+    return SwitchNode(topology.switch_of_rack(0), topology, START, config)
+
+
+def sent(effects: Iterable[Effect], now: int = START) -> list[tuple[int, Packet]]:
+    found = (one for one in effects if isinstance(one, Send))
+    return [(one.to, wire.decode(one.data, now)) for one in found]
+
+
+def beacon(source: int, barrier: int, commit: int | None = None, epoch: int = 1) -> bytearray:
+    commit = barrier if commit is None else commit
+    return wire.encode(Packet(wire.BEACON, source, barrier=barrier, commit=commit, epoch=epoch))
+
+
+def data(source: int, to: int, stamp: int, epoch: int = 1) -> bytearray:
+    return wire.encode(
+        Packet(wire.DATA_BE, source, to, stamp, stamp, stamp - 1, epoch=epoch, payload=b"x")
+    )
+
+
+def join(one: SwitchNode, *processes: int, now: int = START) -> Sequence[tuple[int, int]]:
+    floors = []
+    for process in processes:
+        answer = one.receive(now, process, wire.encode(Packet(wire.JOIN, process, epoch=1)))
+        ((to, joined),) = sent(answer, now)
+        assert (to, joined.opcode) == (process, wire.JOINED)
+        floors.append(wire.decode_floors(joined.payload))
+    return floors
+
+
+def test_a_barrier_is_the_minimum_of_all_inputs() -> None:
+    one = node()
+    join(one, A, B)
+    one.receive(START + 10, A, beacon(A, START + 500))
+    assert one.up.barrier < START  # nothing of B yet
+    one.receive(START + 20, B, beacon(B, START + 300))
+    assert (one.up.barrier, one.down.barrier) == (START + 300, START + 300)
+
+
+def test_each_process_is_an_input_also_where_two_share_a_cable() -> None:
+    one = node()
+    join(one, A, B)
+    one.receive(START, A, beacon(A, START + 500))
+    effects = one.receive(START, A, beacon(B, START + 900))  # A speaks for B
+    assert [packet.opcode for _, packet in sent(effects)] == [wire.FENCED]
+    assert one.registers()[B].barrier < START
+
+
+def test_registers_never_go_back() -> None:
+    one = node()
+    join(one, A)
+    one.receive(START, A, beacon(A, START + 500))
+    one.receive(START, A, beacon(A, START + 400))
+    assert one.up.barrier == START + 500
+
+
+def test_a_packet_carries_the_minimum_of_the_moment_in_which_it_is_queued() -> None:
+    one = node()
+    join(one, A, B)
+    one.receive(START, A, beacon(A, START + 500, START + 400))
+    effects = one.receive(START + 9, B, data(B, A, START + 300))
+    (to, packet), *_ = sent(effects)
+    assert (to, packet.stamp, packet.barrier) == (A, START + 300, START + 300)
+    assert packet.commit == START + 299
+    assert packet.payload == b"x"
+
+
+def test_only_beacons_carry_barriers_where_packets_are_not_rewritten() -> None:
+    one = node(rewrites=False)
+    join(one, A, B)
+    one.receive(START, A, beacon(A, START + 500))
+    effects = one.receive(START, B, data(B, A, START + 300))
+    assert one.up.barrier < START
+    ((_, packet),) = sent(effects)
+    assert packet.barrier == START + 300  # as its sender wrote it
+
+
+def test_all_outputs_beacon_at_multiples_of_the_interval() -> None:
+    one = node()
+    join(one, A, B)
+    assert one.deadline % T == 0
+    due = one.deadline + T
+    effects = one.tick(due)
+    assert {(to, packet.opcode) for to, packet in sent(effects, due)} == {
+        (A, wire.BEACON), (B, wire.BEACON)
+    }  # fmt: skip
+    assert one.deadline == due + T
+
+
+def test_a_minimum_that_moved_is_passed_on_at_once_but_at_most_four_times_an_interval() -> None:
+    one = node()
+    join(one, A)
+    now = START + T // 2
+    first = sent(one.receive(now, A, beacon(A, now)), now)
+    assert [(to, packet.barrier) for to, packet in first] == [(A, now)]
+    assert sent(one.receive(now + 9, A, beacon(A, now + 9)), now) == []
+    assert one.deadline == now + T // 4
+    later = sent(one.tick(one.deadline), now)
+    assert [packet.barrier for _, packet in later] == [now + 9]
+
+
+def test_an_input_that_is_silent_for_ten_intervals_leaves_the_best_effort_minimum() -> None:
+    one = node()
+    join(one, A, B)
+    for tick in range(1, 13):
+        now = START + tick * T
+        one.receive(now, A, beacon(A, now))
+        if tick == 1:
+            one.receive(now, B, beacon(B, now, now - 5))
+        effects = one.tick(now)
+        assert [e for e in effects if isinstance(e, Silent)] == (
+            [Silent(B, 1, START + T - 5)] if tick == 12 else []
+        )
+    assert one.up.barrier == START + 12 * T
+    assert one.up.commit == START + T - 5  # frozen, and still in the minimum
+
+
+def silent_b() -> SwitchNode:
+    one = node()
+    join(one, A, B)
+    one.receive(START, B, beacon(B, START, START))
+    for tick in range(1, 13):
+        now = START + tick * T
+        one.receive(now, A, beacon(A, now))
+        one.tick(now)
+    return one
+
+
+def test_a_frozen_commit_register_follows_nothing_and_leaves_by_the_controller() -> None:
+    one, now = silent_b(), START + 13 * T
+    effects = one.receive(now, B, beacon(B, now))
+    assert [packet.opcode for _, packet in sent(effects, now)] == [wire.FENCED]
+    assert one.up.commit == START
+    one.remove(now, B, epoch=0)  # an older incarnation
+    assert one.up.commit == START
+    one.remove(now, B, epoch=1)
+    assert one.up.commit == START + 12 * T
+    assert B not in one.registers()
+
+
+def test_an_id_that_is_fenced_does_not_join_again() -> None:
+    one, now = silent_b(), START + 13 * T
+    assert sent(one.receive(now, B, wire.encode(Packet(wire.JOIN, B, epoch=2))), now) == []
+
+
+def test_a_process_that_joins_is_told_what_was_promised_and_freezes_it() -> None:
+    one = node()
+    join(one, A)
+    now = START + 5 * T
+    one.receive(now, A, beacon(A, now, now - 3))
+    ((barrier, commit),) = join(one, B, now=now)
+    assert (barrier, commit) == (now, now - 3)
+    one.receive(now + 1, A, beacon(A, now + T))
+    assert one.up.barrier == now  # until B has passed it
+    one.receive(now + 2, B, beacon(B, now + 50))
+    assert one.up.barrier == now + 50
+
+
+def test_a_switch_without_inputs_promises_its_own_time() -> None:
+    one = node()
+    one.tick(START + 3 * T)
+    assert one.up.barrier == START + 3 * T
+    ((barrier, commit),) = join(one, A, now=START + 3 * T)
+    assert (barrier, commit) == (START + 3 * T, START + 3 * T)
+
+
+def test_a_process_of_another_rack_cannot_join_here() -> None:
+    one = node()
+    assert one.receive(START, FAR, wire.encode(Packet(wire.JOIN, FAR, epoch=1))) == []
+    assert one.counters.unroutable == 1
+
+
+def test_damaged_packets_change_nothing() -> None:
+    one = node()
+    join(one, A)
+    broken = data(A, A, START + 300)
+    broken[0] ^= 1
+    assert one.receive(START, A, broken) == []
+    assert one.counters.damaged == 1
+
+
+def two_racks() -> tuple[Topology, SwitchNode]:
+    topology = Topology.tree(racks=2, spines=2)
+    return topology, node(topology)
+
+
+def test_packets_turn_round_below_or_go_up() -> None:
+    topology, one = two_racks()
+    join(one, A, B)
+    upper = topology.switch_of_rack(0).upper
+    assert [to for to, _ in sent(one.receive(START, A, data(A, B, START + 1)))] == [B]
+    ways = set()
+    for psn in range(64):
+        packet = wire.encode(Packet(wire.DATA_R, A, FAR, START, START, START, psn, 0, 1))
+        ways |= {to for to, _ in sent(one.receive(START, A, packet))}
+    assert ways == set(upper)  # all paths
+
+
+def test_what_came_down_does_not_go_up_again() -> None:
+    topology, one = two_racks()
+    above = topology.switch_of_rack(0).upper[0]
+    assert one.receive(START, above, data(FAR, FAR, START + 1)) == []
+    assert one.counters.unroutable == 1
+
+
+def test_a_fenced_switch_begins_a_new_epoch() -> None:
+    topology, one = two_racks()
+    above = topology.switch_of_rack(0).upper[0]
+    told = wire.encode(Packet(wire.FENCED, above, epoch=1))
+    ((to, packet),) = sent(one.receive(START, above, told))
+    assert (to, packet.opcode, packet.epoch) == (above, wire.BEACON, 2)
+
+
+@pytest.mark.parametrize("is_removed_first", [False, True])
+def test_a_link_that_comes_back_counts_again_once_the_controller_has_settled_it(
+    is_removed_first: bool,
+) -> None:
+    topology, one = two_racks()
+    dead, alive = topology.switch_of_rack(0).upper
+    for tick in range(1, 13):
+        now = START + tick * T
+        one.receive(now, alive, beacon(alive, now))
+        one.tick(now)
+    assert one.down.commit < START
+    now = START + 13 * T
+    if is_removed_first:
+        one.remove(now, dead, epoch=1)
+        assert one.down.commit == START + 12 * T
+    effects = one.receive(now, dead, beacon(dead, now, epoch=2))
+    assert Joined(dead, 2) in effects
+    if not is_removed_first:
+        assert one.registers()[dead].commit < START  # frozen until then
+        one.remove(now, dead, epoch=1)
+    one.receive(now + 1, dead, beacon(dead, now + 1, epoch=2))
+    one.receive(now + 1, alive, beacon(alive, now + 2))
+    one.tick(now + 1)
+    assert one.down.commit == now + 1
+
+
+def test_congested_outputs_mark_packets() -> None:
+    one = node(drain_rate=1, mark_above=100)
+    join(one, A, B)
+    flags = [
+        packet.flags
+        for stamp in range(4)
+        for to, packet in sent(one.receive(START, A, data(A, B, START + stamp)))
+        if packet.opcode == wire.DATA_BE
+    ]
+    assert flags == [0, 0, wire.ECN, wire.ECN]
