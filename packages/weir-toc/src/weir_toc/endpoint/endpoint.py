@@ -1,0 +1,208 @@
+"""One process of the network, without I/O: packets and time in, packets and events out.
+
+    endpoint = Endpoint(process, epoch=1, now=now)
+    endpoint.receive(now, burst)
+    ticket = endpoint.send(now, Service.RELIABLE, [(to, b"payload")])
+    for data in endpoint.take_packets(): ...   # one FIFO link to the switch of the rack
+    for event in endpoint.take_events(): ...
+
+The host reads all packets that have come before it calls `receive`, so that one ACK answers them
+all, and calls `tick` at `deadline`. All packets go to the switch of the rack, and come from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from weir_toc import packet as wire
+from weir_toc.endpoint.events import (
+    Admitted,
+    Counters,
+    EndpointConfig,
+    Event,
+    Excluded,
+    Service,
+)
+from weir_toc.endpoint.outbox import Outbox
+from weir_toc.endpoint.receiving import Receiver
+from weir_toc.endpoint.sending import Sender
+from weir_toc.errors import Fenced, PacketError
+from weir_toc.packet import NEIGHBOUR, Packet
+
+#: A commit barrier that moved is told at once, at most so often in an interval.
+MOVES_PER_INTERVAL = 4
+
+
+class Endpoint:
+    """A process: it joins, sends, and delivers. Times are synchronised nanoseconds."""
+
+    def __init__(
+        self, process: int, epoch: int, now: int, config: EndpointConfig | None = None
+    ) -> None:
+        self.process = process
+        self.epoch = epoch
+        self.config = config or EndpointConfig()
+        self.counters = Counters()
+        self._events: list[Event] = []
+        #: It joins until the switch answers. Nothing is sent before but that wish.
+        self._joined: tuple[Sender, Receiver, Outbox] | None = None
+        self._packets: list[bytearray] = []
+        self._excluded = False
+        self._next_beacon = now
+        #: When `tick` is due.
+        self.deadline = now
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether this process may send and delivers."""
+        return self._joined is not None and not self._excluded
+
+    @property
+    def barriers(self) -> tuple[int, int]:
+        """The barriers that were used for delivery; zeros before it has joined."""
+        return (self._joined[1].barrier, self._joined[1].commit) if self._joined else (0, 0)
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    def send(self, now: int, service: Service, parts: Sequence[tuple[int, bytes]]) -> int:
+        """Queue a scattering, one payload for each receiver; return its ticket.
+
+        Raises InvalidScattering, SendBufferFull, or Fenced if this process may not send.
+        """
+        if self._joined is None or self._excluded:
+            raise Fenced("this process is no part of the network now: join, or join again")
+        ticket = self._joined[0].send(now, service, parts)
+        self._finish(now)
+        return ticket
+
+    def process_failed(self, now: int, process: int, stamp: int) -> None:
+        """The controller says that a process failed, and above which stamp nothing counts.
+
+        `Settled` follows when all that was under way to it is recalled.
+        """
+        if self._joined is not None:
+            sender, receiver, _ = self._joined
+            receiver.process_failed(process, stamp)
+            sender.process_failed(now, process)
+            self._finish(now)
+
+    def receive(self, now: int, burst: Iterable[bytes | bytearray]) -> None:
+        """Take packets in the order in which they came from the switch."""
+        for data in burst:
+            try:
+                packet = wire.decode(data, now)
+                self._take(now, packet)
+            except PacketError:
+                self.counters.damaged += 1
+        if self._joined is not None:
+            self._joined[1].acknowledge(now)
+        self._finish(now)
+
+    def tick(self, now: int) -> None:
+        """Let time pass: beacons, repetitions, and what is given up."""
+        interval = self.config.interval
+        if self._joined is None:
+            if now >= self.deadline and not self._excluded:
+                join = Packet(wire.JOIN, self.process, epoch=self.epoch)
+                self._packets.append(wire.encode(join))
+                self.deadline = now + interval
+            return
+        sender, receiver, outbox = self._joined
+        sender.tick(now)
+        receiver.tick(now)
+        if now >= self._next_beacon:
+            outbox.beacon(now)  # all processes do so at once, busy or not
+            self._next_beacon = (now // interval + 1) * interval
+        self._finish(now)
+
+    def take_packets(self) -> list[bytearray]:
+        """Return the packets to send to the switch of the rack, in this order."""
+        if self._excluded:
+            return []
+        found, self._packets = self._packets, []
+        if self._joined is not None:
+            found += self._joined[2].take()
+        return found
+
+    def take_events(self) -> list[Event]:
+        """Return what happened since the last call. Deliveries of a service are in its order."""
+        found, self._events = self._events, []
+        return found
+
+    def describe(self) -> Mapping[str, int]:
+        """How much waits to be sent, acknowledged and delivered."""
+        if self._joined is None:
+            return {}
+        sender, receiver, _ = self._joined
+        return {**sender.describe(), "reordering": receiver.buffered, "granted": receiver.granted}
+
+    # -- packets -------------------------------------------------------------------------------
+
+    def _take(self, now: int, packet: Packet) -> None:
+        if packet.to == NEIGHBOUR or packet.opcode == wire.JOINED:
+            self._take_of_switch(now, packet)
+        elif packet.to != self.process:
+            self.counters.damaged += 1  # a switch took a wrong turn
+        elif self._joined is not None:
+            self._take_of_process(now, packet, self._joined[0], self._joined[1])
+        carries = packet.opcode == wire.BEACON or self.config.barriers_in_data
+        if self._joined is not None and packet.opcode != wire.FENCED and carries:
+            # Behind the packet that carries it: it may be the last one below.
+            self._advance(packet, self._joined[1], self._joined[2])
+
+    def _take_of_switch(self, now: int, packet: Packet) -> None:
+        if packet.opcode == wire.JOINED and self._joined is None and packet.epoch == self.epoch:
+            floors = wire.decode_floors(packet.payload)
+            outbox = Outbox(self.process, self.epoch, max(floors))
+            sender = Sender(self.config, outbox, self.counters)
+            receiver = Receiver(self.config, outbox, self.counters, (packet.barrier, packet.commit))
+            self._joined = sender, receiver, outbox
+            outbox.beacon(now)
+            self._events.append(Admitted())
+        elif packet.opcode == wire.FENCED and self._joined is not None and not self._excluded:
+            self._excluded = True
+            self._events.append(Excluded())
+
+    def _take_of_process(
+        self, now: int, packet: Packet, sender: Sender, receiver: Receiver
+    ) -> None:
+        opcode = packet.opcode
+        if opcode in (wire.DATA_BE, wire.DATA_R):
+            receiver.data(now, packet)
+        elif opcode == wire.ACK:
+            sender.acknowledged(now, packet, wire.decode_ack(packet.payload))
+        elif opcode == wire.NAK:
+            sender.refused(packet)
+        elif opcode == wire.CONNECT:
+            receiver.connect(now, packet, wire.decode_count(packet.payload))
+        elif opcode == wire.RECALL:
+            receiver.recall(now, packet, wire.decode_count(packet.payload))
+        elif opcode == wire.RECALL_ACK:
+            sender.recall_acknowledged(now, packet)
+
+    def _advance(self, packet: Packet, receiver: Receiver, outbox: Outbox) -> None:
+        """Use the barriers of a packet, unless they are above what this process has promised."""
+        stamps = outbox.stamps
+        if packet.barrier > stamps.barrier_sent or packet.commit > stamps.commit_sent:
+            self.counters.corrupt_barriers += 1
+            return
+        receiver.advance(packet.barrier, packet.commit)
+
+    # -- after each call -----------------------------------------------------------------------
+
+    def _finish(self, now: int) -> None:
+        """Tell a commit barrier that moved, collect events, and set the next deadline."""
+        if self._joined is None:
+            return
+        sender, receiver, outbox = self._joined
+        interval = self.config.interval
+        self.deadline = self._next_beacon
+        if outbox.commit_moved:
+            due = outbox.beaconed_at + interval // MOVES_PER_INTERVAL
+            if due <= now:
+                outbox.beacon(now)
+            else:
+                self.deadline = min(self.deadline, due)
+        for events in (sender.events, receiver.events):
+            self._events += events
+            events.clear()

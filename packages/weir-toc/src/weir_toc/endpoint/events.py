@@ -1,0 +1,127 @@
+"""What an endpoint tells its host, and how it is set up. Times are unwrapped nanoseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from weir_toc import packet as wire
+
+
+class Service(Enum):
+    """The two services, which order their messages independently of each other."""
+
+    #: Nothing is sent again. What is late or lost is reported to its sender.
+    BEST_EFFORT = wire.DATA_BE
+    #: All receivers deliver a scattering, or none does.
+    RELIABLE = wire.DATA_R
+
+
+class Message(NamedTuple):
+    """A message that is delivered: above all that was delivered before by its service."""
+
+    service: Service
+    stamp: int
+    source: int
+    payload: bytes
+
+
+class Left(NamedTuple):
+    """A scattering got its stamp and left the send buffer."""
+
+    ticket: int
+    stamp: int
+
+
+class Reason(Enum):
+    """Why a part was not delivered, as far as its sender knows."""
+
+    #: The receiver had delivered what comes behind it.
+    LATE = "late"
+    #: Nothing was heard of it: it, or all of its ACKs, were lost.
+    LOST = "lost"
+    #: A receiver of the scattering failed, or could not be reached.
+    PROCESS_FAILED = "process failed"
+    UNREACHABLE = "unreachable"
+
+
+class SendFailed(NamedTuple):
+    """A part of a scattering, or a whole reliable one, was not delivered.
+
+    `to` is the receiver that a best effort part missed; of a reliable scattering it is the one that
+    failed, and no receiver delivers any part. `stamp` is 0 if the scattering never left.
+    """
+
+    ticket: int
+    stamp: int
+    to: int
+    reason: Reason
+
+
+class ProcessFailed(NamedTuple):
+    """A process failed: nothing of it above `stamp` is delivered to anybody.
+
+    It comes in the order of the reliable service, behind all that is at or below its stamp.
+    """
+
+    process: int
+    stamp: int
+
+
+class Settled(NamedTuple):
+    """All that this process had under way to a failed one is recalled: the controller waits."""
+
+    process: int
+
+
+class Admitted(NamedTuple):
+    """The switch of the rack counts this process as an input: it may send."""
+
+
+class Excluded(NamedTuple):
+    """The switch of the rack has fenced this process: it must join again as another."""
+
+
+Event = Message | Left | SendFailed | ProcessFailed | Settled | Admitted | Excluded
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointConfig:
+    """Limits of one process; sizes in bytes, times in nanoseconds."""
+
+    interval: int = 1_000_000
+    #: Messages that wait for their turn, of all senders and both services together.
+    reorder_budget: int = 3_500_000
+    #: The least window of a sender, and so the largest part of a scattering.
+    part_max: int = 32_768
+    #: What `send` took and did not send yet.
+    send_buffer: int = 8_000_000
+    #: Whether all packets carry aggregated barriers, or beacons only.
+    barriers_in_data: bool = True
+    #: A best effort part without an ACK is given up after so many intervals.
+    lost_after: int = 20
+    #: A scattering waits for a receiver that never answered for so many intervals.
+    unreachable_after: int = 1_000
+
+
+@dataclass(slots=True)
+class Counters:
+    """What an endpoint saw; all begin at zero."""
+
+    sent: int = 0
+    delivered: int = 0
+    resent: int = 0
+    #: Best effort messages that came below a barrier already used, and were answered with a NAK.
+    late: int = 0
+    naks: int = 0
+    duplicates: int = 0
+    #: Packets that were damaged, or that no process of this protocol sends.
+    damaged: int = 0
+    #: Barriers above what this process has sent itself: no minimum holds such a value.
+    corrupt_barriers: int = 0
+    #: Packets for which no window was granted.
+    over_budget: int = 0
+    #: Parts of best effort messages that were thrown away because the rest was lost.
+    incomplete: int = 0
+    buffered_max: int = 0

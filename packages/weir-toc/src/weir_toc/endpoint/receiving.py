@@ -1,0 +1,405 @@
+"""The receiving half of an endpoint: messages wait for the barrier, and are delivered in order.
+
+Best effort messages are delivered strictly below the barrier: later ones may have its value.
+Reliable ones are delivered at or below the commit barrier: no others will be sent there. Ties of
+stamps are broken by the id of the sender.
+
+What waits takes memory, which is granted beforehand: the windows of all senders together never
+exceed one budget. When a sender joins, the others get smaller windows, and it gets what they have
+confirmed to have given up.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from weir_toc import packet as wire
+from weir_toc.endpoint.events import (
+    Counters,
+    EndpointConfig,
+    Event,
+    Message,
+    ProcessFailed,
+    Service,
+)
+from weir_toc.endpoint.outbox import Outbox
+from weir_toc.packet import Acknowledgement, Packet, unwrap_psn
+
+#: At its stamp, the failure of a process comes behind the messages of all processes.
+_BEHIND_ALL = 1 << 32
+#: How many intervals of best effort packets are remembered, to tell repeated ones from late ones.
+_REMEMBERED = wire.RANGES_MAX
+#: A sender that has not confirmed a smaller window is asked again after so many intervals.
+_ASK_AGAIN = 10
+
+
+class Seen:
+    """A set of sequence numbers as disjoint intervals, the lowest first."""
+
+    __slots__ = ("_ends", "_firsts")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._ends: list[int] = []
+
+    def __contains__(self, number: int) -> bool:
+        at = bisect_right(self._firsts, number) - 1
+        return at >= 0 and number < self._ends[at]
+
+    @property
+    def top(self) -> int:
+        """One more than the highest number; 0 if there is none."""
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def through(self) -> int:
+        """All numbers below are in the set."""
+        return self._ends[0] if self._firsts and not self._firsts[0] else 0
+
+    def add(self, first: int, count: int = 1) -> None:
+        """Add `count` numbers from `first` on."""
+        firsts, ends = self._firsts, self._ends
+        end = first + count
+        if ends and ends[-1] == first:
+            ends[-1] = end  # nearly all packets come in order
+            return
+        lo = bisect_right(ends, first - 1)
+        hi = bisect_right(firsts, end)
+        if lo < hi:
+            first, end = min(first, firsts[lo]), max(end, ends[hi - 1])
+        firsts[lo:hi], ends[lo:hi] = [first], [end]
+
+    def newest(self, count: int) -> tuple[tuple[int, int], ...]:
+        """Return the highest `count` intervals as pairs of a first number and a length."""
+        pairs = zip(self._firsts[-count:], self._ends[-count:], strict=True)
+        return tuple((first, end - first) for first, end in pairs)
+
+    def oldest(self, count: int) -> tuple[tuple[int, int], ...]:
+        """Return the lowest `count` intervals above the first one that begins at 0."""
+        skip = 1 if self.through else 0
+        pairs = zip(self._firsts[skip : skip + count], self._ends[skip : skip + count], strict=True)
+        return tuple((first, end - first) for first, end in pairs)
+
+    def forget(self, keep: int) -> None:
+        """Drop all but the highest `keep` intervals."""
+        del self._firsts[:-keep], self._ends[:-keep]
+
+
+@dataclass(slots=True, eq=False)
+class Assembly:
+    """A message of which not all fragments have come."""
+
+    fragments: dict[int, bytes] = field(default_factory=dict)
+    first: int | None = None
+    last: int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all fragments from the first to the last are here."""
+        if self.first is None or self.last is None:
+            return False
+        return len(self.fragments) == self.last - self.first + 1
+
+
+@dataclass(slots=True)
+class Stream:
+    """What one sender sent by one service."""
+
+    seen: Seen = field(default_factory=Seen)
+    #: All packets below are out of memory.
+    released: int = 0
+    #: Recalled messages above `released`: the end of each by its first packet.
+    gone: dict[int, int] = field(default_factory=dict)
+    assemblies: dict[int, Assembly] = field(default_factory=dict)
+    packets: int = 0
+    marked: int = 0
+    #: Whether an ACK is due at the end of this burst, and whether one is by the next tick.
+    ack_now: bool = False
+    ack_soon: bool = False
+
+
+@dataclass(slots=True)
+class Source:
+    """One sender as its receiver sees it."""
+
+    process: int
+    #: The window it was told, and the largest one that it may still use.
+    told: int = 0
+    granted: int = 0
+    asked_at: int = 0
+    #: Bytes in memory, and bytes released since the last ACK.
+    buffered: int = 0
+    unreported: int = 0
+    best_effort: Stream = field(default_factory=Stream)
+    reliable: Stream = field(default_factory=Stream)
+
+    def stream(self, service: Service) -> Stream:
+        """Return what came by one service."""
+        return self.best_effort if service is Service.BEST_EFFORT else self.reliable
+
+
+#: Stamp, sender, end of its packets, payload; a failure has no packets.
+_Waiting = tuple[int, int, int, bytes | ProcessFailed]
+
+
+class Receiver:
+    """Messages to one process, from the first packet to their delivery."""
+
+    def __init__(
+        self, config: EndpointConfig, outbox: Outbox, counters: Counters, floors: tuple[int, int]
+    ) -> None:
+        """`floors` are the barriers below which this process, being new, delivers nothing."""
+        self.config = config
+        self.counters = counters
+        self.events: list[Event] = []
+        #: The barriers that were used for delivery: nothing below is delivered any more.
+        self.barrier, self.commit = floors
+        self.buffered = 0
+        self._outbox = outbox
+        self._sources: dict[int, Source] = {}
+        self._waiting: dict[Service, list[_Waiting]] = {service: [] for service in Service}
+        #: Failed processes, and above which stamp nothing of them counts.
+        self._failed: dict[int, int] = {}
+
+    @property
+    def granted(self) -> int:
+        """The sum of all windows that senders may use, never above the budget."""
+        return sum(source.granted for source in self._sources.values())
+
+    # -- packets -------------------------------------------------------------------------------
+
+    def data(self, now: int, packet: Packet) -> None:
+        """Take a packet of a message."""
+        source = self._sources.get(packet.source)
+        if source is None or packet.source in self._failed:
+            return  # it asks for a window again, or is dead
+        service = Service(packet.opcode)
+        stream = source.stream(service)
+        psn = unwrap_psn(packet.psn, max(stream.seen.top, stream.released))
+        stream.packets += 1
+        stream.marked += bool(packet.flags & wire.ECN)
+        is_reliable = service is Service.RELIABLE
+        if psn in stream.seen or (is_reliable and psn < stream.released):
+            self.counters.duplicates += 1
+            stream.ack_now = True
+            return
+        if not is_reliable and packet.stamp < self.barrier:
+            self.counters.late += 1
+            nak = Packet(wire.NAK, 0, packet.source, packet.stamp, psn=packet.psn)
+            self._outbox.queue(now, nak)
+            return
+        if is_reliable and packet.stamp <= self.commit:
+            self.counters.damaged += 1  # no process of this protocol sends it
+            return
+        size = max(1, len(packet.payload))
+        if source.buffered + size > source.granted:
+            self.counters.over_budget += 1
+            return
+        stream.seen.add(psn)
+        if not is_reliable:
+            stream.seen.forget(_REMEMBERED)
+        stream.ack_now = True
+        source.buffered += size
+        self.buffered += size
+        self.counters.buffered_max = max(self.counters.buffered_max, self.buffered)
+        self._assemble(service, stream, packet, psn)
+
+    def connect(self, now: int, packet: Packet, window: int) -> None:
+        """A sender asks for a window, or confirms the one that it keeps."""
+        if packet.source in self._failed:
+            return
+        source = self._sources.get(packet.source)
+        if source is None:
+            source = self._sources[packet.source] = Source(packet.source)
+        if source.told and window == source.told:
+            source.granted = source.told
+        self._divide(now)
+        source.best_effort.ack_now = source.reliable.ack_now = True
+
+    def recall(self, now: int, packet: Packet, count: int) -> None:
+        """A sender aborts a message: discard it, whether it is here, in part, or not at all."""
+        source = self._sources.get(packet.source)
+        if source is not None:
+            stream = source.reliable
+            first = unwrap_psn(packet.psn, max(stream.seen.top, stream.released))
+            self._discard(source, packet.stamp)
+            stream.seen.add(first, count)
+            stream.gone[first] = first + count
+            self._advance(source, stream, stream.released)
+        self._outbox.queue(now, Packet(wire.RECALL_ACK, 0, packet.source, packet.stamp))
+
+    # -- order ---------------------------------------------------------------------------------
+
+    def advance(self, barrier: int, commit: int) -> None:
+        """Take barriers, which cover all that came before, and deliver what they allow."""
+        if barrier > self.barrier:
+            self.barrier = barrier
+            # Strictly below: another message may still come with the barrier as its stamp.
+            for one in self._below(Service.BEST_EFFORT, barrier - 1):
+                self._deliver(Service.BEST_EFFORT, one)
+            self._drop_incomplete(barrier)
+        if commit > self.commit:
+            self.commit = commit
+            for one in self._below(Service.RELIABLE, commit):
+                self._deliver(Service.RELIABLE, one)
+
+    def process_failed(self, process: int, stamp: int) -> None:
+        """Discard what a failed process sent above `stamp`; tell of it at its place."""
+        if process in self._failed:
+            return
+        self._failed[process] = stamp
+        source = self._sources.pop(process, None)
+        heap = self._waiting[Service.RELIABLE]
+        kept = [one for one in heap if one[1] != process or one[0] <= stamp]
+        heap[:] = kept
+        heapify(heap)
+        heappush(heap, (stamp, _BEHIND_ALL + process, 0, ProcessFailed(process, stamp)))
+        if source is not None:
+            # What is kept of it still counts as memory, and is counted down by its delivery.
+            of_it = [one for heap in self._waiting.values() for one in heap if one[1] == process]
+            held = sum(max(1, len(one[3])) for one in of_it if isinstance(one[3], bytes))
+            self.buffered -= source.buffered - held
+        if stamp <= self.commit:
+            for one in self._below(Service.RELIABLE, self.commit):
+                self._deliver(Service.RELIABLE, one)
+
+    # -- acknowledgement -----------------------------------------------------------------------
+
+    def acknowledge(self, now: int, is_tick: bool = False) -> None:
+        """Queue the ACKs that are due: one for all packets of a burst from one sender."""
+        for source in self._sources.values():
+            for service in Service:
+                stream = source.stream(service)
+                if stream.ack_now or (is_tick and stream.ack_soon):
+                    self._acknowledge(now, source, service, stream)
+
+    def tick(self, now: int) -> None:
+        """Ask senders again that have not confirmed a smaller window."""
+        pause = _ASK_AGAIN * self.config.interval
+        for source in self._sources.values():
+            if source.told < source.granted and now - source.asked_at >= pause:
+                source.asked_at = now
+                source.best_effort.ack_now = True
+        self._divide(now)
+        self.acknowledge(now, is_tick=True)
+
+    def _acknowledge(self, now: int, source: Source, service: Service, stream: Stream) -> None:
+        seen = stream.seen
+        if service is Service.RELIABLE:
+            ranges = seen.oldest(wire.RANGES_MAX)
+        else:
+            ranges = seen.newest(wire.RANGES_MAX)
+        ack = Acknowledgement(service.value, source.told, stream.released, seen.through,
+                              stream.packets, stream.marked, ranges)  # fmt: skip
+        flags = wire.CONFIRM if source.told < source.granted else 0
+        self._outbox.queue(now, Packet(wire.ACK, 0, source.process, flags=flags,
+                                       payload=wire.encode_ack(ack)))  # fmt: skip
+        stream.packets = stream.marked = 0
+        stream.ack_now = stream.ack_soon = False
+        source.unreported = 0
+
+    # -- memory --------------------------------------------------------------------------------
+
+    def _divide(self, now: int) -> None:
+        """Share the budget evenly; nobody gets what another sender may still use."""
+        sources = self._sources.values()
+        floor, budget = self.config.part_max, self.config.reorder_budget
+        share = max(floor, budget // max(1, len(self._sources)))
+        free = budget - self.granted
+        for source in sources:
+            if source.told > share:
+                source.told = share
+                source.asked_at = now
+                source.best_effort.ack_now = True
+        for source in sources:
+            more = min(share - source.told, free)
+            # A window below the floor could hold no part of the largest size. None grows while a
+            # smaller one is not confirmed: the two could not be told apart.
+            if source.told == source.granted and source.told + more >= floor and more > 0:
+                source.told += more
+                source.granted = source.told
+                free -= more
+                source.best_effort.ack_now = True
+
+    def _assemble(self, service: Service, stream: Stream, packet: Packet, psn: int) -> None:
+        whole = wire.BEGIN | wire.END
+        if packet.flags & whole == whole:
+            waiting = (packet.stamp, packet.source, psn + 1, packet.payload)
+            heappush(self._waiting[service], waiting)
+            return
+        assembly = stream.assemblies.get(packet.stamp)
+        if assembly is None:
+            assembly = stream.assemblies[packet.stamp] = Assembly()
+        assembly.fragments[psn] = packet.payload
+        if packet.flags & wire.BEGIN:
+            assembly.first = psn
+        if packet.flags & wire.END:
+            assembly.last = psn
+        if assembly.is_whole:
+            del stream.assemblies[packet.stamp]
+            payload = b"".join(assembly.fragments[one] for one in sorted(assembly.fragments))
+            end = max(assembly.fragments) + 1
+            heappush(self._waiting[service], (packet.stamp, packet.source, end, payload))
+
+    def _below(self, service: Service, through: int) -> Iterator[_Waiting]:
+        heap = self._waiting[service]
+        while heap and heap[0][0] <= through:
+            yield heappop(heap)
+
+    def _deliver(self, service: Service, one: _Waiting) -> None:
+        stamp, process, end, payload = one
+        if isinstance(payload, ProcessFailed):
+            self.events.append(payload)
+            return
+        self.counters.delivered += 1
+        self.events.append(Message(service, stamp, process, payload))
+        size = max(1, len(payload))
+        self.buffered -= size
+        source = self._sources.get(process)
+        if source is not None:
+            source.buffered -= size
+            source.unreported += size
+            stream = source.stream(service)
+            self._advance(source, stream, end)
+
+    def _advance(self, source: Source, stream: Stream, end: int) -> None:
+        """All packets below `end` are out of memory, and those recalled right behind."""
+        stream.released = max(stream.released, end)
+        while stream.gone:
+            first = min(stream.gone)
+            if first > stream.released:
+                break
+            stream.released = max(stream.released, stream.gone.pop(first))
+        stream.ack_soon = True
+        if source.unreported * 4 > source.told:
+            stream.ack_now = True
+
+    def _discard(self, source: Source, stamp: int) -> None:
+        """Take a recalled message out of memory."""
+        heap = self._waiting[Service.RELIABLE]
+        for one in heap:
+            if one[0] == stamp and one[1] == source.process and isinstance(one[3], bytes):
+                heap.remove(one)
+                heapify(heap)
+                self._forget(source, max(1, len(one[3])))
+                return
+        assembly = source.reliable.assemblies.pop(stamp, None)
+        if assembly is not None:
+            self._forget(source, sum(max(1, len(one)) for one in assembly.fragments.values()))
+
+    def _drop_incomplete(self, barrier: int) -> None:
+        """The rest of these best effort messages would come too late."""
+        for source in self._sources.values():
+            assemblies = source.best_effort.assemblies
+            for stamp in [stamp for stamp in assemblies if stamp < barrier]:
+                assembly = assemblies.pop(stamp)
+                self.counters.incomplete += 1
+                self._forget(source, sum(max(1, len(x)) for x in assembly.fragments.values()))
+                self._advance(source, source.best_effort, max(assembly.fragments) + 1)
+
+    def _forget(self, source: Source, size: int) -> None:
+        source.buffered -= size
+        self.buffered -= size

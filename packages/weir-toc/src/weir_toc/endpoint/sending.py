@@ -1,0 +1,357 @@
+"""The sending half of an endpoint: scatterings wait for credits, get a stamp, and are sent.
+
+A scattering leaves when every part fits in the window of its receiver. Credits of a receiver are
+granted in the order in which scatterings were queued, and are kept while other parts still wait. So
+the scattering that has waited longest is first in all of its queues: none waits for ever, and large
+ones are not overtaken again and again.
+
+The stamp is taken as it leaves. A reliable scattering is open from then until all receivers have
+acknowledged all of it, or its recall; the commit barrier stays below the oldest open one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from weir_toc import packet as wire
+from weir_toc.endpoint.events import (
+    Counters,
+    EndpointConfig,
+    Event,
+    Left,
+    Reason,
+    SendFailed,
+    Service,
+    Settled,
+)
+from weir_toc.endpoint.flow import Flow, Part, Scattering, Sent
+from weir_toc.endpoint.outbox import Outbox
+from weir_toc.errors import InvalidScattering, SendBufferFull
+from weir_toc.packet import PAYLOAD_BYTES_MAX, Acknowledgement, Packet
+
+#: A timeout sends so many packets again; the ACKs of these bring the next ones.
+RESENT_AT_ONCE = 32
+
+
+class Sender:
+    """Scatterings of one process, from the call to the last acknowledgement."""
+
+    def __init__(self, config: EndpointConfig, outbox: Outbox, counters: Counters) -> None:
+        self.config = config
+        self.counters = counters
+        self.events: list[Event] = []
+        self.flows: dict[int, Flow] = {}
+        #: Bytes of parts that have not left.
+        self.buffered = 0
+        self._outbox = outbox
+        self._tickets = 0
+        #: Reliable scatterings that are not settled, by stamp, the oldest first.
+        self._open = outbox.open
+        #: Best effort scatterings by stamp, and how many of their parts are under way.
+        self._best_effort: dict[int, Scattering] = {}
+        self._failed: set[int] = set()
+        #: Failed processes, and how many recalls each still waits for.
+        self._settling: dict[int, int] = {}
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    def send(self, now: int, service: Service, parts: Sequence[tuple[int, bytes]]) -> int:
+        """Queue a scattering and return its ticket, which events name.
+
+        Raises InvalidScattering, or SendBufferFull while too much waits.
+        """
+        receivers = {to for to, _ in parts}
+        if not parts or len(receivers) != len(parts):
+            raise InvalidScattering("a scattering addresses each of its receivers once, and one")
+        size = 0
+        for to, payload in parts:
+            if not 0 < to < 1 << 31:
+                raise InvalidScattering(f"{to} is no process")
+            if len(payload) > self.config.part_max:
+                raise InvalidScattering(
+                    f"{len(payload)} bytes to process {to}: a part has {self.config.part_max} at "
+                    "most; send several"
+                )
+            size += len(payload)
+        if self.buffered + size > self.config.send_buffer:
+            raise SendBufferFull(
+                f"{self.buffered} bytes wait to be sent: wait until some have left"
+            )
+        self._tickets += 1
+        made = tuple(Part(to, payload) for to, payload in parts)
+        scattering = Scattering(self._tickets, service, made, now, len(made))
+        dead = next((to for to in receivers if to in self._failed), 0)
+        if dead:
+            self.events.append(SendFailed(self._tickets, 0, dead, Reason.PROCESS_FAILED))
+            return self._tickets
+        self.buffered += size
+        for part in made:
+            flow = self.flows.get(part.to)
+            if flow is None:
+                flow = self.flows[part.to] = Flow(part.to, now, self.config)
+                self._connect(now, flow, 0)
+                flow.retry_at = now + flow.trips.timeout
+            flow.queue.append((scattering, part))
+        self._grant(now, [self.flows[part.to] for part in made])
+        return self._tickets
+
+    # -- packets -------------------------------------------------------------------------------
+
+    def acknowledged(self, now: int, packet: Packet, ack: Acknowledgement) -> None:
+        """Take an ACK: what was received, what was released, and the window from now on."""
+        flow = self.flows.get(packet.source)
+        if flow is None:
+            return
+        service = Service(ack.service)
+        for one in flow.acknowledge(now, service, ack):
+            self._packet_acknowledged(one)
+        flow.released(service, ack.released)
+        if service is Service.RELIABLE:
+            lost = [*flow.overtaken(now, service)][:RESENT_AT_ONCE]
+            for psn, one in lost:
+                self._send_again(now, flow, psn, one)
+            if lost:
+                flow.congestion.lost()
+        if not flow.window and ack.window:
+            flow.retry_at = now + flow.trips.timeout
+        shrank = ack.window < flow.window
+        flow.window = ack.window
+        flow.owes_window |= shrank or bool(packet.flags & wire.CONFIRM)
+        self._confirm_window(now, flow)
+        self._grant(now, [flow])
+
+    def refused(self, packet: Packet) -> None:
+        """Take a NAK: a best effort message came too late at its receiver."""
+        self.counters.naks += 1
+        scattering = self._best_effort.get(packet.stamp)
+        if scattering is not None:
+            for part in scattering.parts:
+                if part.to == packet.source and part.unacked:
+                    self._give_up(scattering, part, Reason.LATE)
+
+    def recall_acknowledged(self, now: int, packet: Packet) -> None:
+        """A receiver has discarded its part of an aborted scattering."""
+        scattering = self._open.get(packet.stamp)
+        if scattering is not None and scattering.recalls.pop(packet.source, None) is not None:
+            self._close_recalled(scattering)
+            self._grant(now, [self.flows[packet.source]])
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def tick(self, now: int) -> None:
+        """Send again what is not acknowledged, and give up what will not be."""
+        lost_since = now - self.config.lost_after * self.config.interval
+        for flow in self.flows.values():
+            lost = []
+            for one in flow.sent[Service.BEST_EFFORT].values():
+                if one.sent_at > lost_since:
+                    break
+                lost.append(one)
+            for one in lost:
+                if one.part.unacked:
+                    self._give_up(one.scattering, one.part, Reason.LOST)
+            if flow.retry_at <= now:
+                self._retry(now, flow)
+        for scattering in self._open.values():
+            for to, asked_at in scattering.recalls.items():
+                if now - asked_at >= self.flows[to].trips.timeout:
+                    self._recall(now, scattering, to)
+        self._grant(now, self.flows.values())
+
+    def process_failed(self, now: int, process: int) -> None:
+        """Abort what a failed process has not acknowledged, and recall it everywhere else."""
+        if process in self._failed:
+            return
+        self._failed.add(process)
+        self._settling[process] = 0
+        flow = self.flows.pop(process, None)
+        for scattering, _ in [*flow.queue] if flow else ():
+            self._cancel(scattering, process, Reason.PROCESS_FAILED)
+        for one in [*self._best_effort.values()]:
+            for part in one.parts:
+                if part.to == process and part.unacked:
+                    self._give_up(one, part, Reason.PROCESS_FAILED)
+        for scattering in [*self._open.values()]:
+            if scattering.recalls.pop(process, None) is not None:
+                self._close_recalled(scattering)
+            elif not scattering.aborted_by and any(
+                part.to == process and part.unacked for part in scattering.parts
+            ):
+                self._abort(now, scattering, process)
+        if not self._settling[process]:
+            del self._settling[process]
+            self.events.append(Settled(process))
+        self._grant(now, self.flows.values())
+
+    # -- leaving -------------------------------------------------------------------------------
+
+    def _grant(self, now: int, flows: Iterable[Flow]) -> None:
+        """Give credits to the parts that wait longest; send what then holds all of its own."""
+        for flow in flows:
+            while flow.queue:
+                scattering, part = flow.queue[0]
+                if not flow.fits(part.size):
+                    break
+                flow.queue.popleft()
+                flow.used += part.size
+                part.holds_credit = True
+                scattering.waiting -= 1
+                if not scattering.waiting:
+                    self._leave(now, scattering)
+
+    def _leave(self, now: int, scattering: Scattering) -> None:
+        """Stamp a scattering and queue all of its packets, in one step."""
+        service = scattering.service
+        scattering.stamp = self._outbox.stamps.stamp(now)
+        scattering.unacked = len(scattering.parts)
+        if service is Service.RELIABLE:
+            self._open[scattering.stamp] = scattering
+        else:
+            self._best_effort[scattering.stamp] = scattering
+        for part in scattering.parts:
+            self.buffered -= len(part.payload)
+            flow = self.flows[part.to]
+            part.first_psn = flow.next_psn[service]
+            part.unacked = part.packets
+            flow.next_psn[service] += part.packets
+            flow.unreleased[service].append(part)
+            if not flow.sent[Service.RELIABLE]:
+                flow.retry_at = now + flow.trips.timeout
+            for index in range(part.packets):
+                psn = part.first_psn + index
+                sent = flow.sent[service][psn] = Sent(scattering, part, index, now)
+                self._transmit(now, part.to, psn, sent)
+        self.events.append(Left(scattering.ticket, scattering.stamp))
+
+    def _transmit(self, now: int, to: int, psn: int, sent: Sent) -> None:
+        part = sent.part
+        flags = (0 if sent.index else wire.BEGIN) | (
+            wire.END if sent.index == part.packets - 1 else 0
+        )
+        begin = sent.index * PAYLOAD_BYTES_MAX
+        payload = part.payload[begin : begin + PAYLOAD_BYTES_MAX]
+        opcode = sent.scattering.service.value
+        self.counters.sent += 1
+        self._outbox.queue(now, Packet(opcode, 0, to, sent.scattering.stamp, psn=psn, flags=flags,
+                                payload=payload))  # fmt: skip
+
+    # -- acknowledgement -----------------------------------------------------------------------
+
+    def _packet_acknowledged(self, one: Sent) -> None:
+        scattering, part = one.scattering, one.part
+        if not part.unacked:
+            return  # given up before
+        part.unacked -= 1
+        if part.unacked:
+            return
+        scattering.unacked -= 1
+        if scattering.unacked or scattering.aborted_by:
+            return
+        if scattering.service is Service.RELIABLE:
+            del self._open[scattering.stamp]
+        else:
+            del self._best_effort[scattering.stamp]
+
+    def _give_up(self, scattering: Scattering, part: Part, reason: Reason) -> None:
+        """A best effort part was not delivered: its sender decides what to do about it."""
+        flow = self.flows.get(part.to)
+        if flow is not None:
+            for psn in range(part.first_psn, part.first_psn + part.packets):
+                flow.sent[Service.BEST_EFFORT].pop(psn, None)
+            flow.release(part)
+        part.unacked = 0
+        scattering.unacked -= 1
+        if not scattering.unacked:
+            del self._best_effort[scattering.stamp]
+        self.events.append(SendFailed(scattering.ticket, scattering.stamp, part.to, reason))
+
+    # -- repetition ----------------------------------------------------------------------------
+
+    def _retry(self, now: int, flow: Flow) -> None:
+        """Nothing came for a whole timeout: ask for a window, or send packets again."""
+        sent = flow.sent[Service.RELIABLE]
+        if not flow.window:
+            limit = self.config.unreachable_after * self.config.interval
+            while flow.queue and now - flow.queue[0][0].queued_at > limit:
+                self._cancel(flow.queue[0][0], flow.to, Reason.UNREACHABLE)
+            if flow.queue:
+                self._connect(now, flow, 0)
+        elif flow.queue and not sent:
+            self._connect(now, flow, 0)  # the ACK that released credits was lost
+        elif sent:
+            flow.trips.expired()
+            flow.congestion.lost()
+            for psn, one in [*sent.items()][:RESENT_AT_ONCE]:
+                self._send_again(now, flow, psn, one)
+        flow.retry_at = now + flow.trips.timeout
+
+    def _send_again(self, now: int, flow: Flow, psn: int, one: Sent) -> None:
+        one.sent_at = now
+        one.times += 1
+        self.counters.resent += 1
+        self._transmit(now, flow.to, psn, one)
+
+    def _connect(self, now: int, flow: Flow, window: int) -> None:
+        """Ask for an ACK; a window that is not 0 is confirmed."""
+        payload = wire.encode_count(window)
+        self._outbox.queue(now, Packet(wire.CONNECT, 0, flow.to, payload=payload))
+
+    def _confirm_window(self, now: int, flow: Flow) -> None:
+        """Tell the receiver that its smaller window is kept, once nothing exceeds it."""
+        if flow.owes_window and flow.used <= flow.window:
+            flow.owes_window = False
+            self._connect(now, flow, flow.window)
+
+    # -- failures ------------------------------------------------------------------------------
+
+    def _cancel(self, scattering: Scattering, to: int, reason: Reason) -> None:
+        """Take a scattering that has no stamp out of all queues, with its credits."""
+        for part in scattering.parts:
+            self.buffered -= len(part.payload)
+            flow = self.flows.get(part.to)
+            if flow is not None:
+                flow.release(part)
+                if (scattering, part) in flow.queue:
+                    flow.queue.remove((scattering, part))
+        self.events.append(SendFailed(scattering.ticket, 0, to, reason))
+
+    def _abort(self, now: int, scattering: Scattering, process: int) -> None:
+        """Recall a scattering from all its receivers but the failed one."""
+        scattering.aborted_by = process
+        self._settling[process] += 1
+        for part in scattering.parts:
+            flow = self.flows.get(part.to)
+            if flow is None:
+                continue
+            for psn in range(part.first_psn, part.first_psn + part.packets):
+                flow.sent[Service.RELIABLE].pop(psn, None)
+            self._recall(now, scattering, part.to)
+        self._close_recalled(scattering)
+
+    def _recall(self, now: int, scattering: Scattering, to: int) -> None:
+        scattering.recalls[to] = now
+        part = next(part for part in scattering.parts if part.to == to)
+        self._outbox.queue(now, Packet(wire.RECALL, 0, to, scattering.stamp, psn=part.first_psn,
+                                payload=wire.encode_count(part.packets)))  # fmt: skip
+
+    def _close_recalled(self, scattering: Scattering) -> None:
+        """Report an aborted scattering once all of its receivers have discarded it."""
+        if scattering.recalls:
+            return
+        del self._open[scattering.stamp]
+        process = scattering.aborted_by
+        failed = SendFailed(scattering.ticket, scattering.stamp, process, Reason.PROCESS_FAILED)
+        self.events.append(failed)
+        self._settling[process] -= 1
+        if not self._settling[process]:
+            del self._settling[process]
+            self.events.append(Settled(process))
+
+    def describe(self) -> Mapping[str, int]:
+        """How much waits, is open and is under way."""
+        return {
+            "buffered": self.buffered,
+            "open": len(self._open),
+            "best_effort": len(self._best_effort),
+            "flows": len(self.flows),
+        }
