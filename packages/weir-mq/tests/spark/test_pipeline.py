@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from weir import sync
 from weir.errors import BadPipeline
+from weir.spark import watch
 from weir.spark.jobs import archive
 from weir.spark.lake.delta import DeltaLake
 from weir.spark.lake.layout import read_cut
@@ -31,17 +32,15 @@ if TYPE_CHECKING:
 
 SCHEMA = """{"type": "object", "required": ["id", "n"],
  "properties": {"id": {"type": "string"}, "n": {"type": "integer"}}}"""
-KEEP = 'return rows.select("topic", "partition", "offset", "stamp", "data.id", "data.n")'
+KEEP = """return rows.selectExpr("topic", "partition", "offset", "stamp", "data.id", "data.n",
+        "timestamp_millis(shiftright(stamp, 16)) at")"""
 SILVER = f"""
 def numbers(rows):
     {KEEP}
 """
 GOLD = """
-from pyspark.sql import functions as F
 def kept(numbers):
-    at = F.timestamp_millis(F.shiftright("stamp", 16))
-    late = numbers.withColumn("at", at).withWatermark("at", "1 hour")
-    return late.dropDuplicatesWithinWatermark(["id"]).select("id", "n")
+    return numbers.dropDuplicatesWithinWatermark(["id"]).select("id", "n")
 """
 PIPELINE = """
 url = "{url}"
@@ -55,6 +54,8 @@ id = "data.id"
 small = "data.n < 100"
 [gold.kept]
 from = ["numbers"]
+time = "at"
+watermark = "1h"
 to = ["report"]
 [sinks.report]
 sql = "sqlite:///report.db"
@@ -174,6 +175,44 @@ def test_killed_between_any_two_writes_it_adds_all_once(
         runs.run(spark, found)
 
 
+WINDOWS = """
+from pyspark.sql import functions as F
+def windows(numbers):
+    counts = numbers.groupBy(F.window("at", "10 seconds")).count()
+    return counts.selectExpr("unix_seconds(window.start) begin", "`count` n")
+"""
+
+
+@pytest.mark.timeout(300)
+def test_late_rows_of_windows_are_counted_once(
+    stream: Stream, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.create("times")
+    text = PIPELINE[: PIPELINE.index("[gold")].replace("data.n < 100", "data.n >= 0")
+    text += '[gold.windows]\nfrom = ["numbers"]\ntime = "at"\nwatermark = "20s"\n'
+    silver = SILVER.replace("timestamp_millis(shiftright(stamp, 16))", "timestamp_seconds(data.n)")
+    found = written(tmp_path / "p", text.format(url=node.url, topic="times"), silver, WINDOWS)
+    page = watch(stream.spark, node.url, readers=False)
+    # The highest times are 40, 70 and 100: 3, 20 and 45 come behind the watermarks 20 and 50.
+    with page:
+        for number, times in enumerate(((5, 15, 40), (3, 20, 21, 70), (45, 55, 100, -1))):
+            node.fill("times", 0, [value(f"{number}-{n}", n) for n in times])
+            if number == 1:
+                with monkeypatch.context() as patch:
+                    killing(patch, Table, "add", True, "gold")
+                    with pytest.raises(Killed):
+                        runs.run(stream.spark, found)
+            done = {one.step: one for one in runs.run(stream.spark, found)}
+            assert all(one.messages == one.good + one.bad + one.late for one in done.values())
+    assert 'weir_spark_late_rows_total{query="spark.windows"} 3\n' in page.text()
+    assert (done["windows"].messages, done["windows"].good, done["windows"].late) == (3, 2, 1)
+    stands = {one.step: one for one in standing.standing(found)}
+    assert (stands["windows"].rows_in, stands["windows"].late, stands["numbers"].bad) == (10, 3, 1)
+    # All others are in a window; 100 is in one that has not ended.
+    counts = rows(Table(found.table_of("gold", "windows")).read(stream.spark), "begin", "n")
+    assert counts == [(begin, 1) for begin in (0, 10, 20, 40, 50, 70)]
+
+
 JOINED = """
 url = "{url}"
 rows_per_batch = 4
@@ -271,6 +310,15 @@ def test_years_and_the_tail_meet_and_a_join_has_one_cut(
         ("", "", SILVER.replace("data.n", "data.id"), GOLD, "two columns are called 'id'"),
         ("", "", SILVER.replace("data.n", "data.m"), GOLD, "numbers: .*No such struct field `m`"),
         ("", "", SILVER, "def kept(n): return n.missing", "kept: .*`missing` is not supported"),
+        ('"at"', '"n"', SILVER, GOLD, "step kept: time: column 'n' is int64, and is to be a times"),
+        ('"at"', '"when"', SILVER, GOLD, "step kept: time: .*/numbers has no column 'when'"),
+        (
+            "",
+            "",
+            SILVER,
+            "def kept(n): return n.withWatermark('at', '1 hour').dropDuplicates(['id', 'at'])",
+            r"gold.kept: the function calls withWatermark, and what Spark drops is counted by no",
+        ),
         ("data.n < 100", "data.n + 1", SILVER, GOLD, "rules.small: it is no condi"),
         ("data.n < 100", "data.n <", SILVER, GOLD, "rules.small: "),
         ('id = "data.id"', 'id = "data.none"', SILVER, GOLD, "numbers.id: "),

@@ -76,7 +76,7 @@ def test_the_commands_print_what_the_page_shows(
     }  # fmt: skip
     # A step alone.
     node.send("locks", [{"value": b"more rubbish"}])
-    code, out = printed("weir pipeline run house --once --json --step events")
+    code, out = printed("weir pipeline run house --once --json --step events --metrics-port 0")
     assert [(one["step"], one["messages"]) for one in json.loads(out)["steps"]] == [("events", 1)]
     code, out = printed("weir pipeline status house --json")
     assert [one["lag"] for one in json.loads(out)["steps"]] == [0, 1, 0, 0]

@@ -72,16 +72,30 @@ def run(
         bool, typer.Option("--once", help="End when all that is there now was read.")
     ] = False,
     step: Annotated[str, typer.Option(help="Run this step alone.")] = "",
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(help="Serve Prometheus metrics of the steps on this port of this host."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline until Ctrl-C, or with --once up to what is there now.
 
     Killed at any moment and started again, it goes on where it was, and adds nothing twice.
     """
+    from contextlib import ExitStack
+
     from weir.spark.pipeline import plan, runs
 
     read = plan.read(folder)
-    with spark_session("pipeline", as_json) as spark, stopped(not once, as_json) as stop:
+    with ExitStack() as stack:
+        spark = stack.enter_context(spark_session("pipeline", as_json))
+        if metrics_port is not None:
+            from weir.spark import watch
+
+            page = stack.enter_context(watch(spark, read.url, port=metrics_port))
+            if is_heard(as_json):
+                print(f"metrics: {page.url}", file=sys.stderr, flush=True)
+        stop = stack.enter_context(stopped(not once, as_json))
         master = master_of(spark)
         tell = _teller() if is_heard(as_json) else None
         done = runs.run(spark, read, once=once, only=step, tell=tell, is_stopped=stop)
@@ -107,7 +121,8 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
         steps = [one.to_json() for one in found]
         print_json("weir.pipeline-status/1", {"folder": str(folder)}, {"steps": steps})
         return
-    columns = ("STEP", "LAYER", "BATCH", "ROWS IN", "ROWS OUT", "BAD", "REPEATED", "LAG", "UP TO")
+    columns = ("STEP", "LAYER", "BATCH", "ROWS IN", "ROWS OUT", "BAD", "LATE",
+               "REPEATED", "LAG", "UP TO")  # fmt: skip
     print_table(columns, [_row(one) for one in found])
 
 
@@ -115,16 +130,26 @@ def _row(one: Standing) -> tuple[object, ...]:
     until = None
     if one.stamp_ms is not None:
         until = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(one.stamp_ms / 1_000))
-    return (one.step, one.layer, one.batch, one.rows_in, one.rows_out, one.bad, one.repeated,
-            one.lag, until)  # fmt: skip
+    return (one.step, one.layer, one.batch, one.rows_in, one.rows_out, one.bad, one.late,
+            one.repeated, one.lag, until)  # fmt: skip
 
 
 def _print_runs(done: list[Ran]) -> None:
     from weir.cli.output import print_table
 
-    columns = ("STEP", "LAYER", "READ", "GOOD", "BAD", "REPEATED", "ROWS", "BATCHES")
+    columns = ("STEP", "LAYER", "READ", "GOOD", "BAD", "LATE", "REPEATED", "ROWS", "BATCHES")
     rows: list[tuple[Any, ...]] = [
-        (one.step, one.layer, one.messages, one.good, one.bad, one.repeated, one.rows, one.batches)
+        (
+            one.step,
+            one.layer,
+            one.messages,
+            one.good,
+            one.bad,
+            one.late,
+            one.repeated,
+            one.rows,
+            one.batches,
+        )
         for one in done
     ]
     print_table(columns, rows)

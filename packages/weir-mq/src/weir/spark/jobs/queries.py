@@ -68,6 +68,7 @@ def run(
     work: Work,
     checkpoint: str,
     *,
+    name: str = "",
     progress: Progress | None = None,
     available_now: bool = True,
     is_stopped: Asked | None = None,
@@ -75,7 +76,7 @@ def run(
     """Do `work` with each micro-batch of a stream, in order; return the query's id.
 
     It ends at today's end, or with `available_now=False` when the query is stopped, `is_stopped`
-    says so, which is asked every second, or without that, Ctrl-C comes.
+    says so, which is asked every second, or without that, Ctrl-C comes. `name` is the query's.
     An error of `work`, or of weir's source, is raised as it is; others as Spark words them.
     """
     if not messages.isStreaming:
@@ -97,7 +98,7 @@ def run(
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime="1 second")
-    query = writer.start()
+    query = (writer.queryName(name) if name else writer).start()
     try:
         wait(query, progress, is_stopped)
     except KeyboardInterrupt:

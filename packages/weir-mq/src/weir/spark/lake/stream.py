@@ -9,7 +9,10 @@ the others and of one `until`: they count the same rows, and so decide the same.
 
 Options: `path`, the table; `with`, a JSON list of the others; `until`, the highest stamp to read,
 by default as far as all tables are whole; `maxRowsPerBatch`, of all tables together; `after`, where
-a query without a checkpoint begins, as its checkpoint would have it: {"n": rows, "s": stamp}.
+a query without a checkpoint begins, as its checkpoint would have it: {"n": rows, "s": stamp};
+`time`, the column of a row's time, and `watermark`, how far behind the highest time of earlier
+micro-batches rows are late: these are left out and counted, as "l" of the offset, where "w" is the
+highest time.
 """
 
 from __future__ import annotations
@@ -33,8 +36,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from weir.client.core.retries import seconds
 from weir.errors import BadOption, CheckpointMismatch
 from weir.spark.lake.files import STAMP
+from weir.spark.lake.lateness import Lateness, is_late, times
 from weir.spark.lake.layout import Cut, KeptFile, read_cut
 from weir.spark.lake.tables import Table
 
@@ -44,7 +49,8 @@ TASK_BYTES = 32 << 20
 _ROWS = 1 << 16
 _DAY_MS = 86_400_000
 _ROWS_MAX = (1 << 63) - 1
-#: As Spark stores it in a checkpoint: rows so far, and the stamp up to which they were read.
+#: As Spark stores it in a checkpoint: rows so far, the stamp up to which they were read and, where
+#: late rows are counted, the highest time in microseconds since 1970 and the late rows so far.
 Offset = dict[str, int]
 
 
@@ -75,11 +81,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class Task(InputPartition):
-    """The work of one Spark task: files, of which rows with stamps in (low, high] are read."""
+    """The work of one Spark task: files, of which rows with stamps in (low, high] are read, but for
+    those whose time is at or below the `watermark`, in microseconds since 1970.
+    """
 
     pieces: tuple[Piece, ...]
     low: int
     high: int
+    watermark: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,11 +100,12 @@ class Options:
     until: int | None = None
     rows_max: int | None = None
     after: Offset = field(default_factory=lambda: {"n": 0, "s": 0})
+    lateness: Lateness | None = None
 
     @classmethod
     def parse(cls, given: dict[str, str]) -> Options:
         """Read what a query says. Raises `BadOption`."""
-        known = {"path", "with", "until", "maxrowsperbatch", "after"}
+        known = {"path", "with", "until", "maxrowsperbatch", "after", "time", "watermark"}
         lower = {name.lower(): value for name, value in given.items()}
         if unknown := sorted(lower.keys() - known):
             raise BadOption(f"format({NAME!r}) has no option {unknown[0]!r}")
@@ -106,13 +116,17 @@ class Options:
             until = int(lower["until"]) if "until" in lower else None
             most = int(lower["maxrowsperbatch"]) if "maxrowsperbatch" in lower else None
             after = _offset(json.loads(lower.get("after", '{"n": 0, "s": 0}')))
+            delay = seconds(lower["watermark"]) if "watermark" in lower else None
         except (ValueError, KeyError, TypeError) as error:
             raise BadOption(
                 f"an option of format({NAME!r}) is not what it is to be: {error}"
             ) from None
         if most is not None and not 0 < most <= _ROWS_MAX:
             raise BadOption("maxRowsPerBatch: give 1 or more")
-        return cls(Path(lower["path"]), others, until, most, after)
+        if ("time" in lower) != (delay is not None):
+            raise BadOption("time and watermark: give both, or neither")
+        lateness = None if delay is None else Lateness.of(lower["time"], delay)
+        return cls(Path(lower["path"]), others, until, most, after, lateness)
 
     @property
     def tables(self) -> tuple[Path, ...]:
@@ -140,6 +154,12 @@ class LakeDataSource(DataSource):
         table = Table(self._checked.path)
         if not table.has_days:
             raise BadOption(f"{table.folder} has no column 'stamp', so no order to be read in")
+        if self._checked.lateness is not None:
+            column = self._checked.lateness.column
+            if column not in table.schema.names:
+                raise BadOption(f"time: {table.folder} has no column {column!r}")
+            if not pa.types.is_timestamp(type := table.schema.field(column).type):
+                raise BadOption(f"time: column {column!r} is {type}, and is to be a timestamp")
         return table.columns
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -178,11 +198,12 @@ class LakeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else _ROWS_MAX
         stamp, rows = admitted(self._options.tables, begin["s"], end, most)
-        return {"n": begin["n"] + rows, "s": stamp}
+        return {"n": begin["n"] + rows, "s": stamp, **self._times(begin, stamp)}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the tasks of the micro-batch; a replay gets the same rows."""
         low, high = _offset(start)["s"], _offset(end)["s"]
+        watermark = self._watermark(_offset(start))
         tasks: list[InputPartition] = []
         pieces: list[Piece] = []
         size = 0
@@ -191,9 +212,9 @@ class LakeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             pieces.append(Piece(str(self._options.path / file.path), whole))
             size += file.size
             if size >= TASK_BYTES:
-                tasks.append(Task(tuple(pieces), low, high))
+                tasks.append(Task(tuple(pieces), low, high, watermark))
                 pieces, size = [], 0
-        return [*tasks, Task(tuple(pieces), low, high)] if pieces else tasks
+        return [*tasks, Task(tuple(pieces), low, high, watermark)] if pieces else tasks
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows; Spark gives None for a batch without tasks."""
@@ -207,10 +228,32 @@ class LakeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         rows = pa.table(batch)
                         if not piece.is_whole:
                             rows = rows.filter(_mask(rows[STAMP], partition.low, partition.high))
+                        if partition.watermark is not None:
+                            rows = rows.filter(pc.invert(self._is_late(rows, partition.watermark)))
                         yield from rows.select(columns.names).cast(columns).to_batches()
 
     def commit(self, end: Offset) -> None:
         """Do nothing: the checkpoint is the query's position."""
+
+    def _watermark(self, start: Offset) -> int | None:
+        lateness = self._options.lateness
+        return None if lateness is None else lateness.watermark(start.get("w"))
+
+    def _is_late(self, rows: pa.Table, watermark: int) -> pa.ChunkedArray:
+        assert self._options.lateness is not None
+        return is_late(rows, self._options.lateness.column, watermark)
+
+    def _times(self, begin: Offset, high: int) -> Offset:
+        """Return what an offset says of times, at the end of a micro-batch behind `begin`."""
+        kept: Offset = {name: begin[name] for name in ("w", "l") if name in begin}
+        lateness, low = self._options.lateness, begin["s"]
+        if lateness is None:
+            return kept  # what was counted before stays so
+        files = _between(Table(self._options.path).files(), low, high)
+        paths = [self._options.path / file.path for file in files]
+        found = times(paths, lateness.column, low, high, self._watermark(begin))
+        newest = [time for time in (kept.get("w"), found.newest) if time is not None]
+        return {**({"w": max(newest)} if newest else {}), "l": kept.get("l", 0) + found.late}
 
     def _whole(self) -> int:
         return min(cut_of(folder).stamp for folder in self._options.tables)
@@ -308,7 +351,8 @@ def _last_stamp(day: str) -> int:
 def _offset(stored: Offset) -> Offset:
     """Read what Spark stored. Raises `CheckpointMismatch` for another source's offset."""
     try:
-        return {"n": int(stored["n"]), "s": int(stored["s"])}
+        times: Offset = {name: int(stored[name]) for name in ("w", "l") if name in stored}
+        return {"n": int(stored["n"]), "s": int(stored["s"]), **times}
     except (KeyError, TypeError, ValueError):
         raise CheckpointMismatch(
             f"the checkpoint is of another source than a lake: give a new one ({stored})"

@@ -30,8 +30,8 @@ class Account:
     """What a table was made of, since it was created.
 
     `batch` is the last micro-batch's number, -1 before the first. All rows of the table's source up
-    to `stamp` were read, which are `messages`; `bad` of them went to quarantine, and `repeated`
-    ones have an id that came before. The table has `rows`.
+    to `stamp` were read, which are `messages`; `bad` of them went to quarantine, `late` ones came
+    behind the watermark, and `repeated` ones have an id that came before. The table has `rows`.
     """
 
     batch: int = -1
@@ -40,6 +40,7 @@ class Account:
     bad: int = 0
     repeated: int = 0
     rows: int = 0
+    late: int = 0
 
 
 class Table:

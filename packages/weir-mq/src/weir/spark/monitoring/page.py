@@ -66,6 +66,8 @@ _BY_QUERY: Any = (
      lambda one: one.reported or None),
     ("bad_values_total", "counter", "Values that do not fit, of queries that count them.",
      lambda one: one.bad),
+    ("late_rows_total", "counter", "Rows that came behind the watermark, and were left out.",
+     lambda one: one.late),
     ("times_out_of_range_total", "counter",
      "Times that Spark cannot hold, of queries that count them.",
      lambda one: one.times_out_of_range),

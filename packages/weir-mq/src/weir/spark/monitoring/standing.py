@@ -67,6 +67,9 @@ class Standing:
     lost: int = 0
     bad: int | None = None
     times_out_of_range: int | None = None
+    #: Rows that came behind the watermark: of a lake's stream, or as Spark counts them, which are
+    #: rows of a state and not of a topic. None for a query without one.
+    late: int | None = None
     #: When its last micro-batch was reported, in seconds since 1970; 0 before the first.
     reported: float = 0.0
     positions: Mapping[int, Position] = field(default_factory=dict)
@@ -125,6 +128,7 @@ class Standings:
                 times_out_of_range=_add(
                     known.times_out_of_range, observed, LOST_OBSERVATION, OUT_OF_RANGE
                 ),
+                late=_late(known.late, progress) if begun else known.late,
                 reported=now,
                 positions=_positions(sources),
                 last=last,
@@ -214,6 +218,30 @@ def _least(one: Cut, other: Cut) -> Cut:
     common = one.positions.keys() & other.positions.keys()
     positions = {p: min(one.positions[p], other.positions[p]) for p in sorted(common)}
     return Cut(one.epoch, positions, stamp=min(one.stamp, other.stamp))
+
+
+def _late(known: int | None, progress: Mapping[str, Any]) -> int | None:
+    """Add the rows of a micro-batch that came behind the watermark."""
+    found = [
+        end - begin
+        for source in progress["sources"]
+        if (end := _late_rows(source["endOffset"])) is not None
+        for begin in (_late_rows(source["startOffset"]) or 0,)
+    ]
+    found += [int(one["numRowsDroppedByWatermark"]) for one in progress["stateOperators"]]
+    return (known or 0) + sum(found) if found else known
+
+
+def _late_rows(offset: str | None) -> int | None:
+    """Return how many late rows an offset of a lake's stream counts; None if it counts none."""
+    try:
+        told = json.loads(offset or "null")
+    except ValueError:
+        return None
+    match told:
+        case {"n": int(), "s": int(), "l": int(late)}:
+            return late
+    return None
 
 
 def _add(

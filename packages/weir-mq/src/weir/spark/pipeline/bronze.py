@@ -87,6 +87,7 @@ class BronzeStep:
             self._stream(),
             self._take,
             f"file://{self._checkpoint}",
+            name=self.name,
             progress=None if tell is None else lambda rows: tell(self.name, rows),
             is_stopped=context.is_stopped,
         )

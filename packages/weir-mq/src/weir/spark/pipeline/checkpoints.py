@@ -16,10 +16,13 @@ from weir.errors import CheckpointMismatch
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where a micro-batch of a step ends: at `stamp`, with so many `rows` since the beginning."""
+    """Where a micro-batch of a step ends: at `stamp`, with so many `rows` since the beginning, of
+    which `late` ones were left out.
+    """
 
     stamp: int
     rows: int
+    late: int = 0
 
 
 def last(checkpoint: Path, log: str) -> int:
@@ -46,9 +49,10 @@ def end(checkpoint: Path, number: int) -> End:
             f"{path} is not what Spark wrote for a lake ({type(error).__name__}): delete "
             f"{checkpoint} and the step's table, and the step is made again"
         ) from None
-    if not ends or len(set(ends)) > 1:
-        raise CheckpointMismatch(f"{path}: sources end at {len(set(ends))} cuts and not at one")
-    return ends[0]
+    cuts = {(one.stamp, one.rows) for one in ends}
+    if len(cuts) != 1:
+        raise CheckpointMismatch(f"{path}: sources end at {len(cuts)} cuts and not at one")
+    return End(ends[0].stamp, ends[0].rows, sum(one.late for one in ends))
 
 
 def _sources(lines: Sequence[str]) -> Sequence[str]:
@@ -59,4 +63,4 @@ def _sources(lines: Sequence[str]) -> Sequence[str]:
 
 def _end(line: str) -> End:
     told = json.loads(line)
-    return End(int(told["s"]), int(told["n"]))
+    return End(int(told["s"]), int(told["n"]), int(told.get("l", 0)))

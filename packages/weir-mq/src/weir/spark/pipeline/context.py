@@ -27,10 +27,11 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a step did in a run: it read `messages`, of which `good` and `bad` ones are all.
+    """What a step did in a run: it read `messages`, of which `good`, `bad` and `late` ones are all.
 
     Of the good ones, `repeated` have an id that came before and were left out. A gold step's
-    messages are rows of silver tables. `rows` were added to its table.
+    messages are rows of silver tables; `late` ones came behind its watermark. `rows` were added to
+    its table.
     """
 
     step: str
@@ -38,6 +39,7 @@ class Ran:
     messages: int = 0
     good: int = 0
     bad: int = 0
+    late: int = 0
     repeated: int = 0
     rows: int = 0
     batches: int = 0

@@ -57,9 +57,15 @@ class Silver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Gold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Makes rows of one silver table, or of several up to one cut."""
+    """Makes rows of one silver table, or of several up to one cut.
+
+    With `time`, a column of all of them, they have a watermark, which is behind the highest time;
+    rows that come behind it are late: they are left out, and counted.
+    """
 
     source: list[str] = msgspec.field(name="from")
+    time: str = ""
+    watermark: str = ""
     function: str = ""
     to: list[str] = []
 
@@ -178,6 +184,11 @@ def seconds_within(name: str, step: Silver) -> float:
     return _seconds(f"silver.{name}.within", step.within, 1)
 
 
+def watermark_seconds(name: str, step: Gold) -> float:
+    """Return how far a step's watermark is behind, in seconds. Raises `BadPipeline`."""
+    return _seconds(f"gold.{name}.watermark", step.watermark)
+
+
 def _check(plan: Plan) -> None:
     try:
         parse_url(split_user(plan.url)[0])
@@ -216,6 +227,10 @@ def _check_tables(plan: Plan) -> None:
                 raise BadPipeline(f"{FILE}: gold.{name}: from: there is no silver step {one!r}")
         if len(set(gold.source)) < len(gold.source):
             raise BadPipeline(f"{FILE}: gold.{name}: from: a step is named twice")
+        if bool(gold.time) != bool(gold.watermark):
+            raise BadPipeline(f"{FILE}: gold.{name}: give time and watermark, or neither")
+        if gold.time:
+            watermark_seconds(name, gold)
         _check_sinks(plan, f"gold.{name}", gold.to)
 
 

@@ -53,7 +53,7 @@ class SilverStep(TableStep):
         self._schema = self._read_schema()
         super().prepare()
         folder = self.context.plan.quarantine_of(self.name)
-        columns = self.followed(self._streams(0)).select(*QUARANTINE).schema
+        columns = self.followed(self.streams(0)).select(*QUARANTINE).schema
         self._quarantine = Table(folder, columns)
         self._bad_topic = self._find_bad_topic()
 

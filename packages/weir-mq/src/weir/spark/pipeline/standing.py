@@ -19,10 +19,10 @@ from weir.spark.pipeline.plan import Layer, Plan, full_name
 class Standing:
     """How far a step is. `batch` is its last micro-batch, None before the first.
 
-    `rows_in` were read since its table was created, `bad` of them went to quarantine and `repeated`
-    ones were left out; `rows_out` are in the table. `lag` rows of the layer below are not read yet,
-    None where the broker does not answer. `stamp_ms` says up to when everything was read, in ms
-    since 1970.
+    `rows_in` were read since its table was created, `bad` of them went to quarantine, `late` ones
+    came behind the watermark, and `repeated` ones were left out; `rows_out` are in the table. `lag`
+    rows of the layer below are not read yet, None where the broker does not answer. `stamp_ms` says
+    up to when everything was read, in ms since 1970.
     """
 
     step: str
@@ -31,6 +31,7 @@ class Standing:
     rows_in: int = 0
     rows_out: int = 0
     bad: int = 0
+    late: int = 0
     repeated: int = 0
     lag: int | None = None
     stamp_ms: int | None = None
@@ -102,6 +103,7 @@ def _table(plan: Plan, layer: Layer, name: str) -> Standing:
         rows_in=now.messages,
         rows_out=now.rows,
         bad=now.bad,
+        late=now.late,
         repeated=now.repeated,
         lag=max(0, there - now.messages),
         stamp_ms=now.stamp >> 16 if now.stamp else None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,8 +25,11 @@ from weir.spark.lake.tables import Account, Table
 from weir.spark.pipeline import checkpoints
 from weir.spark.pipeline.context import Context, Ran
 from weir.spark.pipeline.functions import Functions
-from weir.spark.pipeline.plan import Layer
+from weir.spark.pipeline.plan import FILE, Layer, watermark_seconds
 from weir.spark.pipeline.sinks import RowSink, open_sink
+
+#: What a plan of Spark says where withWatermark was called.
+_WATERMARK = "EventTimeWatermark"
 
 
 class TableStep(ABC):
@@ -57,7 +60,7 @@ class TableStep(ABC):
 
     def prepare(self) -> None:
         """Check the functions, and create the table. Raises `BadPipeline` and `LakeMismatch`."""
-        made = self.made(self._streams(0))
+        made = self.made(self.streams(0))
         self._table = Table(self.context.plan.table_of(self.layer, self.name), made.schema)
         for sink in self._sinks:
             sink.check(made.schema)
@@ -75,20 +78,23 @@ class TableStep(ABC):
         before, batches = self.table.account, self._batches
         context, tell = self.context, self.context.tell
         run(
-            self.followed(self._streams(self._until())),
+            self.followed(self.streams(self._until())),
             self.take,
             f"file://{self._checkpoint}",
+            name=self.name,
             progress=None if tell is None else lambda rows: tell(self.name, rows),
             is_stopped=context.is_stopped,
         )
         after = self.table.account
         messages, bad = after.messages - before.messages, after.bad - before.bad
+        late = after.late - before.late
         return Ran(
             self.name,
             self.layer,
             messages=messages,
-            good=messages - bad,
+            good=messages - bad - late,
             bad=bad,
+            late=late,
             repeated=after.repeated - before.repeated,
             rows=after.rows - before.rows,
             batches=self._batches - batches,
@@ -106,6 +112,10 @@ class TableStep(ABC):
     def followed(self, frames: Sequence[DataFrame]) -> DataFrame:
         """Return the stream whose micro-batches `take` is given."""
         return self.made(frames)
+
+    def reading(self) -> Mapping[str, str]:
+        """Return what more the streams of the tables below are told."""
+        return {}
 
     @abstractmethod
     def take(self, frame: DataFrame, query: str, number: int) -> None:
@@ -137,7 +147,7 @@ class TableStep(ABC):
     def _until(self) -> int:
         return min(cut_of(source).stamp for source in self._sources)
 
-    def _streams(self, until: int) -> list[DataFrame]:
+    def streams(self, until: int) -> list[DataFrame]:
         """Return a stream of each table below, which all end micro-batches at the same stamps."""
         return [self._stream(source, until) for source in self._sources]
 
@@ -146,6 +156,8 @@ class TableStep(ABC):
         reader = self.context.spark.readStream.format(NAME).option("path", str(source))
         reader = reader.option("with", json.dumps(others)).option("until", str(until))
         reader = reader.option("maxRowsPerBatch", str(self.context.plan.rows_per_batch))
+        for option, value in self.reading().items():
+            reader = reader.option(option, value)
         return (reader.option("after", self._after) if self._after else reader).load()
 
     def _check_checkpoint(self) -> None:
@@ -181,12 +193,33 @@ class GoldStep(TableStep):
         super().__init__(context, name, sources, self._step.to)
         self._functions = functions
 
+    def prepare(self) -> None:
+        """Check the function, and create the table. Raises `BadPipeline` and `LakeMismatch`."""
+        plain = self._functions.call(self._step.function or self.name, self.streams(0))
+        if _WATERMARK in plain._jdf.queryExecution().analyzed().toString():
+            raise BadPipeline(
+                f"{FILE}: gold.{self.name}: the function calls withWatermark, and what Spark drops "
+                f"is counted by nobody: take the call out, and write `time` and `watermark` there"
+            )
+        super().prepare()
+
+    def reading(self) -> Mapping[str, str]:
+        """Return what late rows are."""
+        step = self._step
+        return {"time": step.time, "watermark": step.watermark} if step.time else {}
+
     def made(self, frames: Sequence[DataFrame]) -> DataFrame:
-        """Return what the function makes of the streams."""
+        """Return what the function makes of the streams, which have a watermark where one is set.
+
+        It is Spark's own and never above that of the streams, so Spark itself drops no row.
+        """
+        if self._step.time:
+            delay = f"{watermark_seconds(self.name, self._step):f} seconds"
+            frames = [frame.withWatermark(self._step.time, delay) for frame in frames]
         return self._functions.call(self._step.function or self.name, frames)
 
     def take(self, frame: DataFrame, query: str, number: int) -> None:
         """Add the rows of a micro-batch to the table and to sinks."""
         end, before = self.end(number), self.table.account
-        account = Account(number, end.stamp, end.rows, rows=before.rows)
+        account = Account(number, end.stamp, end.rows, rows=before.rows, late=end.late)
         self.add(frame, query, number, account)

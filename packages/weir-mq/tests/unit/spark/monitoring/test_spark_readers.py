@@ -73,6 +73,7 @@ def reported(standings: Standings, *cuts: Cut, query: str = "q", name: str = "de
         {
             "id": query, "runId": "r", "name": name, "batchId": len(cuts), "durationMs": {},
             "observedMetrics": {},
+            "stateOperators": [],
             "sources": [
                 {"endOffset": _json(cut), "latestOffset": None, "numInputRows": 1} for cut in cuts
             ],

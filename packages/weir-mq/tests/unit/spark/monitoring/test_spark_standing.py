@@ -28,6 +28,7 @@ class Row:
 
 def source(end: object, latest: object = None, rows: int = 0) -> dict[str, Any]:
     return {
+        "startOffset": None,
         "endOffset": json.dumps(end),
         "latestOffset": "null" if latest is None else json.dumps(latest),
         "numInputRows": rows,
@@ -42,6 +43,7 @@ def progress(batch: int, *sources: dict[str, Any], run: str = "r1", **more: Any)
         "batchId": batch,
         "durationMs": {"triggerExecution": 1_500},
         "observedMetrics": {},
+        "stateOperators": [],
         "sources": [*sources],
         **more,
     }
@@ -226,3 +228,20 @@ def test_no_two_queries_have_one_name() -> None:
 def test_names_are_such_that_the_broker_takes_them(name: str | None, called: str) -> None:
     assert name_of(ID, name) == called
     assert check_name(called, "cluster") == called
+
+
+def test_late_rows_are_those_of_lakes_and_of_sparks_state() -> None:
+    def lake(begin: object, end: object) -> dict[str, Any]:
+        return {**source(end), "startOffset": None if begin is None else json.dumps(begin)}
+
+    standings = Standings()
+    standings.report(progress(0, lake(None, {"n": 3, "s": 5})), now=1.0)
+    assert only(standings).late is None
+    first = lake(None, {"n": 3, "s": 5, "w": 7, "l": 2}), lake(None, {"n": 3, "s": 5, "l": 1})
+    standings.report(progress(1, *first), now=1.0)
+    standings.report(progress(1, *first), now=2.0)
+    assert only(standings).late == 3
+    again = lake({"n": 3, "s": 5, "w": 7, "l": 2}, {"n": 9, "s": 8, "w": 9, "l": 6})
+    state = [{"numRowsDroppedByWatermark": 4}]
+    standings.report(progress(2, again, stateOperators=state), now=3.0)
+    assert only(standings).late == 3 + 4 + 4

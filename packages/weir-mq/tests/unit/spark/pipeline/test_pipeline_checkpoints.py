@@ -23,6 +23,9 @@ def test_a_micro_batch_ends_at_one_cut(tmp_path: Path) -> None:
     (tmp_path / "offsets" / "11.tmp").touch()
     assert last(tmp_path, "offsets") == 10
     assert end(tmp_path, 10) == End(4, 9)
+    # Each source counts the late rows of its own table.
+    logged(tmp_path, 8, '{"n": 9, "s": 4, "w": 5, "l": 2}', '{"n": 9, "s": 4, "l": 3}')
+    assert end(tmp_path, 8) == End(4, 9, 5)
     assert is_unfinished(tmp_path)
     (tmp_path / "commits").mkdir()
     (tmp_path / "commits" / "10").touch()

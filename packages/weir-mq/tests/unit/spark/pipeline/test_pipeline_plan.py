@@ -75,6 +75,12 @@ def test_folders_are_below_the_pipelines_own(tmp_path: Path) -> None:
         ('from = ["locks"]', 'from = ["events"]', "no silver step 'events'"),
         ('from = ["locks"]', 'from = ["locks", "locks"]', "a step is named twice"),
         ('from = ["locks"]', 'from = ["locks"]\nto = ["s"]\n[sinks.s]\n', "one of sql and topic"),
+        ('from = ["locks"]', 'from = ["locks"]\ntime = "at"', "give time and watermark, or nei"),
+        (
+            'from = ["locks"]',
+            'from = ["locks"]\ntime = "at"\nwatermark = "soon"',
+            "gold.unlocks.watermark: 'soon' is no duration",
+        ),
         ("url =", "rows_per_batch = 0\nurl =", "rows_per_batch: give 1 or more"),
         ("url =", 'lake = "s3://x/y"\nurl =', "lake: .* the driver and all executors see"),
         ("url =", 'every = "soon"\nurl =', "every: 'soon' is no duration"),
