@@ -25,6 +25,7 @@ from weir.spark.lake.tables import Table
 from weir.spark.pipeline import plan, runs, standing
 from weir.spark.pipeline.checkpoints import end, last
 from weir.spark.pipeline.context import Ran
+from weir.spark.pipeline.databases import Sqlite
 from weir.spark.pipeline.sinks import SqlSink, TopicSink
 
 if TYPE_CHECKING:
@@ -324,7 +325,21 @@ def test_years_and_the_tail_meet_and_a_join_has_one_cut(
         ('id = "data.id"', 'id = "data.none"', SILVER, GOLD, "numbers.id: "),
         ("schema.json", "none.json", SILVER, GOLD, "none.json is not there"),
         ('topics = ["t"]', 'topics = ["t", "absent"]', SILVER, GOLD, "step events: .*absent"),
-        ("sqlite:///report.db", "postgres://x", SILVER, GOLD, "sql: give sqlite:///FILE"),
+        ("sqlite:///report.db", "mysql://x", SILVER, GOLD, "sql: give sqlite:///FILE or postg"),
+        (
+            "sqlite:///report.db",
+            "postgresql://h:x/d",
+            SILVER,
+            GOLD,
+            "report: sql: give postgresql:",
+        ),
+        (
+            "sqlite:///report.db",
+            "postgresql://u:secret@127.0.0.1:9/d",
+            SILVER,
+            GOLD,
+            "postgresql://127.0.0.1:9/d: connection failed",
+        ),
         ("sqlite:///report.db", "sqlite:///no/r.db", SILVER, GOLD, "there is no folder"),
         ('sql = "sqlite:///report.db"', 'topic = "none"', SILVER, GOLD, "step kept: .*none"),
         ("[bronze", 'lake = "/proc/lake"\n[bronze', SILVER, GOLD, "/proc/lake cannot be written"),
@@ -381,7 +396,7 @@ def test_rows_are_in_sql_as_the_page_says(spark: SparkSession, tmp_path: Path) -
         "SELECT 7L n, double('NaN') x, 0.5f y, timestamp'2026-01-01 00:00:01' t, date'2026-01-02' "
         "`a \"day\"`, struct(1 AS a) s, array(1, 2) l, true b, 1.50 d, X'00ff' v, string(null) z"
     )
-    sink = SqlSink(tmp_path / "r.db", "rows", "step")
+    sink = SqlSink(Sqlite(tmp_path / "r.db"), "rows", "step")
     sink.check(rows.schema)
     for number in (3, 3, 2, 4):
         sink.add(rows, "query", number)
@@ -390,12 +405,14 @@ def test_rows_are_in_sql_as_the_page_says(spark: SparkSession, tmp_path: Path) -
            b"\x00\xff", None)  # fmt: skip
     assert sql.execute("SELECT * FROM rows").fetchall() == [(3, *row), (4, *row)]
     sink.check(rows.schema)
-    with pytest.raises(BadPipeline, match="and step step gives weir_batch, n: name another"):
+    with pytest.raises(BadPipeline, match="step gives weir_batch INTEGER, n INTEGER: name an"):
         sink.check(rows.select("n").schema)
     with pytest.raises(BadPipeline, match="is what its sink in SQL adds"):
         sink.check(rows.selectExpr("n AS weir_batch").schema)
     with pytest.raises(BadPipeline, match="unable to open database file"):
-        SqlSink(tmp_path, "rows", "step").check(rows.schema)
+        SqlSink(Sqlite(tmp_path), "rows", "step").check(rows.schema)
+    with pytest.raises(BadPipeline, match="of step step up to 4, and 6 comes: the database is old"):
+        sink.add(rows, "query", 6)
     # What fails in the middle leaves nothing: neither rows nor their number.
     others = [f"`{name}`" for name in rows.columns[1:]]
     broken = rows.union(rows).selectExpr("IF(n = 7, raise_error('no'), n) n", *others)

@@ -4,44 +4,26 @@ topic, by weir's own sink, which remembers that number.
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
-from collections.abc import Iterator
-from itertools import islice
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    MapType,
-    StringType,
-    StructType,
-    VariantType,
-)
+from pyspark.sql.types import LongType, StringType, StructType
 
 from weir.client.sync import client as sync
 from weir.errors import BadPipeline
+from weir.spark.pipeline.databases import LEDGER, Database, Postgres, Sqlite, quoted
 from weir.spark.pipeline.plan import FILE, Plan, full_name
 from weir.spark.sink.columns import check_columns
 from weir.spark.sink.options import SinkOptions
 
 _SQLITE = "sqlite:///"
+_POSTGRES = ("postgresql://", "postgres://")
 #: The column that says which micro-batch a row is of.
 BATCH = "weir_batch"
-#: The table that says which micro-batches were added.
-LEDGER = "weir_batches"
-_BUSY_SECONDS = 30.0
 #: Columns that make a message, where there is one with its value.
 _MESSAGE = ("value", "key", "tag", "headers", "time")
-_CHUNK_ROWS = 1_000
 
 
 class RowSink(Protocol):
@@ -61,12 +43,25 @@ def open_sink(plan: Plan, name: str, step: str) -> RowSink:
     sink = plan.sinks[name]
     if sink.topic:
         return TopicSink(plan.url, full_name(sink.topic), step)
-    if not sink.sql.startswith(_SQLITE):
-        raise BadPipeline(f"{FILE}: sinks.{name}: sql: give sqlite:///FILE")
-    path = plan.folder / sink.sql.removeprefix(_SQLITE)
+    return SqlSink(_database(plan, name, sink.sql), sink.table or step, step)
+
+
+def _database(plan: Plan, name: str, url: str) -> Database:
+    """Return the database that a sink names. Raises `BadPipeline`, and `MissingLibrary`."""
+    if url.startswith(_POSTGRES):
+        try:
+            return Postgres(url)
+        except BadPipeline as error:
+            raise BadPipeline(f"{FILE}: sinks.{name}: {error}") from None
+    if not url.startswith(_SQLITE):
+        raise BadPipeline(
+            f"{FILE}: sinks.{name}: sql: give sqlite:///FILE or "
+            "postgresql://USER@HOST:PORT/DATABASE"
+        )
+    path = plan.folder / url.removeprefix(_SQLITE)
     if not path.parent.is_dir():
         raise BadPipeline(f"{FILE}: sinks.{name}: sql: there is no folder {path.parent}")
-    return SqlSink(path, sink.table or step, step)
+    return Sqlite(path)
 
 
 class TopicSink:
@@ -112,107 +107,73 @@ class TopicSink:
 
 
 class SqlSink:
-    """A table in an SQLite file, in which each micro-batch of a step is once.
+    """A table in a database, in which each micro-batch of a step is once.
 
-    Numbers, text and bytes are what they are in SQL; times, dates and decimals are text, times in
-    UTC; structs, arrays and maps are JSON. NaN is null, since SQLite has none.
+    The rows and the number of the micro-batch are one transaction.
     """
 
-    def __init__(self, path: Path, table: str, step: str) -> None:
-        """Name the file, the table in it, and the step; nothing is opened yet."""
-        self._path = path
+    def __init__(self, database: Database, table: str, step: str) -> None:
+        """Name the database, the table in it, and the step; nothing is opened yet."""
+        self._database = database
         self._table = table
         self._step = step
 
     def check(self, columns: StructType) -> None:
         """Create the table, unless it is there. Raises `BadPipeline` if it has other columns, or
-        the file cannot be written.
+        the database cannot be written.
         """
+        database = self._database
         if BATCH in columns.names:
             raise BadPipeline(f"step {self._step}: a column {BATCH!r} is what its sink in SQL adds")
-        wanted = [(BATCH, "INTEGER"), *((f.name, _type(f.dataType)) for f in columns)]
-        given = ", ".join(f"{_quoted(name)} {kind}" for name, kind in wanted)
-        with self._transaction() as sql:
-            sql.execute(f"CREATE TABLE IF NOT EXISTS {_quoted(self._table)} ({given})")
-            sql.execute(
-                f"CREATE TABLE IF NOT EXISTS {LEDGER} "
-                "(step TEXT, query TEXT, batch INTEGER, PRIMARY KEY (step, query))"
-            )
-            told = sql.execute(f"PRAGMA table_info({_quoted(self._table)})").fetchall()
-        if (there := [(row[1], row[2]) for row in told]) != wanted:
+        database.check_names(columns.names)
+        number = database.type(LongType())
+        wanted = [(BATCH, number), *((f.name, database.type(f.dataType)) for f in columns)]
+        text = database.type(StringType())
+        ledger = [("step", text), ("query", text), ("batch", number)]
+        with database.transaction() as cursor:
+            self._create(cursor, LEDGER, ledger, ", PRIMARY KEY (step, query)")
+            self._create(cursor, self._table, wanted, "")
+            there = database.columns(cursor, self._table)
+        if there != wanted:
             raise BadPipeline(
-                f"{self._path}: table {self._table!r} has the columns "
-                f"{', '.join(name for name, _ in there)}, and step {self._step} gives "
-                f"{', '.join(name for name, _ in wanted)}: name another table"
+                f"{database.name}: table {self._table!r} has the columns {_words(there)}, and step "
+                f"{self._step} gives {_words(wanted)}: name another table"
             )
 
     def add(self, rows: DataFrame, query: str, number: int) -> None:
-        """Add a micro-batch's rows and its number in one transaction, unless that was done."""
-        with self._transaction() as sql:
-            last = sql.execute(
-                f"SELECT batch FROM {LEDGER} WHERE step = ? AND query = ?", (self._step, query)
-            ).fetchone()
-            if last is not None and last[0] >= number:
+        """Add a micro-batch's rows and its number in one transaction, unless that was done.
+
+        Raises `BadPipeline` if micro-batches between are missing.
+        """
+        database = self._database
+        with database.transaction() as cursor:
+            last = database.last(cursor, self._step, query)
+            if last is not None and last >= number:
                 return
-            marks = ", ".join("?" * (len(rows.columns) + 1))
-            insert = f"INSERT INTO {_quoted(self._table)} VALUES ({marks})"
-            found = _plain(rows).toLocalIterator()
-            while chunk := [(number, *row) for row in islice(found, _CHUNK_ROWS)]:
-                sql.executemany(insert, chunk)
-            sql.execute(
-                f"INSERT OR REPLACE INTO {LEDGER} VALUES (?, ?, ?)", (self._step, query, number)
-            )
+            if last is not None and last < number - 1:
+                raise BadPipeline(
+                    f"{database.name}: table {self._table!r} has micro-batches of step "
+                    f"{self._step} up to {last}, and {number} comes: the database is older than "
+                    "the checkpoint, or the step was without this sink: name another table"
+                )
+            cells = [
+                database.cell(F.col(_ticked(f.name)), f.dataType).alias(f.name) for f in rows.schema
+            ]
+            found = rows.select(*cells).toLocalIterator()
+            database.insert(cursor, self._table, len(cells) + 1, ((number, *row) for row in found))
+            database.mark(cursor, self._step, query, number)
 
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection within a transaction; what fails in it changes nothing."""
-        try:
-            sql = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)
-        except sqlite3.Error as error:
-            raise BadPipeline(f"{self._path}: {error}") from None
-        try:
-            sql.execute("PRAGMA synchronous = FULL")
-            sql.execute("BEGIN IMMEDIATE")
-            yield sql
-            sql.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise BadPipeline(f"{self._path}: {error}") from None
-        finally:
-            sql.close()  # what was not committed is rolled back
+    def _create(
+        self, cursor: Any, table: str, columns: Sequence[tuple[str, str]], key: str
+    ) -> None:
+        """Create a table that is not there: a user who may only write it can go on with it."""
+        if not self._database.columns(cursor, table):
+            given = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns)
+            cursor.execute(f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({given}{key})")
 
 
-def _plain(rows: DataFrame) -> DataFrame:
-    """Return rows with columns that SQLite has types for."""
-    return rows.select(*(_cell(f.name, f.dataType) for f in rows.schema))
-
-
-def _cell(name: str, kind: DataType) -> Column:
-    column = F.col(_ticked(name))
-    match kind:
-        case IntegralType() | StringType() | BinaryType():
-            return column
-        case BooleanType():
-            return column.cast("int").alias(name)
-        case FloatType() | DoubleType():
-            return F.when(~F.isnan(column), column.cast("double")).alias(name)
-        case StructType() | ArrayType() | MapType() | VariantType():
-            return F.to_json(column).alias(name)
-    return column.cast("string").alias(name)
-
-
-def _type(kind: DataType) -> str:
-    match kind:
-        case IntegralType() | BooleanType():
-            return "INTEGER"
-        case FloatType() | DoubleType():
-            return "REAL"
-        case BinaryType():
-            return "BLOB"
-    return "TEXT"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def _words(columns: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns)
 
 
 def _ticked(name: str) -> str:
