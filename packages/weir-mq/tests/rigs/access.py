@@ -8,7 +8,7 @@ from typing import Any, cast
 from rigs.shards import catalog_of, sessions_of
 from weir.access.credentials import ScramVerifier, make_verifier
 from weir.broker.metadata.access import Access
-from weir.broker.metadata.rules import ADMIN, Rule
+from weir.broker.metadata.rules import ADMIN, RoleRules, Rule
 from weir.broker.records.access import AccessFounded, AccessModeSet, RoleChanged, UserCreated
 from weir.broker.runtime.session import ANONYMOUS
 from weir.broker.shard import Shard
@@ -41,7 +41,7 @@ def give(access: Access, user: str, *rules: Rule, admin: bool = False) -> str:
 
 def set_mode(access: Access, mode: Any) -> None:
     """Let access be open, watched or closed; there is an administrator from then on."""
-    if not access.administrators():
+    if not any(access.administrators()):
         access.apply(AccessFounded(bytes(32)))
         give(access, "default/root", admin=True)
     access.apply(AccessModeSet(mode))
@@ -62,7 +62,7 @@ class _Strangers(Access):
         if principal != ANONYMOUS:
             return super().roles_of(principal)
         topics = ("default/locks", "default/doors")
-        return [("strangers", tuple(rule("publish", "topic", one) for one in topics))]
+        return [("strangers", RoleRules(rule("publish", "topic", one) for one in topics))]
 
 
 def let_strangers_publish(shards: Sequence[Shard]) -> None:
@@ -75,13 +75,13 @@ def let_strangers_publish(shards: Sequence[Shard]) -> None:
 def spoil_role(shard: Shard, role: str, *kept: Rule) -> None:
     """Let a role have other rules in this shard alone, and its version be another one."""
     access = catalog_of(shard).access
-    access._roles[role] = kept
+    access._roles[role] = RoleRules(kept)
     access.version += 1
 
 
 def keep_rules(shard: Shard, role: str, *kept: Rule) -> None:
     """Let a role have other rules in this shard, and nobody know that anything is new."""
-    catalog_of(shard).access._roles[role] = kept
+    catalog_of(shard).access._roles[role] = RoleRules(kept)
 
 
 def lose_topic(shard: Shard, namespace: str, name: str) -> None:

@@ -14,7 +14,15 @@ from typing import Any
 import msgspec
 
 from weir.access.credentials import ScramVerifier
-from weir.broker.metadata.rules import ADMIN, Grant, Rule, authorize, authorize_any, read_rule
+from weir.broker.metadata.rules import (
+    ADMIN,
+    Grant,
+    RoleRules,
+    Rule,
+    authorize,
+    authorize_any,
+    read_rule,
+)
 from weir.broker.metadata.vault import FALSE_SALTS, Vault, purpose_of_verifier
 from weir.broker.records.access import (
     SECRET_BYTES_MAX,
@@ -55,6 +63,7 @@ FLEET = "fleet:"
 _FLEET_ROLE = "fleet."
 #: What a user, a role or a rule takes beside its names, about.
 _ROW_BYTES = 128
+_NO_RULES = RoleRules()
 _NOT_LAST = (
     "this set is closed, and nobody could open it again: give the role admin to another user first"
 )
@@ -86,7 +95,7 @@ class Access:
     def __init__(self) -> None:
         """Begin open, and without a user."""
         self._users: dict[str, User] = {}
-        self._roles: dict[str, tuple[Rule, ...]] = {}
+        self._roles: dict[str, RoleRules] = {}
         self.mode = "open"
         #: Rises with each entry that is applied.
         self.version = 0
@@ -110,7 +119,7 @@ class Access:
         """Return users in the order of their names, those behind one name."""
         return (self._users[name] for name in sorted(self._users) if name > after)
 
-    def roles(self, after: str = "") -> Iterator[tuple[str, tuple[Rule, ...]]]:
+    def roles(self, after: str = "") -> Iterator[tuple[str, RoleRules]]:
         """Return roles and their rules in the order of their names, those behind one name."""
         return ((name, self._roles[name]) for name in sorted(self._roles) if name > after)
 
@@ -128,13 +137,13 @@ class Access:
         user = self._users.get(name)
         return user if user is not None and str(user.number) == number else None
 
-    def roles_of(self, principal: str) -> list[tuple[str, tuple[Rule, ...]]]:
+    def roles_of(self, principal: str) -> list[tuple[str, RoleRules]]:
         """Return the roles of a principal, with their rules. Hubs that proved to be of a fleet have
         one role, which is named after it.
         """
         if principal.startswith(FLEET):
             role = _FLEET_ROLE + principal.removeprefix(FLEET)
-            return [(role, self._roles.get(role, ()))]
+            return [(role, self._roles.get(role, _NO_RULES))]
         user = self.user_of(principal)
         return [] if user is None else self._with_rules(user)
 
@@ -148,15 +157,14 @@ class Access:
         """Return what allows a principal the verb with any resource of a kind, or of a topic."""
         return authorize_any(self.roles_of(principal), verb, kind, topic)
 
-    def administrators(self) -> list[User]:
-        """Return the users that may change who may do what."""
-        return [
-            user for user in self.users()
-            if authorize(self._with_rules(user), "administer", "system", "")
-        ]  # fmt: skip
+    def administrators(self) -> Iterator[User]:
+        """Yield the users that may change who may do what."""
+        for user in self.users():
+            if authorize(self._with_rules(user), "administer", "system", ""):
+                yield user
 
-    def _with_rules(self, user: User) -> list[tuple[str, tuple[Rule, ...]]]:
-        return [(role, self._roles.get(role, ())) for role in user.roles]
+    def _with_rules(self, user: User) -> list[tuple[str, RoleRules]]:
+        return [(role, self._roles.get(role, _NO_RULES)) for role in user.roles]
 
     # -- secrets at rest ---------------------------------------------------------------------
 
@@ -206,7 +214,7 @@ class Access:
         try:
             narrows = self._apply(record)
             self._check_room()
-            if self.mode == "closed" and not self.administrators():
+            if self.mode == "closed" and not any(self.administrators()):
                 raise BadRequest(_NOT_LAST)
         except Refused:
             self._take(before)
@@ -278,7 +286,7 @@ class Access:
         for row in record.added:
             rule = read_rule(row)
             verbs.setdefault(rule[1:], set()).update(rule.verbs)
-        rules = tuple(Rule(tuple(sorted(verbs[key])), *key) for key in verbs if verbs[key])
+        rules = RoleRules(Rule(tuple(sorted(verbs[key])), *key) for key in verbs if verbs[key])
         self._roles[record.role] = rules
         self.size += _size_of_rules(record.role, rules)
         if before is not None:
@@ -297,8 +305,8 @@ class Access:
         its name that comes later is another, and who may do what with it has to be said anew.
         """
         for role, rules in list(self._roles.items()):
-            kept = tuple(rule for rule in rules if not _names(rule, topic))
-            if kept != rules:
+            if any(rule.names(topic) for rule in rules):
+                kept = RoleRules(rule for rule in rules if not rule.names(topic))
                 self._roles[role] = kept
                 self.size += _size_of_rules(role, kept) - _size_of_rules(role, rules)
                 self.version += 1
@@ -353,20 +361,15 @@ class Access:
             known = msgspec.convert(verifier, StoredVerifier)
             access._put(User(name, number, known, password_set, tuple(held)))
         for role, rules in roles:
-            access._roles[role] = found = tuple(map(read_rule, rules))
+            access._roles[role] = found = RoleRules(map(read_rule, rules))
             access.size += _size_of_rules(role, found)
         return access
-
-
-def _names(rule: Rule, topic: str) -> bool:
-    """Return whether a rule names exactly a topic, or a cluster of it."""
-    return not rule.is_prefix and rule.kind in ("topic", "cluster") and rule.concerns(topic)
 
 
 def _size_of(user: User) -> int:
     return _ROW_BYTES + len(user.name) + sum(map(len, user.roles))
 
 
-def _size_of_rules(role: str, rules: tuple[Rule, ...]) -> int:
+def _size_of_rules(role: str, rules: RoleRules) -> int:
     verbs = sum(len(verb) for rule in rules for verb in rule.verbs)
     return _ROW_BYTES + len(role) + verbs + sum(_ROW_BYTES + len(rule.name) for rule in rules)

@@ -11,7 +11,7 @@ name never reaches into another namespace; only an empty beginning, which must b
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from weir.errors import BadName, BadRequest
@@ -39,27 +39,11 @@ class Rule(NamedTuple):
     name: str
     is_prefix: bool = False
 
-    def covers(self, verb: str, kind: str, name: str) -> bool:
-        """Return whether it allows the verb with a resource."""
-        if kind != self.kind or verb not in self.verbs:
+    def names(self, topic: str) -> bool:
+        """Return whether it names exactly a topic, or a cluster of it."""
+        if self.is_prefix or self.kind not in ("topic", "cluster"):
             return False
-        return name.startswith(self.name) if self.is_prefix else name == self.name
-
-    def concerns(self, topic: str) -> bool:
-        """Return whether it allows anything with a topic, or with a cluster of it, that may be
-        there: so much must be known of the topic.
-        """
-        inside = topic + OF_TOPIC
-        match self.kind, self.is_prefix:
-            case "topic", True:
-                return topic.startswith(self.name)
-            case "topic", False:
-                return topic == self.name
-            case "cluster", True:
-                return inside.startswith(self.name) or self.name.startswith(inside)
-            case "cluster", False:
-                return self.name.startswith(inside)
-        return False
+        return self.name == topic or self.name.startswith(topic + OF_TOPIC)
 
     def __str__(self) -> str:
         """Return the rule as it is written to be added again."""
@@ -67,8 +51,85 @@ class Rule(NamedTuple):
         return f"{','.join(self.verbs)} {self.kind} {self.name}".rstrip() + how
 
 
+class _Names:
+    """Rules by kind and by a name, or by the beginning of one. What is found for a name costs a
+    look-up for each length that beginnings have, however many rules there are.
+    """
+
+    __slots__ = ("_beginnings", "_exact", "_lengths")
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._exact: dict[tuple[str, str], list[Rule]] = {}
+        self._beginnings: dict[tuple[str, str], list[Rule]] = {}
+        self._lengths: dict[str, set[int]] = {}
+
+    def add(self, rule: Rule, name: str, is_prefix: bool) -> None:
+        """Let a rule be found for `name`, or for all names that begin so."""
+        rules = self._beginnings if is_prefix else self._exact
+        rules.setdefault((rule.kind, name), []).append(rule)
+        if is_prefix:
+            self._lengths.setdefault(rule.kind, set()).add(len(name))
+
+    def find(self, kind: str, name: str) -> Iterator[Rule]:
+        """Yield the rules of a kind that were added for a name."""
+        yield from self._exact.get((kind, name), ())
+        for length in self._lengths.get(kind, ()):
+            if length <= len(name):
+                yield from self._beginnings.get((kind, name[:length]), ())
+
+
+class RoleRules:
+    """The rules of one role. A list of topics asks what each is allowed to, and a user may have
+    64,000 rules: so they are found by the name that is asked for, and never tried one by one.
+    """
+
+    __slots__ = ("_of_resources", "_of_topics", "_rules")
+
+    def __init__(self, rules: Iterable[Rule] = ()) -> None:
+        """Take the rules, which never change: a role with others has another of these."""
+        self._rules = tuple(rules)
+        self._of_resources, self._of_topics = _Names(), _Names()
+        for rule in self._rules:
+            self._of_resources.add(rule, rule.name, rule.is_prefix)
+            if rule.kind == "topic":
+                self._of_topics.add(rule, rule.name, rule.is_prefix)
+            elif rule.kind == "cluster":
+                # Behind the name of a topic a rule speaks of clusters of that topic alone.
+                topic, separator, _ = rule.name.partition(OF_TOPIC)
+                if separator or rule.is_prefix:
+                    self._of_topics.add(rule, topic, not separator)
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self._rules)
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+    def covering(self, verb: str, kind: str, name: str) -> Rule | None:
+        """Return a rule that allows the verb with a resource; None if none does."""
+        found = self._of_resources.find(kind, name)
+        return next((rule for rule in found if verb in rule.verbs), None)
+
+    def concerning(self, topic: str) -> Rule | None:
+        """Return a rule that allows anything with a topic, or with a cluster of it that may be
+        there; None if none does: so much must be known of the topic.
+        """
+        both = (rule for kind in ("topic", "cluster") for rule in self._of_topics.find(kind, topic))
+        return next(both, None)
+
+    def covering_any(self, verb: str, kind: str, topic: str) -> Rule | None:
+        """Return a rule that allows the verb with any resource of a kind; with a `topic`, with
+        that, or with any cluster of it. None if none does.
+        """
+        found = self._of_topics.find(kind, topic) if topic else iter(self._rules)
+        return next((rule for rule in found if rule.kind == kind and verb in rule.verbs), None)
+
+
 #: What `ADMIN` may do: everything, by whatever verb.
-_EVERYTHING = tuple(Rule(get_args(Verb), kind, "", True) for kind in get_args(Kind))
+_EVERYTHING = RoleRules(Rule(get_args(Verb), kind, "", True) for kind in get_args(Kind))
+#: Roles, by name.
+Roles = Iterable[tuple[str, RoleRules]]
 
 
 class Grant(NamedTuple):
@@ -78,33 +139,31 @@ class Grant(NamedTuple):
     rule: Rule
 
 
-def authorize(
-    roles: Iterable[tuple[str, Iterable[Rule]]], verb: Verb, kind: Kind, name: str
-) -> Grant | None:
+def authorize(roles: Roles, verb: Verb, kind: Kind, name: str) -> Grant | None:
     """Return what allows a principal that has these roles, with their rules, to do the verb with
     the resource of this kind and full name; None if nothing does.
 
-    Whoever may do anything with a topic, or with a cluster of it, may have that topic described.
+    Those that may do anything with a topic, or with a cluster of it, may have it described.
     """
-    for role, rules in roles:
-        for rule in _EVERYTHING if role == ADMIN else rules:
-            if rule.covers(verb, kind, name):
-                return Grant(role, rule)
-            if verb == "describe" and kind == "topic" and rule.concerns(name):
-                return Grant(role, rule)
+    for role, given in roles:
+        rules = _EVERYTHING if role == ADMIN else given
+        found = rules.covering(verb, kind, name)
+        if found is None and verb == "describe" and kind == "topic":
+            found = rules.concerning(name)
+        if found is not None:
+            return Grant(role, found)
     return None
 
 
-def authorize_any(
-    roles: Iterable[tuple[str, Iterable[Rule]]], verb: Verb, kind: Kind, topic: str = ""
-) -> Grant | None:
+def authorize_any(roles: Roles, verb: Verb, kind: Kind, topic: str = "") -> Grant | None:
     """Return what allows the verb with any resource of a kind; with a `topic`, with that, or with
     any cluster of it. None if nothing does.
     """
-    for role, rules in roles:
-        for rule in _EVERYTHING if role == ADMIN else rules:
-            if rule.kind == kind and verb in rule.verbs and (not topic or rule.concerns(topic)):
-                return Grant(role, rule)
+    for role, given in roles:
+        rules = _EVERYTHING if role == ADMIN else given
+        found = rules.covering_any(verb, kind, topic)
+        if found is not None:
+            return Grant(role, found)
     return None
 
 

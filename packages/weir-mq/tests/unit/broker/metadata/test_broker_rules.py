@@ -13,6 +13,7 @@ from rigs.access import rule
 from weir.broker.metadata.rules import (
     ADMIN,
     VERBS,
+    RoleRules,
     Rule,
     authorize,
     authorize_any,
@@ -27,7 +28,7 @@ NAMES = st.text("ab.", min_size=1, max_size=3).filter(lambda name: name not in (
 
 
 def may(rules: list[Rule], verb: Any, kind: Any, name: str) -> bool:
-    return authorize([("role", rules)], verb, kind, name) is not None
+    return authorize([("role", RoleRules(rules))], verb, kind, name) is not None
 
 
 def test_a_rule_is_of_its_verbs_its_kind_and_its_name() -> None:
@@ -79,18 +80,107 @@ def test_who_has_anything_of_a_topic_may_have_it_described(
                 assert not may([one], "describe", "topic", full)
 
 
+def covers(one: Rule, verb: str, kind: str, name: str) -> bool:
+    """What a rule says, as its docstring has it."""
+    named = name.startswith(one.name) if one.is_prefix else name == one.name
+    return one.kind == kind and verb in one.verbs and named
+
+
+def concerns(one: Rule, topic: str) -> bool:
+    """Whether a rule is about a topic, or about a cluster that it may have."""
+    inside = topic + ":"
+    if one.kind == "topic":
+        return topic.startswith(one.name) if one.is_prefix else topic == one.name
+    if one.kind == "cluster":
+        begins = one.is_prefix and inside.startswith(one.name)
+        return one.name.startswith(inside) or begins
+    return False
+
+
+FULL = st.sampled_from(["", "a", "a/", "a/b", "a/bb", "a/b:", "a/b:c", "a/b:cc", "a/bb:c", "b/b"])
+RULES = st.builds(
+    Rule,
+    st.lists(st.sampled_from(["publish", "consume", "describe"]), min_size=1).map(tuple),
+    st.sampled_from(["topic", "cluster", "namespace"]),
+    FULL,
+    st.booleans(),
+)
+
+
+@given(
+    st.lists(st.lists(RULES, max_size=4), max_size=3),
+    st.sampled_from(["publish", "consume", "describe"]),
+    st.sampled_from(["topic", "cluster", "namespace"]),
+    FULL,
+)
+def test_what_is_found_by_names_is_what_trying_each_rule_finds(
+    given: list[list[Rule]], verb: Any, kind: Any, name: str
+) -> None:
+    roles = [(str(number), RoleRules(rules)) for number, rules in enumerate(given)]
+    found = authorize(roles, verb, kind, name)
+    known = verb == "describe" and kind == "topic"
+    right = [
+        (str(number), one)
+        for number, rules in enumerate(given)
+        for one in rules
+        if covers(one, verb, kind, name) or (known and ":" not in name and concerns(one, name))
+    ]
+    if ":" not in name or not known:
+        assert (found is None) == (not right)
+        assert found is None or found in right
+    topic = name.partition(":")[0]
+    anything = authorize_any(roles, verb, kind, topic)
+    right = [
+        (str(number), one)
+        for number, rules in enumerate(given)
+        for one in rules
+        if one.kind == kind and verb in one.verbs and (not topic or concerns(one, topic))
+    ]
+    assert (anything is None) == (not right)
+    assert anything is None or anything in right
+
+
+class _Looked(tuple[str, ...]):
+    """Verbs that count how often somebody looks at them."""
+
+    __slots__ = ()
+    count = 0
+
+    def __contains__(self, verb: object) -> bool:
+        type(self).count += 1
+        return tuple.__contains__(self, verb)
+
+
+def test_rules_of_other_names_are_not_looked_at() -> None:
+    rules = [
+        Rule(_Looked(["consume"]), kind, f"default/{number}{end}", is_prefix)
+        for number in range(250)
+        for kind, end in (("topic", ""), ("cluster", ":c"))
+        for is_prefix in (False, True)
+    ]
+    roles = [(str(number), RoleRules(rules)) for number in range(64)]
+    _Looked.count = 0
+    assert authorize(roles, "publish", "topic", "default/other") is None
+    assert authorize(roles, "describe", "topic", "default/other") is None
+    assert authorize_any(roles, "consume", "cluster", "default/other") is None
+    assert _Looked.count == 0
+    assert authorize(roles, "consume", "topic", "default/249") is not None
+    assert _Looked.count <= 3
+
+
 def test_the_administrator_may_do_everything() -> None:
-    roles = [(ADMIN, ())]
+    roles = [(ADMIN, RoleRules())]
     for kind, verbs in VERBS.items():
         for verb in verbs:
             found = authorize(roles, verb, kind, "x/y")  # type: ignore[arg-type]
             assert found is not None
             assert found.role == ADMIN
-    assert authorize([("admin2", ())], "publish", "topic", "x/y") is None
+    assert authorize([("admin2", RoleRules())], "publish", "topic", "x/y") is None
 
 
 def test_any_topic_is_one_of_the_kind() -> None:
-    rules = [("r", [rule("publish", "topic", "a/b"), rule("consume", "cluster", "a/c:x")])]
+    given = rule("publish", "topic", "a/b"), rule("consume", "cluster", "a/c:x")
+    rules = [("r", RoleRules(given))]
     assert authorize_any(rules, "publish", "topic")
     assert authorize_any(rules, "consume", "cluster", "a/c")
     assert not authorize_any(rules, "consume", "cluster", "a/c2")
