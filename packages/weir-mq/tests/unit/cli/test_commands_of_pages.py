@@ -27,7 +27,7 @@ def commands(text: str) -> Iterator[str]:
 def complaint(line: str) -> str | None:
     """Say what of a command our command line does not know, of each choice that it gives."""
     try:
-        words = shlex.split(re.sub(r"\s+#.*| > .*|[()\[\]]", "", line))
+        words = shlex.split(re.sub(r"\s+#.*| > .*| \|\|? .*|[()\[\]]", "", line))
     except ValueError as error:
         return str(error)
     command = COMMAND
@@ -59,4 +59,7 @@ def test_commands_are_found_and_faults_are_seen() -> None:
     assert "weir serve --data /var/lib/weir --host a --port 6800 --insecure" in operations
     assert complaint("weir serves") == "no verb weir serves"
     assert complaint("weir topic create flights --partition 3") is not None
+    assert complaint("weir topic lists | cut -c 3") == "no verb weir topic lists"
+    assert complaint("weir topic list | cut -c 3") is None
+    assert complaint("weir topic list || echo -n no") is None
     assert complaint("weir cluster lag TOPIC CLUSTER --json  # all of it") is None
