@@ -117,7 +117,10 @@ def test_the_wrapping_key_rotates_under_kills(tmp_path: Path, fixed_salt: None) 
     for turn in range(KILLS):
         node = node_of(tmp_path, both)
         killer = threading.Timer(random.Random(turn).random() * 0.03, node.kill)
-        with sync.connect(url_of(node), request_timeout=1.0) as client, contextlib.suppress(WeirError):
+        with (
+            sync.connect(url_of(node), request_timeout=1.0) as client,
+            contextlib.suppress(WeirError),
+        ):
             killer.start()
             while True:
                 client.access.rewrap()

@@ -106,6 +106,7 @@ class Services:
     coordinator: Coordinator
     listing: Listing
     confirmations: Confirmations
+    logins: Logins
     sweep: RetentionSweep
     devices: Devices
     sessions: Sessions
@@ -232,7 +233,7 @@ def _services(
         identity.node, layout.shards,
     )  # fmt: skip
     vault = registry.administration.fleets.vault
-    logins = Logins(topics.catalog, trunks, outbox, settings.secret_bytes, vault)
+    logins = Logins(topics.catalog, trunks, outbox, time, settings.secret_bytes, vault)
     sweep = RetentionSweep(topics, forwarder, outbox, time, settings.retention_every_ms)
     coordinator = Coordinator(
         topics, forwarder, context.reports, context.highest, time, outbox, budget
@@ -268,7 +269,15 @@ def _services(
         cluster.sessions, outbox, budget, time, topics, trunks, requests, devices, authorizer
     )
     return Services(
-        orders, coordinator, listing, confirmations, sweep, devices, sessions, context.reports
+        orders,
+        coordinator,
+        listing,
+        confirmations,
+        logins,
+        sweep,
+        devices,
+        sessions,
+        context.reports,
     )
 
 

@@ -157,6 +157,11 @@ class Shard:
         return self.registry.catalog.access.mode if self._cluster.trunks.in_sync else ""
 
     @property
+    def failed_logins(self) -> int:
+        """How many logins by a password were refused."""
+        return self._services.logins.failures.all
+
+    @property
     def partitions_led(self) -> int:
         """How many partitions this shard leads."""
         return sum(p.leads for p in self.topics.partitions())
@@ -282,6 +287,7 @@ class Shard:
         services.coordinator.check_deadlines()
         services.listing.check_deadlines()
         services.confirmations.check_deadlines()
+        services.logins.check_deadlines()
         services.devices.receivers.retry_due()
         self._cluster.trunks.check_deadlines()
         if self._shutdown.is_under_way:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
 
+from weir.access.failures import Failures
 from weir.host.strangers import Strangers
 from weir.model.limits import (
     ACCEPT_BURST,
@@ -52,7 +55,18 @@ class AcceptQueue(Generic[C]):
     keep out each other, and themselves.
     """
 
-    __slots__ = ("_burst", "_rate", "_then", "_tokens", "_waiting", "closed", "strangers")
+    __slots__ = (
+        "_burst",
+        "_rate",
+        "_slow",
+        "_slow_numbers",
+        "_then",
+        "_tokens",
+        "_waiting",
+        "closed",
+        "failures",
+        "strangers",
+    )
 
     def __init__(
         self, per_second: float, burst: int, now: float, strangers: Strangers[Any]
@@ -61,6 +75,11 @@ class AcceptQueue(Generic[C]):
         `now` is in seconds, here and below.
         """
         self.strangers = strangers
+        #: Logins and proofs that failed, by where they came from.
+        self.failures = Failures()
+        #: By when they may come in, those that others from their address made wait.
+        self._slow: list[tuple[float, int, C]] = []
+        self._slow_numbers = count()
         #: Whether all have to wait: the shard is not there yet.
         self.closed = False
         self._rate = per_second
@@ -79,9 +98,20 @@ class AcceptQueue(Generic[C]):
         self._tokens -= 1
         return True
 
+    @property
+    def slowed(self) -> int:
+        """How many wait because logins failed at their address."""
+        return len(self._slow)
+
+    def let_wait(self, connection: C, until: float) -> None:
+        """Let a connection wait behind failures of its address: all others come in before it."""
+        heapq.heappush(self._slow, (until, next(self._slow_numbers), connection))
+
     def entering(self, now: float) -> list[C]:
         """Return those that may come in by now; cut those that are gone."""
         self._refill(now)
+        while self._slow and self._slow[0][0] <= now:
+            self._waiting.append(heapq.heappop(self._slow)[2])
         found: list[C] = []
         while not self.closed and self._waiting and self._tokens >= 1:
             connection = self._waiting.popleft()

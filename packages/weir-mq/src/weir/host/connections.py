@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any, Generic
 
 from weir.access.devices import FrameKeys
+from weir.access.failures import origin_of
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.runtime.budget import FIRST_BYTES, Budget, Incoming, Reservations, State
@@ -14,9 +15,10 @@ from weir.broker.runtime.session import ANONYMOUS
 from weir.codec import U32, Buffer
 from weir.errors import Refused, RemoteProtocolError, Revoked, Unauthorized
 from weir.host.accept_queue import AcceptQueue, ConnectionLimits
-from weir.host.ports import Log, Network, Receiver, T, Transport
+from weir.host.ports import Log, Network, Receiver, T
 from weir.host.shard_loop import Backlog, EventQueue
 from weir.host.strangers import BUDGET_PART, Strangers
+from weir.host.unsent_replies import UnsentReplies
 from weir.model.limits import KIB, MIB, RETRY_AFTER_MS, STRANGER_BYTES_MAX
 from weir.protocol.client.codec import encode_reply
 from weir.protocol.client.declaration import opcode_of
@@ -38,8 +40,6 @@ UNSENT_BYTES_MAX = 16 * MIB
 _UNCHARGED_BYTES_MAX = 64 * KIB
 #: How long a peer that is hung up on may take to read what was sent to it before.
 _GRACE_SECONDS = 5.0
-#: While the budget is used up, a peer that takes none of its replies for so long is cut.
-_STALL_SECONDS = 10.0
 #: How long a peer that lost its frame may take to read why.
 _LAST_WORD_SECONDS = 1.0
 #: How often all connections are looked at.
@@ -55,39 +55,6 @@ _LINK = bytes([LINK_VERSION])
 _QUEUED, _OPEN, _CLOSING, _SHUT = range(4)
 
 Frames = Sequence[ClientFrame | DeviceRequest]
-
-
-class UnsentReplies:
-    """Bytes of replies that are charged to the budget until they have left this process."""
-
-    __slots__ = ("_budget", "_since", "size")
-
-    def __init__(self, budget: Budget) -> None:
-        """Give bytes back to `budget`."""
-        self._budget = budget
-        #: How many there are.
-        self.size = 0
-        #: Since which look the peer has taken none of them.
-        self._since: float | None = None
-
-    def release(self, transport: Transport) -> None:
-        """Give back what has left since the last time."""
-        sent = self.size - min(self.size, transport.get_write_buffer_size())
-        if sent:
-            self.size -= sent
-            self._since = None
-            self._budget.release(sent)
-
-    def drop(self) -> None:
-        """Give all back: the transport is gone."""
-        self._budget.release(self.size)
-        self.size = 0
-
-    def is_stalled(self, now: float) -> bool:
-        """Look whether the peer takes them; return whether it has taken none for too long."""
-        if self._since is None:
-            self._since = now
-        return self.size > 0 and now - self._since > _STALL_SECONDS
 
 
 class ClientConnection(Generic[T]):
@@ -628,7 +595,16 @@ class Connections(Generic[T]):
         if len(self.open_now) >= most and not one.may_link:
             one.hang_up(f"{most:,} connections are open")
             return False
+        origin = "" if one.may_link else self._origin(one)
+        seconds = accepting.failures.seconds(origin, self.time())
+        if seconds is None:
+            one.hang_up("too many logins from this address failed: it is slowed down")
+            return False
         self.open_now[one.session] = one
+        if seconds:
+            accepting.let_wait(one, self.time() + seconds)
+            one.update()
+            return False
         enters = accepting.may_enter(one, self.time())
         if enters:
             self.queue.put(ev.Opened(one.session))
@@ -661,6 +637,10 @@ class Connections(Generic[T]):
             if (one := self.open_now.get(frame.connection)) is not None:
                 one.follow_decision(frame)
 
+    def _origin(self, one: ClientConnection[T]) -> str:
+        """Return whose failures a connection waits for; it is not asked while there are none."""
+        return origin_of(one.address) if len(self.accept_queue.failures) else ""
+
     # -- effects ------------------------------------------------------------------------------
 
     def _send(self, effect: ef.Send) -> None:
@@ -679,7 +659,10 @@ class Connections(Generic[T]):
                 other.answer(reply)
 
     def _hang_up(self, effect: ef.Hangup) -> None:
-        receiver = self.open_now.get(effect.session) or self._remote_peer(effect.session)
+        one = self.open_now.get(effect.session)
+        if one is not None and effect.failed:
+            self.accept_queue.failures.failed(origin_of(one.address), self.time())
+        receiver = one or self._remote_peer(effect.session)
         if receiver is not None:
             receiver.hang_up(effect.reason)
 

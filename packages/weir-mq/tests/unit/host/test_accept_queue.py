@@ -62,3 +62,15 @@ def test_nobody_enters_while_the_shard_is_not_there() -> None:
 def test_a_quiet_hour_saves_no_more_than_a_burst() -> None:
     queue = AcceptQueue(per_second=1, burst=3, now=0, strangers=NOBODY)
     assert [queue.may_enter(peer("p"), 3_600) for _ in range(5)] == [True] * 3 + [False] * 2
+
+
+def test_who_waits_for_failures_of_its_address_holds_up_nobody() -> None:
+    queue = AcceptQueue(per_second=2, burst=3, now=0, strangers=NOBODY)
+    queue.let_wait(peer("slow"), 5.0)
+    queue.let_wait(peer("less slow"), 3.0)
+    assert queue.slowed == 2
+    assert queue.may_enter(peer("honest"), 1.0)
+    assert queue.entering(2.9) == []
+    assert names(queue.entering(3.0)) == ["less slow"]
+    assert names(queue.entering(9.0)) == ["slow"]
+    assert queue.slowed == 0

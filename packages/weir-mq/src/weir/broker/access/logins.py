@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from weir.access.credentials import choose_verifier
+from weir.access.failures import Failures
 from weir.access.scram import (
     MECHANISM,
     NONCE_BYTES,
+    ClientFirst,
     ScramServer,
     check_channel,
     encode_nonce,
@@ -21,8 +23,21 @@ from weir.broker.metadata.vault import NO_VAULT, Vault
 from weir.broker.replica.requests import no_registry
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import ANONYMOUS, Attempt, Session
-from weir.errors import BadName, BadRequest, NotAuthenticated, RemoteProtocolError, Unavailable
+from weir.errors import (
+    BadName,
+    BadRequest,
+    NotAuthenticated,
+    Overloaded,
+    Refused,
+    RemoteProtocolError,
+    Unavailable,
+)
+from weir.model.limits import RETRY_AFTER_MS
+from weir.order.clock import Time
 from weir.protocol.client.access import Login, LoginStep
+
+#: So many logins may wait at a shard.
+_SLOWED_MAX = 1_024
 
 
 class CurrentAccess(Protocol):
@@ -39,19 +54,34 @@ class News(Protocol):
         """Whether what is known here was all there was, a moment ago."""
 
 
+class _Slowed(NamedTuple):
+    """A login that waits until `due`, in seconds."""
+
+    due: float
+    session: Session
+    caller: Caller
+    first: ClientFirst
+
+
 class Logins:
     """Lets users in by their passwords. A peer has one attempt: then it must connect again."""
 
-    __slots__ = ("_catalog", "_news", "_outbox", "_random", "_vault")
+    __slots__ = ("_catalog", "_news", "_outbox", "_random", "_slowed", "_time", "_vault",
+                 "failures")  # fmt: skip
 
     def __init__(
-        self, catalog: CurrentAccess, news: News, outbox: Outbox,
+        self, catalog: CurrentAccess, news: News, outbox: Outbox, time: Time,
         random: Callable[[int], bytes] | None, vault: Vault = NO_VAULT,
     ) -> None:  # fmt: skip
         """Know the users of `catalog`, while `news` of it come. `random` gives so many bytes that
         nobody can guess; without it nobody can log in. `vault` opens their verifiers.
         """
+        self._time = time
         self._vault = vault
+        #: Logins that failed, by user, whether there is one or not.
+        self.failures = Failures()
+        #: By when they may go on, in seconds, those that failures of their user slow down.
+        self._slowed: list[_Slowed] = []
         self._catalog = catalog
         self._news = news
         self._outbox = outbox
@@ -70,6 +100,8 @@ class Logins:
             raise BadRequest(f"mechanism {request.mechanism!r}: this set takes {MECHANISM}")
         if not self._news.in_sync:  # who was revoked meanwhile must not come in here
             raise no_registry()
+        if any(one.session is session for one in self._slowed):
+            raise BadRequest("one message of a login at a time: wait for the answer")
         attempt, session.attempt = session.attempt, None
         try:
             if attempt is None:
@@ -80,12 +112,35 @@ class Logins:
             raise BadRequest(str(error)) from None
         except NotAuthenticated as error:
             self._outbox.refuse(caller, error)
-            self._outbox.put(Hangup(session.id, str(error)))
+            self._outbox.put(Hangup(session.id, str(error), failed=True))
+
+    def check_deadlines(self) -> None:
+        """Go on with logins that have waited for long enough."""
+        if not self._slowed:
+            return
+        now = self._seconds()
+        due = [one for one in self._slowed if one.due <= now]
+        self._slowed = [one for one in self._slowed if one.due > now]
+        for one in due:
+            try:
+                self._answer(one.session, one.caller, one.first)
+            except Refused as error:
+                self._outbox.refuse(one.caller, error)
 
     def _challenge(self, session: Session, caller: Caller, message: bytes) -> None:
+        first = parse_first(message)
+        seconds = self.failures.seconds(_full(first.user), now := self._seconds())
+        if seconds is None or len(self._slowed) >= _SLOWED_MAX:
+            raise Overloaded("too many logins of this user failed: try again later", RETRY_AFTER_MS)
+        if seconds:
+            self._slowed.append(_Slowed(now + seconds, session, caller, first))
+        else:
+            self._answer(session, caller, first)
+
+    def _answer(self, session: Session, caller: Caller, first: ClientFirst) -> None:
         if self._random is None:
             raise Unavailable("this node draws no random bytes: nobody can log in")
-        first, access = parse_first(message), self._catalog.access
+        access = self._catalog.access
         name = _full(first.user)  # else two names of nobody would have two false salts
         user = access.user(name)
         # Opened for all alike, so that a node that cannot tells nobody which users there are.
@@ -93,17 +148,26 @@ class Logins:
         found = None if user is None else access.open_verifier(user, self._vault)
         verifier = choose_verifier(found, secret, name)
         server = ScramServer(first, verifier, encode_nonce(self._random(NONCE_BYTES)))
-        session.attempt = Attempt(server, "" if user is None else user.principal, access.version)
+        session.attempt = Attempt(
+            server, "" if user is None else user.principal, access.version, name
+        )
         self._outbox.reply(caller, LoginStep(server.challenge))
 
     def _finish(self, session: Session, caller: Caller, attempt: Attempt, message: bytes) -> None:
-        proof = attempt.server.finish(message)
+        try:
+            proof = attempt.server.finish(message)
+        except NotAuthenticated:
+            self.failures.failed(attempt.user, self._seconds())
+            raise
         user = self._catalog.access.user_of(attempt.principal)
         if user is None or user.password_set > attempt.version:
             # Revoked between the two steps, or given another password.
             raise NotAuthenticated("nobody is let in by this user and password: check both")
         session.principal, session.admitted_at = user.principal, attempt.version
         self._outbox.reply(caller, LoginStep(proof, True, user.name))
+
+    def _seconds(self) -> float:
+        return self._time.monotonic_ms() / 1_000
 
 
 def _full(name: str) -> str:

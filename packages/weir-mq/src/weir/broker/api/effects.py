@@ -113,10 +113,13 @@ class EndTrunk:
 
 @dataclass(frozen=True, slots=True)
 class Hangup:
-    """Close a peer's connection once what was sent to it is out."""
+    """Close a peer's connection once what was sent to it is out. With `failed` its login or proof
+    was wrong: who comes next from its address may have to wait.
+    """
 
     session: int
     reason: str
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,7 +300,8 @@ class Devices:
         """Say by a number why, and close: who guesses connects for each guess."""
         session.asked = None
         self._outbox.send(session.id, encode_code(DeviceOpcode.PROVE, sn, error.code))
-        self._outbox.put(Hangup(session.id, str(error)))
+        failed = isinstance(error, NotAuthenticated)
+        self._outbox.put(Hangup(session.id, str(error), failed))
 
     def _seat(
         self, session: Session, request: DeviceHello, passed_on: DeviceHello | DeviceProven

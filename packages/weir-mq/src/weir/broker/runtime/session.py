@@ -79,13 +79,14 @@ class Decisions:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A login under way: the principal that it would be, empty if there is no such user, and the
-    access version at which it began.
+    """A login under way: the principal that it would be, empty if there is no such user, the access
+    version at which it began, and the name that it gave.
     """
 
     server: ScramServer
     principal: str
     version: int
+    user: str
 
 
 class DeviceSession(msgspec.Struct, eq=False):

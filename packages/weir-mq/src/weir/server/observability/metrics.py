@@ -177,6 +177,11 @@ class Metrics:
                 "Requests that no rule of access allows: refused if the set is closed.",
                 shard.unallowed,
             ),
+            (
+                "weir_logins_failed_total",
+                "Logins by a password that were refused.",
+                shard.failed_logins,
+            ),
             ("weir_holds_total", "Times that reading from peers stopped.", counts.holds),
             ("weir_flushes_total", "Flushes of a log (write and sync).", counts.flushes),
             ("weir_flushed_bytes_total", "Bytes written by flushes.", counts.flushed_bytes),

@@ -11,12 +11,13 @@ import pytest
 from rigs.access import set_mode, verifier_of
 from rigs.shards import catalog_of, sessions_of
 from weir.access.credentials import derive_key
+from weir.access.failures import FREE_FAILURES
 from weir.access.scram import MECHANISM, ScramClient, ScramProof, encode_nonce
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.metadata.access import Access
 from weir.broker.records.access import AccessFounded, UserCreated, UserPasswordSet, UserRevoked
-from weir.errors import BadRequest, NotAuthenticated, Unavailable
+from weir.errors import BadRequest, NotAuthenticated, Overloaded, Unavailable
 from weir.protocol.client import messages as m
 from weir.protocol.client.access import Login, LoginStep
 from weir.protocol.client.codec import ClientStream, decode_request, encode_request
@@ -222,3 +223,63 @@ def test_who_is_not_welcomed_in_a_closed_set_is_hung_up(rig: Any) -> None:
     refused = rig.answer(1, m.Hello("x"))
     assert refused.code == NotAuthenticated.code
     assert hung_up(rig) == [1]
+
+
+def fail(rig: Any, session: int, user: str) -> None:
+    connect(rig, session)
+    client, step = begin(rig, session, user)
+    assert rig.answer(session, Login(MECHANISM, proven(client, step, "wrong").final)).code
+
+
+@pytest.mark.parametrize("user", ["ann", "nobody"])
+def test_failures_slow_their_user_whether_there_is_one_or_not(rig: Any, user: str) -> None:
+    for number in range(FREE_FAILURES + 1):
+        fail(rig, 100 + number, user)
+    assert rig.shard.failed_logins == FREE_FAILURES + 1
+    connect(rig, 1)
+    client = ScramClient(user, encode_nonce(bytes(18)))
+    rig.ask(1, Login(MECHANISM, client.first))
+    assert rig.replies[1] == [], "it waits"
+    rig.ask(1, Login(MECHANISM, client.first))
+    assert rig.replies[1].pop()[1].code == BadRequest.code, "one at a time"
+    connect(rig, 2)
+    assert isinstance(begin(rig, 2, "bob")[1], LoginStep), "others do not"
+    rig.tick(50)
+    assert rig.replies[1] == []
+    rig.tick(60)
+    (answer,) = rig.replies[1]
+    assert isinstance(answer[1], LoginStep)
+    if user == "ann":
+        last = rig.answer(1, Login(MECHANISM, proven(client, answer[1]).final))
+        assert last.done, "nobody is locked out"
+
+
+def test_guessing_in_parallel_is_no_faster(rig: Any) -> None:
+    for number in range(30):
+        fail_slowly(rig, 100 + number)
+    for number in range(8):
+        connect(rig, 200 + number)
+        rig.ask(200 + number, Login(MECHANISM, ScramClient("ann", encode_nonce(bytes(18))).first))
+    refused = [rig.replies[200 + number] for number in range(8)]
+    assert [bool(one) for one in refused] == [False] * 5 + [True] * 3
+    assert refused[-1][0][1].code == Overloaded.code
+    rig.tick(2_000)
+    assert [bool(rig.replies[200 + number]) for number in range(3)] == [True, False, False]
+
+
+def fail_slowly(rig: Any, session: int) -> None:
+    connect(rig, session)
+    client = ScramClient("ann", encode_nonce(bytes(18)))
+    rig.ask(session, Login(MECHANISM, client.first))
+    for _ in range(60):
+        if rig.replies[session]:
+            break
+        rig.tick(100)
+    step = rig.replies[session].pop()[1]
+    rig.answer(session, Login(MECHANISM, proven(client, step, "wrong").final))
+
+
+def test_a_wrong_password_is_told_to_the_host(rig: Any) -> None:
+    fail(rig, 1, "ann")
+    (hangup,) = [one for one in rig.others if isinstance(one, ef.Hangup)]
+    assert (hangup.session, hangup.failed) == (1, True)
