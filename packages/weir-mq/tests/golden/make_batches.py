@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ COMMENT = (
 _KEYS, _TAGS = [b"k", None, b"", b"k"], ["blue", None, "größe", "blue"]
 _HEADERS: list[dict[str, bytes]] = [{"a": b"1", "ä": b""}, {}, {"a": b"2"}, {}]
 _ORIGINS = Origins([5, 5, 6, 2**64 - 1], [1, 1, 2, 0], [0, 1, 2**32 - 1, 7], [7, 7, 0, 255])
+_REPLACED = replace(_ORIGINS, generations=[0, 0, 1, 2**24 - 1])
 _VALUES = [b"one", b"", b"three", b"4"]
 _WHO = {
     "group": 65_538,
@@ -90,6 +92,19 @@ CASES: list[tuple[str, dict[str, Any], dict[str, int] | None]] = [
         "a publication",
         {**_WHO, "values": [], "scattered": _SCATTERED, "publication": _PUBLICATION},
         _STAMPED,
+    ),
+    (
+        "verified devices",
+        {**_WHO, "values": _VALUES, "origins": _ORIGINS, "verified": True},
+        _STAMPED,
+    ),
+    (
+        "verified devices that were replaced, with keys and tags",
+        {
+            **_WHO, "values": _VALUES, "keys": _KEYS, "tags": _TAGS, "origins": _REPLACED,
+            "verified": True,
+        },
+        None,
     ),
     ("values of a schema, in zstd", {**_WHO, "values": _LONG, "schema": 2**32 - 1, **_ZSTD}, None),
 ]  # fmt: skip
@@ -190,8 +205,10 @@ class Layout:
             self.column("header name", pairs)
             self.column("header value", pairs)
         if Columns.ORIGIN in there:
-            for name, code in (("hub", "Q"), ("epoch", "I"), ("sequence", "I"), ("sn", "B")):
+            for name, code in (("hub", "Q"), ("boot", "I"), ("sequence", "I"), ("sn", "B")):
                 self.numbers(f"origin {name}", code, n)
+        if Columns.GENERATION in there:
+            self.numbers("origin generation", "I", n)
 
 
 def flags(columns: int) -> str:
@@ -214,7 +231,8 @@ def spelled(arguments: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         elif name == "headers":
             yield name, [{k: v.hex() for k, v in pairs.items()} for pairs in given]
         elif name == "origins":
-            yield name, {column: list(getattr(given, column)) for column in Origins.__slots__}
+            columns = {column: list(getattr(given, column)) for column in Origins.__slots__}
+            yield name, {column: rows for column, rows in columns.items() if rows}
         elif name == "references":
             yield name, {"size": given.size, "hash": given.hash, "runs": given.runs}
         elif name == "publication":

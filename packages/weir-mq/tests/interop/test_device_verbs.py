@@ -38,7 +38,7 @@ def test_a_hub_is_listed_shown_and_forgotten(
             w.create_topic("doors", partitions=3)
         none = "no hub has published to doors with a sequence\n"
         assert says(capsys, "device", "list", "doors", *url)[:2] == (0, none)
-        publish(node, boot=0xFFFFFFFE, sns=[0, 3], values=2)
+        publish(node, boot=7, sns=[0, 3], values=2)
         publish(node, boot=1, sns=[0], values=1, hub=5)
 
         code, out, _ = says(capsys, "device", "list", "doors", *url)
@@ -46,7 +46,7 @@ def test_a_hub_is_listed_shown_and_forgotten(
         rows = [line.split() for line in out.splitlines()]
         assert rows[0] == ["HUB", "PARTITION", "DEVICES", "BOOT", "LAST", "OFFSET"]
         assert {(row[0], row[2], row[3].replace(",", "")) for row in rows[1:]} == {
-            ("0xa17", "2", "4294967294"),
+            ("0xa17", "2", "7"),
             ("0x5", "1", "1"),
         }
         _, out, _ = says(capsys, "device", "list", "doors", "--json", *url)
@@ -63,10 +63,12 @@ def test_a_hub_is_listed_shown_and_forgotten(
         assert says(capsys, "device", "forget", "doors", "0xa17", *url)[0] == 1, "another was typed"
         code, out, _ = says(capsys, "device", "forget", "doors", "0xa17", "--yes", *url)
         assert (code, out) == (0, "hub 0xa17 of doors is forgotten, with 2 of its devices\n")
-        publish(node, boot=1, sns=[0], values=2)
+        with pytest.raises(Fenced):
+            publish(node, boot=7, sns=[0], values=1)
+        publish(node, boot=8, sns=[0], values=2)
         _, out, _ = says(capsys, "device", "show", "doors", "0xa17", "--json", *url)
         (one,) = json.loads(out)["devices"]
-        assert (one["boot"], one["next_sequence"]) == (1, 2)
+        assert (one["generation"], one["boot"], one["next_sequence"]) == (0, 8, 2)
         _, out, _ = says(capsys, "device", "list", "doors", "--json", *url)
         assert {one["hub"] for one in json.loads(out)["hubs"]} == {HUB, 5}
 

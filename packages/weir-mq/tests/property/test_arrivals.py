@@ -171,7 +171,7 @@ class World:
                 batch = Batch(data)
                 o = batch.origins
                 assert o is not None
-                rows = zip(batch.values(), o.hubs, o.epochs, o.sequences, o.sns, strict=True)
+                rows = zip(batch.values(), o.hubs, o.boots, o.sequences, o.sns, strict=True)
                 found += [(bytes(value), *rest) for value, *rest in rows]
         return found
 

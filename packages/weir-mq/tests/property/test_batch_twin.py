@@ -188,7 +188,7 @@ def decoded(batch: Batch, group: int) -> Rows:
         numbers_of(Columns.DUE),
         numbers_of(Columns.EXPIRES),
         column(Columns.HEADERS, lambda: [dict(pairs) for pairs in batch.headers()]),
-        None if o is None else list(zip(o.hubs, o.epochs, o.sequences, o.sns, strict=True)),
+        None if o is None else list(zip(o.hubs, o.boots, o.sequences, o.sns, strict=True)),
     )
 
 

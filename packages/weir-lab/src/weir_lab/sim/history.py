@@ -418,7 +418,7 @@ def record_of(batch: Batch) -> Record:
             rows = [(STAGED, NO_SEQUENCE)] * header.count
     else:
         columns = zip(origins.hubs, origins.sns, origins.epochs, origins.sequences, strict=True)
-        rows = [(("device", hub, sn, boot), sequence) for hub, sn, boot, sequence in columns]
+        rows = [(("device", hub, sn, epoch), sequence) for hub, sn, epoch, sequence in columns]
     return Record(
         header.first_offset, tuple(batch.values()), header.stamp, tuple(rows), header.total_size
     )

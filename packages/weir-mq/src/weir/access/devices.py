@@ -25,14 +25,13 @@ from typing import Annotated
 import msgspec
 
 from weir.codec import Unsigned8, Unsigned16, Unsigned32, Unsigned64
+from weir.model.limits import GENERATION_MAX
 
 FLEET_KEY_BYTES = 32
 SECRET_BYTES = 32
 NONCE_BYTES = 16
 PROOF_BYTES = 32
 MAC_BYTES = 8
-#: Generations take three bytes where they are stored.
-GENERATION_MAX = 0xFFFFFF
 KEY_VERSION_MAX = 0xFF
 
 _DIGEST = "sha256"

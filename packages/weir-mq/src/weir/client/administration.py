@@ -21,6 +21,7 @@ from weir.errors import (
     Unavailable,
     UnknownCluster,
 )
+from weir.model.columns import boot_of, generation_of
 from weir.model.ids import LIMIT_MAX, Address
 from weir.model.limits import MAX_AHEAD_MS, TOPICS_TOGETHER_MAX, UNTIL_DONE_MAX
 from weir.model.topic import EVERY_CLUSTER, FOREVER, Mode, SettingsChange
@@ -488,7 +489,7 @@ async def ask_each(
 @dataclass(frozen=True, slots=True)
 class Device:
     """A device (hub, sn) in one partition: the boot and sequence that it is expected to go on with,
-    and the offset of its last message.
+    the offset of its last message, and how often the device was replaced before.
     """
 
     partition: int
@@ -497,6 +498,7 @@ class Device:
     boot: int
     next_sequence: int
     offset: int
+    generation: int = 0
 
 
 async def devices_of(places: Places, hub: int | None) -> list[Device]:
@@ -506,7 +508,10 @@ async def devices_of(places: Places, hub: int | None) -> list[Device]:
         part = 0
         while True:
             listed = await _list(places, partition, hub, part)
-            found += [Device(partition, *row) for row in listed.devices]
+            found += [
+                Device(partition, hub, sn, boot_of(epoch), wanted, offset, generation_of(epoch))
+                for hub, sn, epoch, wanted, offset in listed.devices
+            ]
             part = listed.next_part
             if not part:
                 break

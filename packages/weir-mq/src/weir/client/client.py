@@ -464,10 +464,9 @@ class Client:
         return await devices_of(await Places.find(self._network, topic), hub)
 
     async def forget_hub(self, topic: str, hub: int) -> int:
-        """Forget where the devices of a hub stand: they begin anew, at sequence 0 of any boot.
-        Return how many that were.
-
-        Stop the hub before, and say hello anew after: what it repeats of before is there twice.
+        """Forget where the devices of a hub stand; return how many that were. They begin anew, at
+        sequence 0 of a boot above all that the hub had: what it sent before is refused. Below
+        format level 3 any boot will do, and what the hub repeats is there twice: stop it before.
         """
         return await forget_hub(await Places.find(self._network, topic), hub)
 

@@ -30,6 +30,11 @@ or references is never compressed.
 A batch with PUBLICATION holds no messages: it publishes as many as its header says, which lie in
 staged batches (`weir.model.columns.Publication`). Readers never get it.
 
+A batch with VERIFIED holds messages of devices that all proved who they are, and one with origins
+and without it those of devices that did not: the two never share a batch. Only with it there may be
+GENERATION, where one of the devices was replaced before. Releases that support format level 2 alone
+refuse both.
+
 A batch with CHUNK holds a part of a value too large for one batch. It has one "message", uses one
 sequence, and takes no offset: its first offset is that of the next message (`weir.model.columns`).
 """
@@ -39,7 +44,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum, IntFlag
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import NamedTuple
 
 from weir.codec import ALIGNMENT, Buffer, crc32c, extended, inflate, padded, xxh3
@@ -100,6 +105,8 @@ class Columns(IntFlag):
     REFERENCES = 1 << 18
     SCATTERED = 1 << 19
     PUBLICATION = 1 << 20
+    GENERATION = 1 << 21
+    VERIFIED = 1 << 22
 
 
 # Plain numbers: flag arithmetic would cost more than all else that finding a column takes.
@@ -108,6 +115,7 @@ _TIME, _DUE, _EXPIRES = int(Columns.TIME), int(Columns.DUE), int(Columns.EXPIRES
 _HEADERS, _ORIGIN, _CHUNK = int(Columns.HEADERS), int(Columns.ORIGIN), int(Columns.CHUNK)
 _REFERENCES, _SCATTERED = int(Columns.REFERENCES), int(Columns.SCATTERED)
 _PUBLICATION = int(Columns.PUBLICATION)
+_GENERATION, _VERIFIED = int(Columns.GENERATION), int(Columns.VERIFIED)
 #: What is checked beside the values, where a batch has it.
 _MORE = _CHUNK | _REFERENCES | _SCATTERED | _PUBLICATION | _KEY | _TAG | _HEADERS
 _NO_HEADERS: Mapping[str, bytes] = {}
@@ -127,11 +135,16 @@ KNOWN = int(
     | Columns.REFERENCES
     | Columns.SCATTERED
     | Columns.PUBLICATION
+    | Columns.GENERATION
+    | Columns.VERIFIED
 )
 #: Whoever applies a committed batch reads these columns, and must not have to inflate them.
 _NEVER_COMPRESSED = int(Columns.ORIGIN | Columns.REFERENCES | Columns.PUBLICATION)
 #: What no batch of a scattering has.
 _NEVER_SCATTERED = int(Columns.ORIGIN | Columns.CHUNK | Columns.REFERENCES | Columns.DUE)
+#: What only batches of devices have that proved who they are, and what such batches may have.
+_PROVEN = _GENERATION | _VERIFIED
+_OF_PROVEN = _PROVEN | int(Columns.ORIGIN) | _VALUE | _KEY | _TAG
 #: All columns that any batch may have are below this; the flags above say what a batch is.
 _PLAIN = 0xFF
 
@@ -220,6 +233,10 @@ def _check_flags(header: Header) -> None:
         raise BadBatch(f"batch has columns {flags:#x}; known are {KNOWN:#x}")
     if flags & _PUBLICATION and flags != _VALUE | _SCATTERED | _PUBLICATION:
         raise BadBatch(f"no publication has columns {flags:#x}")
+    if flags & _PROVEN:
+        if flags & ~_OF_PROVEN or not flags & _VERIFIED or not flags & int(Columns.ORIGIN):
+            raise BadBatch(f"no batch of verified devices has columns {flags:#x}")
+        return
     if flags & _SCATTERED:
         if flags & _NEVER_SCATTERED:
             raise BadBatch(f"no batch of a scattering has columns {flags:#x}")
@@ -469,7 +486,7 @@ class Batch:
         if flags & _HEADERS:
             found[_HEADERS] = cursor.headers(n)
         if flags & _ORIGIN:
-            found[_ORIGIN] = cursor.origins(n)
+            found[_ORIGIN] = cursor.origins(n, bool(flags & _GENERATION))
         if cursor.at != len(cursor.view):
             raise BadBatch(f"columns end at {cursor.at:,}, the batch at {len(cursor.view):,}")
         return found
@@ -538,6 +555,11 @@ class Batch:
         return self._column(_HEADERS)  # type: ignore[return-value]
 
     @property
+    def is_verified(self) -> bool:
+        """Whether devices sent it that proved who they are."""
+        return bool(self.header.columns & _VERIFIED)
+
+    @property
     def origins(self) -> Origins | None:
         """The origin column of a fan-in batch."""
         return self._column(_ORIGIN)  # type: ignore[return-value]
@@ -602,11 +624,15 @@ class Batch:
     ) -> Iterator[Message]:
         """Split a batch of devices' messages, which never has references."""
         stamp = self.header.stamp
-        senders = zip(origins.hubs, origins.sns, origins.epochs, origins.sequences, strict=True)
+        verified, generations = self.is_verified, origins.generations or repeat(0, len(self))
+        senders = zip(
+            origins.hubs, origins.sns, origins.boots, origins.sequences, generations, strict=True
+        )
         pairs = zip(rows, senders, strict=True)
-        for offset, (row, (hub, sn, boot, number)) in enumerate(pairs, self.header.first_offset):
+        for offset, (row, sender) in enumerate(pairs, self.header.first_offset):
+            hub, sn, boot, number, generation = sender
             sequence = None if number == NO_SEQUENCE else number
-            origin = Origin(hub, sn, boot, sequence)
+            origin = Origin(hub, sn, boot, sequence, generation, verified)
             yield Message(*row, topic, partition, offset, stamp, origin)
 
 

@@ -25,6 +25,7 @@ _TIME, _DUE, _EXPIRES = int(Columns.TIME), int(Columns.DUE), int(Columns.EXPIRES
 _HEADERS, _ORIGIN, _CHUNK = int(Columns.HEADERS), int(Columns.ORIGIN), int(Columns.CHUNK)
 _REFERENCES, _SCATTERED = int(Columns.REFERENCES), int(Columns.SCATTERED)
 _PUBLICATION = int(Columns.PUBLICATION)
+_GENERATION, _VERIFIED = int(Columns.GENERATION), int(Columns.VERIFIED)
 
 
 def encode(
@@ -49,6 +50,7 @@ def encode(
     compression: int = 0,
     level: int | None = None,
     schema: int = 0,
+    verified: bool = False,
 ) -> bytearray:
     """Return the sealed batch of `values` and whichever columns are given, one item a message.
 
@@ -56,7 +58,7 @@ def encode(
     that byte on; `references`: it stands for a value of chunks, and `values` is left empty;
     `scattered`: it is a part of a scattering; `publication`: it publishes what was staged, and
     `values` is left empty. `schema`: the version of the topic's schema that all values have; 0:
-    none.
+    none. `verified`: the `origins` are those of devices that proved who they are.
     `compression` is kept only where it makes the batch smaller, and not over 256 times smaller.
     Raises `TooLarge` over 8 MiB or 1,048,576 messages, `MissingLibrary`, and `ValueError` where a
     column's length is not that of `values`.
@@ -90,7 +92,8 @@ def encode(
         flags |= _HEADERS
         _put_headers(parts, headers)
     if origins is not None:
-        flags |= _ORIGIN
+        flags |= _ORIGIN | (_VERIFIED if verified else 0)
+        flags |= _GENERATION if origins.generations else 0
         col.put_origins(parts, origins)
     if named is not None or origins is not None:
         compression = 0
@@ -159,7 +162,8 @@ def _check_lengths(n: int, origins: Origins | None, *columns: Sized | None) -> N
             f"{n:,} messages in a batch: 1 to {BATCH_MESSAGES_MAX:,}", BATCH_MESSAGES_MAX
         )
     if origins is not None:
-        columns += (origins.hubs, origins.epochs, origins.sequences, origins.sns)
+        columns += (origins.hubs, origins.boots, origins.sequences, origins.sns)
+        columns += (origins.generations or None,)
     for column in columns:
         if column is not None and len(column) != n:
             raise ValueError(f"a column of {len(column)} for {n} values: give one for each")

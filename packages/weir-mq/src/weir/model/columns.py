@@ -15,7 +15,8 @@ where its flag is set:
     TIME     int64 µs since 1970 [n]; without the column every message has the base time
     EXPIRES  int64 µs [n], 0: never
     HEADERS  int32 offsets into the pairs [n+1], bytes column of names, bytes column of values
-    ORIGIN   u64 hub [n], u32 epoch [n], u32 sequence [n], u8 sn [n]
+    ORIGIN   u64 hub [n], u32 boot [n], u32 sequence [n], u8 sn [n]; with the flag GENERATION then
+             u32 generation [n]
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from weir.errors import BadBatch, TooLarge
 from weir.model.ids import LIMIT_MAX, are_parts
 from weir.model.limits import (
     BATCH_BYTES_MAX,
+    GENERATION_MAX,
     HEADERS_PER_BATCH_MAX,
     KIB,
     NAME_CHARACTERS_MAX,
@@ -54,6 +56,27 @@ _SPARE_BYTES = 64 * KIB
 NO_SEQUENCE = 0xFFFFFFFF
 
 
+#: What an epoch has above its boot.
+_GENERATION_AT = 32
+
+
+def epoch_of(generation: int, boot: int) -> int:
+    """Return the epoch of a device: its generation, then its boot. Sequences begin anew with each,
+    and what an earlier one sent is refused once a later one is known.
+    """
+    return generation << _GENERATION_AT | boot
+
+
+def generation_of(epoch: int) -> int:
+    """Return an epoch's generation."""
+    return epoch >> _GENERATION_AT
+
+
+def boot_of(epoch: int) -> int:
+    """Return an epoch's boot count."""
+    return epoch & 0xFFFFFFFF
+
+
 Code = Literal["i", "I", "q", "Q", "B"]
 _WIDTHS: dict[Code, int] = {"i": 4, "I": 4, "q": 8, "Q": 8, "B": 1}
 
@@ -63,9 +86,16 @@ class Origins:
     """Where fan-in messages come from, column by column (DESIGN §4 Fan-in)."""
 
     hubs: Sequence[int]
-    epochs: Sequence[int]
+    boots: Sequence[int]
     sequences: Sequence[int]
     sns: Sequence[int]
+    #: Empty where no device of the batch was ever replaced: all are 0.
+    generations: Sequence[int] = ()
+
+    @property
+    def epochs(self) -> Iterable[int]:
+        """The epoch of each message: see `epoch_of`."""
+        return map(epoch_of, self.generations, self.boots) if self.generations else self.boots
 
 
 #: Messages of one width are common (device records); their offsets are the same every time.
@@ -139,9 +169,11 @@ def put_headers(parts: list[Buffer], headers: Sequence[Mapping[str, bytes]]) -> 
 def put_origins(parts: list[Buffer], origins: Origins) -> None:
     """Append the ORIGIN column."""
     put_fixed(parts, "Q", origins.hubs)
-    put_fixed(parts, "I", origins.epochs)
+    put_fixed(parts, "I", origins.boots)
     put_fixed(parts, "I", origins.sequences)
     put_fixed(parts, "B", origins.sns)
+    if origins.generations:
+        put_fixed(parts, "I", origins.generations)
 
 
 def put_tag_list(parts: list[Buffer], tags: Sequence[str]) -> None:
@@ -317,14 +349,18 @@ class Cursor:
             raise BadBatch(f"{offsets[n]:,} headers in a batch; at most {HEADERS_PER_BATCH_MAX:,}")
         return offsets, self.bytes(offsets[n]), self.bytes(offsets[n])
 
-    def origins(self, n: int) -> Origins:
-        """Return the ORIGIN column."""
-        return Origins(
+    def origins(self, n: int, has_generations: bool) -> Origins:
+        """Return the ORIGIN column. Raises `BadBatch` for a generation that no device has."""
+        origins = Origins(
             self.numbers("Q", n),
             self.numbers("I", n),
             self.numbers("I", n),
             self.numbers("B", n),
+            self.numbers("I", n) if has_generations else (),
         )
+        if has_generations and max(origins.generations) > GENERATION_MAX:
+            raise BadBatch(f"a device has a generation of up to {GENERATION_MAX:,}")
+        return origins
 
 
 class Piece(NamedTuple):

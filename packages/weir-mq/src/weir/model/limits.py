@@ -120,10 +120,15 @@ PARKED_BYTES_MAX = 16 * MIB
 DEVICE_WATCHES_MAX = 256
 # The highest boot count of a hub: the next one is what erased flash reads as.
 BOOT_MAX = 0xFFFFFFFE
+# How often a device may be replaced: generations take three bytes where they are stored.
+GENERATION_MAX = 0xFFFFFF
 # Fleets of devices, versions of a fleet's key, and devices that were replaced or revoked.
 FLEETS_MAX = 1_024
 FLEET_KEYS_MAX = 8
 DEVICE_ROWS_MAX = 1_000_000
+# Hubs of a partition that were forgotten, and left behind what they may not come with again: about
+# 150 bytes each on every replica.
+TOMBSTONES_MAX = 250_000
 # How many clusters of a topic may be paused.
 CLUSTER_PAUSES_MAX = 1_024
 # How many messages a device holds at most, unless it or the operator allows more; the most of that.

@@ -19,12 +19,18 @@ class Pieces(Protocol):
 
 
 class Origin(NamedTuple):
-    """The device that sent a message; `sequence` is None if it asked for no check of repeats."""
+    """The device that sent a message; `sequence` is None if it asked for no check of repeats.
+
+    `generation` says how often it was replaced before, and `verified` whether it proved who it is:
+    else anybody may have sent the message in its name.
+    """
 
     hub: int
     sn: int
     boot: int
     sequence: int | None
+    generation: int = 0
+    verified: bool = False
 
 
 class Message(NamedTuple):

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weir.access.devices import (
-    GENERATION_MAX,
     MAC_BYTES,
     Claim,
     FrameKeys,
@@ -25,6 +24,7 @@ from weir.access.devices import (
     prove_broker,
     prove_device,
 )
+from weir.model.limits import GENERATION_MAX
 
 FLEET_KEY = bytes(range(32))
 SECRET = derive_secret(FLEET_KEY, 99, 42, 0)

@@ -199,7 +199,7 @@ def test_what_is_compressed_stands_for_256_times_its_bytes_at_most() -> None:
 
 
 def test_what_devices_sent_tells_its_origin() -> None:
-    origins = Origins(hubs=[7, 8], epochs=[1, 2], sequences=[5, NO_SEQUENCE], sns=[3, 4])
+    origins = Origins(hubs=[7, 8], boots=[1, 2], sequences=[5, NO_SEQUENCE], sns=[3, 4])
     data = encode([b"a", b"b"], group=1, origins=origins)
     first, second = Batch(data).messages("t", 0)
     assert first.origin == Origin(hub=7, sn=3, boot=1, sequence=5)

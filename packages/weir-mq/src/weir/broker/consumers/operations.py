@@ -26,6 +26,7 @@ from weir.broker.records.entries import (
     CursorTaken,
     GrantsExtended,
     GrantsReleased,
+    HubBuried,
     HubForgotten,
     MessagesAcked,
     MessagesGranted,
@@ -46,7 +47,7 @@ from weir.errors import (
     Unavailable,
     UnknownCluster,
 )
-from weir.model.limits import RETRY_AFTER_MS
+from weir.model.limits import RETRY_AFTER_MS, TOMBSTONES_MAX
 from weir.model.topic import AckOutcome, ClusterPause, Mode, check_name
 from weir.order.clock import HybridClock, Time, milliseconds_of
 from weir.protocol.client import admin as a
@@ -329,13 +330,22 @@ class HubOperations:
         else:
             self._outbox.reply(caller, a.HubList(*origins.part(request.part, _TOGETHER)))
 
-    def forget(self, caller: Caller, request: a.ForgetHub) -> None:
-        """Propose to forget a hub; that is confirmed once it is committed.
+    def forget(self, caller: Caller, request: a.ForgetHub, buries: bool) -> None:
+        """Propose to forget a hub, but for a tombstone if the set `buries` hubs; that is confirmed
+        once it is committed.
 
-        Raises `Unavailable` once the node stops, and what a proposal does.
+        Raises `BadRequest` if there are too many tombstones, `Unavailable` once the node stops, and
+        what a proposal does.
         """
         self.commands.check_open()
-        self.commands.propose(HubForgotten(request.hub), caller)
+        if buries and self._state.floors.tombstones >= TOMBSTONES_MAX:
+            raise BadRequest(
+                f"{TOMBSTONES_MAX:,} hubs of this partition were forgotten, as many as it keeps in "
+                "mind: let devices publish to another topic",
+                TOMBSTONES_MAX,
+            )
+        record = HubBuried(request.hub) if buries else HubForgotten(request.hub)
+        self.commands.propose(record, caller)
 
     def forgotten(self, index: int, devices: int) -> None:
         """A hub is forgotten: answer."""
@@ -468,7 +478,7 @@ def apply_to_clusters(
 
 def _apply_operation(
     index: int,
-    record: ClusterRecord | HubForgotten,
+    record: ClusterRecord | HubForgotten | HubBuried,
     state: PartitionState,
     consumers: ConsumerRequests | None,
 ) -> None:
@@ -479,7 +489,11 @@ def _apply_operation(
                 consumers.cluster_operations.applied(index, record)
                 consumers.cursor_leases.steered(record.cluster)
         case HubForgotten(hub):
-            devices = state.origins.forget(hub)
+            devices = state.forget_hub(hub)
+            if consumers is not None:
+                consumers.hub_operations.forgotten(index, devices)
+        case HubBuried(hub):
+            devices = state.bury_hub(hub)
             if consumers is not None:
                 consumers.hub_operations.forgotten(index, devices)
 

@@ -310,6 +310,8 @@ class Devices:
 
         Raises `UnknownTopic`, `Unauthorized`, `BadRequest`, and what passing on raises.
         """
+        if request.boot > BOOT_MAX:
+            raise ErasedBoot(f"boot {request.boot:#x} is what erased flash reads as")
         topic = self._topics.named(request.topic)
         is_proven = isinstance(passed_on, DeviceProven)
         self._authorizer.check_hub(session, topic, request.hub, is_proven)
@@ -321,7 +323,8 @@ class Devices:
         group = group_of(topic.id, partition)
         forwarder = self._trunks.forwarder
         place = forwarder.routes.toward(group, session.foreign)
-        session.begin_device(request.hub, request.boot, group)
+        generation = passed_on.generation if isinstance(passed_on, DeviceProven) else None
+        session.begin_device(request.hub, request.boot, group, generation)
         session.hub, session.device_place = request.hub, place
         if place != forwarder.shard:
             forwarder.device(session, passed_on)

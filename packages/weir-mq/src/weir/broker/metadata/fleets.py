@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from weir.access.devices import GENERATION_MAX, Level
+from weir.access.devices import Level
 from weir.broker.records.fleets import DeviceSet, FleetKey, FleetPut
 from weir.broker.records.secrets import RewrappedRow, digest_of
 from weir.codec import Unsigned64
 from weir.errors import BadRequest
-from weir.model.limits import DEVICE_ROWS_MAX, FLEET_KEYS_MAX, FLEETS_MAX
+from weir.model.limits import DEVICE_ROWS_MAX, FLEET_KEYS_MAX, FLEETS_MAX, GENERATION_MAX
 from weir.model.topic import check_name
 
 _REVOKED = 1 << 24

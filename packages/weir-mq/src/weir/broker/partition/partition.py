@@ -60,6 +60,10 @@ class Promises(Protocol):
 class TopicFacts(Protocol):
     """Knows of topics what the registry says."""
 
+    @property
+    def level(self) -> int:
+        """The format level that is written."""
+
     def founded_with(self, group: int) -> int:
         """Return how many partitions the topic of a group was made with."""
 

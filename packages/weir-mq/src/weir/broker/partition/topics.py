@@ -28,7 +28,7 @@ from weir.broker.state.state import PartitionState
 from weir.errors import LevelTooLow, NotLeader, Unavailable, UnknownTopic
 from weir.model.batch import Batch, schema_of
 from weir.model.ids import PARTITION_BITS, PARTITIONS_MAX, topic_of
-from weir.model.limits import FORMAT_LEVEL_STAGING
+from weir.model.limits import FORMAT_LEVEL_ACCESS, FORMAT_LEVEL_STAGING
 from weir.model.topic import Topic, split_name
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
@@ -66,6 +66,11 @@ class Topics:
         """Return the partitions of a topic that are served here."""
         found = [self._partitions.get(group) for group in topic.groups()]
         return [partition for partition in found if partition is not None]
+
+    @property
+    def level(self) -> int:
+        """The format level that is written."""
+        return self.catalog.level
 
     def founded_with(self, group: int) -> int:
         """Return how many partitions a group's topic was made with; 0 if it is gone."""
@@ -332,7 +337,8 @@ def _begin_cluster(partition: Partition, caller: Caller, request: a.BeginCluster
 
 
 def _forget_hub(partition: Partition, caller: Caller, request: a.ForgetHub) -> None:
-    partition.led().consumers.hub_operations.forget(caller, request)
+    buries = partition.context.topics.level >= FORMAT_LEVEL_ACCESS
+    partition.led().consumers.hub_operations.forget(caller, request, buries)
 
 
 def _list_clusters(partition: Partition, caller: Caller, request: a.ListClusters) -> None:

@@ -15,10 +15,17 @@ from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.session import ROW_BYTES, DeviceSession
 from weir.broker.state.dedupe import Origin, value_hash
 from weir.broker.state.state import PartitionState
-from weir.errors import Fenced, Overloaded, Refused, SequenceGap, SequenceReused
+from weir.errors import (
+    Fenced,
+    NotAuthenticated,
+    Overloaded,
+    Refused,
+    SequenceGap,
+    SequenceReused,
+)
 from weir.model.batch import Batch
 from weir.model.batch_builder import encode
-from weir.model.columns import NO_SEQUENCE, Origins
+from weir.model.columns import NO_SEQUENCE, Origins, boot_of, epoch_of, generation_of
 from weir.model.limits import BATCH_BYTES_DEFAULT, ORIGINS_PER_PARTITION_MAX, RETRY_AFTER_MS
 from weir.protocol.device import DevicePublishes, encode_confirm
 
@@ -31,7 +38,7 @@ _ACCEPT = -1
 DeviceBatch = Sequence[tuple[DeviceSession, DevicePublishes]]
 
 
-#: A boot, an offset, and a value's hash.
+#: An epoch, an offset, and a value's hash.
 First = tuple[int, int, int]
 
 
@@ -57,15 +64,21 @@ def refused(publishes: DevicePublishes, error: Refused) -> DevicePublishes:
 class _Gathering:
     """The batch that is being built, and the replies that wait for it."""
 
-    __slots__ = ("behind", "boots", "bytes", "charged", "confirms", "fresh", "hubs", "known",
-                 "seen", "sequences", "sns", "values")  # fmt: skip
+    __slots__ = ("behind", "boots", "bytes", "charged", "confirms", "fresh", "generations", "hubs",
+                 "is_verified", "known", "replaced", "seen", "sequences", "sns",
+                 "values")  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, is_verified: bool = False) -> None:
+        #: Whether all devices in it proved who they are; else none of them did.
+        self.is_verified = is_verified
         self.values: list[bytes] = []
         self.hubs: list[int] = []
         self.boots: list[int] = []
+        self.generations: list[int] = []
         self.sequences: list[int] = []
         self.sns: list[int] = []
+        #: The generations of hubs whose devices were replaced before: none below is taken any more.
+        self.replaced: dict[int, int] = {}
         self.confirms = _Confirms()
         #: Of those that came next and added nothing to the log: told behind this one.
         self.behind: list[_Gathering] = []
@@ -164,20 +177,26 @@ class DeviceBatcher:
     def cut(self) -> int:
         """Turn what has arrived into batches for the appender; return how many reads that were."""
         arrived, self._arrived = self._arrived, []
-        gathering = _Gathering()
-        for device, publishes, charged, detail in arrived:
-            gathering.charged += charged
-            gathering.seen = max(gathering.seen, device.seen)
-            self._gather(gathering, device, publishes, detail)
-            if gathering.bytes > BATCH_BYTES_DEFAULT:
-                self._close(gathering)
-                gathering = _Gathering()
-        self._close(gathering)
+        verified = [one for one in arrived if one[0].is_verified]
+        others = [one for one in arrived if not one[0].is_verified] if verified else arrived
+        for is_verified, some in ((False, others), (True, verified)):
+            gathering = _Gathering(is_verified)
+            for device, publishes, charged, detail in some:
+                gathering.charged += charged
+                gathering.seen = max(gathering.seen, device.seen)
+                self._gather(gathering, device, publishes, detail)
+                if gathering.bytes > BATCH_BYTES_DEFAULT:
+                    self._close(gathering)
+                    gathering = _Gathering(is_verified)
+            self._close(gathering)
         return len(arrived)
 
     def _gather(
         self, into: _Gathering, device: DeviceSession, publishes: DevicePublishes, detail: int
     ) -> None:
+        epoch, generation = device.epoch, device.generation
+        barred = self._barred(into, device.hub, epoch)
+        accepted = len(into.values)
         confirms = into.confirms
         confirms.sns += publishes.sns
         confirms.sequences += publishes.sequences
@@ -187,25 +206,45 @@ class DeviceBatcher:
         )
         for sn, sequence, value, code in rows:
             offset = detail
-            if not code:
+            if not code and barred is not None:
+                code, offset = barred
+            elif not code:
                 place = base + len(into.values)
-                code, offset = self._judge(into, device, sn, sequence, value, place)
+                code, offset = self._judge(into, device.hub, epoch, sn, sequence, value, place)
             if code == _ACCEPT:
                 code = 0
                 into.values.append(value)
                 into.hubs.append(device.hub)
                 into.boots.append(device.boot)
+                into.generations.append(generation)
                 into.sequences.append(sequence)
                 into.sns.append(sn)
                 into.bytes += len(value) + ROW_BYTES
             confirms.devices.append(device)
             confirms.codes.append(code)
             confirms.offsets.append(offset)
+        if generation and len(into.values) > accepted:
+            into.replaced[device.hub] = generation
+
+    def _barred(self, into: _Gathering, hub: int, epoch: int) -> tuple[int, int] | None:
+        """Return the code and the offset that answer all of a hub whose epoch has ended here: its
+        device was replaced, and the next one has published, or it was forgotten.
+        """
+        least = self._state.floors.least(hub)
+        for gathering in (*self._flying, into):
+            if gathering.replaced:
+                least = max(least, epoch_of(gathering.replaced.get(hub, 0), 0))
+        if epoch >= least:
+            return None
+        if generation_of(epoch) < generation_of(least):
+            return NotAuthenticated.code, 0
+        return Fenced.code, boot_of(least) - 1
 
     def _judge(
         self,
         into: _Gathering,
-        device: DeviceSession,
+        hub: int,
+        epoch: int,
         sn: int,
         sequence: int,
         value: bytes,
@@ -215,14 +254,14 @@ class DeviceBatcher:
         closed = self._closed() if self._appender.is_closed else None
         if sequence == NO_SEQUENCE:
             return closed or (_ACCEPT, place)
-        known = self._known(into, device.hub, sn)
+        known = self._known(into, hub, sn)
         if known is None and closed is not None:
             return closed
         if known is None and self._is_full(into):
             return Overloaded.code, RETRY_AFTER_MS
-        if known is not None and device.boot < known.boot:
-            return Fenced.code, known.boot
-        here = known if known is not None and device.boot == known.boot else None
+        if known is not None and epoch < known.epoch:  # of one generation: else it is barred
+            return Fenced.code, boot_of(known.epoch)
+        here = known if known is not None and epoch == known.epoch else None
         wanted = 0 if here is None else here.next_sequence
         if closed is not None and sequence >= wanted:
             return closed
@@ -230,11 +269,11 @@ class DeviceBatcher:
             return SequenceGap.code, wanted
         hash_ = value_hash(value)
         if here is None:
-            into.known[device.hub, sn] = device.boot, place, hash_
+            into.known[hub, sn] = epoch, place, hash_
             into.fresh += known is None
             return _ACCEPT, place
         if sequence == wanted:
-            into.known[device.hub, sn] = here.after(sequence, place, hash_)
+            into.known[hub, sn] = here.after(sequence, place, hash_)
             return _ACCEPT, place
         if not here.holds(sequence, hash_):
             return SequenceReused.code, 0
@@ -267,7 +306,13 @@ class DeviceBatcher:
         if not gathering.values:
             self._answer_alone(gathering)
             return
-        origins = Origins(gathering.hubs, gathering.boots, gathering.sequences, gathering.sns)
+        origins = Origins(
+            gathering.hubs,
+            gathering.boots,
+            gathering.sequences,
+            gathering.sns,
+            gathering.generations if gathering.replaced else (),
+        )
         batch = encode(
             gathering.values,
             group=self._group,
@@ -275,6 +320,7 @@ class DeviceBatcher:
             sequence=self._sequence,
             base_time=self._appender.wall_us(),
             origins=origins,
+            verified=gathering.is_verified,
         )
         opened = Batch(batch)
         # A hub cannot tell a stamp that is too far ahead from a good one: it is not refused for it.

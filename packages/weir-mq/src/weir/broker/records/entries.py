@@ -379,6 +379,14 @@ class HubForgotten(Record, frozen=True, array_like=True, tag="hub"):
     hub: Hub
 
 
+class HubBuried(Record, frozen=True, array_like=True, tag="hub-tombstone"):
+    """Partition: as `HubForgotten`, but a hub begins anew with an epoch above all that it had: what
+    was sent before is never taken for new. Written from format level 3 on.
+    """
+
+    hub: Hub
+
+
 class CursorTaken(Record, frozen=True, array_like=True, tag="turn"):
     """Partition 0: a consumer has the turn of a cluster that reads in total order, under this
     entry's index as its fencing number, unless another had it since the number `after`. A new
@@ -424,6 +432,7 @@ ConsumerRecord = (
     | GrantsExtended
     | GrantsReleased
     | HubForgotten
+    | HubBuried
     | ClusterRecord
     | CursorRecord
 )

@@ -9,8 +9,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from weir.access.devices import FLEET_KEY_BYTES, GENERATION_MAX, KEY_VERSION_MAX
+from weir.access.devices import FLEET_KEY_BYTES, KEY_VERSION_MAX
 from weir.access.wrapping import WRAPPED_BYTES
+from weir.model.limits import GENERATION_MAX
 
 _WRAPPED = WRAPPED_BYTES + FLEET_KEY_BYTES
 #: Up to 2^64 - 1, as far as MessagePack goes.

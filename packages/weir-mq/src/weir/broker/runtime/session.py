@@ -12,6 +12,7 @@ import msgspec
 from weir.access.scram import ScramServer
 from weir.broker.runtime.budget import Budget
 from weir.errors import BadRequest, NoHello
+from weir.model.columns import epoch_of
 from weir.model.ids import place_node
 from weir.model.limits import PARKED_BYTES_MAX
 from weir.protocol.client.declaration import Kind, Verb
@@ -100,9 +101,18 @@ class DeviceSession(msgspec.Struct, eq=False):
     boot: int
     group: int
     seen: int = 0
+    #: Whether it proved who it is; how often its device was replaced before, and its fleet's tag.
+    is_verified: bool = False
+    generation: int = 0
+    tag: str = ""
     #: Publishes that wait for their replies; and whether its hello does, which another shard has.
     in_flight: int = 0
     awaits_welcome: bool = False
+
+    @property
+    def epoch(self) -> int:
+        """What its sequences are counted in."""
+        return epoch_of(self.generation, self.boot)
 
 
 class Session(msgspec.Struct, eq=False):
@@ -188,22 +198,29 @@ class Session(msgspec.Struct, eq=False):
         self._parked_bytes = 0
         return frames
 
-    def begin_device(self, hub: int, boot: int, group: int) -> None:
-        """Take a device's hello. Raises `BadRequest` if it changes something too early.
+    def begin_device(
+        self, hub: int, boot: int, group: int, generation: int | None = None, tag: str = ""
+    ) -> None:
+        """Take a device's hello; with a `generation` it was proved. Raises `BadRequest` if it
+        changes something too early.
 
         Replies of two partitions would overtake each other, and the new one could stamp below what
         is about to be confirmed in the old one.
         """
+        proved = generation is not None, generation or 0, tag
         device = self.device
         if device is None:
-            self.device = DeviceSession(self.id, hub, boot, group)
-        elif (device.hub, device.boot, device.group) != (hub, boot, group):
-            if device.in_flight:
-                raise BadRequest(
-                    f"{device.in_flight} publishes wait for their replies: "
-                    "say hello again after them"
-                )
-            device.hub, device.boot, device.group = hub, boot, group
+            self.device = DeviceSession(self.id, hub, boot, group, 0, *proved)
+            return
+        before = device.is_verified, device.generation, device.tag
+        if (device.hub, device.boot, device.group, before) == (hub, boot, group, proved):
+            return
+        if device.in_flight:
+            raise BadRequest(
+                f"{device.in_flight} publishes wait for their replies: say hello again after them"
+            )
+        device.hub, device.boot, device.group = hub, boot, group
+        device.is_verified, device.generation, device.tag = proved
 
     def check_welcomed(self) -> None:
         """Raise `NoHello` unless a client hello came first."""

@@ -17,6 +17,7 @@ import xxhash
 
 from weir.broker.records.snapshots import Frozen, opened
 from weir.codec import Buffer
+from weir.model.columns import boot_of, epoch_of, generation_of
 from weir.model.limits import DEVICE_WINDOW, PIPELINE_WINDOW
 
 _MASK = (1 << 64) - 1
@@ -206,25 +207,25 @@ def value_hash(value: Buffer) -> int:
 
 
 class Origin(NamedTuple):
-    """Where a device, (hub, sn), stands: its boot, next sequence, the last offset it got, and the
-    hashes of its last `DEVICE_WINDOW` values.
+    """Where a device, (hub, sn), stands: its epoch (generation and boot, see `epoch_of`), next
+    sequence, the last offset it got, and the hashes of its last `DEVICE_WINDOW` values.
     """
 
-    boot: int
+    epoch: int
     next_sequence: int
     offset: int
     ring: bytes = _NO_RING
 
     @classmethod
-    def first(cls, boot: int, offset: int, hash: int) -> Origin:
+    def first(cls, epoch: int, offset: int, hash: int) -> Origin:
         """Return where a device stands after its first message, sequence 0."""
-        return cls(boot, 1, offset, _HASH.pack(hash) + _REST_OF_RING)
+        return cls(epoch, 1, offset, _HASH.pack(hash) + _REST_OF_RING)
 
     def after(self, sequence: int, offset: int, hash: int) -> Origin:
         """Return where the device stands after its next message."""
         at = sequence % DEVICE_WINDOW * _HASH.size
         ring = self.ring[:at] + _HASH.pack(hash) + self.ring[at + _HASH.size :]
-        return Origin(self.boot, sequence + 1, offset, ring)
+        return Origin(self.epoch, sequence + 1, offset, ring)
 
     def holds(self, sequence: int, hash: int) -> bool:
         """Whether an earlier sequence is kept still, and was used with a value of that hash."""
@@ -233,16 +234,17 @@ class Origin(NamedTuple):
         return kept and _HASH.unpack_from(self.ring, at)[0] == hash
 
 
-#: A device, hub and sn, its boot, next sequence and last offset.
+#: A device, hub and sn, its epoch, next sequence and last offset.
 Standing = tuple[int, int, int, int, int]
 
-#: A row: hub u64, sn u8, 3 bytes of nothing, boot u32, next sequence u32, last offset u64, ring.
-_ROW = struct.Struct(f"<QB3xIIQ{_RING.size}s")
+#: A row: hub u64, sn u8, generation u24, boot u32, next sequence u32, last offset u64, ring. Sn and
+#: generation are read as one number.
+_ROW = struct.Struct(f"<QIIIQ{_RING.size}s")
 _ROW_BYTES = _ROW.size
 _DEVICE = struct.Struct("<QB")
 _DEVICE_OF_ROW = struct.Struct(f"<QB{_ROW.size - _DEVICE.size}x")
-_STANDING = struct.Struct("<IIQ")
-_STANDING_AT = 12
+_STANDING = struct.Struct("<IIIQ")
+_STANDING_AT = 8
 _RING_AT = _STANDING_AT + _STANDING.size
 _STRIPES = 256
 #: The numbers of a hub's devices.
@@ -288,13 +290,14 @@ class _Stripe:
             place = (place + 1) & mask
         return place, -1
 
-    def add(self, place: int, hub: int, sn: int, boot: int, next_sequence: int, at: int) -> int:
+    def add(self, place: int, hub: int, sn: int, epoch: int, next_sequence: int, at: int) -> int:
         """Append a row of a device that is not here yet, whose last message is at the offset `at`,
         and which has no hash yet; return the row's byte.
         """
         begin = len(self.rows)
         number = self.places[place] = begin // _ROW_BYTES
-        self.rows += _ROW.pack(hub, sn, boot, next_sequence, at, _NO_RING)
+        named = sn | generation_of(epoch) << 8
+        self.rows += _ROW.pack(hub, named, boot_of(epoch), next_sequence, at, _NO_RING)
         if 3 * (number + 1) > 2 * len(self.places):
             self._grow()
         return begin
@@ -332,7 +335,7 @@ class _Stripe:
 
 
 class OriginTable:
-    """Per device its boot, next sequence and last answers; 256 stripes, so that growing one moves
+    """Per device its epoch, next sequence and last answers; 256 stripes, so that growing one moves
     a small part and never stops the loop. A stripe exists from its first device on. A snapshot
     shares them all, and a stripe is copied when it is next written to.
 
@@ -358,19 +361,25 @@ class OriginTable:
         if stripe is None:
             return None
         _, at = stripe.find(hub, sn, mixed >> 8)
-        return None if at < 0 else Origin._make(_ROW.unpack_from(stripe.rows, at)[2:])
+        if at < 0:
+            return None
+        _, named, boot, *rest = _ROW.unpack_from(stripe.rows, at)
+        return Origin(epoch_of(named >> 8, boot), *rest)
 
-    def record(self, hub: int, sn: int, boot: int, sequence: int, offset: int, hash: int) -> None:
+    def record(self, hub: int, sn: int, epoch: int, sequence: int, offset: int, hash: int) -> None:
         """Note a committed message of a device: its sequence, offset, and value's hash."""
         mixed = _mix(hub, sn)
         stripe = self._own(mixed & (_STRIPES - 1))
         place, at = stripe.find(hub, sn, mixed >> 8)
         if at < 0:
-            at = stripe.add(place, hub, sn, boot, sequence + 1, offset)
+            at = stripe.add(place, hub, sn, epoch, sequence + 1, offset)
             self._count += 1
         else:
-            # What an earlier boot left in the ring is never asked for: it lies before sequence 0.
-            _STANDING.pack_into(stripe.rows, at + _STANDING_AT, boot, sequence + 1, offset)
+            # What an earlier epoch left in the ring is never asked for: it lies before sequence 0.
+            named = sn | generation_of(epoch) << 8
+            _STANDING.pack_into(
+                stripe.rows, at + _STANDING_AT, named, boot_of(epoch), sequence + 1, offset
+            )
         _HASH.pack_into(stripe.rows, at + _RING_AT + sequence % DEVICE_WINDOW * _HASH.size, hash)
 
     def _own(self, number: int) -> _Stripe:
@@ -407,7 +416,10 @@ class OriginTable:
         while number < _STRIPES and len(found) < least:
             stripe = self._stripes.get(number)
             rows = _ROW.iter_unpack(stripe.rows) if stripe is not None else ()
-            found += [(hub, sn, boot, wanted, offset) for hub, sn, boot, wanted, offset, _ in rows]
+            found += [
+                (hub, named & 0xFF, epoch_of(named >> 8, boot), wanted, offset)
+                for hub, named, boot, wanted, offset, _ in rows
+            ]
             number += 1
         return found, number % _STRIPES
 
@@ -427,6 +439,55 @@ class OriginTable:
             number: _Stripe(0, places, rows) for number, places, rows in map(opened, stripes)
         }
         table._count = sum(map(len, table._stripes.values()))
+        return table
+
+
+class EpochFloors:
+    """Per hub, the lowest epoch that it may still come with, where that is not 0.
+
+    A device of a higher generation raises it to its own, so that nothing of the device before it is
+    taken from then on; a hub that was forgotten leaves behind what lies above all that it had.
+    """
+
+    __slots__ = ("_least", "tombstones")
+
+    def __init__(self) -> None:
+        """Let every hub come with any epoch."""
+        #: Numbers alone: a garbage collection does not look into it.
+        self._least: dict[int, int] = {}
+        #: How many hubs were forgotten, and are known by nothing else.
+        self.tombstones = 0
+
+    def __len__(self) -> int:
+        return len(self._least)
+
+    def least(self, hub: int) -> int:
+        """Return the lowest epoch that a hub may come with."""
+        return self._least.get(hub, 0)
+
+    def raise_to(self, hub: int, epoch: int) -> None:
+        """Let a hub come with no epoch below this one."""
+        if epoch > self._least.get(hub, 0):
+            self._least[hub] = epoch
+
+    def bury(self, hub: int, highest: int) -> None:
+        """Forget a hub that had no epoch above `highest`: it may come with a higher one alone."""
+        self.tombstones += hub not in self._least
+        self.raise_to(hub, highest + 1)
+
+    def encode(self) -> tuple[int, bytes, bytes]:
+        """Return the table for a snapshot: tombstones, hubs, epochs."""
+        hubs, least = array("Q", self._least), array("Q", self._least.values())
+        return self.tombstones, hubs.tobytes(), least.tobytes()
+
+    @classmethod
+    def decode(cls, tombstones: int, hubs: bytes, least: bytes) -> EpochFloors:
+        """Return the table of a snapshot."""
+        table, keys, epochs = cls(), array("Q"), array("Q")
+        keys.frombytes(hubs)
+        epochs.frombytes(least)
+        table._least = dict(zip(keys, epochs, strict=True))
+        table.tombstones = tombstones
         return table
 
 

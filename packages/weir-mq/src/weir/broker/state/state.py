@@ -28,6 +28,7 @@ from weir.broker.state.clusters import ClusterState, Cursor, Cursors
 from weir.broker.state.dedupe import (
     PARTS,
     Answer,
+    EpochFloors,
     OriginTable,
     ProducerTable,
     chunk_answer,
@@ -46,9 +47,9 @@ from weir.broker.state.scatterings import (
 from weir.broker.state.staging import StagingTable
 from weir.errors import UnknownVersion
 from weir.model.batch import Batch
-from weir.model.columns import NO_SEQUENCE, Piece
+from weir.model.columns import NO_SEQUENCE, Piece, boot_of, epoch_of
 from weir.model.ids import Attempt
-from weir.model.limits import DEDUPE_HORIZON_MS, DELAYED_BATCHES_MAX, MAX_AHEAD_MS
+from weir.model.limits import BOOT_MAX, DEDUPE_HORIZON_MS, DELAYED_BATCHES_MAX, MAX_AHEAD_MS
 from weir.order.clock import milliseconds_of, stamp_at
 
 #: Stamps may be ahead of a leader's wall clock by so much: two clocks within `max_ahead` of the
@@ -56,8 +57,10 @@ from weir.order.clock import milliseconds_of, stamp_at
 STAMPS_AHEAD_MS = 3 * MAX_AHEAD_MS
 #: Rows whose messages are long due stay until there are twice as many rows as after the last sweep.
 _SWEEP_LEAST = 1_024
-_VERSION = 10
-#: What is written as long as nothing was staged: the release before reads that as well.
+_VERSION = 11
+#: What is written as long as no device was replaced, and none forgotten for good.
+_WITHOUT_FLOORS = 10
+#: What is written as long as nothing was staged, either: the release before reads that as well.
 _WITHOUT_STAGING = 9
 #: What is written as long as no cluster was paused, either.
 _WITHOUT_PAUSES = 8
@@ -74,6 +77,7 @@ _PARTS = (
     "cursors",
     "delays",
     "first_index",
+    "floors",
     "last_stamp",
     "log_start",
     "membership",
@@ -241,6 +245,7 @@ class PartitionState:
         self.last_stamp = 0
         self.producers = ProducerTable()
         self.origins = OriginTable()
+        self.floors = EpochFloors()
         self.values = ValueTable()
         self.clusters: dict[str, ClusterState] = {}
         #: Of partition 0: the topic's clusters that read in total order.
@@ -529,20 +534,39 @@ class PartitionState:
         hashes = map(value_hash, batch.values())
         columns = origins.hubs, origins.sns, origins.epochs, origins.sequences, hashes
         record = self.origins.record
-        for at, (hub, sn, boot, sequence, value) in enumerate(zip(*columns, strict=True), offset):
+        for at, (hub, sn, epoch, sequence, value) in enumerate(zip(*columns, strict=True), offset):
             if sequence != NO_SEQUENCE:
-                record(hub, sn, boot, sequence, at, value)
+                record(hub, sn, epoch, sequence, at, value)
+        if origins.generations:
+            for hub, generation in set(zip(origins.hubs, origins.generations, strict=True)):
+                self.floors.raise_to(hub, epoch_of(generation, 0))
+
+    def forget_hub(self, hub: int) -> int:
+        """Forget the devices of a hub; return how many that were. It begins anew with any boot."""
+        return self.origins.forget(hub)
+
+    def bury_hub(self, hub: int) -> int:
+        """Forget the devices of a hub, but for the epoch above which it may come again; return how
+        many that were. What erased flash reads as was no boot: none is refused for it.
+        """
+        epochs = [epoch for _, _, epoch, *_ in self.origins.of_hub(hub)]
+        highest = max((one for one in epochs if boot_of(one) <= BOOT_MAX), default=None)
+        if highest is not None:
+            self.floors.bury(hub, highest)
+        return self.origins.forget(hub)
 
     def encode(self) -> object:
         """Return the state as MessagePack can hold it: ends and pauses only where any are."""
         membership = self.membership
         ends = [(partition, *end) for partition, end in membership.ends.items()]
         pauses = [(name, *pause) for name, pause in self.pauses.items()]
-        staging = (self.staging.encode(),) if self.staging else ()
+        floors = (self.floors.encode(),) if self.floors else ()
+        staging = (self.staging.encode(),) if self.staging or floors else ()
         has_pauses = bool(pauses or staging)
         has_ends = bool(membership.sealed or ends or has_pauses)
         version = _WITHOUT_PAUSES if has_ends else _WITHOUT_ENDS
-        version = _VERSION if staging else _WITHOUT_STAGING if has_pauses else version
+        version = _WITHOUT_FLOORS if staging else _WITHOUT_STAGING if has_pauses else version
+        version = _VERSION if floors else version
         return (
             version,
             self.log_start,
@@ -561,6 +585,7 @@ class PartitionState:
             *((membership.sealed, ends) if has_ends else ()),
             *((pauses,) if has_pauses else ()),
             *staging,
+            *floors,
         )
 
     def become(self, other: PartitionState) -> None:
@@ -572,7 +597,7 @@ class PartitionState:
     def decode(cls, data: Any) -> PartitionState:
         """Return the state that `encode` gave."""
         version, *fields = data
-        if version not in (_WITHOUT_ENDS, _WITHOUT_PAUSES, _WITHOUT_STAGING, _VERSION):
+        if version not in range(_WITHOUT_ENDS, _VERSION + 1):
             raise UnknownVersion(
                 f"the checkpoint holds a partition in version {version}; this release reads "
                 f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder",
@@ -597,6 +622,8 @@ class PartitionState:
         state.pauses = {name: (paused, by) for rows in later[2:3] for name, paused, by in rows}
         if later[3:]:
             state.staging = StagingTable.decode(*later[3])
+        if later[4:]:
+            state.floors = EpochFloors.decode(*later[4])
         membership.ends = {partition: (stamp, offset) for partition, stamp, offset in ends}
         rows = map(opened, clusters)
         state.clusters = {name: ClusterState.decode(*row) for name, *row in rows}

@@ -59,8 +59,18 @@ def show(topic: Topic, hub: HubNumber, as_json: AsJson = False, url: Url = DEFAU
         print_json("weir.devices/1", {"url": url}, found)
     elif devices:
         print_table(
-            ("SN", "PARTITION", "BOOT", "NEXT SEQUENCE", "LAST OFFSET"),
-            [(one.sn, one.partition, one.boot, one.next_sequence, one.offset) for one in devices],
+            ("SN", "PARTITION", "GENERATION", "BOOT", "NEXT SEQUENCE", "LAST OFFSET"),
+            [
+                (
+                    one.sn,
+                    one.partition,
+                    one.generation,
+                    one.boot,
+                    one.next_sequence,
+                    one.offset,
+                )
+                for one in devices
+            ],
         )
     else:
         print(f"hub {number:#x} has published nothing to {topic} with a sequence")
@@ -73,13 +83,13 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Forget a hub, so that it may begin again with any boot count. Stop the hub first: messages
-    that it sends again afterwards are duplicates.
+    """Forget what a hub has published, for room. A tombstone stays: the hub may come again with a
+    boot count above all that it had, and what it sent before is refused.
     """
     from weir.cli.output import typed
 
     number = hub_number(hub)
-    asked = f"hub {hub} may publish again what it published before. Type its number to forget it"
+    asked = f"hub {hub} must come with a higher boot count then. Type its number to forget it"
     if not yes and not typed(asked, hub):
         raise typer.Exit(1)
 

@@ -462,8 +462,8 @@ class DeleteCluster(ControlRequest, frozen=True, array_like=True):
 
 
 class HubList(ControlReply, frozen=True, array_like=True):
-    """Devices (hub, sn, boot, next sequence, last offset), in no order, and the part to ask for
-    next; 0: there is none.
+    """Devices (hub, sn, epoch, next sequence, last offset), in no order, and the part to ask for
+    next; 0: there is none. An epoch is generation · 2^32 + boot.
     """
 
     devices: list[tuple[int, int, int, int, int]]
@@ -496,7 +496,9 @@ class HubForgotten(ControlReply, frozen=True, array_like=True):
 
 
 class ForgetHub(ControlRequest, frozen=True, array_like=True):
-    """Forget the devices of a hub in a partition: they may begin again with any boot count."""
+    """Forget the devices of a hub in a partition. They may begin again with a boot count above all
+    that the hub had, or in a later generation; below format level 3 with any boot count.
+    """
 
     declaration = Declaration(
         37,

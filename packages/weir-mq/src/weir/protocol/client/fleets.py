@@ -6,10 +6,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from weir.access.devices import FLEET_KEY_BYTES, GENERATION_MAX, KEY_VERSION_MAX
+from weir.access.devices import FLEET_KEY_BYTES, KEY_VERSION_MAX
 from weir.errors import BadName, LevelTooLow
 from weir.model.ids import Natural
-from weir.model.limits import NAME_CHARACTERS_MAX
+from weir.model.limits import GENERATION_MAX, NAME_CHARACTERS_MAX
 from weir.protocol.client.declaration import (
     Control,
     ControlReply,

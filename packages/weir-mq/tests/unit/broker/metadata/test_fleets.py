@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.access.devices import GENERATION_MAX, Level
+from weir.access.devices import Level
 from weir.broker.metadata import fleets as module
 from weir.broker.metadata.fleets import Device, Fleet, Fleets
 from weir.broker.records.fleets import DeviceSet, FleetKey, FleetPut
 from weir.errors import BadName, BadRequest
+from weir.model.limits import GENERATION_MAX
 
 KEY = FleetKey(1, bytes(65))
 U64 = (1 << 64) - 1

@@ -70,6 +70,7 @@ RECORDS: list[c.ControlRecord] = [
     c.TopicClusterPaused(1, "c", True),
     c.ClusterDeleted("c"),
     c.HubForgotten(0xA17),
+    c.HubBuried(0xA17),
 ]
 
 

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from rigs.shards import stripes_of
 from weir.broker.records.snapshots import pack, unpack
 from weir.broker.state import dedupe
-from weir.broker.state.dedupe import PARTS, Answer, Known, Origin, OriginTable, ProducerTable
+from weir.broker.state.dedupe import (
+    PARTS,
+    Answer,
+    EpochFloors,
+    Known,
+    Origin,
+    OriginTable,
+    ProducerTable,
+)
+from weir.model.columns import epoch_of
 from weir.model.limits import DEVICE_WINDOW, PIPELINE_WINDOW
 
 
@@ -268,6 +277,39 @@ def test_a_table_in_a_snapshot_is_so_many_bytes() -> None:
         "8877665544332211" "99" "000000" "a4a3a2a1" "0a000000" "c2c1000000000000"
         "00000000" "d4d3d2d1" + "00000000" * 6
     )  # fmt: skip
+
+
+def test_a_generation_takes_the_three_bytes_that_were_spare() -> None:
+    """Level 3; a release before wrote zeros there."""
+    table = OriginTable()
+    epoch = epoch_of(0xB3B2B1, 0xA1A2A3A4)
+    table.record(0x1122334455667788, 0x99, epoch - (1 << 33), 4, 0, 0)
+    table.record(0x1122334455667788, 0x99, epoch, 8, 0xC1C2, 0xD1D2D3D4)
+    ((_, _, rows),) = through_msgpack(table.encode())
+    assert rows.hex() == (
+        "8877665544332211" "99" "b1b2b3" "a4a3a2a1" "09000000" "c2c1000000000000"
+        "d4d3d2d1" + "00000000" * 7
+    )  # fmt: skip
+    known = OriginTable.decode(through_msgpack(table.encode())).known(0x1122334455667788, 0x99)
+    assert known is not None
+    assert known[:3] == (epoch, 9, 0xC1C2)
+    assert table.of_hub(0x1122334455667788) == table.part(0, 1)[0]
+
+
+def test_floors_in_a_snapshot_are_so_many_bytes() -> None:
+    floors = EpochFloors()
+    floors.raise_to(7, epoch_of(2, 0))
+    floors.raise_to(7, epoch_of(1, 9))
+    floors.bury(8, 4)
+    floors.bury(8, 3)
+    assert floors.encode() == (
+        1,
+        bytes.fromhex("07000000000000000800000000000000"),
+        bytes.fromhex("00000000020000000500000000000000"),
+    )
+    again = EpochFloors.decode(*through_msgpack(floors.encode()))
+    assert again.encode() == floors.encode()
+    assert [again.least(hub) for hub in (7, 8, 9)] == [2 << 32, 5, 0]
 
 
 def test_an_idle_partition_pays_for_no_stripe() -> None:
