@@ -87,13 +87,21 @@ def test_a_fleet_from_its_key_to_its_devices(port: int, tmp_path: Path) -> None:
     with device(port, 42, first) as client:
         assert [r.code for r in client.send_many([b"open", b"close"])] == [0, 0]
         replaced = weir("device", "replace", "42", port=port)
-        assert (replaced["generation"], replaced["revoked"]) == (1, False)
+        assert (replaced["generation"], replaced["revoked"], replaced["before"]) == (1, False, 0)
+        assert client.publish_sequenced(b"as before").code == 0
+        second = weir("device", "enrol", "42", "--key", str(key), port=port)
+        assert second["secret"] != first["secret"]
+        with device(port, 42, second) as new:
+            assert new.publish_sequenced(b"new").code == 0
         with pytest.raises((Disconnected, NotAuthenticated)):
             client.publish_sequenced(b"too late")
+    third = weir("device", "replace", "42", "--now", port=port)
+    assert (third["generation"], third["before"]) == (2, None)
+    with pytest.raises(NotAuthenticated):
+        device(port, 42, second, boot=2)
     second = weir("device", "enrol", "42", "--key", str(key), port=port)
-    assert second["secret"] != first["secret"]
-    with device(port, 42, second, boot=2) as client:
-        assert client.publish_sequenced(b"new").code == 0
+    with device(port, 42, second) as client:
+        assert client.publish_sequenced(b"newer").code == 0
     assert weir("device", "revoke", "42", port=port)["revoked"]
     assert weir("device", "status", "42", port=port)["revoked"]
     with pytest.raises(NotAuthenticated):

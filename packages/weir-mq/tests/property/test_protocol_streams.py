@@ -86,6 +86,7 @@ FLEET = st.builds(
     DEVICE_HUB,
     NATURAL,
     st.lists(st.integers(1, 255), max_size=3).map(tuple),
+    SHORT_NAME,
 )
 RULE = st.builds(w.RuleRow, st.lists(WORD, max_size=3).map(tuple), WORD, SHORT_NAME, st.booleans())
 RULES = st.lists(RULE, max_size=3).map(tuple)
@@ -189,11 +190,14 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
         NATURAL,
         st.integers(0, 255),
         st.binary(max_size=32),
+        SHORT_NAME,
     ),
     f.RemoveFleet: st.builds(f.RemoveFleet, SHORT_NAME),
     f.DropFleetKey: st.builds(f.DropFleetKey, SHORT_NAME, st.integers(0, 255)),
     f.ListFleets: st.builds(f.ListFleets),
     f.SetDevice: st.builds(f.SetDevice, DEVICE_HUB, st.integers(0, 0xFFFFFF), st.booleans()),
+    f.ReplaceDevice: st.builds(f.ReplaceDevice, DEVICE_HUB, st.integers(1, 0xFFFFFF)),
+    f.UseDevice: st.builds(f.UseDevice, DEVICE_HUB, st.integers(1, 0xFFFFFF)),
     f.DescribeDevice: st.builds(f.DescribeDevice, DEVICE_HUB),
     w.Login: st.builds(w.Login, WORD, BODY),
     w.DescribeAccess: st.builds(w.DescribeAccess, SHORT_NAME, SHORT_NAME),
@@ -293,7 +297,14 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
     ),
     f.DeviceInfo: (
         opcode_of(f.SetDevice),
-        st.builds(f.DeviceInfo, DEVICE_HUB, TEXT, st.integers(0, 0xFFFFFF), st.booleans()),
+        st.builds(
+            f.DeviceInfo,
+            DEVICE_HUB,
+            TEXT,
+            st.integers(0, 0xFFFFFF),
+            st.booleans(),
+            st.integers(-1, 0xFFFFFF),
+        ),
     ),
     w.LoginStep: (opcode_of(w.Login), st.builds(w.LoginStep, BODY, st.booleans(), TEXT)),
     w.AccessInfo: (

@@ -17,6 +17,7 @@ from weir.broker.api.settings import Identity, Layout, ShardSettings
 from weir.broker.barriers.total_order import TotalOrder
 from weir.broker.brokerset import BrokerSet
 from weir.broker.devices.proofs import Proofs
+from weir.broker.devices.replacements import Replacements
 from weir.broker.devices.requests import Devices
 from weir.broker.forwarding.forwarder import Forwarder, Routes
 from weir.broker.forwarding.registry_feed import HeldReplies, RegistryFeed
@@ -263,6 +264,9 @@ def _services(
         settings.device_in_hand,
         Proofs(
             topics.catalog, identity.system, _nonces(settings), registry.administration.fleets.vault
+        ),
+        Replacements(
+            topics.catalog, registry.administration.fleets, forwarder, cluster.resumed, time
         ),
     )
     sessions = Sessions(

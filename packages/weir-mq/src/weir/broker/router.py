@@ -435,7 +435,8 @@ class Sessions:
     def _park(self, session: Session, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         """Keep what asks for what is not known here until that is sure; and what comes behind."""
         self._keep(session, frames)
-        self._trunks.view.park(session.id)
+        if not self._devices.replacements.holds(session.id):
+            self._trunks.view.park(session.id)
 
     def _keep(self, session: Session, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         if not session.keep(frames, self._budget):

@@ -201,6 +201,7 @@ class Shard:
                 case AccessNarrowed():
                     for session in self._services.sessions.end_revoked():
                         self._services.orders.session_closed(session)
+                    self._services.devices.replacements.proceed()
                 case TopicOpened(topic):
                     self._services.devices.receivers.grown(topic)
         while resumed:
@@ -289,6 +290,7 @@ class Shard:
         services.confirmations.check_deadlines()
         services.logins.check_deadlines()
         services.devices.receivers.retry_due()
+        services.devices.replacements.check_deadlines()
         self._cluster.trunks.check_deadlines()
         if self._shutdown.is_under_way:
             self._cluster.brokerset.hand_over_again()

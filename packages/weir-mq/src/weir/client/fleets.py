@@ -12,7 +12,8 @@ from weir.protocol.client import fleets as f
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """Hubs `first` to `last`, both included, and the versions of the key that their secrets are
-    made by. At level 1 they prove who they are, at 2 they sign their frames besides.
+    made by. At level 1 they prove who they are, at 2 they sign their frames besides. Their messages
+    have its `tag`, if it has one.
     """
 
     name: str
@@ -20,18 +21,21 @@ class Fleet:
     last: int
     level: Level
     versions: tuple[int, ...]
+    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetDevice:
     """The fleet of a hub (empty: none), and the generation of its device that may come in, unless
-    that was revoked.
+    that was revoked. The generation `before` may come as well, until a device of the new one does;
+    None: it may not.
     """
 
     hub: int
     fleet: str
     generation: int
     is_revoked: bool
+    before: int | None = None
 
     def secret(self, fleet_key: bytes, system: int) -> bytes:
         """Return what is to be flashed into this device, 32 bytes, by a version of its fleet's key
@@ -57,14 +61,16 @@ class Fleets:
         level: Level,
         version: int = 0,
         key: bytes = b"",
+        tag: str = "",
     ) -> Fleet:
         """Make a fleet of hubs `first` to `last`, or change the one of this name;
-        with a `key` of 32 bytes, that is the `version` of its key, beside those that it has.
+        with a `key` of 32 bytes, that is the `version` of its key, beside those that it has. What
+        its devices publish has the `tag`.
 
         Raises `BadRequest` where a hub belongs to another fleet, or a version to another key, or a
         node has no key file; `BadName` and `LevelTooLow`.
         """
-        request = f.PutFleet(name, first, last, level, version, key)
+        request = f.PutFleet(name, first, last, level, version, key, tag)
         return _fleet((await self._network.request(request, f.FleetChanged)).fleet)
 
     async def remove(self, name: str) -> Fleet:
@@ -97,6 +103,15 @@ class Fleets:
         return _device(await self._network.request(f.DescribeDevice(hub), f.DeviceInfo))
 
     async def replace_device(self, hub: int, generation: int) -> FleetDevice:
+        """Let the device of this generation be the one that may come. The one that may now may do
+        so until the new one has proved who it is.
+
+        Raises `BadRequest` if the hub is as far or further, or belongs to no fleet.
+        """
+        request = f.ReplaceDevice(hub, generation)
+        return _device(await self._network.request(request, f.DeviceInfo))
+
+    async def end_devices_before(self, hub: int, generation: int) -> FleetDevice:
         """Let the device of this generation be the one that may come; all before stay out from now
         on. Raises `BadRequest` if the hub is further, or belongs to no fleet.
         """
@@ -112,8 +127,9 @@ class Fleets:
 
 
 def _fleet(row: f.FleetRow) -> Fleet:
-    return Fleet(row.name, row.first, row.last, Level(row.level), tuple(row.versions))
+    return Fleet(row.name, row.first, row.last, Level(row.level), tuple(row.versions), row.tag)
 
 
 def _device(info: f.DeviceInfo) -> FleetDevice:
-    return FleetDevice(info.hub, info.fleet, info.generation, info.is_revoked)
+    before = info.before if info.before >= 0 else None
+    return FleetDevice(info.hub, info.fleet, info.generation, info.is_revoked, before)

@@ -57,8 +57,8 @@ def encode(
     Times are microseconds since 1970. `chunk_at`: the one value is a piece of a larger one, from
     that byte on; `references`: it stands for a value of chunks, and `values` is left empty;
     `scattered`: it is a part of a scattering; `publication`: it publishes what was staged, and
-    `values` is left empty. `schema`: the version of the topic's schema that all values have; 0:
-    none. `verified`: the `origins` are those of devices that proved who they are.
+    `values` is left empty. `schema`: the version of the topic's schema that all values have, or 0.
+    `verified`: the `origins` are those of devices that proved who they are.
     `compression` is kept only where it makes the batch smaller, and not over 256 times smaller.
     Raises `TooLarge` over 8 MiB or 1,048,576 messages, `MissingLibrary`, and `ValueError` where a
     column's length is not that of `values`.
@@ -92,8 +92,7 @@ def encode(
         flags |= _HEADERS
         _put_headers(parts, headers)
     if origins is not None:
-        flags |= _ORIGIN | (_VERIFIED if verified else 0)
-        flags |= _GENERATION if origins.generations else 0
+        flags |= _ORIGIN | _VERIFIED * verified | _GENERATION * bool(origins.generations)
         col.put_origins(parts, origins)
     if named is not None or origins is not None:
         compression = 0

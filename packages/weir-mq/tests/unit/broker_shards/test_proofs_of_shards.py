@@ -7,25 +7,25 @@ from typing import Any
 import pytest
 
 from rigs.access import set_mode
-from rigs.shards import catalog_of
+from rigs.shards import catalog_of, sessions_of
 from rigs.shards_of_a_node import RING, SYSTEM
 from weir.access.devices import Level, derive_secret, prove_broker, prove_device
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.metadata.enrolment import purpose_of
-from weir.broker.metadata.fleets import Fleet
+from weir.broker.metadata.fleets import Device, Fleet
 from weir.broker.records.access import RoleChanged
 from weir.broker.records.fleets import DeviceSet, FleetKey
 from weir.errors import NotAuthenticated, Overloaded, ProofNeeded
 from weir.model.batch_builder import encode
 from weir.protocol import device as d
+from weir.protocol.client import fleets as f
 from weir.protocol.client import messages as m
 from weir.protocol.device import DeviceReplies, DeviceStream
 from weir.protocol.proof import Challenge, DeviceHello, DeviceProof, Proven
 
 HUB, SESSION = 42, 500
-SECRET = derive_secret(b"f" * 32, SYSTEM, HUB, 0)
 
 
 def fleet() -> Fleet:
@@ -54,13 +54,14 @@ def placed(node: Any) -> tuple[Any, Any, Any]:
     return node, node.all[there], node.all[(there + 1) % 3]
 
 
-def proof(asked: Challenge, level: int = Level.PROOF) -> tuple[bytes, bytes]:
+def proof(asked: Challenge, level: int = Level.PROOF, generation: int = 0) -> tuple[bytes, bytes]:
     """Return the frame, and the broker's proof that is to come back."""
-    unproven = DeviceProof(0, 0, 1, level, b"n" * 16, bytes(32))
+    secret = derive_secret(b"f" * 32, SYSTEM, HUB, generation)
+    unproven = DeviceProof(0, generation, 1, level, b"n" * 16, bytes(32))
     hello = DeviceHello(0, HUB, 1, d.BY_HUB, "locks")
     claim = unproven.claim(asked, hello)
-    made = DeviceProof(0, 0, 1, level, b"n" * 16, prove_device(SECRET, claim))
-    return d.prove(made), prove_broker(SECRET, claim)
+    made = DeviceProof(0, generation, 1, level, b"n" * 16, prove_device(secret, claim))
+    return d.prove(made), prove_broker(secret, claim)
 
 
 def challenged(node: Any, one: Any) -> Challenge:
@@ -171,3 +172,26 @@ def test_no_refusal_overtakes_the_welcome_of_another_shard(
     replies = heard(node, landing, d.hello(HUB, 1, "locks"), d.publish(1, b"open", 0))
     assert [reply.code for reply in replies] in ([], [0])
     assert landing.hung_up == [SESSION]
+
+
+@pytest.mark.parametrize("landing", [0, 1, 2])
+def test_a_new_device_is_used_wherever_it_lands(placed: Any, landing: int) -> None:
+    """The shard that has the registry writes it, and each of the others hears of it."""
+    node, *_ = placed
+    one = node.all[landing]
+    assert node.answer(0, f.ReplaceDevice(HUB, 1)).before == 0
+    frame, _ = proof(challenged(node, one), generation=1)
+    (reply,) = heard(node, one, frame)
+    assert reply.code == 0
+    assert [catalog_of(each.shard).fleets.device(HUB) for each in node.all] == [Device(1)] * 3
+    replies = heard(node, one, d.publish(1, b"new", 0))
+    assert [(r.code, r.offset) for r in replies] == [(0, 0)]
+
+
+def test_the_owner_knows_the_generation_that_was_proved_elsewhere(placed: Any) -> None:
+    node, owner, landing = placed
+    node.answer(0, f.ReplaceDevice(HUB, 1))
+    frame, _ = proof(challenged(node, landing), generation=1)
+    assert heard(node, landing, frame)[0].code == 0
+    device = next(s.device for s in sessions_of(owner.shard).values() if s.device is not None)
+    assert (device.is_verified, device.generation, device.epoch) == (True, 1, 1 << 32 | 1)

@@ -83,7 +83,8 @@ class Proofs:
         fleets = self._catalog.fleets
         fleet, device = fleets.find(hello.hub), fleets.device(hello.hub)
         key = self._fleet_key(fleet, proof.key_version)
-        secret = derive_secret(key or _NO_KEY, self._system, hello.hub, device.generation)
+        generation = proof.generation if proof.generation == device.before else device.generation
+        secret = derive_secret(key or _NO_KEY, self._system, hello.hub, generation)
         claim = proof.claim(asked, hello)
         # All of it is done whatever is wrong: time tells no more than the code.
         is_right = check_proof(prove_device(secret, claim), proof.proof)
@@ -112,7 +113,16 @@ class Proofs:
     def is_current(self, hub: int, generation: int) -> bool:
         """Return whether a device of this generation may still be here."""
         fleets = self._catalog.fleets
-        return fleets.find(hub) is not None and fleets.device(hub) == Device(generation)
+        return fleets.find(hub) is not None and fleets.device(hub).admits(generation)
+
+    def is_ahead(self, hub: int, generation: int) -> bool:
+        """Return whether this shard may not have heard yet that a device was replaced by this."""
+        return generation > self._catalog.fleets.device(hub).generation
+
+    def tag_of(self, hub: int) -> str:
+        """Return the tag of a hub's fleet."""
+        fleet = self._catalog.fleets.find(hub)
+        return fleet.tag if fleet is not None else ""
 
     def _fleet_key(self, fleet: Fleet | None, version: int) -> bytes | None:
         wrapped = None if fleet is None else fleet.key(version)
@@ -122,9 +132,8 @@ class Proofs:
 def _may_come(fleet: Fleet | None, device: Device, claim: Claim) -> bool:
     return (
         fleet is not None
-        and not device.is_revoked
+        and device.admits(claim.generation)
         and claim.is_fresh
-        and claim.generation == device.generation
         and claim.level in (Level.PROOF, Level.SIGNED)
         and claim.level >= fleet.level
     )

@@ -14,13 +14,21 @@ from weir.broker.api.effects import Hangup, SignFrames
 from weir.broker.api.settings import Identity
 from weir.broker.devices.proofs import Proofs
 from weir.broker.devices.receivers import Receivers
+from weir.broker.devices.replacements import Replacements
 from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.partition.topics import Topics, publish_devices
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.session import ANONYMOUS, DeviceSession, Session
-from weir.errors import ErasedBoot, NoHello, NotAuthenticated, Refused, UnknownTopic
+from weir.errors import (
+    ErasedBoot,
+    NoHello,
+    NotAuthenticated,
+    Refused,
+    Unavailable,
+    UnknownTopic,
+)
 from weir.model.ids import group_of, place_node
 from weir.model.limits import BOOT_MAX
 from weir.model.topic import Topic
@@ -158,7 +166,7 @@ class Devices:
 
     __slots__ = (
         "_authorizer", "_identity", "_outbox", "_proofs", "_time", "_topics", "_trunks",
-        "receivers",
+        "receivers", "replacements",
     )  # fmt: skip
 
     def __init__(
@@ -172,11 +180,15 @@ class Devices:
         budget: Budget,
         in_hand: int,
         proofs: Proofs,
+        replacements: Replacements,
     ) -> None:
         """Serve what `topics` knows; pass on to `trunks` what is published to theirs. Hubs of
-        fleets are let in by `proofs`. For `budget` and `in_hand` see `Receivers`.
+        fleets are let in by `proofs`, and wait in `replacements` if they are the first of their
+        generation. For `budget` and `in_hand` see `Receivers`.
         """
         self._proofs = proofs
+        #: Who waits until its device counts as used.
+        self.replacements = replacements
         self._trunks = trunks
         self._identity = identity
         self._topics = topics
@@ -265,6 +277,14 @@ class Devices:
         except Refused as error:
             self._refuse_proof(session, request.sn, error)
             return True
+        hub, generation = proven.hello.hub, proven.generation
+        if self.replacements.is_first(hub, generation):
+            if final:
+                reason = "the registry could not be told of a new device: connect again"
+                self._refuse_proof(session, request.sn, Unavailable(reason))
+                return True
+            self.replacements.wait(session.id, hub, generation)
+            return False
         is_served = self._take_proven(session, proven, final, signs)
         session.proven_by = request.key_version, request.level
         return is_served
@@ -276,6 +296,9 @@ class Devices:
         hello = request.hello
         try:
             if not self._proofs.is_current(hello.hub, request.generation):
+                ahead = self._proofs.is_ahead(hello.hub, request.generation)
+                if ahead and self._trunks.may_be_news() and not final:
+                    return False
                 raise NotAuthenticated("this hub was replaced or revoked")
             is_passed_on = self._seat(session, hello, request)
         except UnknownTopic as error:
@@ -323,8 +346,10 @@ class Devices:
         group = group_of(topic.id, partition)
         forwarder = self._trunks.forwarder
         place = forwarder.routes.toward(group, session.foreign)
-        generation = passed_on.generation if isinstance(passed_on, DeviceProven) else None
-        session.begin_device(request.hub, request.boot, group, generation)
+        proved: tuple[int, str] | None = None
+        if isinstance(passed_on, DeviceProven):
+            proved = passed_on.generation, self._proofs.tag_of(request.hub)
+        session.begin_device(request.hub, request.boot, group, proved)
         session.hub, session.device_place = request.hub, place
         if place != forwarder.shard:
             forwarder.device(session, passed_on)

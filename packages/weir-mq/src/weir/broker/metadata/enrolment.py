@@ -15,7 +15,10 @@ from weir.broker.api.events import AccessNarrowed, Findings
 from weir.broker.metadata.fleets import Fleet, Fleets
 from weir.broker.metadata.vault import Vault
 from weir.broker.records.fleets import (
+    DeviceRecord,
+    DeviceReplaced,
     DeviceSet,
+    DeviceUsed,
     FleetKey,
     FleetPut,
     FleetRecord,
@@ -42,7 +45,9 @@ from weir.protocol.client.fleets import (
     ListFleets,
     PutFleet,
     RemoveFleet,
+    ReplaceDevice,
     SetDevice,
+    UseDevice,
 )
 from weir.protocol.client.messages import Reply
 
@@ -115,7 +120,7 @@ class Replies(Protocol):
 class Enrolment:
     """Changes fleets and devices by entries, and tells what they are."""
 
-    __slots__ = ("_catalog", "_findings", "_outbox", "_proposals", "vault")
+    __slots__ = ("_catalog", "_findings", "_log", "_outbox", "_proposals", "vault")
 
     def __init__(
         self,
@@ -133,6 +138,7 @@ class Enrolment:
         self._findings = findings
         #: What opens the fleets' keys.
         self.vault = vault
+        self._log = log
         self._proposals: Proposals[FleetRecord, Caller] = Proposals(log)
 
     def lose(self, error: Refused) -> None:
@@ -150,7 +156,9 @@ class Enrolment:
         keys = known.keys if known else ()
         if request.key:
             keys = self._with_key(known, request)
-        fleet = FleetPut(request.name, request.first, request.last, request.level, keys)
+        fleet = FleetPut(
+            request.name, request.first, request.last, request.level, keys, request.tag
+        )
         self._catalog.fleets.check(Fleet.of(fleet))
         self._proposals.propose(fleet, caller)
 
@@ -180,7 +188,7 @@ class Enrolment:
         self._check_quiet()
         known = self._known(request.name)
         keys = tuple(key for key in known.keys if key.version != request.version)
-        record = FleetPut(known.name, known.first, known.last, known.level, keys)
+        record = FleetPut(known.name, known.first, known.last, known.level, keys, known.tag)
         self._catalog.fleets.check(Fleet.of(record))
         self._proposals.propose(record, caller)
 
@@ -195,6 +203,21 @@ class Enrolment:
         record = DeviceSet(request.hub, request.generation, request.is_revoked)
         self._catalog.fleets.check_device(record)
         self._proposals.propose(record, caller)
+
+    def replace_device(self, caller: Caller, request: ReplaceDevice) -> None:
+        """Propose that a device is replaced, once the new one is used. Raises as `set_device`."""
+        self._check_level()
+        record = DeviceReplaced(request.hub, request.generation)
+        self._catalog.fleets.check_device(record)
+        self._proposals.propose(record, caller)
+
+    def use_device(self, request: UseDevice) -> None:
+        """Propose that a device is used, unless that is no news. Raises `Unavailable` where the
+        registry is not led here.
+        """
+        device = self._catalog.fleets.device(request.hub)
+        if device.before >= 0 and device.generation == request.generation:
+            self._log.propose(DeviceUsed(request.hub, request.generation))
 
     def list(self, caller: Caller) -> None:
         """Answer with all fleets."""
@@ -218,8 +241,8 @@ class Enrolment:
                     reply = FleetChanged(_row(fleet))
                 case FleetRemoved(name):
                     reply = FleetChanged(_row(fleets.remove(name)))
-                case DeviceSet():
-                    fleets.set_device(record)
+                case DeviceSet() | DeviceReplaced() | DeviceUsed():
+                    _change_device(fleets, record)
                     reply = self._info(record.hub)
         except Refused as error:
             if caller is not None:
@@ -241,6 +264,8 @@ class Enrolment:
             DropFleetKey: lambda _, caller, request: self.drop_key(caller, request),
             ListFleets: lambda _, caller, __: self.list(caller),
             SetDevice: lambda _, caller, request: self.set_device(caller, request),
+            ReplaceDevice: lambda _, caller, request: self.replace_device(caller, request),
+            UseDevice: lambda _, __, request: self.use_device(request),
             DescribeDevice: lambda _, caller, request: self.describe_device(caller, request),
         }
 
@@ -252,7 +277,7 @@ class Enrolment:
 
     def _info(self, hub: int) -> DeviceInfo:
         fleet, device = self._catalog.fleets.find(hub), self._catalog.fleets.device(hub)
-        return DeviceInfo(hub, fleet.name if fleet else "", device.generation, device.is_revoked)
+        return DeviceInfo(hub, fleet.name if fleet else "", *device)
 
     def _check_level(self) -> None:
         level = self._catalog.level
@@ -264,6 +289,16 @@ class Enrolment:
             )
 
 
+def _change_device(fleets: Fleets, record: DeviceRecord) -> None:
+    match record:
+        case DeviceSet():
+            fleets.set_device(record)
+        case DeviceReplaced():
+            fleets.replace_device(record)
+        case DeviceUsed():
+            fleets.use_device(record)
+
+
 def _row(fleet: Fleet) -> FleetRow:
     versions = tuple(key.version for key in fleet.keys)
-    return FleetRow(fleet.name, fleet.first, fleet.last, int(fleet.level), versions)
+    return FleetRow(fleet.name, fleet.first, fleet.last, int(fleet.level), versions, fleet.tag)

@@ -13,14 +13,28 @@ from typing import Any, NamedTuple
 import msgspec
 
 from weir.access.devices import Level
-from weir.broker.records.fleets import DeviceSet, FleetKey, FleetPut
+from weir.broker.records.fleets import (
+    DeviceReplaced,
+    DeviceSet,
+    DeviceUsed,
+    FleetKey,
+    FleetPut,
+)
 from weir.broker.records.secrets import RewrappedRow, digest_of
 from weir.codec import Unsigned64
 from weir.errors import BadRequest
-from weir.model.limits import DEVICE_ROWS_MAX, FLEET_KEYS_MAX, FLEETS_MAX, GENERATION_MAX
+from weir.model.limits import (
+    DEVICE_ROWS_MAX,
+    FLEET_KEYS_MAX,
+    FLEETS_MAX,
+    GENERATION_MAX,
+    TAG_BYTES_MAX,
+)
 from weir.model.topic import check_name
 
 _REVOKED = 1 << 24
+#: From here on lies the generation before, plus 1, while it may come.
+_BEFORE_AT = 25
 
 
 class Fleet(msgspec.Struct, frozen=True, array_like=True):
@@ -31,13 +45,16 @@ class Fleet(msgspec.Struct, frozen=True, array_like=True):
     last: Unsigned64
     level: Level
     keys: tuple[FleetKey, ...]
+    tag: str = ""
 
     @classmethod
     def of(cls, record: FleetPut) -> Fleet:
         """Return the fleet that a record speaks of. Raises `BadRequest` for an unknown level."""
         if record.level not in (Level.PROOF, Level.SIGNED):
             raise BadRequest("a fleet asks for a proof (1), or for signed frames (2)")
-        return cls(record.name, record.first, record.last, Level(record.level), record.keys)
+        return cls(
+            record.name, record.first, record.last, Level(record.level), record.keys, record.tag
+        )
 
     def key(self, version: int) -> FleetKey | None:
         """Return a version of its key, if it has that."""
@@ -45,10 +62,17 @@ class Fleet(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Device(NamedTuple):
-    """What is known of a device besides its fleet."""
+    """What is known of a device besides its fleet: its generation, and the one before, which may
+    come until this one does; -1: none may.
+    """
 
     generation: int = 0
     is_revoked: bool = False
+    before: int = -1
+
+    def admits(self, generation: int) -> bool:
+        """Return whether a device of a generation may come."""
+        return not self.is_revoked and generation in (self.generation, self.before)
 
 
 #: Of nearly all.
@@ -88,7 +112,9 @@ class Fleets:
     def device(self, hub: int) -> Device:
         """Return what is known of a device."""
         row = self._devices.get(hub)
-        return _PLAIN if row is None else Device(row & GENERATION_MAX, bool(row & _REVOKED))
+        if row is None:
+            return _PLAIN
+        return Device(row & GENERATION_MAX, bool(row & _REVOKED), (row >> _BEFORE_AT) - 1)
 
     def devices(self) -> list[tuple[int, Device]]:
         """Return the devices with rows of their own, in the order of their hubs."""
@@ -101,6 +127,8 @@ class Fleets:
             raise BadRequest(f"a fleet has hubs from {fleet.last} to {fleet.first}, in this order")
         if fleet.level not in (Level.PROOF, Level.SIGNED):
             raise BadRequest("a fleet asks for a proof, or for signed frames")
+        if len(fleet.tag.encode()) > TAG_BYTES_MAX:
+            raise BadRequest(f"a tag is over {TAG_BYTES_MAX} bytes of UTF-8: shorten it")
         versions = {key.version for key in fleet.keys}
         if not 1 <= len(fleet.keys) <= FLEET_KEYS_MAX or len(versions) != len(fleet.keys):
             raise BadRequest(
@@ -152,19 +180,46 @@ class Fleets:
         it then. Raises `BadRequest` as `check_device`.
         """
         self.check_device(record)
-        device = Device(record.generation, record.is_revoked)
+        return self._keep(record.hub, Device(record.generation, record.is_revoked))
+
+    def replace_device(self, record: DeviceReplaced) -> Device:
+        """Let a device be the next generation of its hub, and the one that may come now go on until
+        that is used; return what is known of it then. Raises `BadRequest` as `check_device`.
+        """
+        self.check_device(record)
+        known = self.device(record.hub)
+        if record.generation == known.generation:  # it was asked for twice
+            return known
+        used = known.generation if known.before < 0 else known.before
+        return self._keep(
+            record.hub, Device(record.generation, False, -1 if known.is_revoked else used)
+        )
+
+    def use_device(self, record: DeviceUsed) -> None:
+        """A device has proved who it is: the one before it may come no more."""
+        known = self.device(record.hub)
+        if known.admits(record.generation) and known.generation == record.generation:
+            self._keep(record.hub, known._replace(before=-1))
+
+    def _keep(self, hub: int, device: Device) -> Device:
         if device != _PLAIN:
-            self._devices[record.hub] = device.generation | (_REVOKED if device.is_revoked else 0)
+            revoked = _REVOKED if device.is_revoked else 0
+            self._devices[hub] = device.generation | revoked | (device.before + 1) << _BEFORE_AT
         return device
 
-    def check_device(self, record: DeviceSet) -> None:
+    def check_device(self, record: DeviceSet | DeviceReplaced) -> None:
         """Raise `BadRequest` if a device belongs to no fleet, or is further already: a generation
         that has ended never begins again.
         """
         hub, known = record.hub, self.device(record.hub)
         if self.find(hub) is None:
             raise BadRequest(f"hub {hub} belongs to no fleet: `weir fleet list` shows them")
-        if (record.generation, record.is_revoked) < known:
+        if isinstance(record, DeviceSet):
+            goes_on = (record.generation, record.is_revoked) >= known[:2]
+        else:
+            is_again = record.generation == known.generation and not known.is_revoked
+            goes_on = record.generation > known.generation or is_again
+        if not goes_on:
             raise BadRequest(
                 f"device {hub} is at generation {known.generation}"
                 f"{', which was revoked' if known.is_revoked else ''}: replace it by the next one",

@@ -35,7 +35,7 @@ class _Record(msgspec.Struct, frozen=True, array_like=True):
 
 class FleetPut(_Record, frozen=True, array_like=True, tag="fleet"):
     """Registry: hubs `first` to `last`, both included, are a fleet, or the one of this name has
-    these from now on; what its devices must do says `level`.
+    these from now on; what its devices must do says `level`. Their messages have its `tag`.
     """
 
     name: str
@@ -43,6 +43,7 @@ class FleetPut(_Record, frozen=True, array_like=True, tag="fleet"):
     last: Hub
     level: Annotated[int, Meta(ge=0, le=0xFF)]
     keys: tuple[FleetKey, ...]
+    tag: str = ""
 
 
 class FleetRemoved(_Record, frozen=True, array_like=True, tag="fleet-removed"):
@@ -52,8 +53,8 @@ class FleetRemoved(_Record, frozen=True, array_like=True, tag="fleet-removed"):
 
 
 class DeviceSet(_Record, frozen=True, array_like=True, tag="device"):
-    """Registry: the device of a hub that may come is that of this generation, or it was revoked.
-    Of two such records the one counts that goes further: nothing that ended begins again.
+    """Registry: the device of a hub that may come is that of this generation alone, or it was
+    revoked. Of two such records the one counts that goes further: nothing that ended begins again.
     """
 
     hub: Hub
@@ -66,4 +67,23 @@ def purpose_of(fleet: str, version: int) -> str:
     return f"key {version} of fleet {fleet}"
 
 
-FleetRecord = FleetPut | FleetRemoved | DeviceSet
+class DeviceReplaced(_Record, frozen=True, array_like=True, tag="device-replaced"):
+    """Registry: the device of a hub is that of this generation; the one before may come until the
+    new one does.
+    """
+
+    hub: Hub
+    generation: Annotated[int, Meta(ge=1, le=GENERATION_MAX)]
+
+
+class DeviceUsed(_Record, frozen=True, array_like=True, tag="device-used"):
+    """Registry: the device of this generation has proved who it is; the one before may come no
+    more. Where the hub is further already, nothing changes.
+    """
+
+    hub: Hub
+    generation: Annotated[int, Meta(ge=1, le=GENERATION_MAX)]
+
+
+DeviceRecord = DeviceSet | DeviceReplaced | DeviceUsed
+FleetRecord = FleetPut | FleetRemoved | DeviceRecord

@@ -199,28 +199,28 @@ class Session(msgspec.Struct, eq=False):
         return frames
 
     def begin_device(
-        self, hub: int, boot: int, group: int, generation: int | None = None, tag: str = ""
+        self, hub: int, boot: int, group: int, proved: tuple[int, str] | None = None
     ) -> None:
-        """Take a device's hello; with a `generation` it was proved. Raises `BadRequest` if it
-        changes something too early.
+        """Take a device's hello. It has `proved` who it is, if there is a generation and its
+        fleet's tag. Raises `BadRequest` if it changes something too early.
 
         Replies of two partitions would overtake each other, and the new one could stamp below what
         is about to be confirmed in the old one.
         """
-        proved = generation is not None, generation or 0, tag
+        is_verified, (generation, tag) = proved is not None, proved or (0, "")
         device = self.device
         if device is None:
-            self.device = DeviceSession(self.id, hub, boot, group, 0, *proved)
+            self.device = DeviceSession(self.id, hub, boot, group, 0, is_verified, generation, tag)
             return
-        before = device.is_verified, device.generation, device.tag
-        if (device.hub, device.boot, device.group, before) == (hub, boot, group, proved):
+        before = device.hub, device.boot, device.group, device.is_verified, device.generation
+        if (*before, device.tag) == (hub, boot, group, is_verified, generation, tag):
             return
         if device.in_flight:
             raise BadRequest(
                 f"{device.in_flight} publishes wait for their replies: say hello again after them"
             )
         device.hub, device.boot, device.group = hub, boot, group
-        device.is_verified, device.generation, device.tag = proved
+        device.is_verified, device.generation, device.tag = is_verified, generation, tag
 
     def check_welcomed(self) -> None:
         """Raise `NoHello` unless a client hello came first."""

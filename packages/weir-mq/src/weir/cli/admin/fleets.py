@@ -59,6 +59,7 @@ def create(
     last: Annotated[str, typer.Argument(help="The last hub.")],
     key: KeyFile,
     signed: Annotated[bool, typer.Option("--signed", help="They sign all frames as well.")] = False,
+    tag: Annotated[str, typer.Option("--tag", help="Of all messages of its devices.")] = "",
     version: Version = 1,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
@@ -70,7 +71,7 @@ def create(
     bounds, secret = (hub_number(first), hub_number(last)), _key(key, make=True)
 
     async def work(client: Client) -> Fleet:
-        return await client.fleets.put(name, *bounds, level, version, secret)
+        return await client.fleets.put(name, *bounds, level, version, secret, tag)
 
     _tell("weir.fleet/1", url, connected(url, work), as_json)
 
@@ -110,7 +111,9 @@ def rotate(
 
     async def work(client: Client) -> Fleet:
         known = await _named(client, name)
-        return await client.fleets.put(name, known.first, known.last, known.level, version, secret)
+        return await client.fleets.put(
+            name, known.first, known.last, known.level, version, secret, known.tag
+        )
 
     _tell("weir.fleet/1", url, connected(url, work), as_json)
 
@@ -179,15 +182,26 @@ def enrol(
 
 
 @device_app.command()
-def replace(hub: HubNumber, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
-    """Let the next generation of a hub's device be the one that may come in; the one before stays
-    out from now on. `weir device enrol` prints the secret of the new one.
+def replace(
+    hub: HubNumber,
+    now: Annotated[
+        bool, typer.Option("--now", help="The one before stays out at once: it was lost or stolen.")
+    ] = False,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Let the next generation of a hub's device be the one that comes in. The one before may come
+    until the new one has; with --now it stays out at once, also if it was to be replaced before.
+    `weir device enrol` prints the secret of the new one.
     """
     number = hub_number(hub)
 
     async def work(client: Client) -> FleetDevice:
         known = await client.fleets.device(number)
-        return await client.fleets.replace_device(number, known.generation + 1)
+        if not now:
+            return await client.fleets.replace_device(number, known.generation + 1)
+        following = known.generation + (known.before is None)
+        return await client.fleets.end_devices_before(number, following)
 
     _tell_device(url, connected(url, work), as_json)
 
@@ -260,6 +274,8 @@ def _tell_device(url: str, found: FleetDevice, as_json: bool) -> None:
         print(f"hub {found.hub} belongs to no fleet")
     else:
         end = ", revoked" if found.is_revoked else ""
+        if found.before is not None:
+            end = f"; generation {found.before} may come until this one does"
         print(f"hub {found.hub} of fleet {found.fleet}: generation {found.generation}{end}")
 
 
@@ -270,6 +286,7 @@ def _row(found: Fleet) -> dict[str, Any]:
         "last": found.last,
         "level": found.level.name.lower(),
         "versions": list(found.versions),
+        "tag": found.tag,
     }
 
 
@@ -279,6 +296,7 @@ def _device_row(found: FleetDevice) -> dict[str, Any]:
         "fleet": found.fleet,
         "generation": found.generation,
         "revoked": found.is_revoked,
+        "before": found.before,
     }
 
 

@@ -319,6 +319,7 @@ class Fleets(Twin[fleets.Fleets]):
     opens_keys = waits(fleets.Fleets.opens_keys)
     device = waits(fleets.Fleets.device)
     replace_device = waits(fleets.Fleets.replace_device)
+    end_devices_before = waits(fleets.Fleets.end_devices_before)
     revoke_device = waits(fleets.Fleets.revoke_device)
 
 

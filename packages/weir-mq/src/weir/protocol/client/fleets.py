@@ -9,8 +9,9 @@ from msgspec import Meta
 from weir.access.devices import FLEET_KEY_BYTES, KEY_VERSION_MAX
 from weir.errors import BadName, LevelTooLow
 from weir.model.ids import Natural
-from weir.model.limits import GENERATION_MAX, NAME_CHARACTERS_MAX
+from weir.model.limits import GENERATION_MAX, NAME_CHARACTERS_MAX, TAG_BYTES_MAX
 from weir.protocol.client.declaration import (
+    Asker,
     Control,
     ControlReply,
     ControlRequest,
@@ -27,12 +28,15 @@ Name = Annotated[str, Meta(max_length=4 * NAME_CHARACTERS_MAX)]
 Hub = Annotated[int, Meta(ge=0)]
 Version = Annotated[int, Meta(ge=0, le=KEY_VERSION_MAX)]
 Generation = Annotated[int, Meta(ge=0, le=GENERATION_MAX)]
+NextGeneration = Annotated[int, Meta(ge=1, le=GENERATION_MAX)]
+Tag = Annotated[str, Meta(max_length=TAG_BYTES_MAX)]
 _ADMINISTER = (Right("administer", Resource.SYSTEM),)
 
 
 class FleetRow(Control, frozen=True, array_like=True):
     """A fleet: hubs `first` to `last`, both included; at `level` 1 they prove who they are, at 2
-    they sign their frames besides. `versions` are those of its key.
+    they sign their frames besides. `versions` are those of its key. Their messages have its `tag`,
+    if it has one.
     """
 
     name: str
@@ -40,6 +44,7 @@ class FleetRow(Control, frozen=True, array_like=True):
     last: Hub
     level: Natural
     versions: tuple[int, ...]
+    tag: Tag = ""
 
 
 class FleetChanged(ControlReply, frozen=True, array_like=True):
@@ -49,7 +54,7 @@ class FleetChanged(ControlReply, frozen=True, array_like=True):
 
 
 class PutFleet(ControlRequest, frozen=True, array_like=True):
-    """Make a fleet, or change the one of this name: its hubs, its level, and with a
+    """Make a fleet, or change the one of this name: its hubs, its level, its tag, and with a
     `key` of 32 bytes the version of its key that has this number. Its other versions stay.
     """
 
@@ -69,6 +74,7 @@ class PutFleet(ControlRequest, frozen=True, array_like=True):
     level: Natural
     version: Version = 0
     key: Annotated[bytes, Meta(max_length=FLEET_KEY_BYTES)] = b""
+    tag: Tag = ""
 
 
 class RemoveFleet(ControlRequest, frozen=True, array_like=True):
@@ -128,18 +134,20 @@ class ListFleets(ControlRequest, frozen=True, array_like=True):
 
 class DeviceInfo(ControlReply, frozen=True, array_like=True):
     """The fleet of a hub (empty: none), and the generation of its device that may come, unless that
-    was revoked.
+    was revoked. The generation `before` may come as well, until a device of the new one does; -1:
+    none may.
     """
 
     hub: Hub
     fleet: str
     generation: Generation
     is_revoked: bool
+    before: Annotated[int, Meta(ge=-1, le=GENERATION_MAX)] = -1
 
 
 class SetDevice(ControlRequest, frozen=True, array_like=True):
-    """Let a device be the one of this generation, or be revoked. It goes on only: a generation that
-    has ended never begins again.
+    """Let a device be the one of this generation from now on, or be revoked. It goes on only: a
+    generation that has ended never begins again.
     """
 
     declaration = Declaration(
@@ -149,12 +157,48 @@ class SetDevice(ControlRequest, frozen=True, array_like=True):
         Retry.SAME,
         rights=_ADMINISTER,
         refusals=(LevelTooLow,),
-        methods=("Fleets.replace_device", "Fleets.revoke_device"),
+        methods=("Fleets.end_devices_before", "Fleets.revoke_device"),
     )
 
     hub: Hub
     generation: Generation
     is_revoked: bool = False
+
+
+class ReplaceDevice(ControlRequest, frozen=True, array_like=True):
+    """Let a device be the one of this generation, above the one that it is. The device that may
+    come now may do so until the new one proves who it is.
+    """
+
+    declaration = Declaration(
+        86,
+        Scope.REGISTRY,
+        DeviceInfo,
+        Retry.SAME,
+        rights=_ADMINISTER,
+        refusals=(LevelTooLow,),
+        methods=("Fleets.replace_device",),
+    )
+
+    hub: Hub
+    generation: NextGeneration
+
+
+class UseDevice(ControlRequest, frozen=True, array_like=True):
+    """Only a shard of a set's node sends this: a device of this generation has proved who it is,
+    and is the first.
+    """
+
+    declaration = Declaration(
+        87,
+        Scope.REGISTRY,
+        None,
+        Retry.SAME,
+        asker=Asker.SHARD,
+    )
+
+    hub: Hub
+    generation: NextGeneration
 
 
 class DescribeDevice(ControlRequest, frozen=True, array_like=True):
@@ -179,5 +223,7 @@ REQUESTS: tuple[type[Request], ...] = (
     DropFleetKey,
     ListFleets,
     SetDevice,
+    ReplaceDevice,
+    UseDevice,
     DescribeDevice,
 )

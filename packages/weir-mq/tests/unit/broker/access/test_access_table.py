@@ -84,6 +84,7 @@ SAMPLES: dict[type[Request], Callable[[m.TopicInfo], m.Request]] = {
     f.DropFleetKey: lambda _: f.DropFleetKey("nothing", 1),
     f.ListFleets: lambda _: f.ListFleets(),
     f.SetDevice: lambda _: f.SetDevice(1, 1),
+    f.ReplaceDevice: lambda _: f.ReplaceDevice(1, 1),
     f.DescribeDevice: lambda _: f.DescribeDevice(1),
     w.DescribeAccess: lambda _: w.DescribeAccess(),
     w.ChangeUser: lambda _: w.ChangeUser("revoke", "nobody"),

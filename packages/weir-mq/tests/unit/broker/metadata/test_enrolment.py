@@ -196,6 +196,61 @@ def hung_up(rig: Any) -> list[int]:
     return found
 
 
+def test_the_secret_before_lives_until_the_new_one_is_used(rig: Any) -> None:
+    put(rig)
+    assert come(rig, 50, 42) == [ProofNeeded.code, 0, 0]
+    assert rig.answer(1, f.ReplaceDevice(42, 1)) == f.DeviceInfo(42, "locks", 1, False, 0)
+    assert hung_up(rig) == []
+    assert come(rig, 51, 42)[1] == 0, "the one before may come"
+    assert come(rig, 52, 42, generation=2)[1] == 60, "no other may"
+    assert rig.answer(1, f.DescribeDevice(42)).before == 0
+    assert come(rig, 53, 42, generation=1) == [ProofNeeded.code, 0, 0]
+    assert hung_up(rig)[:2] == [52, 50]
+    assert rig.answer(1, f.DescribeDevice(42)) == f.DeviceInfo(42, "locks", 1, False, -1)
+    assert come(rig, 54, 42)[1] == 60
+    assert come(rig, 55, 42, generation=1)[1] == 0
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_device_that_was_used_is_known_after_a_restart(rig: Any, checkpoint: bool) -> None:
+    put(rig)
+    rig.answer(1, f.ReplaceDevice(42, 1))
+    rig.answer(1, f.ReplaceDevice(43, 1))
+    assert come(rig, 50, 42, generation=1)[1] == 0
+    restart(rig, checkpoint)
+    assert rig.answer(1, f.DescribeDevice(42)).before == -1
+    assert rig.answer(1, f.DescribeDevice(43)).before == 0
+    assert come(rig, 60, 42)[1] == 60
+    assert come(rig, 61, 43)[1] == 0
+
+
+def test_a_new_device_waits_no_longer_than_it_must(rig: Any, monkeypatch: Any) -> None:
+    """Its entry is asked for again, and after five seconds it is told to come again."""
+    put(rig)
+    rig.answer(1, f.ReplaceDevice(42, 1))
+    asked: list[f.UseDevice] = []
+    fleets = type(rig.shard.registry.administration.fleets)
+    monkeypatch.setattr(fleets, "use_device", lambda _, request: asked.append(request))
+    assert come(rig, 50, 42, generation=1) == [ProofNeeded.code]
+    assert asked == [f.UseDevice(42, 1)]
+    rig.tick(600)
+    assert len(asked) == 2
+    assert rig.device_replies[50] == []
+    rig.tick(4_600)
+    assert [reply.code for reply in rig.device_replies[50]] == [
+        Unavailable.code, NoHello.code,
+    ]  # fmt: skip
+    assert hung_up(rig) == [50]
+    monkeypatch.undo()
+    assert come(rig, 51, 42, generation=1) == [ProofNeeded.code, 0, 0]
+
+
+def test_a_generation_that_no_record_can_hold_is_refused_before_it_is_written(rig: Any) -> None:
+    put(rig)
+    for request in (f.ReplaceDevice(42, 0), f.ReplaceDevice(42, 1 << 24), f.UseDevice(42, 0)):
+        assert rig.answer(1, request).code in (BadRequest.code, 22)
+
+
 def test_in_a_closed_set_a_fleet_has_roles(rig: Any) -> None:
     rule = w.RuleRow(("publish",), "topic", "default/t")
     rig.answer(1, w.ChangeRole("fleet.locks", added=(rule,)))

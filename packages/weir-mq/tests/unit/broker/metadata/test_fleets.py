@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from weir.access.devices import Level
 from weir.broker.metadata import fleets as module
 from weir.broker.metadata.fleets import Device, Fleet, Fleets
-from weir.broker.records.fleets import DeviceSet, FleetKey, FleetPut
+from weir.broker.records.fleets import DeviceReplaced, DeviceSet, DeviceUsed, FleetKey, FleetPut
 from weir.errors import BadName, BadRequest
 from weir.model.limits import GENERATION_MAX
 
@@ -144,19 +144,64 @@ def test_rows_and_fleets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     put(fleets, 11, 2)
 
 
+def test_the_device_before_may_come_until_the_new_one_does() -> None:
+    fleets = Fleets()
+    fleets.put(fleet("a", 10, 19))
+    assert fleets.replace_device(DeviceReplaced(12, 1)) == Device(1, False, 0)
+    assert fleets.replace_device(DeviceReplaced(12, 1)) == Device(1, False, 0), "asked again"
+    # The first replacement never came: nobody has its secret but who lost it.
+    assert fleets.replace_device(DeviceReplaced(12, 2)) == Device(2, False, 0)
+    assert [fleets.device(12).admits(generation) for generation in range(-1, 4)] == [
+        False, True, False, True, False,
+    ]  # fmt: skip
+    fleets.use_device(DeviceUsed(12, 1))
+    assert fleets.device(12) == Device(2, False, 0), "it was replaced before it came"
+    fleets.use_device(DeviceUsed(12, 2))
+    assert fleets.device(12) == Device(2)
+    fleets.use_device(DeviceUsed(12, 2))
+    assert fleets.replace_device(DeviceReplaced(12, 2)) == Device(2)
+    with pytest.raises(BadRequest, match="at generation 2"):
+        fleets.replace_device(DeviceReplaced(12, 1))
+
+
+def test_now_ends_the_device_before_and_who_was_revoked_is_none() -> None:
+    fleets = Fleets()
+    fleets.put(fleet("a", 10, 19))
+    fleets.replace_device(DeviceReplaced(12, 1))
+    assert put(fleets, 12, 1) == Device(1)
+    fleets.replace_device(DeviceReplaced(12, 2))
+    assert put(fleets, 12, 2, True) == Device(2, True)
+    fleets.use_device(DeviceUsed(12, 2))
+    assert fleets.device(12) == Device(2, True)
+    assert not fleets.device(12).admits(1)
+    with pytest.raises(BadRequest, match="which was revoked"):
+        fleets.replace_device(DeviceReplaced(12, 2))
+    assert fleets.replace_device(DeviceReplaced(12, 3)) == Device(3)
+
+
+def test_a_tag_is_as_short_as_those_of_clients() -> None:
+    fleets = Fleets()
+    fleets.put(msgspec.structs.replace(fleet("a", 10, 19), tag="ß" * 127))
+    with pytest.raises(BadRequest, match="shorten it"):
+        fleets.put(msgspec.structs.replace(fleet("a", 10, 19), tag="ß" * 128))
+
+
 def test_it_comes_back_from_its_stored_form() -> None:
     fleets = Fleets()
     assert not fleets
     fleets.put(fleet("b", 20, 29, level=Level.SIGNED))
     fleets.put(fleet("a", 10, 19, keys=(KEY, FleetKey(7, b"\xff" * 65))))
     put(fleets, 12, 0, True)
-    put(fleets, 25, GENERATION_MAX)
+    put(fleets, 25, GENERATION_MAX - 1)
+    fleets.replace_device(DeviceReplaced(25, GENERATION_MAX))
     stored = msgspec.msgpack.encode(fleets.encode())
     again = Fleets.decode(msgspec.msgpack.decode(stored))
     assert again
     assert list(again) == list(fleets)
     assert (
-        again.devices() == fleets.devices() == [(12, Device(0, True)), (25, Device(GENERATION_MAX))]
+        again.devices()
+        == fleets.devices()
+        == [(12, Device(0, True)), (25, Device(GENERATION_MAX, False, GENERATION_MAX - 1))]
     )
     assert again.find(25) == fleets.named("b") == again.named("b")
     assert msgspec.msgpack.encode(again.encode()) == stored

@@ -39,7 +39,9 @@ RECORDS: list[c.ControlRecord] = [
     d.RoleChanged("shop", ((("publish", "read"), "topic", "shop/", True),), ()),
     d.RoleDeleted("shop"),
     d.AccessModeSet("closed"),
-    f.FleetPut("locks", 40, 49, 1, (f.FleetKey(1, bytes(WRAPPED_BYTES + FLEET_KEY_BYTES)),)),
+    f.FleetPut("locks", 40, 49, 1, (f.FleetKey(1, bytes(WRAPPED_BYTES + FLEET_KEY_BYTES)),), "ny"),
+    f.DeviceReplaced(42, 7),
+    f.DeviceUsed(42, 7),
     f.FleetRemoved("locks"),
     f.DeviceSet(42, 1, True),
     z.SecretsRewrapped((z.RewrappedRow("user", "default/ann", 0, bytes(16), bytes(151)),)),
@@ -81,6 +83,19 @@ def test_records_come_back_as_they_went(record: c.ControlRecord) -> None:
 
 def test_every_record_is_covered() -> None:
     assert {type(record) for record in RECORDS} == set(get_args(c.ControlRecord))
+
+
+def test_what_is_stored_of_devices_has_these_bytes() -> None:
+    """Level 3, as above."""
+    stored: dict[c.ControlRecord, str] = {
+        f.DeviceSet(42, 1, True): "94a66465766963652a01c3",
+        f.DeviceReplaced(42, 7): "93af6465766963652d7265706c616365642a07",
+        f.DeviceUsed(42, 7): "93ab6465766963652d757365642a07",
+        c.HubBuried(0xA17): "92ad6875622d746f6d6273746f6e65cd0a17",
+    }
+    for record, data in stored.items():
+        assert c.encode_control(record).hex() == data
+        assert c.decode_control(bytes.fromhex(data)) == record
 
 
 def test_a_topic_without_settings_has_the_defaults() -> None:
