@@ -94,8 +94,7 @@ def encode(
     if origins is not None:
         flags |= _ORIGIN | _VERIFIED * verified | _GENERATION * bool(origins.generations)
         col.put_origins(parts, origins)
-    if named is not None or origins is not None:
-        compression = 0
+    compression = 0 if named is not None or origins is not None else compression
     count = n if publication is None else publication.messages
     fields = (flags, producer, epoch, count, sequence, base_time)
     return assembled(bare, parts, fields, group, compression, level, schema)
