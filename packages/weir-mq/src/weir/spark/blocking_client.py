@@ -410,7 +410,7 @@ def _nodes_of(hosts: Hosts) -> Hosts:
     """Return the hosts, and the nodes that one of them tells of."""
     told = ask(hosts, lambda client: client.welcome.nodes)
     nodes = [(like(host, hosts[0][0]), port) for _, host, port in told]
-    return alike(dict.fromkeys([*nodes, *hosts]), hosts)
+    return tuple(dict.fromkeys([*nodes, *hosts]))
 
 
 def forget(hosts: Hosts) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
-from typing import ParamSpec
+from typing import Any, ParamSpec, cast
 
 import pytest
 
 import weir
 from weir import sync, testing
+from weir.access.credentials import make_verifier
+from weir.access.scram import ScramServer, encode_nonce, parse_first
 from weir.client.access import AccessRule
 from weir.client.arguments import parse_url
 from weir.client.connection.connection import Connection
@@ -23,14 +26,17 @@ from weir.client.connection.credentials import (
     read_password_file,
     split_user,
 )
+from weir.client.connection.system import is_private
 from weir.errors import (
     AccessRevoked,
     BadRequest,
     NotAuthenticated,
+    RemoteProtocolError,
     Unauthorized,
     UnknownTopic,
     UserExists,
 )
+from weir.protocol.client.access import Login, LoginStep
 
 P = ParamSpec("P")
 
@@ -240,6 +246,68 @@ def test_an_app_may_name_a_user() -> None:
         weir.App("weir://ann:x@localhost")
     with pytest.raises(ValueError, match="is no address"):
         weir.App("weir://ann@local host")
+
+
+# -- the broker proves itself, too ---------------------------------------------------------------
+
+
+class FalseBroker:
+    """Answers logins by a verifier of some password, and ends them as it is told."""
+
+    def __init__(self, password: str = "aa", done: bool = True, proof: bytes | None = None) -> None:
+        self._verifier = make_verifier(password, bytes(16), 4_096)
+        self._done = done
+        self._proof = proof
+        self._server: ScramServer | None = None
+
+    def __call__(self, request: Login) -> LoginStep:
+        if self._server is None:
+            first = parse_first(request.message)
+            self._server = ScramServer(first, self._verifier, encode_nonce(bytes(18)))
+            return LoginStep(self._server.challenge)
+        proof = self._server.finish(request.message) if self._proof is None else self._proof
+        return LoginStep(proof, self._done)
+
+    is_private = True
+
+    async def request(self, request: Login, timeout: float) -> LoginStep:
+        return self(request)
+
+
+def both_ways(broker: Callable[[], FalseBroker]) -> Iterator[Callable[[], None]]:
+    """Yield the login with an event loop, and the one without."""
+    ann = Credentials("ann", "aa")
+    yield lambda: asyncio.run(ann.log_in(broker(), 1.0))
+    yield lambda: ann.log_in_blocking(broker(), True)
+
+
+def test_a_broker_that_knows_no_password_is_not_believed() -> None:
+    stranger = b"v=" + base64.b64encode(bytes(32))
+    for log_in in both_ways(FalseBroker):
+        log_in()
+    for log_in in both_ways(lambda: FalseBroker(proof=stranger)):
+        with pytest.raises((NotAuthenticated, RemoteProtocolError)):
+            log_in()
+    for log_in in both_ways(lambda: FalseBroker(done=False)):
+        with pytest.raises(RemoteProtocolError, match="let nobody in"):
+            log_in()
+    for log_in in both_ways(lambda: FalseBroker(password="another")):
+        with pytest.raises(NotAuthenticated, match="user ann"):
+            log_in()
+
+
+def test_a_socket_says_whether_others_can_read_along() -> None:
+    class Peer:
+        def __init__(self, address: object) -> None:
+            self.address = address
+
+        def getpeername(self) -> object:
+            return self.address
+
+    for address in (("127.0.0.1", 1), ("::1", 1, 0, 0), "/run/socket"):
+        assert is_private(cast(Any, Peer(address))), address
+    for address in (("10.0.0.1", 1), ("fe80::1", 1, 0, 0)):
+        assert not is_private(cast(Any, Peer(address))), address
 
 
 # -- the keyring -----------------------------------------------------------------------------------

@@ -53,10 +53,10 @@ PROD = Context(
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return where contexts of a test lie, which nothing else in the environment overrules."""
     for name in ("URL", "CONTEXT", "CA", "PASSWORD", "PASSWORD_FILE"):
-        monkeypatch.delenv(f"WEIR_{name}", raising=False)
-    # So that it is put back, whatever a verb sets.
-    monkeypatch.setattr(os, "environ", os.environ.copy())
-    os.environ["XDG_CONFIG_HOME"] = str(tmp_path / "config")
+        # Noted, so that it is put back, whatever a verb sets.
+        monkeypatch.setenv(f"WEIR_{name}", "")
+        monkeypatch.delenv(f"WEIR_{name}")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path / "config" / "weir" / "contexts.toml"
 
 
@@ -131,6 +131,16 @@ def test_the_environment_is_no_part_of_a_context(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("WEIR_CA", "/now.pem")
     assert Context.of_address("weirs://h").ca == ""
     assert Context.of_address("weirs://h", ca="/mine.pem").ca == "/mine.pem"
+    assert Context.of_address("weirs://h?server_name=b").ca == ""
+
+
+def test_paths_are_the_same_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/ann")
+    made = Context.of_address("weirs://ann@h?ca=ca.pem", password_file="~/password")
+    assert (made.ca, made.password_file) == (str(tmp_path / "ca.pem"), "/home/ann/password")
 
 
 # -- verbs -----------------------------------------------------------------------------------------
@@ -251,5 +261,7 @@ def test_a_closed_set_is_used_by_contexts(say: Say, file: Path, tmp_path: Path) 
         assert not any(secret in out + file.read_text() for secret in secrets.values())
         os.environ["WEIR_CONTEXT"] = "root"
         assert as_user("user", "list")[0] == 0
+        os.environ["WEIR_PASSWORD_FILE"] = str(tmp_path / "ann")
+        assert "user root" in say("user", "list")[2], "the environment goes before the context"
         os.environ["WEIR_PASSWORD"] = "wrong"
         assert "user root" in as_user("user", "list")[2], "the environment goes before the file"
