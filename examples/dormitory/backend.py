@@ -4,6 +4,9 @@ Each is a cluster of handlers, and has as many processes as there is work for:
 
     weir work backend:app --cluster desk
     weir work backend:app --cluster ledger
+
+With DORMITORY_VERIFIED=1 the locks are a fleet, and the ledger rejects an unlock that no lock of it
+has proved to be its own.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ TABLE = "create table if not exists unlocks (floor int, number int, door int, re
 UNLOCK = "insert into unlocks values (:floor, :number, :door, :resident, :at)"
 
 database = os.environ.get("DORMITORY_LEDGER", "ledger.db")
+only_verified = os.environ.get("DORMITORY_VERIFIED") == "1"
 engine = create_engine(f"sqlite:///{database}", connect_args={"timeout": 30})
 inbox = weir.Inbox("ledger")
 app = weir.App("weir://localhost:6800", name="dormitory")
@@ -45,6 +49,8 @@ async def open_door(message: weir.Message) -> None:
 @app.subscribe("unlocks", cluster="ledger", dead_letter="unlocks.broken", inbox=inbox)
 def record(message: weir.Message) -> None:
     """Write an unlock down, once: its row and the inbox's are committed together, or neither."""
+    if only_verified and not (message.origin and message.origin.verified):
+        raise weir.Reject("no lock has proved that this unlock is its own")
     if len(message.value) != RECORD.size:
         raise weir.Reject(f"{len(message.value)} bytes are no unlock")
     floor, door, resident, number, at = RECORD.unpack(message.value)

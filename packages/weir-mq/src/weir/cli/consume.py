@@ -20,6 +20,7 @@ from weir.client.reader.positions import Start
 from weir.client.reader.reader import Reader
 from weir.errors import BadRequest
 from weir.model.limits import GRANT_MS_DEFAULT
+from weir.model.message import Message
 from weir.model.topic import Order
 
 
@@ -66,7 +67,8 @@ class Sub:
 class Tail:
     """What to show. An offset as `start` means one of `partition`, or of the only one.
 
-    It ends after `count` messages; without `follow`, at today's end; else never.
+    It ends after `count` messages; without `follow`, at today's end; else never. With `hub` it
+    shows what devices of that hub sent.
     """
 
     topic: str
@@ -79,6 +81,7 @@ class Tail:
     order: Order | None = None
     form: Form = Form.text
     record: Record | None = None
+    hub: int | None = None
 
     async def show(self, client: Client, output: Output) -> None:
         """Write messages until the end. Raises `BadRequest`, `OffsetOutOfRange`, `UnknownTopic`."""
@@ -113,6 +116,8 @@ class Tail:
         left = sys.maxsize if self.count is None else self.count
         async for delivered in reader.batches():
             for message in delivered.messages():
+                if self.hub is not None and not _is_of(message, self.hub):
+                    continue
                 output.write(line(message))
                 if self.record is not None:
                     self.record.received(message, None)
@@ -122,6 +127,10 @@ class Tail:
             output.flush()
             if not left:
                 return
+
+
+def _is_of(message: Message, hub: int) -> bool:
+    return message.origin is not None and message.origin.hub == hub
 
 
 R = TypeVar("R")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weir.cli.admin.devices import hub_number
 from weir.cli.connection import DEFAULT_URL, Timeout, Url, connected, connected_for_ever
 from weir.cli.output import Form
 from weir.cli.process import discard
@@ -275,6 +276,9 @@ def tail(
     tag: Annotated[
         list[str] | None, typer.Option(help="Only messages with this tag; may be repeated.")
     ] = None,
+    hub: Annotated[
+        str | None, typer.Option(help="Only messages of this hub's devices: 2583 or 0xa17.")
+    ] = None,
     order: Annotated[
         str | None,
         typer.Option(
@@ -294,17 +298,14 @@ def tail(
     # At the latest there is nothing before today's end.
     begin = start or ("latest" if follow else "earliest")
     keys = [*map(os.fsencode, key)] if key else None
-    place = _place(begin)
+    place, number = _place(begin), None if hub is None else hub_number(hub)
 
     async def work(client: Client) -> None:
         from weir.cli.consume import Tail
 
         with recording(record) as written:
-            known = _known(order)
-            shown = Tail(
-                topic, place, follow, count, partition, keys, tag or None, known, form, written
-            )
-            await shown.show(client, sys.stdout.buffer)
+            what = topic, place, follow, count, partition, keys, tag or None, _known(order)
+            await Tail(*what, form, written, number).show(client, sys.stdout.buffer)
 
     from weir.cli.output import hint
     from weir.errors import OffsetOutOfRange

@@ -170,6 +170,8 @@ def text_line(message: Message) -> bytes:
         parts.append(f"key={printable(message.key)}")
     if message.tag is not None:
         parts.append(f"tag={printable(message.tag.encode())}")
+    if (origin := message.origin) is not None:
+        parts.append(f"hub={origin.hub:#x}/{origin.sn}{' verified' if origin.verified else ''}")
     if message.loaded:
         parts.append(printable(message.value))
     else:
@@ -199,6 +201,7 @@ def json_line(message: Message) -> bytes:
         "tag": message.tag,
         **_text_or_base64("value", message.value if message.loaded else None),
         **({} if message.loaded else {"value_bytes": message.size}),
+        **({"origin": message.origin._asdict()} if message.origin is not None else {}),
         "headers": [
             {"name": name, **_text_or_base64("value", data)}
             for name, data in message.headers.items()

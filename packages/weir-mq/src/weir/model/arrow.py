@@ -54,9 +54,21 @@ SCHEMA = pa.schema(
         ("headers", _HEADERS),
     ]
 )
-#: Beside these, one that opens only where it is named: the version of the topic's schema that each
-#: value has, 0 for none.
-EVERY = SCHEMA.append(pa.field("schema", pa.int32()))
+#: The device that sent a message, null for what clients publish; `sequence` is null where it asked
+#: for no check of repeats. A hub is a u64, for which Spark has no other type.
+_ORIGIN = pa.struct(
+    [
+        ("hub", pa.decimal128(20, 0)),
+        ("sn", pa.int16()),
+        ("generation", pa.int32()),
+        ("boot", pa.int64()),
+        ("sequence", pa.int64()),
+        ("verified", pa.bool_()),
+    ]
+)
+#: Beside these, two that open only where they are named: the version of the topic's schema that
+#: each value has, 0 for none; and the origin.
+EVERY = SCHEMA.append(pa.field("schema", pa.int32())).append(pa.field("origin", _ORIGIN))
 #: The columns that messages are made of; the others of `SCHEMA` are the leader's and are left out.
 _USED = ("value", "key", "tag", "time", "headers")
 #: What a row takes besides its bytes: offsets, key hash, time, tag index. An estimate for cutting.
@@ -130,7 +142,7 @@ def _column(name: str, batch: Batch, topic: str, partition: int, large: bytes | 
                 return pa.nulls(n, pa.binary()) if large is None else made(pa.binary(), [large])
             return _bytes(pa.binary(), batch.value_column)
         case _:
-            return _opened_headers(batch)
+            return _opened_origins(batch) if name == "origin" else _opened_headers(batch)
 
 
 def _bytes(kind: pa.DataType, column: BytesColumn, validity: memoryview | None = None) -> pa.Array:
@@ -150,6 +162,33 @@ def _opened_tags(batch: Batch) -> pa.Array:
     names, places = column
     indices = _numbers(pa.int32(), places)
     return made(pa.string(), [name.encode() or None for name in names]).take(indices)
+
+
+def _opened_origins(batch: Batch) -> pa.Array:
+    n = len(batch)
+    if (origins := batch.origins) is None:
+        return pa.nulls(n, _ORIGIN)
+    hubs = np.zeros((n, 2), np.uint64)
+    hubs[:, 0] = np.asarray(origins.hubs)
+    sequences = np.asarray(origins.sequences).astype(np.int64)
+    counted = np.packbits(sequences != col.NO_SEQUENCE, bitorder="little")
+    verified = np.packbits(np.full(n, batch.is_verified), bitorder="little")
+    generations = np.asarray(origins.generations or np.zeros(n), np.int32)
+    data = [
+        (None, hubs),
+        (None, np.asarray(origins.sns).astype(np.int16)),
+        (None, generations),
+        (None, np.asarray(origins.boots).astype(np.int64)),
+        (counted, sequences),
+        (None, verified),
+    ]
+    columns = [
+        pa.Array.from_buffers(
+            field.type, n, [None if known is None else pa.py_buffer(known), pa.py_buffer(numbers)]
+        )
+        for field, (known, numbers) in zip(_ORIGIN, data, strict=True)
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(_ORIGIN))
 
 
 def _opened_headers(batch: Batch) -> pa.Array:

@@ -33,7 +33,8 @@ tags                only messages with one of these tags: a JSON list such as ["
                     stands for no tag
 partitions          only these partitions, a JSON list: [0, 2]
 columns             only these columns, in this order, a JSON list: ["offset", "value"]; what is not
-                    named is not opened, so fewer columns are faster
+                    named is not opened, so fewer columns are faster. Two are there only if they are
+                    named: schema, and origin, the device that sent a message
 maxRowsPerBatch     most messages in a micro-batch (default: all there are)
 maxIdleWaitMs       how long a query that has read all waits at the broker for more before Spark
                     looks at its other sources (default 200; 0: not at all, and Spark asks again

@@ -14,6 +14,7 @@ import pytest
 from weir import connect, testing
 from weir.cli import messages
 from weir.cli.main import main
+from weir.device import Client as DeviceClient
 from weir.errors import TooLarge
 
 Weir = Callable[..., tuple[int, str, str]]
@@ -51,6 +52,22 @@ def test_keys_and_values_need_not_be_text_and_names_are(weir: Weir) -> None:
     for words in (["pub", "t", "a", "--tag", "n\udcff"], ["topic", "create", "n\udcff"]):
         code, out, err = weir(*words)
         assert (code, out, err) == (2, "", "n\\udcff is not UTF-8, as names and tags are\n")
+
+
+def test_a_tail_picks_by_hub(weir: Weir, node: testing.Node) -> None:
+    weir("topic", "create", "t")
+    weir("pub", "t", "of a program")
+    for hub in (0xA17, 7):
+        host, port = node.url.removeprefix("weir://").rsplit(":", 1)
+        with DeviceClient(host, int(port), hub, 1, "t") as one:
+            one.publish_sequenced(b"%d" % hub, sn=3)
+    for given in ("2583", "0xa17"):
+        code, out, _ = weir("tail", "t", "--no-follow", "--hub", given)
+        assert (code, out) == (0, "0/1  hub=0xa17/3  2583\n")
+    _, out, _ = weir("tail", "t", "--no-follow", "--hub", "7", "-o", "json")
+    (one,) = objects(out)
+    assert (one["origin"]["hub"], one["origin"]["verified"]) == (7, False)
+    assert weir("tail", "t", "--no-follow", "--hub", "door")[0] == 2
 
 
 def test_a_tail_picks_by_key_tag_and_time(weir: Weir) -> None:

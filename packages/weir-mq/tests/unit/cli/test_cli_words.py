@@ -17,7 +17,7 @@ from weir.cli.main import _command, main, whole_command
 from weir.cli.messages import _summary
 from weir.cli.output import json_line, printable, text_line
 from weir.client.producer.receipts import BatchReceipt
-from weir.model.message import LargeMessage, Message
+from weir.model.message import LargeMessage, Message, Origin
 
 MESSAGE = Message(b"late", b"UA", "EWR", 5, {"h": b"\xff"}, "flights", 2, 7, 99)
 
@@ -171,6 +171,16 @@ def test_progress_in_a_pipe_is_a_line_now_and_then(
 def test_a_message_is_one_line_of_text() -> None:
     assert text_line(MESSAGE) == b"2/7  key=UA  tag=EWR  late\n"
     assert text_line(Message(b"x", partition=0, offset=1)) == b"0/1  x\n"
+
+
+def test_a_message_of_a_device_says_which() -> None:
+    sent = Message(b"x", partition=0, offset=1, origin=Origin(0xA17, 3, 9, None))
+    assert text_line(sent) == b"0/1  hub=0xa17/3  x\n"
+    proved = sent._replace(origin=Origin(0xA17, 3, 9, 4, 2, True))
+    assert text_line(proved) == b"0/1  hub=0xa17/3 verified  x\n"
+    assert json.loads(json_line(proved))["origin"] == {
+        "hub": 0xA17, "sn": 3, "boot": 9, "sequence": 4, "generation": 2, "verified": True,
+    }  # fmt: skip
 
 
 def test_a_message_cannot_steer_the_terminal() -> None:

@@ -15,6 +15,7 @@ from weir.errors import BadBatch
 from weir.model.arrow import SCHEMA, made, record_batch
 from weir.model.batch import HEADER_SIZE, Batch, seal, stamped
 from weir.model.batch_builder import encode
+from weir.model.columns import NO_SEQUENCE, Origins
 
 VALUES = [b"one", b"", b"three"]
 COLUMNS: dict[str, Any] = {
@@ -81,6 +82,31 @@ def test_the_version_of_the_schema_is_a_column_where_it_is_named() -> None:
         found = record_batch(batch, "t", 3, 1, 2, names=("schema", "value"))
         assert found.column("schema").to_pylist() == [schema] * 2
         assert "schema" not in record_batch(batch, "t", 3).schema.names
+
+
+def test_the_origin_is_a_column_where_it_is_named() -> None:
+    origins = Origins(
+        [5, 2**64 - 1], [1, 2**32 - 1], [0, NO_SEQUENCE], [7, 255], [0, 2**24 - 1]
+    )  # fmt: skip
+    batch = stamped_batch([b"a", b"b"], origins=origins, verified=True)
+    found = record_batch(batch, "t", 3, names=("origin", "value")).column("origin")
+    found.validate(full=True)
+    assert found.to_pylist() == [
+        {"hub": 5, "sn": 7, "generation": 0, "boot": 1, "sequence": 0, "verified": True},
+        {
+            "hub": 2**64 - 1, "sn": 255, "generation": 2**24 - 1, "boot": 2**32 - 1,
+            "sequence": None, "verified": True,
+        },
+    ]  # fmt: skip
+    plain = Origins([5] * 9, [1] * 9, list(range(9)), [7] * 9)
+    some = record_batch(stamped_batch([b"a"] * 9, origins=plain), "t", 3, 7, 2, names=("origin",))
+    rows = some.column("origin").to_pylist()
+    assert [(row["sequence"], row["generation"], row["verified"]) for row in rows] == [
+        (7, 0, False), (8, 0, False),
+    ]  # fmt: skip
+    none = record_batch(stamped_batch([b"a"]), "t", 3, names=("origin",)).column("origin")
+    assert none.to_pylist() == [None]
+    assert "origin" not in record_batch(batch, "t", 3).schema.names
 
 
 def test_columns_that_are_not_named_are_not_looked_at() -> None:
