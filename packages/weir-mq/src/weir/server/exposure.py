@@ -65,8 +65,10 @@ class ExposureWatch:
     """
 
     def __init__(self, shard: Shard, config: Config) -> None:
-        """Look at what `shard` knows; the first shard of a node does it for all."""
+        """Look at what `shard` knows."""
         self._shard = shard
+        #: The first shard of a node writes for all.
+        self._is_first = shard.identity.shard == 0
         self._folder = NodeFolder(config.node.data)
         self._host = config.node.host
         self._is_insecure = config.access.insecure
@@ -76,13 +78,17 @@ class ExposureWatch:
         self.is_reachable = is_reachable(config.node.host)
 
     @property
+    def mode(self) -> str:
+        """The mode of access: of now, or what was last heard of it."""
+        return self._shard.access_mode or self._noted or "open"
+
+    @property
     def is_exposed(self) -> bool:
         """Whether anybody in a network may use this node now, as far as it knows."""
-        return self.is_reachable and (self._shard.access_mode or self._noted or "open") != CLOSED
+        return self.is_reachable and self.mode != CLOSED
 
     def __enter__(self) -> ExposureWatch:
-        if self._shard.identity.shard == 0:
-            self._look()
+        self._look()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -93,7 +99,7 @@ class ExposureWatch:
     def _look(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
         self._note()
-        if self._reminder.is_due("exposed", self.is_exposed):
+        if self._is_first and self._reminder.is_due("exposed", self.is_exposed):
             more = "" if self._is_insecure else "; without --insecure it will not start again"
             log.warning(
                 "anyone who reaches %s may do everything here, because the set is not closed: "
@@ -107,6 +113,9 @@ class ExposureWatch:
         """Write down the mode, if that is known and not what was written."""
         mode = self._shard.access_mode
         if not mode or mode == (self._noted or "open"):
+            return
+        if not self._is_first:
+            self._noted = mode
             return
         try:
             self._folder.note_access_mode(mode)

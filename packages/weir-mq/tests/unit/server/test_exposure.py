@@ -87,7 +87,10 @@ def test_the_mode_is_noted_once_it_is_known(tmp_path: Path) -> None:
     assert begun.is_exposed
     assert folder.access_mode() == "watch"
     other = first("closed", number=1)
-    looked(watch(tmp_path, other))
+    heard = watch(tmp_path, other)
+    looked(heard)
+    other.access_mode = ""
+    assert heard.mode == "closed"
     assert folder.access_mode() == "watch", "the first shard notes it for all"
 
 

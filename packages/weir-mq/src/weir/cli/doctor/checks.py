@@ -252,6 +252,7 @@ def damage(patient: Patient) -> Finding:
 
 def _asked_for_damage(patient: Patient, advice: str) -> Finding:
     """Sum up what the shards' figures say, as far as they are served where the settings say."""
+    import urllib.error
     import urllib.request
 
     from weir.server.config import split_address
@@ -269,6 +270,11 @@ def _asked_for_damage(patient: Patient, advice: str) -> Finding:
             with urllib.request.urlopen(url, timeout=_FIGURES_SECONDS) as page:
                 text = page.read().decode()
             bad += sum(map(int, _DAMAGE.findall(text)))
+    except urllib.error.HTTPError as error:
+        if error.code in (401, 403):
+            return Finding("damage", "ok", "not looked for: the set is closed, and its figures are "
+                           "for those who may list system (weir_scrub_damage)")  # fmt: skip
+        return Finding("damage", "warn", f"{url}: {error.reason}", "see the log of the node")
     except OSError as error:
         return Finding("damage", "warn", f"{url}: {getattr(error, 'reason', error)}",
                        "see why the figures are not served: they tell of damage")  # fmt: skip

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -27,7 +28,15 @@ from collections.abc import (
 )
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
+
+from weir.server.observability.http_stream import (
+    HandshakePace,
+    HttpStream,
+    PlainStream,
+    begin_stream,
+)
+from weir.tls.peers import PeerCertificate
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -67,8 +76,11 @@ Page = Callable[[], Awaitable[Answer]]
 _REASONS = {
     200: "OK",
     400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
+    429: "Too Many Requests",
     503: "Service Unavailable",
 }
 PLAIN = "text/plain; charset=utf-8"
@@ -119,11 +131,37 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
+class Visitor(NamedTuple):
+    """Who asks for a page: the address, the certificate, and the token that came with it."""
+
+    address: str
+    is_private: bool
+    peer: PeerCertificate | None
+    token: bytes
+
+
+class Guard(Protocol):
+    """What says who may see pages that are not for everybody."""
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """What is served by TLS; None without a certificate."""
+
+    async def check(self, visitor: Visitor) -> Answer | None:
+        """Return what is answered to who may not see a page; None if it may."""
+
+
 class Pages:
     """Answers requests for the pages it was given."""
 
-    def __init__(self, pages: Mapping[str, Page], cheap: Collection[str] = ()) -> None:
-        """Take the pages by path; those that are `cheap` are served in a crowd too."""
+    def __init__(
+        self, pages: Mapping[str, Page], cheap: Collection[str] = (), guard: Guard | None = None
+    ) -> None:
+        """Take the pages by path; those that are `cheap` are served in a crowd too, and to
+        everybody: the others to whom `guard` lets see them.
+        """
+        self._guard = guard
+        self._pace = HandshakePace()
         self._pages = pages
         self._cheap = cheap
         self._open = 0
@@ -147,7 +185,9 @@ class Pages:
         try:
             if self._open <= CROWD_MAX:
                 async with asyncio.timeout(REQUEST_SECONDS):
-                    writer.write(await self._respond(reader, writer, crowded))
+                    context = None if self._guard is None else self._guard.context
+                    stream = await begin_stream(reader, writer, context, self._pace)
+                    stream.write(await self._respond(stream, writer, crowded))
                     await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # whoever asked is gone, or takes too long to say what he wants
@@ -166,23 +206,27 @@ class Pages:
         return True
 
     async def _respond(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, crowded: bool
+        self, stream: HttpStream, writer: asyncio.StreamWriter, crowded: bool
     ) -> bytes:
         try:
-            first = await reader.readexactly(1)
-            if not first.isalpha():  # another dialect; who speaks it waits for an answer
-                self._silent.pop(writer, None)
-                return _response("", (400, PLAIN, "this is HTTP/1.1: GET /metrics\n"))
-            head = first + await reader.readuntil(b"\r\n\r\n")
+            # In another dialect, whose speaker waits for an answer, there is no head.
+            is_http = not isinstance(stream, PlainStream) or stream.first.isalpha()
+            head = await stream.head(HEAD_BYTES_MAX) if is_http else b""
             self._silent.pop(writer, None)
         except asyncio.LimitOverrunError:
             return _response("", (400, PLAIN, f"a request of over {HEAD_BYTES_MAX} bytes\n"))
-        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        lines = head.decode("latin-1").split("\r\n")
+        words = lines[0].split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             return _response("", (400, PLAIN, "this is HTTP/1.1: GET /metrics\n"))
         method, path = words[0], words[1].partition("?")[0]
         if method not in ("GET", "HEAD"):
             return _response(method, (405, PLAIN, "only GET and HEAD\n"))
+        if path not in self._cheap and self._guard is not None:
+            address = str((writer.get_extra_info("peername") or ("",))[0])
+            visitor = Visitor(address, stream.is_private, stream.peer, _bearer(lines[1:]))
+            if (refusal := await self._guard.check(visitor)) is not None:
+                return _response(method, refusal)
         page = self._pages.get(path)
         if page is None:
             known = ", ".join(self._pages)
@@ -190,6 +234,16 @@ class Pages:
         if crowded and path not in self._cheap:
             return _response(method, (503, PLAIN, "too many ask: try again shortly\n"))
         return _response(method, await page())
+
+
+def _bearer(lines: Sequence[str]) -> bytes:
+    """Return the token of a request's `Authorization`; empty without one."""
+    for line in lines:
+        name, _, value = line.partition(":")
+        scheme, _, token = value.strip().partition(" ")
+        if name.lower() == "authorization" and scheme.lower() == "bearer":
+            return token.strip().encode("latin-1")
+    return b""
 
 
 def _response(method: str, answer: Answer) -> bytes:
@@ -200,6 +254,7 @@ def _response(method: str, answer: Answer) -> bytes:
         f"Content-Type: {kind}",
         f"Content-Length: {len(body)}",
         *(["Allow: GET, HEAD"] if status == 405 else []),
+        *(["WWW-Authenticate: Bearer"] if status == 401 else []),
         "Cache-Control: no-store",
         "Connection: close",
     ]

@@ -18,7 +18,8 @@ from weir.server.config import Config, in_mib, split_address
 from weir.server.driver import Driver
 from weir.server.exposure import ExposureWatch
 from weir.server.network.addresses import in_words
-from weir.server.observability.endpoint import CONTENT_TYPE, PLAIN, Answer, Pages
+from weir.server.observability.endpoint import CONTENT_TYPE, PLAIN, Answer, Guard, Pages
+from weir.server.observability.guard import NodeGuard
 from weir.server.observability.loop_time import LoopLag, Stages
 from weir.server.observability.metrics import Metrics
 from weir.server.status import Notifier, Reminder
@@ -58,7 +59,10 @@ async def observed(
         port += shard.identity.shard if port else 0
         with LoopLag() as lag:
             metrics = Metrics(shard, driver, config.node.data, lag.seconds, driver.tls, exposure)
-            pages = _pages(metrics, shard, stopping, away)
+            pages = _pages(
+                metrics, shard, stopping, away,
+                NodeGuard(shard, driver.tls, config.tls, exposure),
+            )  # fmt: skip
             async with contextlib.AsyncExitStack() as stack:
                 with in_words(host, port, "--metrics"):
                     bound = await stack.enter_async_context(pages.listening(host, port))
@@ -146,8 +150,9 @@ class OperatorWarnings:
 
 
 def _pages(
-    metrics: Metrics, shard: Shard, stopping: asyncio.Event, away: Callable[[], Sequence[int]]
-) -> Pages:
+    metrics: Metrics, shard: Shard, stopping: asyncio.Event, away: Callable[[], Sequence[int]],
+    guard: Guard | None = None,
+) -> Pages:  # fmt: skip
     recent, stages = Recent(metrics.text), Stages()
 
     async def figures() -> Answer:
@@ -181,7 +186,7 @@ def _pages(
 
     cheap = ("/healthz", "/readyz")
     pages = {"/metrics": figures, "/healthz": healthy, "/readyz": ready, "/stages": sampled}
-    return Pages(pages, cheap)
+    return Pages(pages, cheap, guard)
 
 
 class Recent:
