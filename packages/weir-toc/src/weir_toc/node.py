@@ -121,6 +121,8 @@ class Output:
     queue: PhantomQueue
     epoch: int = 1
     sent_at: int = 0
+    #: When it last told of a minimum that had moved.
+    moved_at: int = 0
     barrier: int = 0
     commit: int = 0
 
@@ -387,11 +389,12 @@ class SwitchNode:
             half = output.half
             if output.barrier >= half.barrier and output.commit >= half.commit:
                 continue
-            if now - output.sent_at >= pause:
+            if now - output.moved_at >= pause:
+                output.moved_at = now
                 self._beacon(now, neighbour, output)
             else:
                 self._moved = True
-                self.deadline = min(self.deadline, output.sent_at + pause)
+                self.deadline = min(self.deadline, output.moved_at + pause)
 
     def _after(self, now: int) -> int:
         """The next multiple of the interval: all switches and processes beacon at once."""

@@ -262,3 +262,71 @@ def barriers(
         print_table(columns, [(seeds, broken, promised, committed, seconds)])
     if broken:
         raise typer.Exit(1)
+
+
+@app.command()
+def toc(
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to play.")] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    planted: Annotated[
+        bool, typer.Option("--planted", help="Plant a bug at a time, and see that it is caught.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Play the transport of packets on a datagram network that loses, repeats and reorders.
+
+    A broken invariant of docs/PACKETS.md is printed with its seed. With --planted, each seed that
+    is kept with a bug is tried first, then those from 0 on. Exit code 1 if an invariant is broken,
+    or if a planted bug is not caught.
+    """
+    from weir.cli.output import hint, print_table, progress
+    from weir_lab.cli.measured import print_measured
+    from weir_lab.toc.mutants import MUTANTS, hunt
+    from weir_lab.toc.scenario import play
+
+    began = time.monotonic()
+    if planted:
+        caught = []
+        with progress("planted bugs", len(MUTANTS)) as show:
+            for mutant in MUTANTS:
+                caught.append((mutant.name, hunt(mutant, seeds)))
+                show(len(caught))
+        missed = [name for name, found in caught if found is None]
+        if as_json:
+            results = {"planted": len(caught), "missed": missed, "bugs": dict(caught)}
+            print_measured("weir.sim.toc.planted/1", {"seeds": seeds}, results)
+        else:
+            print_table(("SEED", "THE RULE THAT IS GONE"), [(at, name) for name, at in caught])
+            found = len(caught) - len(missed)
+            print(f"{len(caught)} planted, {found} caught, {len(missed)} missed")
+        if missed:
+            raise typer.Exit(1)
+        return
+    packets = delivered = failed = 0
+    broken = {}
+    with progress("seeds", seeds) as show:
+        for number in range(seed, seed + seeds):
+            outcome = play(number)
+            packets += outcome.packets
+            delivered += outcome.delivered
+            failed += outcome.failed
+            if outcome.violations:
+                broken[number] = outcome.violations
+                typer.echo(f"seed {number}: " + "\n  ".join(outcome.violations[:5]), err=True)
+            show(number - seed + 1)
+    results = {
+        "seeds": seeds, "packets": packets, "delivered": delivered, "send_failed": failed,
+        "violations": sum(map(len, broken.values())), "failed": [*broken],
+        "seconds": round(time.monotonic() - began, 3),
+    }  # fmt: skip
+    if as_json:
+        print_measured("weir.sim.toc/1", {"seed": seed}, results)
+    else:
+        columns = ("SEEDS", "PACKETS", "DELIVERED", "SEND FAILED", "VIOLATIONS", "SECONDS")
+        names = ("seeds", "packets", "delivered", "send_failed", "violations", "seconds")
+        print_table(columns, [tuple(results[name] for name in names)])
+        first = next(iter(broken), None)
+        again = f"Again: weir sim toc --seed {first} --seeds 1" if broken else ""
+        hint(again or "Next: weir sim toc --planted")
+    if broken:
+        raise typer.Exit(1)

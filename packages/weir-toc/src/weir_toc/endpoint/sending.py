@@ -114,6 +114,8 @@ class Sender:
                 flow.congestion.lost()
         if not flow.window and ack.window:
             flow.retry_at = now + flow.trips.timeout
+        # An ACK that was overtaken may tell an older window. The receiver refuses what exceeds its
+        # own, and later ACKs tell it again.
         shrank = ack.window < flow.window
         flow.window = ack.window
         flow.owes_window |= shrank or bool(packet.flags & wire.CONFIRM)
@@ -274,11 +276,10 @@ class Sender:
             limit = self.config.unreachable_after * self.config.interval
             while flow.queue and now - flow.queue[0][0].queued_at > limit:
                 self._cancel(flow.queue[0][0], flow.to, Reason.UNREACHABLE)
-            if flow.queue:
-                self._connect(now, flow, 0)
-        elif flow.queue and not sent:
-            self._connect(now, flow, 0)  # the ACK that released credits was lost
-        elif sent:
+        if flow.queue and not (sent and flow.window):
+            # No answer came yet, or the ACK that released credits was lost.
+            self._connect(now, flow, 0)
+        if sent:
             flow.trips.expired()
             flow.congestion.lost()
             for psn, one in [*sent.items()][:RESENT_AT_ONCE]:

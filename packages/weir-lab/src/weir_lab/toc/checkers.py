@@ -1,0 +1,146 @@
+"""The invariants of docs/PACKETS.md, checked on what a world did; numbers are those of the issue.
+
+Each function returns sentences about what is broken. I1 and I2 are checked by the world at the
+moment in which a packet is given to a link.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from weir_lab.toc.world import Host, Sending, T, World
+from weir_toc.endpoint.events import Service
+
+BE, R = Service.BEST_EFFORT, Service.RELIABLE
+
+
+def violations(world: World) -> list[str]:
+    """Return all that is broken in a world whose network was quiet in the end."""
+    found = [*world.broken]
+    for process, host in world.hosts.items():
+        found += gates(process, host)
+        found += rising(process, host)
+        found += causal(process, host)
+        found += bounded(process, host)
+    found += integrity(world)
+    found += settled(world)
+    found += live(world)
+    return found
+
+
+def gates(process: int, host: Host) -> Iterator[str]:
+    """I3: best effort below the barrier, reliable at or below the commit barrier."""
+    for one in host.deliveries:
+        message, (barrier, commit) = one.message, one.barriers
+        if message.service is BE and message.stamp >= barrier:
+            yield f"I3 {process} delivered {message.stamp}, and its barrier is {barrier}"
+        if message.service is R and message.stamp > commit:
+            yield f"I3 {process} delivered {message.stamp} above commit barrier {commit}"
+
+
+def rising(process: int, host: Host) -> Iterator[str]:
+    """I4, and with I6 so I5: pairs of stamp and sender strictly increase in each service."""
+    for service in Service:
+        last = (-1, -1)
+        for one in host.deliveries:
+            if one.message.service is service:
+                key = (one.message.stamp, one.message.source)
+                if key <= last:
+                    yield f"I4 {process} delivered {key} behind {last} by {service.name}"
+                last = key
+
+
+def causal(process: int, host: Host) -> Iterator[str]:
+    """I7: a process stamps above all that it has delivered.
+
+    It delivers nothing above its clock, either, unless it was told to begin there as it joined: a
+    barrier above what it has promised itself is refused.
+    """
+    highest = 0
+    deliveries = iter(host.deliveries)
+    one = next(deliveries, None)
+    for position, ticket in enumerate(host.left):
+        while one is not None and one.left_before <= position:
+            highest = max(highest, one.message.stamp)
+            one = next(deliveries, None)
+        stamp = host.sendings[ticket].stamp
+        if stamp <= highest:
+            yield f"I7 {process} stamped {stamp} after it had delivered {highest}"
+
+
+def bounded(process: int, host: Host) -> Iterator[str]:
+    """What waits for its turn fits in the budget. The world looks at the windows at each step."""
+    budget = host.endpoint.config.reorder_budget
+    if host.endpoint.counters.buffered_max > budget:
+        yield f"Bounded {process} buffered {host.endpoint.counters.buffered_max} of {budget}"
+
+
+def integrity(world: World) -> Iterator[str]:
+    """I6 and I8: what is delivered was sent, with that stamp, whole, to this process, once."""
+    sent = {
+        (sending.service, sending.source, sending.stamp): sending
+        for host in world.hosts.values()
+        for sending in host.sendings.values()
+        if sending.stamp
+    }
+    for process, host in world.hosts.items():
+        for one in host.deliveries:
+            message = one.message
+            sending = sent.get((message.service, message.source, message.stamp))
+            if sending is None:
+                yield f"I8 {process} delivered {message.stamp}, which was never sent"
+            elif (process, message.payload) not in sending.parts:
+                yield f"I8 {process} delivered another payload at {message.stamp}"
+
+
+def settled(world: World) -> Iterator[str]:
+    """I9, I10 and I12: what became of each part of each scattering."""
+    got: dict[tuple[Service, int, int], set[int]] = defaultdict(set)
+    for process, host in world.hosts.items():
+        for one in host.deliveries:
+            message = one.message
+            got[message.service, message.source, message.stamp].add(process)
+    for source, host in world.hosts.items():
+        if not host.alive:
+            continue
+        for sending in host.sendings.values():
+            receivers = got[sending.service, source, sending.stamp] if sending.stamp else set()
+            yield from _settled(world, source, sending, receivers)
+
+
+def _settled(world: World, source: int, sending: Sending, receivers: set[int]) -> Iterator[str]:
+    named = {to for to, _ in sending.parts}
+    failed = {one.to for one in sending.failed}
+    if sending.service is R:
+        missing = {to for to in named - receivers if world.hosts[to].alive}
+        if failed and receivers:
+            yield f"I12 {source} was told that {sending.stamp} failed: {receivers} delivered it"
+        if not failed and missing:
+            yield f"I9 {source} sent {sending.stamp}, and {missing} did not deliver it"
+        if len(sending.failed) > 1:
+            yield f"I12 {source} was told {len(sending.failed)} times that {sending.stamp} failed"
+    else:
+        if lost := named - receivers - failed:
+            yield f"I9 {source} was not told that {lost} missed {sending.stamp}"
+        if world.shape.is_calm and failed:
+            yield f"I9 best effort {sending.stamp} of {source} failed at {failed}, without a fault"
+
+
+def live(world: World) -> Iterator[str]:
+    """I14 and I16: all scatterings leave, and barriers follow the clocks."""
+    shape, now = world.shape, world.network.now
+    delay = shape.faults.delay + shape.faults.jitter
+    bound = 2 * shape.skew + 3 * T + world.topology.longest_path * (delay + T // 4)
+    for process, host in world.hosts.items():
+        if not host.alive:
+            continue
+        for sending in host.sendings.values():
+            if not sending.stamp and not sending.failed:
+                yield f"I16 a scattering of {process} never left"
+        if shape.is_calm:
+            barrier, commit = host.endpoint.barriers
+            if now - barrier > bound:
+                yield f"I14 the barrier of {process} lags by {(now - barrier) / T:.1f} T"
+            if now - commit > bound + 2 * delay:
+                yield f"I14 the commit barrier of {process} lags by {(now - commit) / T:.1f} T"

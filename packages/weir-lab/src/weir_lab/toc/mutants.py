@@ -1,0 +1,112 @@
+"""Rules of the transport that can be taken away, each with a seed whose world then breaks.
+
+weir sim toc --mutants
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from weir_lab.sim.mutants.planting import Patch
+from weir_lab.toc.scenario import Outcome, play
+
+_CLOCK = "weir_toc.clock"
+_NODE = "weir_toc.node"
+_PACKET = "weir_toc.packet"
+_RECEIVING = "weir_toc.endpoint.receiving"
+_SENDING = "weir_toc.endpoint.sending"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change: a piece of a module's text, what stands there instead, and a seed that shows it.
+
+    `breaks` are the numbers of the invariants of which at least one must break.
+    """
+
+    name: str
+    module: str
+    old: str
+    new: str
+    seed: int
+    breaks: tuple[str, ...]
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Take the rule away, and bring it back."""
+        patch = Patch()
+        try:
+            patch.source(self.module, self.old, self.new)
+            yield
+        finally:
+            patch.undo()
+
+    def is_caught(self, seed: int, play_seed: Callable[[int], Outcome] = play) -> bool:
+        """Whether a world of this seed breaks as it should when the rule is gone."""
+        with self.planted():
+            try:
+                found = play_seed(seed).violations
+            except Exception:
+                return True  # code that fails where it should not is seen by everybody
+        return any(one.startswith(self.breaks) for one in found)
+
+
+MUTANTS = (
+    Mutant("messages above the barrier are dropped, as the paper prints it", _RECEIVING,
+           "packet.stamp < self.barrier:", "packet.stamp > self.barrier:", 3, ("I9",)),
+    Mutant("a stamp may equal a commit barrier that was sent", _CLOCK,
+           "self.commit_sent + 1", "self.commit_sent", 4, ("I1", "I4", "I7")),
+    Mutant("best effort is delivered at the barrier, too", _RECEIVING,
+           "Service.BEST_EFFORT, barrier - 1", "Service.BEST_EFFORT, barrier", 1, ("I3", "I4")),
+    Mutant("a scattering is stamped as it is called", _SENDING,
+           "scattering.stamp = self._outbox.stamps.stamp(now)",
+           "scattering.stamp = scattering.queued_at", 0, ("I1", "I4", "I7")),
+    Mutant("two stamps of a process may be the same", _CLOCK,
+           "max(self.last + 1, self.commit_sent + 1,", "max(self.last,", 0, ("I1", "I4", "I8")),
+    Mutant("the commit barrier passes what is not acknowledged", _CLOCK,
+           "found = max(self.last, now) if oldest is None else oldest - 1",
+           "found = max(self.last, now)", 0, ("I1", "I9")),
+    Mutant("a barrier goes back when a process joins", _NODE,
+           "self.barrier = max(self.barrier, barrier)", "self.barrier = barrier", 1, ("I1",)),
+    Mutant("a process that joins is not told where to go on", _NODE,
+           "wire.encode_floors(self.up.barrier, self.up.commit)",
+           "wire.encode_floors(now - START_NS, now - START_NS)", 48, ("I1", "I4", "I9")),
+    Mutant("the minimum leaves out the input that lags", _NODE,
+           "barrier = min((one.barrier for one in self.inputs.values() if one.live), default=now)",
+           "barrier = max((one.barrier for one in self.inputs.values() if one.live), default=now)",
+           1, ("I9", "I4")),
+    Mutant("packets carry the barrier of the wrong half", _NODE,
+           "wire.rewrite(data, output.half.barrier, output.half.commit)",
+           "wire.rewrite(data, self.up.barrier, self.up.commit)", 1, ("I1", "I9", "I4")),
+    Mutant("a late message is taken", _RECEIVING,
+           "not is_reliable and packet.stamp < self.barrier", "False", 43, ("I4", "I3")),
+    Mutant("a repeated packet is taken", _RECEIVING,
+           "psn in stream.seen or (is_reliable and psn < stream.released)", "False", 0, ("I4",)),
+    Mutant("a damaged packet is taken", _PACKET,
+           "checksum(data) != int.from_bytes(data[36:40], \"big\")", "False", 0,
+           ("I8", "I1", "I4", "I9", "I12")),
+    Mutant("a message is delivered without its last fragments", _RECEIVING,
+           "len(self.fragments) == self.last - self.first + 1", "True", 0, ("I8", "I9")),
+    Mutant("nothing is sent again", _SENDING,
+           "for psn, one in [*sent.items()][:RESENT_AT_ONCE]:", "for psn, one in ():", 0,
+           ("I9",)),
+    Mutant("credits are granted out of turn", _SENDING,
+           "flow.queue.append((scattering, part))",
+           "flow.queue.insert(0 if part.to & 1 else len(flow.queue), (scattering, part))", 1,
+           ("I16",)),
+    Mutant("a sender that joins gets a window before others have given theirs up", _RECEIVING,
+           "free = budget - self.granted", "free = budget", 0, ("Bounded",)),
+    Mutant("stamps are compared without unwrapping", _PACKET,
+           "return near + ((low - near + _HALF) & _LOW) - _HALF", "return low", 0,
+           ("I9", "I1", "I4", "I8", "I16")),
+    Mutant("a best effort packet without an ACK is forgotten", _SENDING,
+           "self._give_up(one.scattering, one.part, Reason.LOST)",
+           "one.scattering.unacked -= 1", 0, ("I9",)),
+)  # fmt: skip
+
+
+def hunt(mutant: Mutant, seeds: int) -> int | None:
+    """Return the first seed below `seeds` that shows a mutant, the one that is kept first."""
+    return next((seed for seed in (mutant.seed, *range(seeds)) if mutant.is_caught(seed)), None)

@@ -1,0 +1,130 @@
+"""What happens in a world: a seed draws its shape, its faults and what processes send.
+
+outcome = play(7)
+assert not outcome.violations
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from weir_lab.toc.checkers import violations
+from weir_lab.toc.network import Faults
+from weir_lab.toc.world import Shape, T, World
+from weir_toc.endpoint.events import Service
+
+#: The network is faulty for so many intervals, and then it is quiet for so many at most.
+ACTIVE = 12
+QUIET_MAX = 1_200
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one seed."""
+
+    seed: int
+    shape: Shape
+    violations: tuple[str, ...]
+    packets: int
+    delivered: int
+    #: Best effort parts that were reported as late or lost.
+    failed: int
+
+
+def drawn(seed: int) -> Shape:
+    """Return the shape of a seed: a quarter of all worlds are calm."""
+    random = Random(f"shape {seed}")
+    racks = random.choice((1, 1, 2, 2, 3))
+    spines = 0 if racks == 1 else random.choice((1, 1, 2))
+    cores = random.choice((0, 0, 1)) if spines else 0
+    processes = random.randint(2, 4)
+    rewrites = random.random() < 0.75
+    is_small = random.random() < 0.3
+    budget, part = (60_000, 6_000) if is_small else (3_500_000, 32_768)
+    start = (1 << 48) - random.randint(1, 20) * T - random.randrange(T)
+    if random.random() < 0.25:
+        return Shape(racks, spines, cores, processes, Faults(), 0, 0, rewrites, start, budget,
+                     part, is_calm=True)  # fmt: skip
+    faults = Faults(
+        loss=random.choice((0.0, 0.01, 0.1)),
+        duplication=random.choice((0.0, 0.05)),
+        reordering=random.choice((0.0, 0.0, 0.05)),
+        damage=random.choice((0.0, 0.01)),
+        delay=random.choice((5_000, 50_000, 400_000)),
+        jitter=random.choice((1_000, 200_000)),
+    )
+    skew = random.choice((0, T // 2, 5 * T))
+    drift = random.choice((0, 50, 2_000))
+    return Shape(
+        racks, spines, cores, processes, faults, skew, drift, rewrites, start, budget, part
+    )
+
+
+def play(seed: int, shape: Shape | None = None) -> Outcome:
+    """Play one seed, and return what was broken. The same seed is played the same way anywhere."""
+    world = World(seed, shape or drawn(seed))
+    random = Random(f"script {seed}")
+    world.run(4 * T)
+    late_joiner = random.randrange(ACTIVE) if random.random() < 0.3 else -1
+    pauses = random.randrange(ACTIVE) if random.random() < 0.3 else -1
+    may_burst = world.shape.part_max < 10_000
+    bursts = random.randrange(ACTIVE) if may_burst and random.random() < 0.5 else -1
+    for turn in range(ACTIVE):
+        if turn == late_joiner:
+            world.join(random.randrange(world.shape.racks))
+        if turn == pauses and not world.shape.is_calm:
+            world.pause(random.choice([*world.hosts]), random.randint(1, 6) * T)
+        for _ in range(random.choice((0, 1, 1, 2, 4))):
+            _send(world, random)
+        if turn == bursts:
+            _burst(world, random)
+        world.run(random.randint(T // 4, T))
+    _drain(world)
+    delivered = sum(len(host.deliveries) for host in world.hosts.values())
+    failed = sum(
+        len(sending.failed) for host in world.hosts.values() for sending in host.sendings.values()
+    )
+    found = tuple(violations(world))
+    return Outcome(seed, world.shape, found, world.network.packets, delivered, failed)
+
+
+def play_many(first: int, count: int) -> Iterator[Outcome]:
+    """Play seeds one after the other."""
+    for seed in range(first, first + count):
+        yield play(seed)
+
+
+def _send(world: World, random: Random) -> None:
+    """One process sends a scattering to some others, itself included now and then."""
+    processes = [*world.hosts]
+    service = random.choice((Service.BEST_EFFORT, Service.RELIABLE))
+    source = random.choice(processes)
+    receivers = random.sample(processes, random.randint(1, len(processes)))
+    parts = []
+    for to in receivers:
+        size = random.choice((0, 8, 64, 64, 1_500, world.shape.part_max))
+        parts.append((to, random.randbytes(min(size, world.shape.part_max))))
+    world.send(source, service, parts)
+
+
+def _burst(world: World, random: Random) -> None:
+    """One process sends more large scatterings than fit in the windows of all others."""
+    source = random.choice([*world.hosts])
+    for _ in range(10):
+        receivers = random.sample([*world.hosts], len(world.hosts))
+        size = world.shape.part_max
+        parts = [(to, random.randbytes(size)) for to in receivers]
+        world.send(source, Service.RELIABLE, parts)
+
+
+def _drain(world: World) -> None:
+    """End all faults, and let time pass until all is settled, or for long enough."""
+    network = world.network
+    network.faults = Faults(delay=network.faults.delay, jitter=network.faults.jitter)
+    for _ in range(QUIET_MAX // 5):
+        world.run(5 * T)
+        if world.is_settled:
+            break
+    world.run(2 * T)

@@ -1,0 +1,290 @@
+"""A world of the transport: switches, processes with clocks of their own, and what all of them do.
+
+A process of a world is an `Endpoint`, a switch a `SwitchNode`: the code that ships. The world gives
+each its time, carries its packets, and writes down what it does for the checkers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import Random
+
+from weir_lab.toc.network import Faults, Network
+from weir_toc import packet as wire
+from weir_toc.clock import Clock
+from weir_toc.endpoint.endpoint import Endpoint
+from weir_toc.endpoint.events import (
+    EndpointConfig,
+    Left,
+    Message,
+    SendFailed,
+    Service,
+)
+from weir_toc.errors import Fenced, SendBufferFull
+from weir_toc.node import Effect, Send, Silent, SwitchConfig, SwitchNode
+from weir_toc.topology import Topology, process_id, rack_of
+
+#: The interval of all worlds.
+T = 1_000_000
+_PPM = 1_000_000
+
+Arrive = Callable[[int, bytearray], None]
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One message as one process delivered it."""
+
+    message: Message
+    #: The barriers that the process used.
+    barriers: tuple[int, int]
+    #: How many scatterings of this process had a stamp by then.
+    left_before: int
+
+
+@dataclass(slots=True)
+class Sending:
+    """One scattering as its sender knows it."""
+
+    source: int
+    service: Service
+    parts: tuple[tuple[int, bytes], ...]
+    called_at: int
+    stamp: int = 0
+    failed: list[SendFailed] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Host:
+    """A process, its clock, and what it has done."""
+
+    endpoint: Endpoint
+    clock: Clock
+    #: How far its raw clock is from true time, and how fast it moves away, in parts per million.
+    offset: int
+    drift: int
+    started: int
+    alive: bool = True
+    paused_until: int = 0
+    inbox: list[bytearray] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+    sendings: dict[int, Sending] = field(default_factory=dict)
+    #: The tickets of scatterings that have left, in that order.
+    left: list[int] = field(default_factory=list)
+
+    def now(self, true: int) -> int:
+        """The time that this host reads."""
+        raw = true + self.offset + (true - self.started) * self.drift // _PPM
+        return self.clock.read(raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How large a world is, and how well its parts work."""
+
+    racks: int = 2
+    spines: int = 1
+    cores: int = 0
+    processes: int = 4
+    faults: Faults = field(default_factory=Faults)
+    #: Clocks are wrong by up to so many nanoseconds, and drift by so many parts per million.
+    skew: int = 0
+    drift: int = 0
+    rewrites: bool = True
+    start: int = (1 << 48) - 20 * T
+    reorder_budget: int = 3_500_000
+    part_max: int = 32_768
+    #: Whether all links are FIFO and carry everything, and clocks are right.
+    is_calm: bool = False
+
+
+class World:
+    """One network with its processes, played by the dice of one seed."""
+
+    def __init__(self, seed: int, shape: Shape) -> None:
+        self.random = Random(seed)
+        self.shape = shape
+        self.network = Network(self.random, shape.start, shape.faults)
+        self.topology = Topology.tree(shape.racks, shape.spines, shape.cores)
+        self.hosts: dict[int, Host] = {}
+        #: What was broken in the moment in which it happened; `checkers` looks at the rest.
+        self.broken: list[str] = []
+        self._told: dict[tuple[int, int], tuple[int, int]] = {}
+        self.silent: list[tuple[int, Silent]] = []
+        config = SwitchConfig(interval=T, rewrites=shape.rewrites)
+        self.switches = {
+            switch.id: SwitchNode(switch, self.topology, shape.start, config)
+            for switch in self.topology.switches.values()
+        }
+        self.dead: set[int] = set()
+        for id in self.switches:
+            self._wake_switch(id)
+        self._serials = [0] * shape.racks
+        for number in range(shape.processes):
+            self.join(number % shape.racks)
+
+    # -- what a scenario does ------------------------------------------------------------------
+
+    def join(self, rack: int) -> int:
+        """Start a process in a rack; return its id."""
+        self._serials[rack] += 1
+        process = process_id(rack, self._serials[rack])
+        shape, now = self.shape, self.network.now
+        offset = self.random.randint(-shape.skew, shape.skew) if shape.skew else 0
+        drift = self.random.randint(-shape.drift, shape.drift) if shape.drift else 0
+        clock = Clock(now + offset)
+        config = EndpointConfig(
+            interval=T, reorder_budget=shape.reorder_budget, part_max=shape.part_max,
+            barriers_in_data=shape.rewrites,
+        )  # fmt: skip
+        endpoint = Endpoint(process, self._serials[rack], clock.read(now + offset), config)
+        self.hosts[process] = Host(endpoint, clock, offset, drift, now)
+        self._wake_host(process)
+        return process
+
+    def send(self, process: int, service: Service, parts: list[tuple[int, bytes]]) -> None:
+        """Let a process send a scattering, if it may."""
+        host = self.hosts[process]
+        if not host.alive or host.paused_until > self.network.now:
+            return
+        now = host.now(self.network.now)
+        try:
+            ticket = host.endpoint.send(now, service, parts)
+        except (Fenced, SendBufferFull):
+            return
+        host.sendings[ticket] = Sending(process, service, tuple(parts), now)
+        self._carry_out(process, host, now)
+
+    def crash(self, node: int) -> None:
+        """Stop a process or a switch for good."""
+        if node in self.hosts:
+            self.hosts[node].alive = False
+        else:
+            self.dead.add(node)
+
+    def pause(self, process: int, time: int) -> None:
+        """Stop a process for a while, as SIGSTOP does: what comes meanwhile waits."""
+        self.hosts[process].paused_until = self.network.now + time
+
+    def run(self, time: int) -> None:
+        """Let true time pass."""
+        self.network.run(self.network.now + time)
+
+    # -- hosts ---------------------------------------------------------------------------------
+
+    def _wake_host(self, process: int) -> None:
+        """Call a process when its deadline has come by its own clock."""
+        host = self.hosts[process]
+        true = self.network.now
+        if not host.alive:
+            return
+        if host.paused_until > true:
+            self.network.at(host.paused_until, lambda: self._wake_host(process))
+            return
+        now = host.now(true)
+        if host.inbox:
+            burst, host.inbox = host.inbox, []
+            host.endpoint.receive(now, burst)
+        if now >= host.endpoint.deadline:
+            host.endpoint.tick(now)
+        self._carry_out(process, host, now)
+        wait = max(1_000, host.endpoint.deadline - now)
+        self.network.at(true + wait, lambda: self._wake_host(process))
+
+    def _arrive_at_host(self, process: int, data: bytearray) -> None:
+        host = self.hosts[process]
+        if not host.alive:
+            return
+        if host.paused_until > self.network.now:
+            host.inbox.append(data)
+            return
+        now = host.now(self.network.now)
+        host.endpoint.receive(now, (data,))
+        self._carry_out(process, host, now)
+
+    def _carry_out(self, process: int, host: Host, now: int) -> None:
+        endpoint = host.endpoint
+        if endpoint.describe().get("granted", 0) > endpoint.config.reorder_budget:
+            self.broken.append(f"Bounded {process} granted more than its budget")
+        rack = self.topology.switch_of_rack(rack_of(process)).id
+        for data in endpoint.take_packets():
+            self._note(process, rack, data)
+            self.network.send(process, rack, data, self._at_switch(rack))
+        for event in endpoint.take_events():
+            if isinstance(event, Message):
+                delivery = Delivery(event, endpoint.barriers, len(host.left))
+                host.deliveries.append(delivery)
+            elif isinstance(event, Left):
+                host.sendings[event.ticket].stamp = event.stamp
+                host.left.append(event.ticket)
+            elif isinstance(event, SendFailed):
+                host.sendings[event.ticket].failed.append(event)
+
+    # -- switches ------------------------------------------------------------------------------
+
+    def _at_switch(self, id: int) -> Arrive:
+        def arrive(source: int, data: bytearray) -> None:
+            if id not in self.dead:
+                node = self.switches[id]
+                self._effects(id, node.receive(self.network.now, source, data))
+
+        return arrive
+
+    def _at_host(self, process: int) -> Arrive:
+        return lambda _source, data: self._arrive_at_host(process, data)
+
+    def _wake_switch(self, id: int) -> None:
+        if id in self.dead:
+            return
+        node = self.switches[id]
+        now = self.network.now
+        if now >= node.deadline:
+            self._effects(id, node.tick(now))
+        wait = max(1_000, node.deadline - now)
+        self.network.at(now + wait, lambda: self._wake_switch(id))
+
+    def _effects(self, id: int, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                to = effect.to
+                self._note(id, to, effect.data)
+                if to in self.switches:
+                    self.network.send(id, to, effect.data, self._at_switch(to))
+                elif to in self.hosts:
+                    self.network.send(id, to, effect.data, self._at_host(to))
+            elif isinstance(effect, Silent):
+                self.silent.append((id, effect))
+
+    def _note(self, source: int, to: int, data: bytearray) -> None:
+        """Check what a link is given: I1 and I2 hold at the moment of sending."""
+        opcode = data[22]
+        if opcode in (wire.JOIN, wire.FENCED):
+            return
+        if opcode != wire.BEACON and not self.shape.rewrites:
+            return
+        found = wire.barriers_of(data, self.network.now)
+        last = self._told.get((source, to), found)
+        if found[0] < last[0] or found[1] < last[1]:
+            self.broken.append(f"I1 barriers of link {source}->{to} went back: {last}, {found}")
+        self._told[source, to] = found
+        if source not in self.hosts or opcode not in (wire.DATA_BE, wire.DATA_R):
+            return
+        stamp = wire.unwrap(int.from_bytes(data[0:6], "big"), self.network.now)
+        if opcode == wire.DATA_BE and stamp < last[0]:
+            self.broken.append(f"I1 {source} sent best effort {stamp} below {last[0]}")
+        elif opcode == wire.DATA_R and stamp <= last[1]:
+            self.broken.append(f"I1 {source} sent reliable {stamp}, not above {last[1]}")
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was sent is delivered or given up, as far as processes know."""
+        for host in self.hosts.values():
+            state = host.endpoint.describe()
+            if host.alive and (
+                not state or state["buffered"] or state["open"] or state["best_effort"]
+                or state["reordering"] or any(not one.stamp and not one.failed
+                                              for one in host.sendings.values())
+            ):  # fmt: skip
+                return False
+        return True

@@ -1,0 +1,67 @@
+"""Simulated worlds of the transport: seeds that hold, and planted bugs that seeds show."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from weir_lab.cli.sim import app
+from weir_lab.toc.mutants import MUTANTS, Mutant
+from weir_lab.toc.scenario import drawn, play
+
+SEEDS = 60
+#: Seeds that once broke, and what was wrong.
+ONCE_BROKEN = {
+    25: "a minimum that moved waited behind the beacon of the same moment",
+    148: "an old ACK closed the window, and packets under way were not sent again",
+    169: "a barrier was damaged, which only the link can find",
+}
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 20))
+def test_no_seed_breaks_an_invariant(first: int) -> None:
+    found = {seed: play(seed).violations for seed in range(first, first + 20)}
+    assert not {seed: broken for seed, broken in found.items() if broken}
+
+
+@pytest.mark.parametrize("seed", ONCE_BROKEN)
+def test_seeds_that_were_broken_once_hold(seed: int) -> None:
+    assert not play(seed).violations
+
+
+def test_a_seed_is_played_the_same_way_again() -> None:
+    assert play(11) == play(11)
+    assert play(11).packets != play(12).packets
+
+
+def test_seeds_draw_what_can_go_wrong() -> None:
+    shapes = [drawn(seed) for seed in range(SEEDS)]
+    assert all(shape.start < 1 << 48 < shape.start + 40_000_000 for shape in shapes)
+    for name in ("loss", "duplication", "reordering", "damage"):
+        assert any(getattr(shape.faults, name) for shape in shapes)
+    assert {shape.racks for shape in shapes} == {1, 2, 3}
+    assert any(not shape.rewrites for shape in shapes)
+    assert any(shape.skew for shape in shapes)
+    assert 5 < sum(shape.is_calm for shape in shapes) < 40
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_seed_of_a_planted_bug_shows_it(mutant: Mutant) -> None:
+    assert mutant.is_caught(mutant.seed)
+
+
+def test_a_planted_bug_is_taken_back() -> None:
+    with MUTANTS[0].planted():
+        pass
+    assert not play(MUTANTS[0].seed).violations
+
+
+def test_the_command_plays_seeds() -> None:
+    found = CliRunner().invoke(app, ["toc", "--seeds", "3", "--json"])
+    assert found.exit_code == 0
+    told = json.loads(found.stdout)
+    assert told["schema"] == "weir.sim.toc/1"
+    assert told["violations"] == 0
+    assert told["delivered"] > 0
