@@ -462,6 +462,14 @@ class ProofNeeded(Refused):
     code = 66
 
 
+class QuotaExceeded(Refused):
+    """A namespace or a principal has as much as its quota allows; the text names the quota, and
+    `detail` is its limit. Nothing was done: free some of it, or have the quota raised.
+    """
+
+    code = 70
+
+
 class BatchPublished(Refused):
     """The query has published this batch, or a later one, in this topic already: `detail` is the
     number of the last one. Nothing was published again.

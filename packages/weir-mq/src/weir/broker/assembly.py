@@ -248,6 +248,7 @@ def _services(
         **confirmations.handlers(),
         **logins.handlers(),
         **registry.administration.fleets.handlers(),
+        **registry.administration.quotas.handlers(),
         ReportDone: sweep.reported,
     }
     requests = Requests(

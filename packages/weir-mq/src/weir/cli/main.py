@@ -15,7 +15,17 @@ import typer
 from weir.cli import dev, inspect, messages, server, work
 from weir.cli.access import context_verbs
 from weir.cli.access import verbs as access
-from weir.cli.admin import certificates, clusters, devices, fleets, nodes, schemas, sinks, topics
+from weir.cli.admin import (
+    certificates,
+    clusters,
+    devices,
+    fleets,
+    nodes,
+    quotas,
+    schemas,
+    sinks,
+    topics,
+)
 from weir.cli.backup import verbs as backup
 from weir.cli.doctor import doctor
 from weir.cli.process import (
@@ -75,6 +85,7 @@ app.add_typer(clusters.app)
 app.add_typer(devices.app)
 app.add_typer(certificates.app)
 app.add_typer(fleets.app)
+app.add_typer(quotas.app)
 app.add_typer(nodes.app)
 app.add_typer(schemas.app)
 app.add_typer(sinks.app)

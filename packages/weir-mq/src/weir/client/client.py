@@ -49,6 +49,7 @@ from weir.client.producer.producer import (
     SharedProducers,
 )
 from weir.client.producer.receipts import BatchReceipt, Receipt
+from weir.client.quotas import Quotas
 from weir.client.reader.positions import Start, Until
 from weir.client.reader.reader import Reader, ReaderOptions
 from weir.client.scattering import Scattering, Scatterings
@@ -103,6 +104,11 @@ class Client:
     def fleets(self) -> Fleets:
         """The fleets of devices: which hubs must prove who they are, and which may come."""
         return Fleets(self._network)
+
+    @property
+    def quotas(self) -> Quotas:
+        """How much namespaces and principals may use, for administrators."""
+        return Quotas(self._network)
 
     @property
     def schemas(self) -> Schemas:

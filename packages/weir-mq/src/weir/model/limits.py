@@ -168,7 +168,7 @@ FORMAT_LEVEL = 3
 FORMAT_LEVEL_SCHEMAS = 2
 # From this level on batches can be staged, and published by reference.
 FORMAT_LEVEL_STAGING = 3
-# From this level on there are users, roles and modes of access.
+# From this level on there are users, roles, modes of access and quotas.
 FORMAT_LEVEL_ACCESS = 3
 
 # Schemas of topics. Each node holds all of them in memory.
@@ -181,5 +181,8 @@ USER_ROLES_MAX = 64
 ROLES_MAX = 4_096
 ROLE_RULES_MAX = 1_000
 ACCESS_BYTES_MAX = 16 * MIB
+# How many namespaces and principals have quotas, and how much a quota may allow.
+QUOTAS_MAX = 4_096
+QUOTA_LIMIT_MAX = 1 << 60
 # What a shard counts by principal and resource of what it refused, or would have.
 REFUSALS_KEPT_MAX = 1_024

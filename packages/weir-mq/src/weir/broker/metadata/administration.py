@@ -12,6 +12,7 @@ from typing import Protocol
 
 from weir.broker.metadata.catalog import Catalog, more_partitions
 from weir.broker.metadata.enrolment import Enrolment
+from weir.broker.metadata.quota_requests import QuotaRequests
 from weir.broker.metadata.schemas import SchemaRequests
 from weir.broker.metadata.users import AccessRequests
 from weir.broker.records.access import AccessRecord
@@ -27,6 +28,7 @@ from weir.broker.records.entries import (
     TopicGrown,
 )
 from weir.broker.records.fleets import FleetRecord
+from weir.broker.records.quotas import QuotaRecord
 from weir.broker.records.secrets import SecretsRewrapped
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller
@@ -63,6 +65,7 @@ RegistryRecord = (
     | AccessRecord
     | FleetRecord
     | SecretsRewrapped
+    | QuotaRecord
     | ProducerOpened
     | NodeRecord
 )
@@ -102,7 +105,7 @@ class Administration:
     """What is asked of topics that exist, and what becomes of it when it is committed."""
 
     __slots__ = ("_catalog", "_groups", "_growing", "_outbox", "_proposals", "_registry", "_time",
-                 "access", "fleets", "schemas")  # fmt: skip
+                 "access", "fleets", "quotas", "schemas")  # fmt: skip
 
     def __init__(
         self,
@@ -113,11 +116,14 @@ class Administration:
         groups: TopicGroups,
         access: AccessRequests,
         fleets: Enrolment,
+        quotas: QuotaRequests,
     ) -> None:
         """Change `catalog` by entries of `registry`; `groups` follow what is decided. `access` is
-        what is asked of users and roles, `fleets` what is asked of devices.
+        what is asked of users and roles, `fleets` what is asked of devices, `quotas` what is asked
+        of those.
         """
         self.fleets = fleets
+        self.quotas = quotas
         self.access = access
         self._catalog = catalog
         self._outbox = outbox
@@ -137,6 +143,7 @@ class Administration:
         self.schemas.lose(error)
         self.access.lose(error)
         self.fleets.lose(error)
+        self.quotas.lose(error)
         for caller in self._proposals.lose():
             self._outbox.refuse(caller, error)
         for callers in growing.values():
@@ -161,9 +168,14 @@ class Administration:
                 del self._growing[topic]
 
     def alter(self, caller: Caller, request: AlterTopic) -> None:
-        """Propose other settings, or more partitions. Raises `UnknownTopic` or `BadRequest`."""
+        """Propose other settings, or more partitions. Raises `UnknownTopic`, `BadRequest` or
+        `QuotaExceeded`.
+        """
         topic = self._named(request.name)
-        check_settings(more_partitions(topic, request.partitions), topic.order)
+        partitions = more_partitions(topic, request.partitions)
+        check_settings(partitions, topic.order)
+        there = max(topic.partitions, topic.joining)
+        self._catalog.check_room(topic.namespace, 0, partitions - there)
         request.settings.over(topic.settings)  # raises
         # What others alter meanwhile stays: the entry says what to change, not what comes of it.
         record = TopicAltered(topic.id, request.partitions, request.settings)

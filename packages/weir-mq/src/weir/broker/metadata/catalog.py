@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import msgspec
 from weir.broker.metadata.access import Access
 from weir.broker.metadata.fleets import Fleets
 from weir.broker.metadata.placement import Nodes
+from weir.broker.metadata.quotas import NAMESPACE, Quotas, entity_of, namespace_of
 from weir.broker.metadata.rules import topic_name
 from weir.broker.metadata.schemas import Schemas, TopicSchemas
 from weir.broker.records.entries import (
@@ -69,6 +71,7 @@ class Holding(NamedTuple):
 _PARTS = (
     "_by_id",
     "_forgot_at",
+    "_held_by",
     "_next_topic",
     "_not_stamped",
     "_producers",
@@ -79,6 +82,7 @@ _PARTS = (
     "growing",
     "last_stamp",
     "nodes",
+    "quotas",
     "schemas",
 )
 
@@ -93,6 +97,8 @@ class Catalog:
         self._topics: dict[tuple[str, str], Topic] = {}
         self._by_id: dict[int, Topic] = {}
         self._producers: dict[int, Holding] = {}
+        #: How many of those each principal holds.
+        self._held_by: Counter[str] = Counter()
         self._not_stamped: list[int] = []
         self._forgot_at = 0
         self._next_topic = 1
@@ -106,6 +112,7 @@ class Catalog:
         self.nodes = Nodes()
         self.schemas = Schemas()
         self.fleets = Fleets()
+        self.quotas = Quotas()
         self.access = Access()
 
     def __len__(self) -> int:
@@ -153,12 +160,15 @@ class Catalog:
             setattr(self, name, getattr(other, name))
 
     def create(self, record: TopicCreated) -> tuple[Topic, bool]:
-        """Apply a creation; return the topic of that name, and whether it is new."""
+        """Apply a creation; return the topic of that name, and whether it is new. Raises
+        `QuotaExceeded` where its namespace has no room for it.
+        """
         self._passed(record.stamp)
         key = (record.namespace, record.name)
         existing = self._topics.get(key)
         if existing is not None:
             return existing, False
+        self.check_room(record.namespace, 1, record.partitions)
         topic = Topic(
             self._next_topic,
             record.namespace,
@@ -177,10 +187,12 @@ class Catalog:
     def alter(self, record: TopicAltered) -> Topic:
         """Apply a change to what is set now; return the topic as it is then.
 
-        Raises `UnknownTopic` if it is gone, `BadRequest` if it has more partitions meanwhile.
+        Raises `UnknownTopic` if it is gone, `BadRequest` if it has more partitions meanwhile,
+        `QuotaExceeded` where its namespace has no room for them.
         """
         topic = self._known(record.topic)
         partitions = more_partitions(topic, record.partitions)
+        self.check_room(topic.namespace, 0, partitions - max(topic.partitions, topic.joining))
         settings = record.change.over(topic.settings)
         joining = partitions if partitions > topic.partitions else 0
         more = replace(topic, joining=joining, settings=settings)
@@ -251,11 +263,15 @@ class Catalog:
         """Apply a new producer id or epoch; return what was granted.
 
         Two requests that were proposed together name the same epoch: the later one gets the next.
+        Raises `QuotaExceeded` where the principal, or its namespace, has no room for a new id.
         """
         producer, granted = record.producer, record.producer
         held = self._producers.get(producer)
         if held is not None and record.epoch <= held.epoch:
             record = ProducerOpened(producer, held.epoch + 1, record.principal)
+        if held is None:
+            self.check_producers(record.principal)
+            self._held_by[record.principal] += 1
         if record.epoch:
             granted = _NOT_STAMPED
             self._not_stamped.append(producer)
@@ -263,6 +279,41 @@ class Catalog:
             self._passed(producer)
         self._producers[producer] = Holding(record.epoch, record.principal, granted)
         return record
+
+    def check_room(self, namespace: str, topics: int, partitions: int) -> None:
+        """Raise `QuotaExceeded` where a namespace has no room for so many more."""
+        quotas, entity = self.quotas, f"{NAMESPACE}{namespace}"
+        if not quotas.of(entity):
+            return
+        used = self.used(entity)
+        if topics:
+            quotas.check_room(entity, "topics", used["topics"], topics)
+        if partitions:
+            quotas.check_room(entity, "partitions", used["partitions"], partitions)
+
+    def check_producers(self, principal: str) -> None:
+        """Raise `QuotaExceeded` where a principal, or its namespace, has no room for another
+        producer id.
+        """
+        if not self.quotas:
+            return
+        for entity in (entity_of(principal), f"{NAMESPACE}{namespace_of(principal)}"):
+            if self.quotas.limit(entity, "producers") is not None:
+                self.quotas.check_room(entity, "producers", self.used(entity)["producers"])
+
+    def used(self, entity: str) -> dict[str, int]:
+        """Return by quota how much an entity has of what is in the registry."""
+        if not entity.startswith(NAMESPACE):
+            held = (count for who, count in self._held_by.items() if entity_of(who) == entity)
+            return {"producers": sum(held)}
+        name = entity.removeprefix(NAMESPACE)
+        topics = [one for key, one in self._topics.items() if key[0] == name]
+        held = (count for who, count in self._held_by.items() if namespace_of(who) == name)
+        return {
+            "producers": sum(held),
+            "topics": len(topics),
+            "partitions": sum(max(one.partitions, one.joining) for one in topics),
+        }
 
     def _known(self, id: int) -> Topic:
         topic = self._by_id.get(id)
@@ -284,6 +335,7 @@ class Catalog:
             self._forgot_at = stamp
             below = self.forgotten_below
             self._producers = {p: h for p, h in self._producers.items() if h.granted >= below}
+            self._held_by = _held_by(self._producers)
 
     def _add(self, topic: Topic) -> None:
         self._topics[topic.namespace, topic.name] = topic
@@ -321,17 +373,20 @@ class Catalog:
         version = _WITHOUT_PAUSES if has_ends else _WITHOUT_ENDS
         version = _WITHOUT_SCHEMAS if has_pauses else version
         version = _WITHOUT_ACCESS if schemas else version
+        has_fleets = bool(self.fleets or self.quotas)
+        has_access = bool(self.access or has_fleets)
         return (
-            _VERSION if self.access or self.fleets else version,
+            _VERSION if has_access else version,
             self._next_topic,
             self._forgot_at,
             self.last_stamp,
             topics,
             producers,
             self.nodes.encode(),
-            *((schemas,) if schemas or self.access or self.fleets else ()),
-            *((self.access.encode(),) if self.access or self.fleets else ()),
-            *((self.fleets.encode(),) if self.fleets else ()),
+            *((schemas,) if schemas or has_access else ()),
+            *((self.access.encode(),) if has_access else ()),
+            *((self.fleets.encode(),) if has_fleets else ()),
+            *((self.quotas.encode(),) if self.quotas else ()),
         )
 
     @classmethod
@@ -358,6 +413,7 @@ class Catalog:
             pauses = tuple(ClusterPause(*row) for known in later[1:] for row in known)
             catalog._add(Topic(*named, kept, joining, tuple(floors), ends, pauses))
         catalog._producers = {producer: Holding(*holding) for producer, *holding in producers}
+        catalog._held_by = _held_by(catalog._producers)
         catalog._not_stamped = [
             producer for producer, h in catalog._producers.items() if h.granted == _NOT_STAMPED
         ]
@@ -365,6 +421,12 @@ class Catalog:
             catalog.schemas.put(topic, TopicSchemas.decode(row))
         for access in later_parts[1:2]:
             catalog.access = Access.decode(access)
-        for fleets in later_parts[2:]:
+        for fleets in later_parts[2:3]:
             catalog.fleets = Fleets.decode(fleets)
+        for quotas in later_parts[3:4]:
+            catalog.quotas = Quotas.decode(quotas)
         return catalog
+
+
+def _held_by(producers: dict[int, Holding]) -> Counter[str]:
+    return Counter(holding.principal for holding in producers.values())

@@ -19,6 +19,7 @@ from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.enrolment import Enrolment, FleetVault
 from weir.broker.metadata.membership import Membership
 from weir.broker.metadata.placement import check_replicas
+from weir.broker.metadata.quota_requests import QuotaRequests
 from weir.broker.metadata.rewrapping import Rewrapping
 from weir.broker.metadata.users import AccessRequests
 from weir.broker.records.access import AccessRecord
@@ -42,6 +43,7 @@ from weir.broker.records.entries import (
     of_control,
 )
 from weir.broker.records.fleets import FleetRecord
+from weir.broker.records.quotas import QuotaRecord
 from weir.broker.records.secrets import SecretsRewrapped
 from weir.broker.replica.group import Group
 from weir.broker.replica.requests import Proposals, no_registry
@@ -51,6 +53,7 @@ from weir.errors import (
     Halted,
     NotLeader,
     ProducerExpired,
+    QuotaExceeded,
     Refused,
     TopicExists,
     Unavailable,
@@ -121,7 +124,10 @@ class Registry:
         fleets = Enrolment(catalog, outbox, self, findings, vault)
         #: What lets secrets be wrapped by the key that wraps now.
         self.rewrapping = Rewrapping(catalog, outbox, self, vault)
-        self.administration = Administration(catalog, outbox, time, self, groups, access, fleets)
+        quotas = QuotaRequests(catalog, outbox, self)
+        self.administration = Administration(
+            catalog, outbox, time, self, groups, access, fleets, quotas
+        )
         self.endings = PartitionEndings(catalog, outbox, time, self)
         self.membership = Membership(catalog, identity, layout, level, outbox, self)
         self._clock = clock
@@ -157,7 +163,9 @@ class Registry:
         self.membership.lose(error)
 
     def create(self, caller: Caller, request: CreateTopic) -> None:
-        """Create a topic, or answer with the one that is there if it has the same settings."""
+        """Create a topic, or answer with the one that is there if it has the same settings. Raises
+        `QuotaExceeded` where its namespace has no room for it.
+        """
         namespace, name = split_name(request.name)
         check_settings(request.partitions, request.order)
         check_replicas(request.replicas, len(self.catalog.nodes.active()))
@@ -168,6 +176,7 @@ class Registry:
             return
         if len(self.catalog) >= TOPICS_MAX:
             raise Unavailable(f"this system has {TOPICS_MAX:,} topics, the most it can hold")
+        self.catalog.check_room(namespace, 1, request.partitions)
         stamp = self._clock.stamp(self._time.wall_ms())
         record = TopicCreated(
             namespace, name, request.partitions, request.order, stamp, settings, request.replicas
@@ -189,6 +198,7 @@ class Registry:
         if producer:
             epoch = self._epoch_of(producer, principal) + 1
         else:
+            self.catalog.check_producers(principal)
             producer = self._clock.stamp(self._time.wall_ms(), self._clock.highest)
         self._producers.propose(ProducerOpened(producer, epoch, principal), waiter)
 
@@ -236,6 +246,8 @@ class Registry:
             self.rewrapping.apply(index, record)
         elif isinstance(record, FleetRecord):
             self.administration.fleets.apply(index, record)
+        elif isinstance(record, QuotaRecord):
+            self.administration.quotas.apply(index, record)
         else:
             self._apply(index, record)
         self.administration.access.look_for_losses()
@@ -264,11 +276,18 @@ class Registry:
                 self._moved(record)
             case ProducerOpened() as record:
                 self._clock.raise_to(record.producer)
-                granted = self.catalog.open(record)
-                if (waiter := self._producers.applied(index)) is not None:
-                    self._answer(waiter, granted)
+                self._opened(index, record)
             case other:
                 raise Halted(f"a {type(other).__name__} does not belong into the registry")
+
+    def _opened(self, index: int, record: ProducerOpened) -> None:
+        waiter = self._producers.applied(index)
+        try:
+            outcome: ProducerOpened | Refused = self.catalog.open(record)
+        except QuotaExceeded as error:
+            outcome = error
+        if waiter is not None:
+            self._answer(waiter, outcome)
 
     def _moved(self, record: GroupsPlaced | GroupsSettled) -> None:
         """Let groups be opened that are to lie here from now on, and closed that need not."""
@@ -337,10 +356,16 @@ class Registry:
         return self.group.node.log.last_index + 1 if self.group is not None else 0
 
     def _created(self, index: int, record: TopicCreated) -> None:
-        topic, is_new = self.catalog.create(record)
+        waiting = self._topics.applied(index)
+        try:
+            topic, is_new = self.catalog.create(record)
+        except QuotaExceeded as error:
+            if waiting is not None:
+                self._outbox.refuse(waiting[0], error)
+            return
         if is_new:
             self._groups.open_topic(topic)
-        if (waiting := self._topics.applied(index)) is None:
+        if waiting is None:
             return
         caller, request = waiting
         try:

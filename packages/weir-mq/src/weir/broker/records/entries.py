@@ -17,6 +17,7 @@ from msgspec import Meta
 import weir_raft as raft
 from weir.broker.records.access import AccessRecord
 from weir.broker.records.fleets import FleetRecord
+from weir.broker.records.quotas import QuotaRecord
 from weir.broker.records.secrets import SecretsRewrapped
 from weir.broker.records.staging import StagedRecord, pack_staged, read_staged
 from weir.codec import Buffer
@@ -449,6 +450,7 @@ ControlRecord = (
     | AccessRecord
     | FleetRecord
     | SecretsRewrapped
+    | QuotaRecord
     | ProducerOpened
     | NodeRecord
     | LogStartMoved
@@ -471,6 +473,7 @@ _OF_REGISTRY = (
     | AccessRecord
     | FleetRecord
     | SecretsRewrapped
+    | QuotaRecord
     | ProducerOpened
     | NodeRecord
 )

@@ -26,7 +26,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from weir.client import access as accesses
 from weir.client import client as asynchronous
-from weir.client import fleets, scattering, schemas, sinks, staging
+from weir.client import fleets, quotas, scattering, schemas, sinks, staging
 from weir.client.connection.system import SYSTEM, Background
 from weir.client.core.delivered_batches import Delivered
 from weir.client.producer import producer as producers
@@ -323,6 +323,15 @@ class Fleets(Twin[fleets.Fleets]):
     revoke_device = waits(fleets.Fleets.revoke_device)
 
 
+class Quotas(Twin[quotas.Quotas]):
+    """How much namespaces and principals of a system may use."""
+
+    set = waits(quotas.Quotas.set)
+    remove = waits(quotas.Quotas.remove)
+    list = waits(quotas.Quotas.list)
+    describe = waits(quotas.Quotas.describe)
+
+
 class Client(Twin[asynchronous.Client]):
     """A connection to a system of brokers: get one from `connect`, end it with `with`."""
 
@@ -368,6 +377,11 @@ class Client(Twin[asynchronous.Client]):
     def schemas(self) -> Schemas:
         """The schemas of topics: add versions, and look them up."""
         return Schemas(self._of.schemas, self._background)
+
+    @property
+    def quotas(self) -> Quotas:
+        """How much namespaces and principals may use, for administrators."""
+        return Quotas(self._of.quotas, self._background)
 
     @property
     def fleets(self) -> Fleets:

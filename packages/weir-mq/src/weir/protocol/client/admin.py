@@ -14,6 +14,7 @@ from weir.errors import (
     BadName,
     ClusterInUse,
     OffsetOutOfRange,
+    QuotaExceeded,
     TopicExists,
     UnknownCluster,
     UnknownTopic,
@@ -151,7 +152,7 @@ class CreateTopic(ControlRequest, frozen=True, array_like=True):
         TopicInfo,
         Retry.SAME,
         rights=(Right("create", Resource.NAMESPACE),),
-        refusals=(TopicExists, BadName),
+        refusals=(TopicExists, BadName, QuotaExceeded),
         methods=("Client.create_topic",),
     )
 
@@ -175,7 +176,7 @@ class AlterTopic(ControlRequest, frozen=True, array_like=True):
         TopicInfo,
         Retry.SAME,
         rights=(Right("alter", Resource.TOPIC),),
-        refusals=(UnknownTopic, BadName),
+        refusals=(UnknownTopic, BadName, QuotaExceeded),
         methods=("Client.alter_topic",),
     )
 

@@ -20,6 +20,7 @@ from weir.errors import (
     OffsetOutOfRange,
     PartitionEnded,
     ProducerExpired,
+    QuotaExceeded,
     SequenceGap,
     SequenceReused,
     StampTooFar,
@@ -30,7 +31,7 @@ from weir.errors import (
 )
 from weir.model.ids import Address, Natural
 from weir.model.limits import PINGED_PARTITIONS_MAX
-from weir.protocol.client import access, consumers, fleets, order, schemas, sinks
+from weir.protocol.client import access, consumers, fleets, order, quotas, schemas, sinks
 from weir.protocol.client import admin as a
 from weir.protocol.client import nodes as n
 from weir.protocol.client.admin import CreateTopic as CreateTopic
@@ -176,7 +177,7 @@ class OpenProducer(ControlRequest, frozen=True, array_like=True):
         ProducerGrant,
         Retry.ANEW,
         rights=(Right("publish", Resource.ANY_TOPIC),),
-        refusals=(UnknownProducer, ProducerExpired),
+        refusals=(UnknownProducer, ProducerExpired, QuotaExceeded),
         methods=("Client.producer",),
     )
 
@@ -442,6 +443,7 @@ REQUESTS: tuple[type[Request], ...] = (
     *schemas.REQUESTS,
     *sinks.REQUESTS,
     *fleets.REQUESTS,
+    *quotas.REQUESTS,
     *access.REQUESTS,
 )
 Reply = ControlReply | Fetched | FetchedChunks | Granted

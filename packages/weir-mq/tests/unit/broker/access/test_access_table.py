@@ -26,6 +26,7 @@ from weir.protocol.client import fleets as f
 from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n
 from weir.protocol.client import order as o
+from weir.protocol.client import quotas as q
 from weir.protocol.client import schemas as s
 from weir.protocol.client.declaration import Asker, Request, Resource
 from weir.protocol.client.sinks import ForgetSink, ListSinks, PublicationPart, Publish, Stage
@@ -86,6 +87,9 @@ SAMPLES: dict[type[Request], Callable[[m.TopicInfo], m.Request]] = {
     f.SetDevice: lambda _: f.SetDevice(1, 1),
     f.ReplaceDevice: lambda _: f.ReplaceDevice(1, 1),
     f.DescribeDevice: lambda _: f.DescribeDevice(1),
+    q.SetQuota: lambda _: q.SetQuota("namespace:mine", (("topics", 9),)),
+    q.RemoveQuota: lambda _: q.RemoveQuota("namespace:nothing"),
+    q.ListQuotas: lambda _: q.ListQuotas(),
     w.DescribeAccess: lambda _: w.DescribeAccess(),
     w.ChangeUser: lambda _: w.ChangeUser("revoke", "nobody"),
     w.ChangeRole: lambda _: w.ChangeRole("nothing", delete=True),

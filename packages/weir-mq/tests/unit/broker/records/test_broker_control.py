@@ -13,6 +13,7 @@ from weir.access.wrapping import WRAPPED_BYTES
 from weir.broker.records import access as d
 from weir.broker.records import entries as c
 from weir.broker.records import fleets as f
+from weir.broker.records import quotas as q
 from weir.broker.records import secrets as z
 from weir.errors import Halted
 from weir.model.topic import Mode, SettingsChange, TopicSettings
@@ -45,6 +46,8 @@ RECORDS: list[c.ControlRecord] = [
     f.FleetRemoved("locks"),
     f.DeviceSet(42, 1, True),
     z.SecretsRewrapped((z.RewrappedRow("user", "default/ann", 0, bytes(16), bytes(151)),)),
+    q.QuotaSet("namespace:shop", (("bytes_in", 5), ("topics", None))),
+    q.QuotaRemoved("namespace:shop"),
     c.ProducerOpened(50, 1, "anonymous"),
     c.ClusterOpened("c", Mode.KEYED),
     c.MessagesGranted("c", 7, 0, 5, 100, 90),

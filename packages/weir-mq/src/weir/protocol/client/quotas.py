@@ -1,0 +1,115 @@
+"""Requests and replies about quotas: how much namespaces and principals may use."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from weir.errors import BadName, LevelTooLow, TooLarge
+from weir.model.ids import Natural
+from weir.model.limits import NAME_CHARACTERS_MAX, QUOTA_LIMIT_MAX
+from weir.protocol.client.declaration import (
+    Control,
+    ControlReply,
+    ControlRequest,
+    Declaration,
+    Request,
+    Resource,
+    Retry,
+    Right,
+    Scope,
+)
+
+Name = Annotated[str, Meta(max_length=8 * NAME_CHARACTERS_MAX)]
+Quota = Annotated[str, Meta(max_length=32)]
+Limit = Annotated[int, Meta(ge=0, le=QUOTA_LIMIT_MAX)]
+_ADMINISTER = (Right("administer", Resource.SYSTEM),)
+
+
+class QuotaRow(Control, frozen=True, array_like=True):
+    """The limits of `namespace:NAME`, `user:NAMESPACE/NAME`, `fleet:NAME` or `anonymous`, by the
+    names of the quotas.
+    """
+
+    entity: Name
+    limits: tuple[tuple[Quota, Natural], ...]
+
+
+class QuotaChanged(ControlReply, frozen=True, array_like=True):
+    """Quotas as they are now, or were when they were removed."""
+
+    quota: QuotaRow
+
+
+class SetQuota(ControlRequest, frozen=True, array_like=True):
+    """Set limits of an entity, by the names of quotas; nil ends one, and those that are not named
+    stay. Rates are in bytes or requests a second, of the whole set.
+    """
+
+    declaration = Declaration(
+        90,
+        Scope.REGISTRY,
+        QuotaChanged,
+        Retry.SAME,
+        rights=_ADMINISTER,
+        refusals=(BadName, LevelTooLow, TooLarge),
+        methods=("Quotas.set",),
+    )
+
+    entity: Name
+    limits: Annotated[tuple[tuple[Quota, Limit | None], ...], Meta(max_length=64)]
+
+
+class RemoveQuota(ControlRequest, frozen=True, array_like=True):
+    """Let an entity have no quotas any more."""
+
+    declaration = Declaration(
+        91,
+        Scope.REGISTRY,
+        QuotaChanged,
+        Retry.SAME,
+        rights=_ADMINISTER,
+        refusals=(BadName,),
+        methods=("Quotas.remove",),
+    )
+
+    entity: Name
+
+
+class QuotaUse(Control, frozen=True, array_like=True):
+    """The limits of an entity, and how much of each it uses, as far as that is known: rates as of
+    the second before. `throttled_ms` is for how long its connections waited, all together, since
+    the leader of the registry leads.
+    """
+
+    entity: Name
+    limits: tuple[tuple[Quota, Natural], ...]
+    used: tuple[tuple[Quota, Natural], ...]
+    throttled_ms: Natural = 0
+
+
+class QuotaList(ControlReply, frozen=True, array_like=True):
+    """Quotas in the order of their entities; there are `more` behind the last."""
+
+    quotas: list[QuotaUse]
+    more: bool = False
+
+
+class ListQuotas(ControlRequest, frozen=True, array_like=True):
+    """Ask for all quotas and how much of them is used, behind those of the entity `after`."""
+
+    declaration = Declaration(
+        92,
+        Scope.REGISTRY,
+        QuotaList,
+        Retry.READ,
+        rights=_ADMINISTER,
+        methods=("Quotas.list", "Quotas.describe"),
+    )
+
+    after: Name = ""
+
+
+#: All requests of this page.
+REQUESTS: tuple[type[Request], ...] = (SetQuota, RemoveQuota, ListQuotas)
