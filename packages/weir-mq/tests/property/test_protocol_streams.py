@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rigs import quotas
 from weir.access.credentials import ScramVerifier
 from weir.errors import BadRequest, RemoteProtocolError, UnknownOpcode
 from weir.model.ids import NODE_MAX, Address
 from weir.model.limits import (
     CLIENT_FRAME_BYTES_MAX,
     CONTROL_FRAME_BYTES_MAX,
-    QUOTA_LIMIT_MAX,
 )
 from weir.model.topic import Mode, SettingsChange, TopicSettings
 from weir.protocol.client import access as w
@@ -25,7 +25,6 @@ from weir.protocol.client import admin as a
 from weir.protocol.client import fleets as f
 from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n
-from weir.protocol.client import quotas as q
 from weir.protocol.client import schemas as s
 from weir.protocol.client import sinks as k
 from weir.protocol.client.codec import (
@@ -90,8 +89,6 @@ FLEET = st.builds(
     st.lists(st.integers(1, 255), max_size=3).map(tuple),
     SHORT_NAME,
 )
-QUOTA = st.text(max_size=32)
-LIMITS = st.lists(st.tuples(QUOTA, NATURAL), max_size=3).map(tuple)
 RULE = st.builds(w.RuleRow, st.lists(WORD, max_size=3).map(tuple), WORD, SHORT_NAME, st.booleans())
 RULES = st.lists(RULE, max_size=3).map(tuple)
 
@@ -203,15 +200,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     f.ReplaceDevice: st.builds(f.ReplaceDevice, DEVICE_HUB, st.integers(1, 0xFFFFFF)),
     f.UseDevice: st.builds(f.UseDevice, DEVICE_HUB, st.integers(1, 0xFFFFFF)),
     f.DescribeDevice: st.builds(f.DescribeDevice, DEVICE_HUB),
-    q.SetQuota: st.builds(
-        q.SetQuota,
-        SHORT_NAME,
-        st.lists(st.tuples(QUOTA, st.none() | st.integers(0, QUOTA_LIMIT_MAX)), max_size=3).map(
-            tuple
-        ),
-    ),
-    q.RemoveQuota: st.builds(q.RemoveQuota, SHORT_NAME),
-    q.ListQuotas: st.builds(q.ListQuotas, SHORT_NAME),
+    **quotas.REQUESTS,
     w.Login: st.builds(w.Login, WORD, BODY),
     w.DescribeAccess: st.builds(w.DescribeAccess, SHORT_NAME, SHORT_NAME),
     w.ChangeUser: st.builds(
@@ -319,18 +308,7 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
             st.integers(-1, 0xFFFFFF),
         ),
     ),
-    q.QuotaChanged: (
-        opcode_of(q.SetQuota),
-        st.builds(q.QuotaChanged, st.builds(q.QuotaRow, SHORT_NAME, LIMITS)),
-    ),
-    q.QuotaList: (
-        opcode_of(q.ListQuotas),
-        st.builds(
-            q.QuotaList,
-            st.lists(st.builds(q.QuotaUse, SHORT_NAME, LIMITS, LIMITS, NATURAL), max_size=3),
-            st.booleans(),
-        ),
-    ),
+    **quotas.REPLIES,
     w.LoginStep: (opcode_of(w.Login), st.builds(w.LoginStep, BODY, st.booleans(), TEXT)),
     w.AccessInfo: (
         opcode_of(w.DescribeAccess),

@@ -32,6 +32,11 @@ def catalog_of(shard: Shard) -> Any:
     return cast(Any, shard)._services.sessions._requests._registry.catalog
 
 
+def meter_of(shard: Shard) -> Any:
+    """Return what counts the use of a shard's peers."""
+    return cast(Any, shard)._services.meter
+
+
 def restore_registry(shard: Shard, catalog: Any) -> None:
     """Let the registry hold what a snapshot holds."""
     cast(Any, shard)._services.sessions._requests._registry.restore(catalog)

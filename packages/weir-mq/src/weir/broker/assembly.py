@@ -29,6 +29,8 @@ from weir.broker.metadata.registry import Registry
 from weir.broker.partition.partition import DeviceProducer, PartitionContext, PartitionEvents
 from weir.broker.partition.retention import RetentionSweep
 from weir.broker.partition.topics import Topics
+from weir.broker.quotas.meter import Meter
+from weir.broker.quotas.reports import UsageReports
 from weir.broker.replica.catch_up import CatchUpPermits
 from weir.broker.replica.checkpoints import Opened
 from weir.broker.replica.disk_room import Admission, FullDisks
@@ -112,11 +114,15 @@ class Services:
     devices: Devices
     sessions: Sessions
     reports: ParticipantReports
+    meter: Meter
+    usage: UsageReports
 
     def proceed(self) -> None:
         """Go on with what any event may have made possible; cheap while nobody waits."""
         if self.reports.answers:
             self.coordinator.take_reports()
+        if self.meter.is_on:
+            self.meter.given()
         self.orders.proceed()
         if self.confirmations.has_work:
             self.confirmations.proceed()
@@ -240,7 +246,12 @@ def _services(
         topics, forwarder, context.reports, context.highest, time, outbox, budget
     )
     scatterings = ScatteringRequests(coordinator, topics, registry, admission)
+    meter = Meter(topics.catalog, outbox, time)
+    usage = UsageReports(
+        meter, topics, cluster.sessions, registry, forwarder, admission, layout, outbox, time
+    )
     handlers: dict[type[Any], Handler] = {
+        **usage.handlers(),
         **brokerset.handlers(),
         **orders.handlers(),
         **listing.handlers(),
@@ -252,27 +263,14 @@ def _services(
         ReportDone: sweep.reported,
     }
     requests = Requests(
-        identity, topics, registry, outbox, authorizer, trunks, settings.ports, time, handlers
-    )
-    devices = Devices(
-        identity,
-        topics,
-        outbox,
-        authorizer,
-        time,
-        trunks,
-        budget,
-        settings.device_in_hand,
-        Proofs(
-            topics.catalog, identity.system, _nonces(settings), registry.administration.fleets.vault
-        ),
-        Replacements(
-            topics.catalog, registry.administration.fleets, forwarder, cluster.resumed, time
-        ),
-    )
+        identity, topics, registry, outbox, authorizer, trunks, settings.ports, time, meter,
+        handlers,
+    )  # fmt: skip
+    devices = _devices(runtime, topics, cluster, authorizer, meter)
     sessions = Sessions(
-        cluster.sessions, outbox, budget, time, topics, trunks, requests, devices, authorizer
-    )
+        cluster.sessions, outbox, budget, time, topics, trunks, requests, devices, authorizer,
+        meter,
+    )  # fmt: skip
     return Services(
         orders,
         coordinator,
@@ -283,7 +281,22 @@ def _services(
         devices,
         sessions,
         context.reports,
+        meter,
+        usage,
     )
+
+
+def _devices(
+    runtime: Runtime, topics: Topics, cluster: Cluster, authorizer: Authorizer, meter: Meter
+) -> Devices:
+    time, settings, fleets = runtime.time, runtime.settings, cluster.registry.administration.fleets
+    trunks = cluster.trunks
+    proofs = Proofs(topics.catalog, runtime.identity.system, _nonces(settings), fleets.vault)
+    replacements = Replacements(topics.catalog, fleets, trunks.forwarder, cluster.resumed, time)
+    return Devices(
+        runtime.identity, topics, runtime.outbox, authorizer, time, trunks, runtime.budget,
+        settings.device_in_hand, proofs, replacements, meter,
+    )  # fmt: skip
 
 
 def _nonces(settings: ShardSettings) -> Nonces | None:

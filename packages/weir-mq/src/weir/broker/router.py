@@ -21,6 +21,7 @@ from weir.broker.forwarding.trunks import ShardTrunks
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.partition import Partition
 from weir.broker.partition.topics import BY_PARTITION, Topics, open_batch, publish
+from weir.broker.quotas.meter import Meter
 from weir.broker.replica.requests import no_registry
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Caller, Outbox
@@ -32,6 +33,7 @@ from weir.errors import (
     NotTogether,
     Overloaded,
     ProducerExpired,
+    QuotaExceeded,
     Refused,
     UnknownOpcode,
     UnknownProducer,
@@ -99,11 +101,14 @@ class Requests:
         trunks: ShardTrunks,
         ports: Sequence[int],
         time: Time,
+        meter: Meter,
         handlers: Mapping[type[Any], Handler],
     ) -> None:
         """Serve what `topics` and `registry` know, and by `handlers` what other rooms answer; pass
-        on to `trunks` what they serve. `ports` is what `Welcome` says.
+        on to `trunks` what they serve. `ports` is what `Welcome` says; `meter` counts what peers
+        use.
         """
+        self._meter = meter
         self._trunks = trunks
         self._forwarder = trunks.forwarder
         self._ports = tuple(ports)
@@ -154,8 +159,13 @@ class Requests:
                 session.check_welcomed()
             if declared.asker is _SHARD and not session.is_shard:
                 raise UnknownOpcode("only a shard may ask that", caller.opcode)
+            metered = self._meter.is_on and not (session.passed or final)
+            if metered:
+                self._meter.asked(session, len(frame.body))
             if used := self._authorizer.check_request(session, request, declared):
                 self._outbox.awaits(caller, used)
+            if metered:  # what is not allowed costs no namespace
+                self._meter.asked_of(session, request, len(frame.body))
             scope = declared.scope
             if scope is _PARTITION or scope is _REPLICA or scope is _FIRST:
                 self._to_partition(session, caller, frame, request, declared)
@@ -245,6 +255,13 @@ class Requests:
         me = self._identity
         if request.system not in (0, me.system):
             raise WrongSystem(f"this is system {me.system:x}, not {request.system:x}", me.system)
+        if not session.greeted:
+            try:
+                self._meter.check_connection(session, session.principal)
+            except QuotaExceeded as error:
+                self._outbox.refuse(caller, error)
+                self._outbox.put(Hangup(session.id, str(error)))
+                return
         session.welcomed = True
         welcome = m.Welcome(
             me.system,
@@ -359,15 +376,19 @@ class Requests:
 class Sessions:
     """Lets peers in, keeps what has to wait for news, and forgets who is gone."""
 
-    __slots__ = ("_arrivals", "_authorizer", "_budget", "_by_number", "_devices", "_new_sessions",
-                 "_outbox", "_requests", "_time", "_topics", "_trunks")  # fmt: skip
+    __slots__ = ("_arrivals", "_authorizer", "_budget", "_by_number", "_devices", "_meter",
+                 "_new_sessions", "_outbox", "_requests", "_time", "_topics",
+                 "_trunks")  # fmt: skip
 
     def __init__(
         self, by_number: dict[int, Session], outbox: Outbox, budget: Budget, time: Time,
         topics: Topics, trunks: ShardTrunks, requests: Requests, devices: Devices,
-        authorizer: Authorizer,
+        authorizer: Authorizer, meter: Meter,
     ) -> None:  # fmt: skip
-        """Keep sessions in `by_number`; nobody is there yet. `authorizer` says who may stay."""
+        """Keep sessions in `by_number`; nobody is there yet. `authorizer` says who may stay, and
+        `meter` counts what peers use.
+        """
+        self._meter = meter
         self._authorizer = authorizer
         self._by_number = by_number
         self._new_sessions = NewSessions(HELLO_WITHIN_MS)
@@ -400,7 +421,10 @@ class Sessions:
             self._outbox.put(Hangup(event.session, event.reason))
             return
         principal, place = event.principal, event.place
-        for one in self._arrivals.take(event.arrivals, principal, place):
+        # Hubs that come at once are counted one by one, where anybody counts.
+        together = principal or not self._meter.is_on
+        arrivals = event.arrivals
+        for one in self._arrivals.take(arrivals, principal, place) if together else arrivals:
             self.opened(one.session, principal, place)
             self.received(one.session, (one.hello, one.publishes))
 
@@ -427,10 +451,20 @@ class Sessions:
                 behind = frames[at + 1] if at + 1 < len(frames) else None
                 followed = isinstance(behind, DevicePublishes)
                 served = self._devices.handle(session, frame, final, followed)
+                if self._meter.is_on and not session.passed:
+                    self._count_device(session, frame)
             if not served:
                 self._park(session, frames[at:])
                 return
             final = False
+
+    def _count_device(self, session: Session, frame: DeviceRequest) -> None:
+        device, size, requests = session.device, 0, 1
+        if isinstance(frame, DevicePublishes):
+            size, requests = sum(map(len, frame.values)), len(frame.sns)
+        self._meter.asked(session, size, requests)
+        if device is not None:
+            self._meter.used(session, device.group, size, requests)
 
     def _park(self, session: Session, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         """Keep what asks for what is not known here until that is sure; and what comes behind."""
@@ -456,6 +490,7 @@ class Sessions:
         if session is None:
             return
         session.take_kept(self._budget)
+        self._meter.closed(number)
         self._trunks.closed(session)
         touched = self._outbox.closed(number)
         self._devices.receivers.closed(number)

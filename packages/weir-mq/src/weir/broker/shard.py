@@ -9,7 +9,7 @@ reads a clock of its own, or touches a disk but through `weir.storage`'s port wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from weir.broker.api import events as ev
 from weir.broker.api.effects import Effect, HoldReads, Stopped
@@ -27,6 +27,7 @@ from weir.broker.assembly import Cluster, Partitions, Runtime, assemble
 from weir.broker.brokerset import BrokerSet
 from weir.broker.groups import RegistryGroup
 from weir.broker.metadata.reassignment import give_away
+from weir.broker.quotas.meter import Throttled
 from weir.broker.replica.checkpoints import Opened
 from weir.broker.replica.disk_room import Full, FullDisks
 from weir.broker.replica.node_state import Clocks
@@ -162,6 +163,16 @@ class Shard:
         return self._services.logins.failures.all
 
     @property
+    def throttled(self) -> Mapping[str, Throttled]:
+        """How often, and for how long, peers waited because of the quotas of whom."""
+        return self._services.meter.throttled
+
+    @property
+    def peers_held(self) -> int:
+        """How many peers are not read from because of a quota."""
+        return self._services.meter.held
+
+    @property
     def partitions_led(self) -> int:
         """How many partitions this shard leads."""
         return sum(p.leads for p in self.topics.partitions())
@@ -289,6 +300,7 @@ class Shard:
         services.listing.check_deadlines()
         services.confirmations.check_deadlines()
         services.logins.check_deadlines()
+        services.usage.check_deadlines()
         services.devices.receivers.retry_due()
         services.devices.replacements.check_deadlines()
         self._cluster.trunks.check_deadlines()

@@ -12,9 +12,10 @@ from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.runtime.budget import FIRST_BYTES, Budget, Incoming, Reservations, State
 from weir.broker.runtime.session import ANONYMOUS
-from weir.codec import U32, Buffer
+from weir.codec import Buffer
 from weir.errors import Refused, RemoteProtocolError, Revoked, Unauthorized
 from weir.host.accept_queue import AcceptQueue, ConnectionLimits
+from weir.host.frame_parts import first_part
 from weir.host.ports import Log, Network, Receiver, T
 from weir.host.shard_loop import Backlog, EventQueue
 from weir.host.strangers import BUDGET_PART, Strangers
@@ -25,15 +26,9 @@ from weir.protocol.client.declaration import opcode_of
 from weir.protocol.client.messages import Fetch, FetchChunks, Hello, Pull, Refusal
 from weir.protocol.connection import Connection
 from weir.protocol.device import DeviceHello, DeviceRequest, encode_welcome
-from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame
+from weir.protocol.frame import ClientFrame
 from weir.protocol.link import LINK_VERSION
 
-#: Of a client's read that is longer than this, so many frames are served at once; the others wait
-#: in line.
-_CROWDED_BYTES = 2 * KIB
-PART_FRAMES = 64
-#: Where the length of the body stands in the header of a client frame.
-_SIZE_AT = 4
 #: Above this much unsent a transport is full: it calls `pause_writing`.
 UNSENT_BYTES_MAX = 16 * MIB
 #: Above this much unsent, small replies are charged as well.
@@ -66,7 +61,8 @@ class ClientConnection(Generic[T]):
 
     __slots__ = (
         "_connections", "_cut_at", "_frame", "_full", "_greeted", "_phase", "_replies", "_rest",
-        "_since", "_transport", "_waiting", "may_link", "queued", "session", "stream",
+        "_since", "_transport", "_waiting", "is_throttled", "may_link", "namespace", "queued",
+        "session", "stream",
     )  # fmt: skip
 
     def __init__(self, connections: Connections[T], session: int) -> None:
@@ -77,6 +73,9 @@ class ClientConnection(Generic[T]):
         self.may_link = False
         #: Whether it is among those `unserved`.
         self.queued = False
+        #: Whether it is not read from because of a quota; and the namespace that it uses.
+        self.is_throttled = False
+        self.namespace = ""
         self._connections = connections
         self._transport: T | None = None
         self._phase = _QUEUED
@@ -114,6 +113,12 @@ class ClientConnection(Generic[T]):
             self._transport = None
             self._connections.forget(self)
             return False
+        connections = self._connections
+        if connections.is_shared and connections.budget.is_short and self._greeted:
+            self._rest = data  # its namespace has its turn
+            self._count(self.stream)
+            self.update()
+            return True
         self._take(data, self._connections.time())
         return True
 
@@ -147,10 +152,10 @@ class ClientConnection(Generic[T]):
             return
         has_reservation = self._frame is not None and self._frame.state is State.RESERVED
         hold = (connections.queue.held and not has_reservation) or not self._is_admitted
-        hold = hold or self._full or self._phase == _QUEUED
+        hold = hold or self._full or self._phase == _QUEUED or self.is_throttled
         is_held = hold and not self.may_link
         if self._rest and not is_held:
-            connections.backlog.parts[self] = None
+            connections.backlog.parts.add(self.namespace, self)
         if self._rest or is_held:
             transport.pause_reading()
         else:
@@ -303,6 +308,7 @@ class ClientConnection(Generic[T]):
             self._full
             or self._connections.queue.held
             or self._phase == _QUEUED
+            or self.is_throttled
             or not self._is_admitted
         ):
             self._since = now  # it is not read from: what is missing may be in the socket
@@ -337,12 +343,20 @@ class ClientConnection(Generic[T]):
         self._transport.close()
         self._end_within(_GRACE_SECONDS)
 
-    def serve_part(self) -> None:
-        """Serve what is in line, as much of it as a part has."""
+    def serve_part(self) -> int:
+        """Serve what is in line, as much of it as a part has; return how many bytes that was."""
+        if self.is_throttled:
+            return 0
         data, self._rest = self._rest, b""
         if self._transport is not None and self._phase < _CLOSING and data:
             self._take(data, self._connections.time())
             self.update()
+        return len(data) - len(self._rest)
+
+    def throttle(self, hold: bool) -> None:
+        """Do not read from the peer until it may use more."""
+        self.is_throttled = hold
+        self.update()
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -350,7 +364,7 @@ class ClientConnection(Generic[T]):
         stream, came = self.stream, len(data)
         if not stream.pending:
             self._since = now
-        data = self._first_of(data)
+        data, self._rest = first_part(stream, data)
         try:
             frames = stream.receive(data)
         except RemoteProtocolError as error:
@@ -400,25 +414,6 @@ class ClientConnection(Generic[T]):
         elif isinstance(frame, DeviceHello):
             self.answer(encode_welcome(frame.sn, Unauthorized.code, 0))
         self.hang_up(reason)
-
-    def _first_of(self, data: bytes) -> bytes:
-        """Return what holds at most as many frames as a part has; the rest is to stay in line."""
-        stream, at = self.stream, 0
-        if len(data) <= _CROWDED_BYTES or stream.is_device:
-            return data
-        if stream.stream is None and data[0] != CLIENT_VERSION:
-            return data
-        if stream.pending:
-            claimed = stream.claimed or CLIENT_HEADER.size
-            at = max(claimed - stream.pending, 0)
-        for _ in range(PART_FRAMES):
-            if at + CLIENT_HEADER.size > len(data):
-                return data
-            (size,) = U32.unpack_from(data, at + _SIZE_AT)
-            at += CLIENT_HEADER.size + size
-        if at < len(data):
-            self._rest, data = data[at:], data[:at]
-        return data
 
     def _lose(self, error: Refused) -> None:
         """Forget the frame under way, tell the peer why, and close.
@@ -509,6 +504,8 @@ class Connections(Generic[T]):
             Strangers(budget.limit // BUDGET_PART, log),
         )  # fmt: skip
         self._sweep_at = 0.0
+        #: Whether peers were assigned to namespaces.
+        self.is_shared = False
         #: Those that are open, by session.
         self.open_now: dict[int, ClientConnection[T]] = {}
         #: Those that are looked at with every tick.
@@ -524,6 +521,8 @@ class Connections(Generic[T]):
             ef.Hangup: self._hang_up,
             ef.SignFrames: self._sign,
             ef.HoldReads: self._hold,
+            ef.HoldSession: self._throttle,
+            ef.AssignNamespace: self._assign,
         }
 
     # -- its host calls -----------------------------------------------------------------------
@@ -669,6 +668,15 @@ class Connections(Generic[T]):
     def _sign(self, effect: ef.SignFrames) -> None:
         if (one := self.open_now.get(effect.session)) is not None:
             one.sign(effect.keys)
+
+    def _throttle(self, effect: ef.HoldSession) -> None:
+        if (one := self.open_now.get(effect.session)) is not None:
+            one.throttle(effect.hold)
+
+    def _assign(self, effect: ef.AssignNamespace) -> None:
+        if (one := self.open_now.get(effect.session)) is not None:
+            one.namespace = effect.namespace
+            self.is_shared = True
 
     def _hold(self, effect: ef.HoldReads) -> None:
         self.queue.held = effect.hold

@@ -12,8 +12,10 @@ from typing import Any, Protocol
 from weir.broker.api import events as ev
 from weir.broker.api.effects import Effect
 from weir.broker.shard import Shard
+from weir.host.fair_queue import FairQueue
 from weir.host.logs import FlushSchedule
 from weir.host.ports import Soon
+from weir.model.limits import KIB
 from weir.protocol.device import DeviceHello, DevicePublishes, DeviceRequest
 from weir.protocol.frame import ClientFrame
 from weir.protocol.trunk import Arrival
@@ -22,6 +24,8 @@ _PUBLISHING = frozenset[type]((DeviceHello, DevicePublishes))
 _NOTHING: list[Effect] = []
 #: A turn takes at most so many frames of those that are served by parts.
 _TURN_FRAMES = 1_024
+#: So many bytes of a namespace are served in its turn, and what the last part has beyond them.
+_QUANTUM_BYTES = 64 * KIB
 
 
 class EventQueue:
@@ -179,8 +183,8 @@ class PendingFrames(Protocol):
 class FrameParts(Protocol):
     """Who has so many small frames that they are served by parts."""
 
-    def serve_part(self) -> None:
-        """Hand on a part of them."""
+    def serve_part(self) -> int:
+        """Hand on a part of them; return how many bytes that was."""
 
 
 class Backlog:
@@ -194,8 +198,8 @@ class Backlog:
         #: Those with frames that wait for the effects of others: they are served once the queue has
         #: no events, and the effects of all before are done.
         self.unserved: deque[PendingFrames] = deque()
-        #: Those that are served by parts, in turns of their own.
-        self.parts: dict[FrameParts, None] = {}
+        #: Those that are served by parts, in turns of their own, by namespace.
+        self.parts: FairQueue[FrameParts] = FairQueue(_QUANTUM_BYTES)
 
     def serve_next(self) -> None:
         """Serve the next frames of who waits longest in `unserved`."""
@@ -204,17 +208,16 @@ class Backlog:
         one.serve()
 
     def serve_parts(self) -> None:
-        """Serve a part of each, until the frames of a turn are served. A host calls this behind a
-        turn that has left some.
+        """Serve parts of those whose turn it is, until the frames of a turn are served. A host
+        calls this behind a turn that has left some.
         """
-        queue = self._queue
+        queue, parts = self._queue, self.parts
         until = queue.frames + _TURN_FRAMES
-        waiting, self.parts = [*self.parts], {}
-        for at, one in enumerate(waiting):
-            if queue.frames >= until:
-                self.parts = dict.fromkeys((*waiting[at:], *self.parts))
+        for _ in range(len(parts)):
+            if queue.frames >= until or (taken := parts.take()) is None:
                 break
-            one.serve_part()
+            namespace, one = taken
+            parts.charge(namespace, one.serve_part())
 
 
 class Clients(Protocol):

@@ -183,6 +183,6 @@ ROLE_RULES_MAX = 1_000
 ACCESS_BYTES_MAX = 16 * MIB
 # How many namespaces and principals have quotas, and how much a quota may allow.
 QUOTAS_MAX = 4_096
-QUOTA_LIMIT_MAX = 1 << 60
+QUOTA_LIMIT_MAX = 1 << 50
 # What a shard counts by principal and resource of what it refused, or would have.
 REFUSALS_KEPT_MAX = 1_024

@@ -139,9 +139,13 @@ class Authorizer:
         """
         if not (self.is_open or session.is_shard):
             full = _full(topic)
-            principal = self._of_fleet(hub) if is_proven else session.principal
+            principal = self.principal_of_hub(session, hub, is_proven)
             need = _Need([Asked("publish", "topic", full)], full)
             self._check(session, need, principal)
+
+    def principal_of_hub(self, session: Session, hub: int, is_proven: bool) -> str:
+        """Return by whose rights a hub comes in: one that `is_proven` by those of its fleet."""
+        return self._of_fleet(hub) if is_proven else session.principal
 
     def check_cluster(self, session: Session, topic: Topic, cluster: str) -> None:
         """Raise unless a session may consume from a topic that it named, by this cluster: once for

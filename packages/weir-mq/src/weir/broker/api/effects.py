@@ -178,6 +178,23 @@ class Work(Protocol):
         """Let it go, once for each `pin`."""
 
 
+class HoldSession(msgspec.Struct, frozen=True):
+    """Stop reading from a peer (or, with `hold` False, go on): what it uses has a quota. It will
+    take about `throttle_ms`.
+    """
+
+    session: int
+    hold: bool
+    throttle_ms: int = 0
+
+
+class AssignNamespace(msgspec.Struct, frozen=True):
+    """A peer uses this namespace from now on: under pressure namespaces are served in turn."""
+
+    session: int
+    namespace: str
+
+
 @dataclass(frozen=True, slots=True)
 class StartRead:
     """Run `reading` on the log's disk off the loop, then report `ReadDone` with the ticket."""
@@ -232,6 +249,8 @@ Effect = (
     | Hangup
     | SignFrames
     | HoldReads
+    | HoldSession
+    | AssignNamespace
     | StartFlush
     | StartRead
     | MakeSpare

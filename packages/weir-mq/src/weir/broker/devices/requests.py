@@ -8,6 +8,7 @@ other peer is, with the same outcome.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from weir.broker.access.authorizer import Authorizer
 from weir.broker.api.effects import Hangup, SignFrames
@@ -161,12 +162,19 @@ class DeviceArrivals:
         return found
 
 
+class ConnectionQuotas(Protocol):
+    """How many connections there may be."""
+
+    def check_connection(self, session: Session, principal: str, namespace: str = "", /) -> None:
+        """Count a peer that comes in. Raises `QuotaExceeded` if it is one too many."""
+
+
 class Devices:
     """Answers a device's frames; errors are numbers, and never cost it the connection."""
 
     __slots__ = (
-        "_authorizer", "_identity", "_outbox", "_proofs", "_time", "_topics", "_trunks",
-        "receivers", "replacements",
+        "_authorizer", "_connections", "_identity", "_outbox", "_proofs", "_time", "_topics",
+        "_trunks", "receivers", "replacements",
     )  # fmt: skip
 
     def __init__(
@@ -181,11 +189,14 @@ class Devices:
         in_hand: int,
         proofs: Proofs,
         replacements: Replacements,
+        connections: ConnectionQuotas,
     ) -> None:
         """Serve what `topics` knows; pass on to `trunks` what is published to theirs. Hubs of
         fleets are let in by `proofs`, and wait in `replacements` if they are the first of their
-        generation. For `budget` and `in_hand` see `Receivers`.
+        generation; as many come in as `connections` say. For `budget` and `in_hand` see
+        `Receivers`.
         """
+        self._connections = connections
         self._proofs = proofs
         #: Who waits until its device counts as used.
         self.replacements = replacements
@@ -331,7 +342,8 @@ class Devices:
     ) -> bool:
         """Take a hub's hello, or pass it on; True if another shard answers.
 
-        Raises `UnknownTopic`, `Unauthorized`, `BadRequest`, and what passing on raises.
+        Raises `UnknownTopic`, `Unauthorized`, `BadRequest`, `QuotaExceeded`, and what passing on
+        raises.
         """
         if request.boot > BOOT_MAX:
             raise ErasedBoot(f"boot {request.boot:#x} is what erased flash reads as")
@@ -346,6 +358,9 @@ class Devices:
         group = group_of(topic.id, partition)
         forwarder = self._trunks.forwarder
         place = forwarder.routes.toward(group, session.foreign)
+        if not session.greeted:
+            principal = self._authorizer.principal_of_hub(session, request.hub, is_proven)
+            self._connections.check_connection(session, principal, topic.namespace)
         proved: tuple[int, str] | None = None
         if isinstance(passed_on, DeviceProven):
             proved = passed_on.generation, self._proofs.tag_of(request.hub)

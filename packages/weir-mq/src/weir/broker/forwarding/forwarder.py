@@ -26,14 +26,22 @@ from weir.broker.runtime.outbox import TO_DEVICE, Caller, Outbox
 from weir.broker.runtime.session import ANONYMOUS, Session
 from weir.codec import Buffer, total
 from weir.errors import NotLeader, Overloaded, Refused, RemoteProtocolError, Unavailable
-from weir.model.ids import REGISTRY_GROUP, Address, node_of, place_node, place_of, place_shard
+from weir.model.ids import (
+    ADDRESS,
+    REGISTRY_GROUP,
+    Address,
+    node_of,
+    place_node,
+    place_of,
+    place_shard,
+)
 from weir.model.limits import KIB, RETRY_AFTER_MS
 from weir.protocol import trunk
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import decode_reply, encode_request
 from weir.protocol.client.declaration import opcode_of
 from weir.protocol.device import DevicePublishes, DeviceRequest
-from weir.protocol.frame import CLIENT_VERSION, ClientFrame
+from weir.protocol.frame import CLIENT_VERSION, ClientFrame, Flags
 from weir.protocol.trunk import (
     OWN_SESSION,
     Arrival,
@@ -54,6 +62,7 @@ _DEVICE_BATCH_BYTES_MAX = 256 * KIB
 _FOLLOW, _PULL = opcode_of(m.Follow), opcode_of(m.Pull)
 #: What may be asked again if there is no room for the answer: nothing changes by it.
 _READS = frozenset({opcode_of(m.Fetch), opcode_of(m.FetchChunks)})
+_WITH_MESSAGES = _READS | {_PULL}
 
 
 class Leaders(Protocol):
@@ -443,6 +452,9 @@ class Forwarder:
                 return
             caller = Caller(session.id, frame.opcode, frame.correlation)
             to.answered(caller)
+            if self._outbox.counts_given and frame.opcode in _WITH_MESSAGES:
+                group = _group_of(frame)
+                self._outbox.given.append((session.id, group, len(body)))
             if not self._budget.has_room(len(body)) and not self._takes(caller, len(body)):
                 return
             self._outbox.answered(session.id)
@@ -482,6 +494,14 @@ class Forwarder:
 
     def _put(self, shard: int, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
         self._outbox.put(Pass(shard, buffers, charged))
+
+
+def _group_of(reply: ClientFrame) -> int:
+    """Return the group that a reply with messages is about; 0 for a refusal."""
+    if len(reply.body) < ADDRESS.size or reply.flags != Flags.RESPONSE:
+        return 0
+    group: int = ADDRESS.unpack_from(reply.body)[3]
+    return group
 
 
 def _gone(shard: int) -> Refused:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from weir.broker.metadata.quotas import Quotas, check_entity
+from weir.broker.metadata.usage import Dealer
 from weir.broker.records.quotas import QuotaRecord, QuotaRemoved, QuotaSet
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller
@@ -56,10 +57,13 @@ class Replies(Protocol):
 class QuotaRequests:
     """Changes quotas by entries."""
 
-    __slots__ = ("_catalog", "_outbox", "_proposals")
+    __slots__ = ("_catalog", "_dealer", "_outbox", "_proposals")
 
-    def __init__(self, catalog: QuotaCatalog, outbox: Replies, log: QuotaLog) -> None:
-        """Change `catalog` by entries of `log`."""
+    def __init__(
+        self, catalog: QuotaCatalog, outbox: Replies, log: QuotaLog, dealer: Dealer
+    ) -> None:
+        """Change `catalog` by entries of `log`; `dealer` knows what is used."""
+        self._dealer = dealer
         self._catalog = catalog
         self._outbox = outbox
         self._proposals: Proposals[QuotaRecord, Caller] = Proposals(log)
@@ -99,9 +103,10 @@ class QuotaRequests:
             if len(found) >= _PAGE_ROWS:
                 self._outbox.reply(caller, q.QuotaList(found, True))
                 return
-            used = {**catalog.used(entity)}
+            reported, throttled_ms = self._dealer.used(entity)
+            used = {**catalog.used(entity), **reported}
             row = tuple(sorted(limits.items()))
-            found.append(q.QuotaUse(entity, row, tuple(sorted(used.items()))))
+            found.append(q.QuotaUse(entity, row, tuple(sorted(used.items())), throttled_ms))
         self._outbox.reply(caller, q.QuotaList(found))
 
     def handlers(self) -> Mapping[type[Any], Callable[[Session, Caller, Any], None]]:

@@ -21,6 +21,7 @@ from weir.broker.metadata.membership import Membership
 from weir.broker.metadata.placement import check_replicas
 from weir.broker.metadata.quota_requests import QuotaRequests
 from weir.broker.metadata.rewrapping import Rewrapping
+from weir.broker.metadata.usage import Dealer
 from weir.broker.metadata.users import AccessRequests
 from weir.broker.records.access import AccessRecord
 from weir.broker.records.entries import (
@@ -124,7 +125,9 @@ class Registry:
         fleets = Enrolment(catalog, outbox, self, findings, vault)
         #: What lets secrets be wrapped by the key that wraps now.
         self.rewrapping = Rewrapping(catalog, outbox, self, vault)
-        quotas = QuotaRequests(catalog, outbox, self)
+        #: What deals shares of rates where this node leads.
+        self.dealer = Dealer(catalog, time)
+        quotas = QuotaRequests(catalog, outbox, self, self.dealer)
         self.administration = Administration(
             catalog, outbox, time, self, groups, access, fleets, quotas
         )

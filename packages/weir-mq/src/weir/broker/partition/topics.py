@@ -215,9 +215,17 @@ def _fetch(partition: Partition, caller: Caller, request: m.Fetch) -> None:
     partition.fetches.fetch(caller, request)
 
 
+def _check_cluster(partition: Partition, name: str) -> None:
+    """Raise `QuotaExceeded` for a cluster that is new here and one too many of its namespace."""
+    state = partition.state
+    is_known = name in state.clusters or name in state.cursors
+    partition.context.admission.check_cluster(partition.group.id, is_known)
+
+
 def _pull(partition: Partition, caller: Caller, request: m.Pull) -> None:
     """Ask for a grant."""
     grants = partition.led().consumers.grants
+    _check_cluster(partition, request.cluster)
     partition.context.outbox.touches(caller.session, partition.group.id)
     partition.begin_waiting()
     grants.pull(caller, request)
@@ -294,9 +302,14 @@ def stats_of(group: Group, state: PartitionState) -> a.PartitionStats:
     return a.PartitionStats(start, end, end - start - missing, stored, first, last)
 
 
+def stored_bytes(group: Group, state: PartitionState) -> int:
+    """Return how many bytes the messages of a partition take, on each of its replicas."""
+    return group.log.reader.group_bytes(group.id) + state.stored_beside
+
+
 def info_of(group: Group, state: PartitionState) -> a.PartitionInfo:
     """Return what it holds, and who else does."""
-    stored = group.log.reader.group_bytes(group.id) + state.stored_beside
+    stored = stored_bytes(group, state)
     return a.PartitionInfo(
         state.log_start, state.decided_offset, stored, sorted(state.clusters),
         holders(group), behind(group),
@@ -319,13 +332,17 @@ def _steer_cursor(
     partition: Partition, caller: Caller, request: m.TakeTurn | m.MoveCursor | m.SeekCursor
 ) -> None:
     leader = partition.led()
+    if isinstance(request, m.TakeTurn):
+        _check_cluster(partition, request.cluster)
     partition.context.outbox.touches(caller.session, partition.group.id)
     partition.begin_waiting()
     leader.consumers.steer_cursor(caller, request)
 
 
 def _open_cluster(partition: Partition, caller: Caller, request: m.OpenCluster) -> None:
-    partition.led().consumers.cluster_operations.open(caller, request)
+    leader = partition.led()
+    _check_cluster(partition, request.cluster)
+    leader.consumers.cluster_operations.open(caller, request)
 
 
 def _change_cluster(partition: Partition, caller: Caller, request: Change) -> None:
@@ -333,7 +350,9 @@ def _change_cluster(partition: Partition, caller: Caller, request: Change) -> No
 
 
 def _begin_cluster(partition: Partition, caller: Caller, request: a.BeginCluster) -> None:
-    partition.led().consumers.cluster_operations.begin(caller, request)
+    leader = partition.led()
+    _check_cluster(partition, request.cluster)
+    leader.consumers.cluster_operations.begin(caller, request)
 
 
 def _forget_hub(partition: Partition, caller: Caller, request: a.ForgetHub) -> None:

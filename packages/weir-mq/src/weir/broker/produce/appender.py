@@ -397,7 +397,13 @@ class Admission(Protocol):
 
     def check(self, group: int) -> None:
         """Raise `Unavailable` once the shard takes no more publishes to a group, `Overloaded` while
-        disks are full; 0 stands for no group but its own disks.
+        disks are full, `QuotaExceeded` while its namespace may store no more; 0 stands for no group
+        but its own disks.
+        """
+
+    def check_cluster(self, group: int, is_known: bool) -> None:
+        """Raise `QuotaExceeded` while its namespace may have no more clusters, unless this one is
+        known.
         """
 
 

@@ -6,7 +6,7 @@ them: it lets them lead. While its disk stays full it says so, again and again, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple, Protocol
 
@@ -17,7 +17,7 @@ from weir.broker.replica.node_state import TELL_EVERY_MS, Clocks, Voting
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.errors import Overloaded, Refused, Unavailable
-from weir.model.ids import node_of, place_node
+from weir.model.ids import node_of, partition_of, place_node, topic_of
 from weir.order.clock import Time
 from weir.storage.log import Log
 
@@ -175,7 +175,8 @@ class Stallable(Protocol):
 class Admission:
     """Refuses publishes that would find no room on the disks of this node, or of a majority."""
 
-    __slots__ = ("_budget", "_disks", "_full_disks", "_short", "is_closed")
+    __slots__ = ("_budget", "_disks", "_full_clusters", "_full_disks", "_full_topics", "_short",
+                 "is_closed")  # fmt: skip
 
     def __init__(self, disks: Sequence[Disk], budget: Budget, full_disks: FullDisks) -> None:
         """Take publishes to the logs on `disks`, as long as `budget` and disks have room."""
@@ -184,6 +185,9 @@ class Admission:
         self._full_disks = full_disks
         #: The groups led here that other nodes' full disks keep from taking publishes.
         self._short: dict[int, Full] = {}
+        #: By topic, why it takes no publishes, or no new clusters: its namespace has all it may.
+        self._full_topics: Mapping[int, Refused] = {}
+        self._full_clusters: Mapping[int, Refused] = {}
         #: Whether this shard has handed over what it led, and takes nothing more.
         self.is_closed = False
 
@@ -199,8 +203,11 @@ class Admission:
 
     def check(self, group: int) -> None:
         """Raise `Unavailable` once this shard stops, `Overloaded` while disks have no room for
-        publishes to a group; 0 stands for no group but the own disks.
+        publishes to a group, `QuotaExceeded` while its namespace may store no more; 0 stands for no
+        group but the own disks.
         """
+        if self._full_topics and (error := self._full_topics.get(topic_of(group))) is not None:
+            raise type(error)(str(error), error.detail)
         if self.is_closed:
             raise Unavailable("this node is stopping: try another, or again shortly")
         for disk in self._disks:
@@ -208,6 +215,19 @@ class Admission:
         if (full := self._short.get(group)) is not None:
             text = f"{full}: free space there or add disks; acks and reads go on"
             raise Overloaded(text, SPARE_RETRY_MS)
+
+    def check_cluster(self, group: int, is_known: bool) -> None:
+        """Raise `QuotaExceeded` while the namespace of a group may have no more clusters, unless
+        this one `is_known` there. Partition 0 of a topic decides.
+        """
+        if self._full_clusters and not is_known and not partition_of(group):
+            error = self._full_clusters.get(topic_of(group))
+            if error is not None:
+                raise type(error)(str(error), error.detail)
+
+    def limit(self, topics: Mapping[int, Refused], clusters: Mapping[int, Refused]) -> None:
+        """Refuse publishes to these topics from now on, and new clusters of those, by id."""
+        self._full_topics, self._full_clusters = topics, clusters
 
     def look_at_disks(self, partitions: Iterable[Stallable]) -> None:
         """See which disks are full. Answer those who wait for publishes that other nodes' full

@@ -95,6 +95,11 @@ class Budget:
         """Return whether to stop reading from peers, given whether reading is stopped now."""
         return self.used > (self._low if holding else self.high)
 
+    @property
+    def is_short(self) -> bool:
+        """Whether more than half is in use: who comes is served by turns."""
+        return self.used > self._low
+
     def is_news(self, holding: bool) -> bool:
         """Return whether `should_hold` says something else than it did last."""
         return (self.used > (self._low if holding else self.high)) != holding

@@ -48,7 +48,7 @@ class Outbox:
     """Collects the effects of one `handle` call, in order, and counts what is not answered yet."""
 
     __slots__ = ("_awaited", "_budget", "_open", "_together_ms", "_touched", "_welcomes",
-                 "counts", "effects", "kept")  # fmt: skip
+                 "counts", "counts_given", "effects", "given", "kept")  # fmt: skip
 
     def __init__(self, budget: Budget) -> None:
         """Begin empty; messages on their way to peers are charged to `budget`."""
@@ -66,6 +66,9 @@ class Outbox:
         self._together_ms = TOGETHER_MS
         #: Replies to requests that were made for devices; `Receivers` takes them out.
         self.kept: deque[tuple[Caller, Reply]] = deque()
+        #: Whether somebody counts what messages are `given` to whom: session, group, bytes.
+        self.counts_given = False
+        self.given: list[tuple[int, int, int]] = []
 
     def opened(self, session: int) -> None:
         """Begin to count the requests of a peer."""
@@ -180,6 +183,8 @@ class Outbox:
             if session in self._welcomes:
                 self.send(session)
             self._budget.take(len(buffer))
+            if self.counts_given:
+                self.given.append((session, 0, len(buffer)))
             self.effects.append(Send(session, (buffer,), len(buffer)))
 
     def reply(self, caller: Caller, reply: Reply) -> None:
@@ -197,19 +202,21 @@ class Outbox:
             self.counts.confirmed(reply.duplicate)
             self.effects.append(Send(caller.session, buffers))
             return
-        charged = 0
+        charged = group = 0
         if isinstance(reply, _WITH_MESSAGES):
-            charged = total(reply.batches)
+            charged, group = total(reply.batches), reply.address.group
             if charged:
                 counts = self.counts.partition(reply.address.group)
                 counts.gave(_messages_in(reply), charged)
         elif isinstance(reply, FetchedChunks):
-            charged = total(reply.batches)
+            charged, group = total(reply.batches), reply.address.group
             self.counts.partition(reply.address.group).gave(0, charged)
         elif isinstance(reply, Refusal):
             self.counts.refused[reply.code] += 1
         if charged:
             self._budget.take(charged)
+            if self.counts_given:
+                self.given.append((caller.session, group, charged))
         self.effects.append(Send(caller.session, buffers, charged))
 
     def refuse(self, caller: Caller, error: Refused) -> None:

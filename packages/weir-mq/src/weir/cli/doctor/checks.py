@@ -385,6 +385,29 @@ def secrets_at_rest(patient: Patient) -> Finding:
     return Finding("secrets", "ok", f"of {users:,} users, wrapped by the first key")
 
 
+def quotas(patient: Patient) -> Finding:
+    """Ask the node that runs on the folder whose quotas are used up, or make peers wait."""
+    from weir.cli.connection import connected
+
+    running = _running(patient)
+    if running is None:
+        return Finding("quotas", "ok", f"no node runs on {patient.folder}")
+    listed = connected(running[0], lambda client: client.quotas.list())
+    full = [
+        f"{one.entity}: {quota} {one.used.get(quota, 0):,} of {limit:,}"
+        for one in listed
+        for quota, limit in one.limits.items()
+        if one.used.get(quota, 0) >= limit
+    ]
+    if full:
+        return Finding(
+            "quotas", "warn", "; ".join(full[:3]) + ("; ..." if len(full) > 3 else ""),
+            "these are refused more, or wait: weir quota set ENTITY raises a quota, weir quota "
+            "show ENTITY says for how long its connections waited",
+        )  # fmt: skip
+    return Finding("quotas", "ok", f"{len(listed):,} namespaces and principals have quotas")
+
+
 async def _asked(client: Client) -> tuple[float, tuple[int, ...]]:
     """Return how many milliseconds an answer took, and the shards' own ports."""
     began = time.perf_counter()
@@ -482,6 +505,7 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "level": level,
     "fleets": fleets,
     "secrets": secrets_at_rest,
+    "quotas": quotas,
 }
 
 

@@ -10,6 +10,7 @@ from weir.errors import BadName, LevelTooLow, TooLarge
 from weir.model.ids import Natural
 from weir.model.limits import NAME_CHARACTERS_MAX, QUOTA_LIMIT_MAX
 from weir.protocol.client.declaration import (
+    Asker,
     Control,
     ControlReply,
     ControlRequest,
@@ -24,6 +25,8 @@ from weir.protocol.client.declaration import (
 Name = Annotated[str, Meta(max_length=8 * NAME_CHARACTERS_MAX)]
 Quota = Annotated[str, Meta(max_length=32)]
 Limit = Annotated[int, Meta(ge=0, le=QUOTA_LIMIT_MAX)]
+#: Of a rate, in thousandths of a unit a second.
+Share = Natural
 _ADMINISTER = (Right("administer", Resource.SYSTEM),)
 
 
@@ -111,5 +114,49 @@ class ListQuotas(ControlRequest, frozen=True, array_like=True):
     after: Name = ""
 
 
+#: Of one rate: units that were used in the last second, whether somebody had to wait for more, and
+#: the share that is held; nil without a limit.
+RateRow = tuple[Share, bool, Share] | None
+
+
+class UsageRow(Control, frozen=True, array_like=True):
+    """What a shard has of an entity: connections, clusters of consumers, bytes stored, by how much
+    its peers were throttled since it started; and its rates, `bytes_in`, `bytes_out`, `requests`.
+    """
+
+    entity: Name
+    connections: Natural
+    clusters: Natural
+    storage_bytes: Natural
+    throttled_ms: Natural
+    rates: tuple[RateRow, RateRow, RateRow]
+
+
+class ShareRow(Control, frozen=True, array_like=True):
+    """What the other shards have of an entity, as far as they said, and the share of each rate that
+    a shard is to hold from now on; nil without a limit.
+    """
+
+    entity: Name
+    connections: Natural
+    clusters: Natural
+    storage_bytes: Natural
+    shares: tuple[Share | None, Share | None, Share | None]
+
+
+class UsageShares(ControlReply, frozen=True, array_like=True):
+    """Shares of the entities that were reported, as far as they have quotas."""
+
+    rows: tuple[ShareRow, ...]
+
+
+class ReportUsage(ControlRequest, frozen=True, array_like=True):
+    """Only shards ask this, each second while there are quotas: what they use, by entity."""
+
+    declaration = Declaration(94, Scope.REGISTRY, UsageShares, Retry.SAME, asker=Asker.SHARD)
+
+    rows: tuple[UsageRow, ...]
+
+
 #: All requests of this page.
-REQUESTS: tuple[type[Request], ...] = (SetQuota, RemoveQuota, ListQuotas)
+REQUESTS: tuple[type[Request], ...] = (SetQuota, RemoveQuota, ListQuotas, ReportUsage)

@@ -215,7 +215,20 @@ class Metrics:
             ("weir_budget_used_bytes", "Bytes of messages in transit.", shard.budget.used),
             ("weir_budget_limit_bytes", "The limit of messages in transit.", shard.budget.limit),
         )
+        yield from self._of_quotas()
         yield from self._of_frames()
+
+    def _of_quotas(self) -> Iterator[Family]:
+        rows = [({"entity": entity}, row) for entity, row in self._shard.throttled.items()]
+        times: list[Sample] = [(labels, row.times) for labels, row in rows]
+        seconds: list[Sample] = [(labels, row.waited_ms / 1_000) for labels, row in rows]
+        if rows:
+            about = "Times that a peer was not read from, because of a quota of this entity."
+            yield Family("weir_throttled_total", "counter", about, times)
+            about = "For how long peers were not read from, all together."
+            yield Family("weir_throttled_seconds_total", "counter", about, seconds)
+        about = "Peers that are not read from just now, because of a quota."
+        yield Family("weir_throttled_peers", "gauge", about, one(self._shard.peers_held))
 
     def _of_frames(self) -> Iterator[Family]:
         frames = self._host.reservations

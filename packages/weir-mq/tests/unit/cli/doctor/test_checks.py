@@ -209,6 +209,17 @@ def test_a_certificate_that_ends_soon_or_is_not_served(tmp_path: Path) -> None:
     assert found(one).state == "ok"
 
 
+def test_quotas_that_are_used_up_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with testing.node() as node, sync.connect(node.url) as w:
+        monkeypatch.setattr(checks, "_running", lambda patient: (node.url, 1))
+        sick(checks.quotas(patient(tmp_path)), "ok", "0 namespaces", "")
+        w.quotas.set("namespace:shop", {"topics": 1, "partitions": 9})
+        sick(checks.quotas(patient(tmp_path)), "ok", "1 namespaces", "")
+        w.create_topic("shop/orders")
+        found = checks.quotas(patient(tmp_path))
+    sick(found, "warn", "namespace:shop: topics 1 of 1", "weir quota set ENTITY")
+
+
 def test_a_node_that_is_closed_to_strangers_is_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,94 @@
+"""What one entity uses at this shard, and who waits because that is too much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weir.broker.metadata.quotas import RATES
+from weir.broker.metadata.shares import MILLI, Demand, even_share
+from weir.broker.quotas.buckets import Bucket
+
+#: In units a second: with none at all who waits would wait for ever.
+_LEAST = 0.1
+
+BYTES_IN, BYTES_OUT, REQUESTS = range(len(RATES))
+
+
+class Account:
+    """The limits of one entity at this shard. Times are monotonic, in milliseconds."""
+
+    __slots__ = ("_reported_ms", "_short", "buckets", "connections", "entity", "limits",
+                 "shares", "totals", "used")  # fmt: skip
+
+    def __init__(self, entity: str, now_ms: int) -> None:
+        """Have no limits yet."""
+        self.entity = entity
+        self.limits: Mapping[str, int] = {}
+        #: By rate; None where there is no limit.
+        self.buckets: list[Bucket | None] = [None] * len(RATES)
+        #: By rate, what this shard was dealt, in thousandths.
+        self.shares = [0] * len(RATES)
+        #: By rate, units since the last report, and whether somebody had to wait for more.
+        self.used = [0] * len(RATES)
+        self._short = [False] * len(RATES)
+        self._reported_ms = now_ms
+        #: Connections here.
+        self.connections = 0
+        #: By quota, how much the other shards have, as the leader of the registry told last.
+        self.totals: dict[str, int] = {}
+
+    def change(self, limits: Mapping[str, int], shards: int, now_ms: int) -> None:
+        """Keep to these limits; of a rate that is new or has changed, to an even share at first."""
+        for rate, quota in enumerate(RATES):
+            limit = limits.get(quota)
+            if limit is None:
+                self.buckets[rate] = None
+            elif limit != self.limits.get(quota):
+                if self.buckets[rate] is None:
+                    self.buckets[rate] = Bucket(limit, now_ms)
+                self.hold(rate, even_share(limit * MILLI, shards))
+        self.limits = dict(limits)
+
+    def take(self, rate: int, size: int) -> bool:
+        """Take so many units of a rate; return whether there were less."""
+        bucket = self.buckets[rate]
+        if bucket is None:
+            return False
+        self.used[rate] += size
+        bucket.take(size)
+        if bucket.is_short:
+            self._short[rate] = True
+            return True
+        return False
+
+    def refill(self, now_ms: int) -> None:
+        """Add what time gave."""
+        for bucket in self.buckets:
+            if bucket is not None:
+                bucket.refill(now_ms)
+
+    @property
+    def wait_ms(self) -> int:
+        """In how many milliseconds no rate is overdrawn any more; 0 if none is."""
+        return max((bucket.wait_ms for bucket in self.buckets if bucket is not None), default=0)
+
+    def demands(self, now_ms: int) -> list[Demand | None]:
+        """Return what to report of each rate, and begin to count anew; None without a limit."""
+        passed_ms = max(now_ms - self._reported_ms, 1)
+        found: list[Demand | None] = []
+        for rate, bucket in enumerate(self.buckets):
+            if bucket is None:
+                found.append(None)
+            else:
+                short = self._short[rate] or bucket.is_short
+                used = self.used[rate] * 1_000 * MILLI // passed_ms
+                found.append(Demand(used, short, self.shares[rate]))
+        self.used, self._short = [0] * len(RATES), [False] * len(RATES)
+        self._reported_ms = now_ms
+        return found
+
+    def hold(self, rate: int, share: int) -> None:
+        """Keep to this share of a rate, in thousandths, from now on."""
+        if (bucket := self.buckets[rate]) is not None:
+            self.shares[rate] = share
+            bucket.change(max(share / MILLI, _LEAST))

@@ -1,0 +1,273 @@
+"""Counts what the peers of this shard use, and lets those wait that use too much.
+
+Only where a peer is connected it is counted: in an open set without quotas nothing is, and with
+them it costs a look-up for each frame, or each batch. What came is charged to the peer's principal,
+and to the namespace of the topic that it is about, once that is allowed. Where a rate is overdrawn
+the peer is not read from until it is not any more: those who waited longest come first, and only as
+many as there is room for what they brought last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from weir.broker.api.effects import AssignNamespace, HoldSession
+from weir.broker.metadata.quotas import NAMESPACE, Quotas, entity_of, namespace_of, quota_exceeded
+from weir.broker.quotas.accounts import BYTES_IN, BYTES_OUT, REQUESTS, Account
+from weir.broker.runtime.outbox import Outbox
+from weir.broker.runtime.session import Session
+from weir.model.ids import topic_of
+from weir.model.topic import Topic
+from weir.order.clock import Time
+
+#: Nobody waits longer to be read from: who waits must hear its peer, and say goodbye, in time.
+HELD_MS_MAX = 30_000
+
+
+class QuotaFacts(Protocol):
+    """What the registry says here."""
+
+    quotas: Quotas
+
+    def by_id(self, topic: int, /) -> Topic | None:
+        """Return a topic by its id."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A peer that is not read from: for whose sake, since when, and how much it brought last."""
+
+    accounts: tuple[Account, ...]
+    since_ms: int
+    brought: int
+
+
+@dataclass(slots=True)
+class Throttled:
+    """How often peers of a namespace or principal had to wait, and for how long, all together."""
+
+    times: int = 0
+    waited_ms: int = 0
+
+
+@dataclass(slots=True)
+class _Peer:
+    """What is known of a peer: its namespace, and what its last requests brought."""
+
+    namespace: str = ""
+    brought: int = 0
+    accounts: dict[str, tuple[Account, ...]] = field(default_factory=dict)
+
+
+class Meter:
+    """The accounts of this shard."""
+
+    __slots__ = ("_catalog", "_held", "_outbox", "_peers", "_quotas", "_revision", "_time",
+                 "accounts", "is_on", "throttled")  # fmt: skip
+
+    def __init__(self, catalog: QuotaFacts, outbox: Outbox, time: Time) -> None:
+        """Go by the quotas of `catalog`, and let peers wait by effects in `outbox`."""
+        self._catalog = catalog
+        self._outbox = outbox
+        self._time = time
+        self._quotas = catalog.quotas
+        self._revision = 0
+        #: Whether there are quotas at all.
+        self.is_on = False
+        #: By entity, for those that have quotas.
+        self.accounts: dict[str, Account] = {}
+        #: By session.
+        self._peers: dict[int, _Peer] = {}
+        self._held: dict[int, _Held] = {}
+        #: By entity, since this shard started.
+        self.throttled: dict[str, Throttled] = {}
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the registry has other quotas than those that are kept to here."""
+        quotas = self._catalog.quotas
+        return quotas is not self._quotas or quotas.revision != self._revision
+
+    def follow(self, shards: int) -> None:
+        """Keep to the quotas as the registry has them now, in a set of so many `shards`."""
+        quotas = self._catalog.quotas
+        self._quotas, self._revision = quotas, quotas.revision
+        now_ms, before = self._time.monotonic_ms(), self.accounts
+        self.accounts = {}
+        for entity, limits in quotas:
+            account = before.get(entity) or Account(entity, now_ms)
+            account.change(limits, shards, now_ms)
+            self.accounts[entity] = account
+        self.is_on = self._outbox.counts_given = bool(self.accounts)
+        for peer in self._peers.values():
+            peer.accounts.clear()
+        if not self.is_on:
+            self._peers.clear()
+        for held in self._held.values():
+            held.accounts = tuple(
+                one for one in held.accounts if self.accounts.get(one.entity) is one
+            )
+
+    # -- what is used ------------------------------------------------------------------------
+
+    def asked(self, session: Session, size: int, requests: int = 1) -> None:
+        """A peer asked so much: its principal is charged."""
+        account = self.accounts.get(entity_of(session.principal))
+        if account is not None:
+            self._charge(session.id, (account,), size, requests)
+
+    def asked_of(self, session: Session, request: Any, size: int) -> None:
+        """A peer asked what it may ask: the namespaces are charged that it is about."""
+        parts = getattr(request, "parts", None)
+        if parts is not None and parts and hasattr(parts[0], "address"):
+            for part in parts:
+                self.used(session, part.address.group, len(part.batch))
+        elif (address := getattr(request, "address", None)) is not None:
+            self.used(session, address.group, size)
+        else:
+            self._charge_namespace(session, namespace_of(session.principal), size, 1)
+
+    def used(self, session: Session, group: int, size: int, requests: int = 1) -> None:
+        """A peer published so much to a partition, or asked about it."""
+        topic = self._catalog.by_id(topic_of(group))
+        if topic is not None:
+            self._charge_namespace(session, topic.namespace, size, requests)
+
+    def given(self) -> None:
+        """Charge what peers were sent since the last call."""
+        rows, self._outbox.given = self._outbox.given, []
+        for number, group, size in rows:
+            peer = self._peers.get(number)
+            if peer is None:
+                continue  # it is connected to another shard, or gone
+            topic = self._catalog.by_id(topic_of(group))
+            namespace = peer.namespace if topic is None else topic.namespace
+            short = tuple(
+                one for one in peer.accounts.get(namespace, ()) if one.take(BYTES_OUT, size)
+            )
+            if short:
+                self._hold(number, short, size)
+
+    def _charge_namespace(self, session: Session, namespace: str, size: int, requests: int) -> None:
+        peer = self._peers.get(session.id)
+        if peer is None:
+            peer = self._peers[session.id] = _Peer()
+        if namespace != peer.namespace and namespace:
+            peer.namespace = namespace
+            self._outbox.put(AssignNamespace(session.id, namespace))
+        accounts = peer.accounts.get(namespace)
+        if accounts is None:
+            names = f"{NAMESPACE}{namespace}", entity_of(session.principal)
+            accounts = tuple(self.accounts[name] for name in names if name in self.accounts)
+            peer.accounts[namespace] = accounts
+        peer.brought = size
+        if accounts and accounts[0].entity.startswith(NAMESPACE):
+            self._charge(session.id, accounts[:1], size, requests)
+
+    def _charge(self, number: int, accounts: Iterable[Account], size: int, requests: int) -> None:
+        short: list[Account] = []
+        for account in accounts:
+            is_short = account.take(BYTES_IN, size)
+            if account.take(REQUESTS, requests) or is_short:
+                short.append(account)
+        if short:
+            self._hold(number, tuple(short), size)
+
+    # -- who waits ---------------------------------------------------------------------------
+
+    def _hold(self, number: int, accounts: tuple[Account, ...], brought: int) -> None:
+        held = self._held.get(number)
+        if held is not None:
+            held.brought += brought
+            held.accounts = tuple(dict.fromkeys((*held.accounts, *accounts)))
+            return
+        self._held[number] = _Held(accounts, self._time.monotonic_ms(), brought)
+        for account in accounts:
+            self.throttled.setdefault(account.entity, Throttled()).times += 1
+        wait_ms = max(account.wait_ms for account in accounts)
+        self._outbox.put(HoldSession(number, True, min(wait_ms, HELD_MS_MAX)))
+
+    def release(self) -> None:
+        """Read from those again whose rates are overdrawn no more, as far as there is room for what
+        they brought last; and from all that waited for too long.
+        """
+        now_ms = self._time.monotonic_ms()
+        for account in self.accounts.values():
+            account.refill(now_ms)
+        expected: Counter[str] = Counter()
+        for number, held in list(self._held.items()):
+            late = now_ms - held.since_ms >= HELD_MS_MAX
+            if not late and not all(_has_room(one, expected[one.entity]) for one in held.accounts):
+                continue
+            for account in held.accounts:
+                expected[account.entity] += held.brought
+                throttled = self.throttled[account.entity]
+                throttled.waited_ms += now_ms - held.since_ms
+            del self._held[number]
+            self._outbox.put(HoldSession(number, False))
+
+    @property
+    def held(self) -> int:
+        """How many peers are not read from."""
+        return len(self._held)
+
+    def closed(self, number: int) -> None:
+        """A peer is gone."""
+        self._peers.pop(number, None)
+        self._held.pop(number, None)
+
+    # -- connections -------------------------------------------------------------------------
+
+    def check_connection(self, session: Session, principal: str, namespace: str = "") -> None:
+        """Count a peer that comes in. Raises `QuotaExceeded` if it is one too many of its
+        principal, or of the namespace, which is by default that of the user.
+        """
+        if session.passed or not self.is_on:
+            return
+        namespace = namespace or namespace_of(principal)
+        found = [
+            self.accounts[name]
+            for name in (entity_of(principal), f"{NAMESPACE}{namespace}")
+            if name in self.accounts
+        ]
+        for account in found:
+            limit = account.limits.get("connections")
+            if limit is None:
+                continue
+            if account.connections + account.totals.get("connections", 0) >= limit:
+                raise quota_exceeded(account.entity, "connections", limit)
+        for account in found:
+            account.connections += 1
+
+    def count_connections(self, sessions: Iterable[Session]) -> None:
+        """Count the peers of this shard anew: some are gone. A hub is of its topic's namespace."""
+        if not any("connections" in account.limits for account in self.accounts.values()):
+            return
+        counted: Counter[str] = Counter()
+        for session in sessions:
+            if session.passed or not session.greeted:
+                continue
+            counted[entity_of(session.principal)] += 1
+            namespace = namespace_of(session.principal)
+            if session.device is not None:
+                topic = self._catalog.by_id(topic_of(session.device.group))
+                namespace = namespace if topic is None else topic.namespace
+            counted[f"{NAMESPACE}{namespace}"] += 1
+        for entity, account in self.accounts.items():
+            account.connections = counted[entity]
+
+
+def _has_room(account: Account, expected: int) -> bool:
+    """Return whether no rate of an account is overdrawn, and some is left behind what is expected
+    of others.
+    """
+    for rate, bucket in enumerate(account.buckets):
+        if bucket is None:
+            continue
+        level = bucket.level if rate == REQUESTS else bucket.level - expected
+        if level < 0:
+            return False
+    return True

@@ -1,0 +1,262 @@
+"""What peers of a shard use is charged to whom it concerns, and who uses too much waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rigs.access import close_access, give, rule
+from rigs.shards import catalog_of, sessions_of
+from weir.broker.api.effects import AssignNamespace, Hangup, HoldSession
+from weir.broker.api.events import Closed
+from weir.broker.quotas.meter import HELD_MS_MAX
+from weir.errors import QuotaExceeded
+from weir.protocol import device as d
+from weir.protocol.client import admin as a
+from weir.protocol.client import messages as m
+from weir.protocol.client import quotas as q
+
+SHOP = "namespace:shop"
+KIB = 1_024
+
+
+class Tenants:
+    """A shard with topics of two namespaces, and sessions that publish to them."""
+
+    def __init__(self, rig: Any) -> None:
+        self.rig = rig
+        rig.connect()
+        self.topics = {name: rig.topic(1, f"{name}/orders") for name in ("shop", "bank")}
+        self.grants: dict[int, m.ProducerGrant] = {}
+        self.sequences: dict[tuple[int, str], int] = {}
+        self.sent = 0
+
+    def limit(self, entity: str = SHOP, **limits: int | None) -> None:
+        assert isinstance(self.rig.answer(1, q.SetQuota(entity, tuple(limits.items()))),
+                          q.QuotaChanged)  # fmt: skip
+        self.pass_ms(50)
+
+    def session(self, number: int) -> int:
+        self.rig.connect(number)
+        self.grants[number] = self.rig.answer(number, m.OpenProducer())
+        return number
+
+    def publish(self, session: int, namespace: str, size: int) -> Any:
+        at = self.sequences.get((session, namespace), 0)
+        batch = self.rig.batch(self.topics[namespace], self.grants[session], at, b"x" * size)
+        reply = self.rig.answer(session, batch)
+        self.sent += len(batch.batch)
+        if isinstance(reply, m.Confirm):
+            self.sequences[session, namespace] = at + 1
+        return reply
+
+    def pass_ms(self, ms: int) -> None:
+        for _ in range(ms // 50):
+            self.rig.tick()
+        self.rig.settle()
+
+    def held(self) -> list[tuple[int, bool]]:
+        """Return who is held, and let go, since the last call."""
+        others = self.rig.others
+        found = [(one.session, one.hold) for one in others if isinstance(one, HoldSession)]
+        others[:] = [one for one in others if not isinstance(one, HoldSession)]
+        return found
+
+    def use(self, entity: str = SHOP) -> q.QuotaUse:
+        found = {one.entity: one for one in self.rig.answer(1, q.ListQuotas()).quotas}
+        return found[entity]
+
+
+@pytest.fixture
+def tenants(make_rig: Callable[..., Any]) -> Tenants:
+    return Tenants(make_rig())
+
+
+def test_who_publishes_too_much_is_not_read_from_until_that_is_over(tenants: Tenants) -> None:
+    tenants.limit(bytes_in=10_000)
+    one = tenants.session(10)
+    assert isinstance(tenants.publish(one, "shop", 1_000), m.Confirm)
+    assert tenants.held() == []
+    assert isinstance(tenants.publish(one, "shop", 11_000), m.Confirm), "what came is taken"
+    assert tenants.held() == [(one, True)]
+    tenants.pass_ms(900)
+    assert tenants.held() == []
+    tenants.pass_ms(200)
+    assert tenants.held() == [(one, False)]
+
+
+def test_the_other_namespace_is_not_concerned(tenants: Tenants) -> None:
+    tenants.limit(bytes_in=10_000)
+    one, other = tenants.session(10), tenants.session(11)
+    tenants.publish(one, "shop", 12_000)
+    tenants.publish(other, "bank", 15_000)
+    assert tenants.held() == [(one, True)]
+    assigned = [one for one in tenants.rig.others if isinstance(one, AssignNamespace)]
+    assert assigned == [AssignNamespace(one, "shop"), AssignNamespace(other, "bank")]
+
+
+def test_an_account_is_one_for_all_connections(tenants: Tenants) -> None:
+    """Who connects again owes what it owed; and they are let go in the order in which they came."""
+    tenants.limit(bytes_in=10_000)
+    for session in (10, 11, 12):
+        tenants.session(session)
+        tenants.publish(session, "shop", 4_000)
+    assert tenants.held() == [(10, True), (11, True), (12, True)]
+    tenants.pass_ms(2_000)
+    assert tenants.held()[0] == (10, False)
+
+
+def test_over_a_minute_the_rate_is_kept_to_by_any_number_of_connections(tenants: Tenants) -> None:
+    tenants.limit(bytes_in=10_000)
+    idle = {tenants.session(session) for session in range(10, 15)}
+    for _ in range(400):
+        for session in sorted(idle):
+            tenants.publish(session, "shop", 500)
+        for session, hold in tenants.held():
+            (idle.discard if hold else idle.add)(session)
+        tenants.pass_ms(50)
+        for session, hold in tenants.held():
+            (idle.discard if hold else idle.add)(session)
+    assert 0.9 * 200_000 <= tenants.sent <= 1.02 * 200_000 + 2_000 + 5 * 600
+
+
+def test_nobody_is_held_for_longer_than_that(tenants: Tenants) -> None:
+    tenants.limit(bytes_in=10)
+    one = tenants.session(10)
+    tenants.publish(one, "shop", 10_000)
+    tenants.pass_ms(HELD_MS_MAX - 100)
+    assert tenants.held() == [(one, True)]
+    tenants.pass_ms(200)
+    assert tenants.held() == [(one, False)]
+    tenants.publish(one, "shop", 1)
+    assert tenants.held() == [(one, True)]
+
+
+def test_what_is_read_is_charged_where_it_goes(tenants: Tenants) -> None:
+    tenants.limit(bytes_out=10_000)
+    one, reader = tenants.session(10), tenants.session(11)
+    for _ in range(4):
+        tenants.publish(one, "shop", 5_000)
+    address = tenants.topics["shop"].addresses[0]
+    assert isinstance(tenants.rig.answer(reader, m.Fetch(address, 0, 1 << 20, 0)), m.Fetched)
+    assert tenants.held() == [(reader, True)]
+    tenants.pass_ms(2_500)
+    assert tenants.held() == [(reader, False)]
+    assert tenants.use().throttled_ms >= 1_800
+
+
+def test_requests_have_a_rate_of_their_own(tenants: Tenants) -> None:
+    tenants.limit("anonymous", requests=10)
+    one = tenants.session(10)
+    tenants.held()
+    tenants.pass_ms(1_000)
+    for _ in range(5):
+        tenants.rig.answer(one, m.Ping())
+    assert (one, True) in tenants.held()
+
+
+def test_nobody_is_charged_for_what_another_may_not_do(make_rig: Callable[..., Any]) -> None:
+    tenants = Tenants(make_rig())
+    tenants.limit(bytes_in=10_000)
+    stranger = tenants.session(10)
+    rig, access = tenants.rig, catalog_of(tenants.rig.shard).access
+    principal = give(access, "bank/eve", rule("publish", "topic", "bank/orders"))
+    close_access([rig.shard])
+    sessions_of(rig.shard)[stranger].principal = principal
+    assert getattr(tenants.publish(stranger, "shop", 15_000), "code", 0)
+    assert tenants.held() == []
+
+
+def test_devices_are_charged_too(tenants: Tenants) -> None:
+    tenants.limit(bytes_in=1_000)
+    rig = tenants.rig
+    rig.device(50, d.hello(42, 1, "shop/orders"), d.publish(0, b"x" * 1_500, 0))
+    rig.settle()
+    assert tenants.held() == [(50, True)]
+
+
+def test_a_quota_that_ends_lets_all_go(tenants: Tenants) -> None:
+    tenants.limit(bytes_in=1_000)
+    one = tenants.session(10)
+    tenants.publish(one, "shop", 10_000)
+    tenants.rig.answer(1, q.RemoveQuota(SHOP))
+    tenants.pass_ms(100)
+    assert tenants.held() == [(one, True), (one, False)]
+    tenants.publish(one, "shop", 10_000)
+    assert tenants.held() == []
+
+
+def test_what_is_used_is_shown(tenants: Tenants) -> None:
+    tenants.limit(bytes_in=100_000, connections=9, storage_bytes=1 << 30, clusters=4)
+    one = tenants.session(10)
+    for _ in range(40):
+        tenants.publish(one, "shop", 2_000)
+        tenants.pass_ms(50)
+    used = dict(tenants.use().used)
+    assert 35_000 < used["bytes_in"] < 60_000
+    assert (used["topics"], used["clusters"]) == (1, 0)
+    assert used["storage_bytes"] > 70_000
+
+
+# -- counts and storage ---------------------------------------------------------------------
+
+
+def test_connections_are_refused_at_hello(tenants: Tenants) -> None:
+    tenants.limit("anonymous", connections=2)
+    tenants.pass_ms(1_000)  # who was there before is counted
+    tenants.rig.connect(10)
+    rig = tenants.rig
+    rig.connect(11, hello=False)
+    refused = rig.answer(11, m.Hello("test"))
+    assert (refused.code, refused.detail) == (QuotaExceeded.code, 2)
+    assert any(isinstance(one, Hangup) and one.session == 11 for one in rig.others)
+    # To say hello again is to be no other connection; who goes makes room.
+    assert isinstance(rig.answer(10, m.Hello("test")), m.Welcome)
+    rig.handle(Closed(10))
+    tenants.pass_ms(1_000)
+    rig.connect(12)
+
+
+def test_connections_of_devices_are_refused_by_a_code(tenants: Tenants) -> None:
+    tenants.limit(connections=1)
+    rig = tenants.rig
+    rig.device(50, d.hello(42, 1, "shop/orders"))
+    rig.device(51, d.hello(43, 1, "shop/orders"))
+    rig.device(52, d.hello(43, 1, "bank/orders"))
+    rig.settle()
+    codes = [rig.device_replies[session][0].code for session in (50, 51, 52)]
+    assert codes == [0, QuotaExceeded.code, 0]
+
+
+def test_publishes_are_refused_once_a_namespace_stores_too_much(tenants: Tenants) -> None:
+    tenants.limit(storage_bytes=10_000)
+    one = tenants.session(10)
+    assert isinstance(tenants.publish(one, "shop", 12_000), m.Confirm)
+    tenants.pass_ms(1_000)
+    refused = tenants.publish(one, "shop", 1)
+    assert (refused.code, refused.detail) == (QuotaExceeded.code, 10_000)
+    assert "storage_bytes" in refused.message
+    assert isinstance(tenants.publish(one, "bank", 12_000), m.Confirm)
+    rig = tenants.rig
+    rig.device(50, d.hello(42, 1, "shop/orders"), d.publish(0, b"open", 0))
+    rig.settle()
+    assert [reply.code for reply in rig.device_replies[50]] == [0, QuotaExceeded.code]
+    tenants.limit(storage_bytes=20_000)
+    tenants.pass_ms(1_000)
+    assert isinstance(tenants.publish(one, "shop", 1), m.Confirm)
+
+
+def test_clusters_are_refused_where_they_would_begin(tenants: Tenants) -> None:
+    tenants.limit(clusters=1)
+    rig, address = tenants.rig, tenants.topics["shop"].addresses[0]
+    one = tenants.session(10)
+    tenants.publish(one, "shop", 100)
+    pull = m.Pull(address, "first", 10, 1 << 16, 0, 30_000)
+    assert isinstance(rig.answer(one, pull), m.Granted)
+    tenants.pass_ms(1_000)
+    refused = rig.answer(one, m.Pull(address, "second", 10, 1 << 16, 0, 30_000))
+    assert (refused.code, refused.detail) == (QuotaExceeded.code, 1)
+    assert isinstance(rig.answer(one, a.DescribePartition(address)), a.PartitionInfo)
+    assert getattr(rig.answer(one, pull), "code", 0) != QuotaExceeded.code
