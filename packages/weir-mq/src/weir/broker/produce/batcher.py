@@ -26,7 +26,12 @@ from weir.errors import (
 from weir.model.batch import Batch
 from weir.model.batch_builder import encode
 from weir.model.columns import NO_SEQUENCE, Origins, boot_of, epoch_of, generation_of
-from weir.model.limits import BATCH_BYTES_DEFAULT, ORIGINS_PER_PARTITION_MAX, RETRY_AFTER_MS
+from weir.model.limits import (
+    BATCH_BYTES_DEFAULT,
+    ORIGINS_PER_PARTITION_MAX,
+    RETRY_AFTER_MS,
+    TAG_RUN_BYTES,
+)
 from weir.protocol.device import DevicePublishes, encode_confirm
 
 #: The offset of a repeat: nothing new is there. A hub that sent it once did not raise its boot.
@@ -38,6 +43,8 @@ _ACCEPT = -1
 DeviceBatch = Sequence[tuple[DeviceSession, DevicePublishes]]
 
 
+#: A device, what it published, what is charged for that, and what goes with refusals.
+_Arrived = tuple[DeviceSession, DevicePublishes, int, int]
 #: An epoch, an offset, and a value's hash.
 First = tuple[int, int, int]
 
@@ -55,6 +62,24 @@ class _Confirms:
         self.offsets: list[int] = []
 
 
+def _runs_of(arrived: list[_Arrived]) -> list[list[_Arrived]]:
+    """Return what arrived of verified devices, cut by the tags of their fleets where one has so
+    much that a batch of its own is worth while; readers that want one tag skip the others whole.
+    """
+    by_tag: dict[str, list[_Arrived]] = {}
+    for one in arrived:
+        by_tag.setdefault(one[0].tag, []).append(one)
+    if len(by_tag) <= 1:
+        return [arrived]
+    runs, rest = [], []
+    for some in by_tag.values():
+        if sum(charged for _, _, charged, _ in some) >= TAG_RUN_BYTES:
+            runs.append(some)
+        else:
+            rest += some
+    return [*runs, rest]
+
+
 def refused(publishes: DevicePublishes, error: Refused) -> DevicePublishes:
     """Return publishes that will all be answered with a refusal; they hold no values any more."""
     codes = [code or error.code for code in publishes.codes]
@@ -65,7 +90,7 @@ class _Gathering:
     """The batch that is being built, and the replies that wait for it."""
 
     __slots__ = ("behind", "boots", "bytes", "charged", "confirms", "fresh", "generations", "hubs",
-                 "is_verified", "known", "replaced", "seen", "sequences", "sns",
+                 "is_verified", "known", "replaced", "seen", "sequences", "sns", "tags",
                  "values")  # fmt: skip
 
     def __init__(self, is_verified: bool = False) -> None:
@@ -74,9 +99,11 @@ class _Gathering:
         self.values: list[bytes] = []
         self.hubs: list[int] = []
         self.boots: list[int] = []
-        self.generations: list[int] = []
         self.sequences: list[int] = []
         self.sns: list[int] = []
+        #: Of verified devices alone: only those are replaced, or have a fleet with a tag.
+        self.generations: list[int] = []
+        self.tags: list[str] = []
         #: The generations of hubs whose devices were replaced before: none below is taken any more.
         self.replaced: dict[int, int] = {}
         self.confirms = _Confirms()
@@ -131,7 +158,7 @@ class DeviceBatcher:
         self._admission = admission
         known = state.producers.known(producer)
         self._sequence = known.next_sequence if known is not None else 0
-        self._arrived: list[tuple[DeviceSession, DevicePublishes, int, int]] = []
+        self._arrived: list[_Arrived] = []
         self._flying: deque[_Gathering] = deque()
         #: How many devices in those were not known before.
         self._fresh = 0
@@ -179,7 +206,8 @@ class DeviceBatcher:
         arrived, self._arrived = self._arrived, []
         verified = [one for one in arrived if one[0].is_verified]
         others = [one for one in arrived if not one[0].is_verified] if verified else arrived
-        for is_verified, some in ((False, others), (True, verified)):
+        runs = [(False, others), *((True, run) for run in _runs_of(verified))]
+        for is_verified, some in runs:
             gathering = _Gathering(is_verified)
             for device, publishes, charged, detail in some:
                 gathering.charged += charged
@@ -216,15 +244,18 @@ class DeviceBatcher:
                 into.values.append(value)
                 into.hubs.append(device.hub)
                 into.boots.append(device.boot)
-                into.generations.append(generation)
                 into.sequences.append(sequence)
                 into.sns.append(sn)
                 into.bytes += len(value) + ROW_BYTES
             confirms.devices.append(device)
             confirms.codes.append(code)
             confirms.offsets.append(offset)
-        if generation and len(into.values) > accepted:
-            into.replaced[device.hub] = generation
+        accepted = len(into.values) - accepted
+        if accepted and into.is_verified:
+            into.generations += [generation] * accepted
+            into.tags += [device.tag] * accepted
+            if generation:
+                into.replaced[device.hub] = generation
 
     def _barred(self, into: _Gathering, hub: int, epoch: int) -> tuple[int, int] | None:
         """Return the code and the offset that answer all of a hub whose epoch has ended here: its
@@ -320,6 +351,7 @@ class DeviceBatcher:
             sequence=self._sequence,
             base_time=self._appender.wall_us(),
             origins=origins,
+            tags=gathering.tags if any(gathering.tags) else None,
             verified=gathering.is_verified,
         )
         opened = Batch(batch)
