@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rigs import quotas
 from weir.access.credentials import ScramVerifier
+from weir.access.signatures import Algorithm, PublicKey
 from weir.errors import BadRequest, RemoteProtocolError, UnknownOpcode
 from weir.model.ids import NODE_MAX, Address
 from weir.model.limits import (
@@ -27,6 +28,7 @@ from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n
 from weir.protocol.client import schemas as s
 from weir.protocol.client import sinks as k
+from weir.protocol.client import tokens as t
 from weir.protocol.client.codec import (
     ClientStream,
     body_bytes_max,
@@ -79,6 +81,7 @@ WORD, SHORT_NAME = st.text(max_size=32), st.text(max_size=512)
 ROLE_NAMES = st.lists(SHORT_NAME, max_size=3).map(tuple)
 KEY = st.binary(min_size=32, max_size=32)
 VERIFIER = st.builds(ScramVerifier, EPOCH, st.binary(min_size=16, max_size=64), KEY, KEY)
+PUBLIC_KEY = st.builds(PublicKey, WORD, st.sampled_from(Algorithm), KEY)
 DEVICE_HUB = st.integers(0, (1 << 64) - 1)
 FLEET = st.builds(
     f.FleetRow,
@@ -217,6 +220,27 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     w.ListRefusals: st.builds(w.ListRefusals, NATURAL),
     w.ReachAccess: st.builds(w.ReachAccess, NATURAL),
     w.RewrapSecrets: st.builds(w.RewrapSecrets, st.booleans()),
+    t.CreateTokenKey: st.builds(t.CreateTokenKey, WORD),
+    t.TrustIssuer: st.builds(
+        t.TrustIssuer,
+        SHORT_NAME,
+        SHORT_NAME,
+        SHORT_NAME,
+        st.lists(PUBLIC_KEY, max_size=3).map(tuple),
+    ),
+    t.RemoveTokenKey: st.builds(t.RemoveTokenKey, SHORT_NAME, SHORT_NAME),
+    t.ListTokenKeys: st.just(t.ListTokenKeys()),
+    t.IssueToken: st.builds(
+        t.IssueToken, st.integers(1, 86_400), WORD, st.none() | ROLE_NAMES, st.none() | ROLE_NAMES
+    ),
+    t.IssueTokenFor: st.builds(
+        t.IssueTokenFor,
+        SHORT_NAME,
+        st.integers(1, 86_400),
+        WORD,
+        st.none() | ROLE_NAMES,
+        st.none() | ROLE_NAMES,
+    ),
 }
 SETTINGS = st.builds(TopicSettings, NATURAL, NATURAL, NAMES)
 INFO = st.builds(
@@ -340,6 +364,17 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
         ),
     ),
     w.SecretsLeft: (opcode_of(w.RewrapSecrets), st.builds(w.SecretsLeft, NATURAL)),
+    t.TokenKeyList: (
+        opcode_of(t.ListTokenKeys),
+        st.builds(
+            t.TokenKeyList,
+            st.lists(
+                st.builds(t.TokenKeyInfo, TEXT, TEXT, TEXT, TEXT, TEXT, st.booleans()), max_size=3
+            ),
+            st.booleans(),
+        ),
+    ),
+    t.TokenIssued: (opcode_of(t.IssueToken), st.builds(t.TokenIssued, BODY, NATURAL)),
     w.AccessReached: (opcode_of(w.ReachAccess), st.builds(w.AccessReached, NATURAL)),
     m.RegistryReached: (opcode_of(m.ReachRegistry), st.builds(m.RegistryReached, NATURAL)),
     m.ProducerGrant: (opcode_of(m.OpenProducer), st.builds(m.ProducerGrant, NATURAL, EPOCH)),

@@ -23,6 +23,8 @@ _POINT_BYTES = 65
 _NUMBER_BYTES = 32
 _SIGNATURE_BYTES = 64
 _PEM_BYTES_MAX = 4_096
+#: Of what a private key of Ed25519 is made.
+SEED_BYTES = 32
 
 
 class Algorithm(StrEnum):
@@ -88,6 +90,19 @@ class PrivateKey:
         else:
             raise BadRequest("a key that signs tokens is one of Ed25519 or P-256: make such a one")
         self._key = key
+
+    @classmethod
+    def from_seed(cls, seed: bytes) -> PrivateKey:
+        """Return the key of Ed25519 that 32 random bytes are. Raises `BadRequest` for another
+        number of bytes, and `MissingLibrary`.
+        """
+        if len(seed) != SEED_BYTES:
+            raise BadRequest(f"a key of Ed25519 has {SEED_BYTES} bytes", SEED_BYTES)
+        ed25519 = load("hazmat.primitives.asymmetric.ed25519")
+        key = cls.__new__(cls)
+        key.algorithm = Algorithm.EDDSA
+        key._key = ed25519.Ed25519PrivateKey.from_private_bytes(seed)
+        return key
 
     def public(self, key_id: str) -> PublicKey:
         """Return the key that verifies what this one signs."""

@@ -11,13 +11,16 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from weir.access.signatures import Algorithm, PrivateKey, PublicKey
 from weir.errors import BadRequest, NotAuthenticated
 
+#: The mechanism of a login by a token, which is its only message.
+BEARER = "BEARER"
 #: All checked before anything is decoded.
 TOKEN_BYTES_MAX = 8_192
 JWKS_BYTES_MAX = 256 * 1024
@@ -26,6 +29,9 @@ NAME_CHARACTERS_MAX = 256
 AUDIENCES_MAX = 16
 #: So much may clocks of an issuer and of a broker differ.
 LEEWAY_SECONDS = 30
+#: What one token may be limited to.
+LIMITED_ROLES_MAX = 64
+LIMITED_TOPICS_MAX = 128
 #: Of a token that `weir token issue` makes.
 LIFE_SECONDS_MAX = 365 * 24 * 3600
 
@@ -43,6 +49,22 @@ class _Header(msgspec.Struct):
     crit: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
+class TokenLimits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the claim `weir` of a token says: it gives only these of the user's roles, and rights to
+    these topics alone, by full names; None: to all that the user may. Tokens that a set issued are
+    good for the user of this `number` alone, until its password is set after access `version`.
+    """
+
+    roles: Annotated[tuple[str, ...], Meta(max_length=LIMITED_ROLES_MAX)] | None = None
+    topics: Annotated[tuple[str, ...], Meta(max_length=LIMITED_TOPICS_MAX)] | None = None
+    number: int = 0
+    version: int = 0
+
+
+#: Of a token that says nothing of it.
+UNLIMITED = TokenLimits()
+
+
 class _Payload(msgspec.Struct):
     iss: str
     sub: str
@@ -51,6 +73,7 @@ class _Payload(msgspec.Struct):
     nbf: float = 0.0
     iat: float = 0.0
     jti: str = ""
+    weir: TokenLimits = UNLIMITED
 
 
 class Claims(msgspec.Struct, frozen=True):
@@ -66,6 +89,9 @@ class Claims(msgspec.Struct, frozen=True):
     not_before: float = 0.0
     issued: float = 0.0
     token_id: str = ""
+    limits: TokenLimits = UNLIMITED
+    #: Which key verified it; empty before.
+    key_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +124,9 @@ class Issuer:
             raise NotAuthenticated(_REFUSED)
         _check_times(payload, now_seconds)
         return Claims(
-            payload.iss, payload.sub, audiences, payload.exp, payload.nbf, payload.iat, payload.jti
-        )
+            payload.iss, payload.sub, audiences, payload.exp, payload.nbf, payload.iat, payload.jti,
+            payload.weir, key.key_id,
+        )  # fmt: skip
 
     def _key(self, header: _Header) -> PublicKey:
         """Return the key that must have signed; the header says which, the key says how."""
@@ -142,12 +169,27 @@ def issue_token(key: PrivateKey, key_id: str, claims: Claims) -> bytes:
         payload["nbf"] = claims.not_before
     if claims.token_id:
         payload["jti"] = claims.token_id
+    if claims.limits != UNLIMITED:
+        payload["weir"] = claims.limits
     header = {"alg": key.algorithm.value, "kid": key_id, "typ": "JWT"}
     signed = b".".join(_encoded(msgspec.json.encode(part)) for part in (header, payload))
     token = signed + b"." + _encoded(key.sign(signed))
     if len(token) > TOKEN_BYTES_MAX:
         raise BadRequest(f"the token has more than {TOKEN_BYTES_MAX:,} bytes", TOKEN_BYTES_MAX)
     return token
+
+
+def token_ends(token: bytes) -> float | None:
+    """Return when a token says that it ends, in seconds since 1970, without verifying anything: so
+    who has it knows when to renew it. None if it is no token.
+    """
+    if len(token) > TOKEN_BYTES_MAX or not (parts := _TOKEN.fullmatch(token)):
+        return None
+    try:
+        ends: float = _read(parts[2].decode(), _Payload).exp
+    except NotAuthenticated:
+        return None
+    return ends if 0 < ends <= _SECONDS_MAX else None
 
 
 def read_jwks(data: bytes) -> tuple[PublicKey, ...]:

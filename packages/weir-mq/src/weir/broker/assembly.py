@@ -26,6 +26,7 @@ from weir.broker.groups import Groups
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.enrolment import FleetVault
 from weir.broker.metadata.registry import Registry
+from weir.broker.metadata.token_keys import TokenKeyRequests, TokenKeyVault
 from weir.broker.partition.partition import DeviceProducer, PartitionContext, PartitionEvents
 from weir.broker.partition.retention import RetentionSweep
 from weir.broker.partition.topics import Topics
@@ -258,6 +259,7 @@ def _services(
         **scatterings.handlers(),
         **confirmations.handlers(),
         **logins.handlers(),
+        **_token_keys(runtime, topics, registry).handlers(),
         **registry.administration.fleets.handlers(),
         **registry.administration.quotas.handlers(),
         ReportDone: sweep.reported,
@@ -297,6 +299,13 @@ def _devices(
         runtime.identity, topics, runtime.outbox, authorizer, time, trunks, runtime.budget,
         settings.device_in_hand, proofs, replacements, meter,
     )  # fmt: skip
+
+
+def _token_keys(runtime: Runtime, topics: Topics, registry: Registry) -> TokenKeyRequests:
+    asked = registry.administration
+    vault = TokenKeyVault(runtime.settings.secret_bytes, asked.fleets.vault)
+    system, outbox, time = runtime.identity.system, runtime.outbox, runtime.time
+    return TokenKeyRequests(topics.catalog, outbox, asked.access, time, system, vault)
 
 
 def _nonces(settings: ShardSettings) -> Nonces | None:

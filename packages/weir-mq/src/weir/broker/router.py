@@ -516,9 +516,7 @@ class Sessions:
                 continue
             error = _revoked(session, admitted)
             for caller, used in self._outbox.awaited(session.id):
-                if not (
-                    admitted and self._authorizer.may(self._authorizer.principal_of(session), used)
-                ):
+                if not (admitted and self._authorizer.may(session, used)):
                     self._outbox.refuse(caller, error)
             self._outbox.put(Hangup(session.id, str(error)))
             self.closed(session.id)
@@ -540,6 +538,10 @@ def _revoked(session: Session, admitted: bool) -> AccessRevoked:
         )
     if session.principal == ANONYMOUS:
         return AccessRevoked("this set is closed now: log in with a user and a password")
+    if session.token is not None and not admitted:
+        return AccessRevoked(
+            "the token that this connection came by is not taken any more, or its user was revoked"
+        )
     if admitted:
         return AccessRevoked("a right that this connection used was taken away: connect again")
     return AccessRevoked(

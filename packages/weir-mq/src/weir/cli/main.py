@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weir.cli import dev, inspect, messages, server, work
-from weir.cli.access import context_verbs
+from weir.cli.access import context_verbs, tokens
 from weir.cli.access import verbs as access
 from weir.cli.admin import (
     certificates,
@@ -94,6 +94,7 @@ app.add_typer(access.role_app)
 app.add_typer(access.acl_app)
 app.add_typer(access.access_app)
 app.add_typer(context_verbs.context_app)
+app.add_typer(tokens.token_app)
 app.add_typer(spark.app)
 app.add_typer(pipeline.app)
 app.command()(messages.pub)

@@ -1,4 +1,4 @@
-"""Users, roles, rules and modes, for administrators; and what was refused."""
+"""Users, roles, rules, tokens and modes, for administrators; and what was refused."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from weir.access.credentials import SALT_BYTES, ScramVerifier, make_verifier
+from weir.access.tokens import read_jwks
 from weir.client.connection.network_client import NetworkClient
 from weir.client.connection.system import SYSTEM, in_daemon
 from weir.errors import Unauthorized, WeirError
 from weir.model.ids import place_of
 from weir.protocol.client import access as a
+from weir.protocol.client import messages as m
+from weir.protocol.client import tokens as t
 from weir.protocol.client.nodes import ListNodes, NodeList
 
+#: Of random bytes, which a key of tokens is named by.
+_KEY_ID_BYTES = 8
 #: What is done with what no rule allows: it is allowed; allowed and counted; refused.
 AccessMode = Literal["open", "watch", "closed"]
 
@@ -61,6 +66,32 @@ class AccessChange:
 
     version: int
     unreached: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenKeyState:
+    """A key that verifies tokens of an issuer for an audience: of users of the namespace that it
+    names, or, of the set itself, of any. Whether it `signs` tokens that the set issues.
+    """
+
+    issuer: str
+    audience: str
+    namespace: str
+    key: str
+    algorithm: str
+    signs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token, and the second since 1970 at which it ends."""
+
+    token: str
+    ends: int
+
+    def __repr__(self) -> str:
+        """Show no token."""
+        return f"Token(ends={self.ends})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +209,69 @@ class Access:
         """
         return (await self._network.request(a.RewrapSecrets(True), a.SecretsLeft)).left
 
+    async def create_token_key(self) -> str:
+        """Let the set have another key that signs tokens, which is kept wrapped; return its id. The
+        newest key signs, all verify. Raises `BadRequest` without a key file, `LevelTooLow`.
+        """
+        key = SYSTEM.get().secret_bytes(_KEY_ID_BYTES).hex()
+        await self._change(t.CreateTokenKey(key))
+        return key
+
+    async def trust_issuer(
+        self, issuer: str, audience: str, namespace: str, jwks: bytes
+    ) -> AccessChange:
+        """Take tokens of an issuer for an audience, which the keys of a JWKS file verify, and no
+        others of it: `sub` names a user of the namespace. Raises `BadRequest`, `BadName`.
+        """
+        keys = await in_daemon(lambda: read_jwks(jwks))
+        return await self._change(t.TrustIssuer(issuer, audience, namespace, keys))
+
+    async def remove_token_key(self, issuer: str = "", key: str = "") -> AccessChange:
+        """Remove a key of an issuer, or all of it; an empty `issuer` is the set. Connections that
+        came by tokens of that key end.
+        """
+        return await self._change(t.RemoveTokenKey(issuer, key))
+
+    async def token_keys(self) -> list[TokenKeyState]:
+        """Return the keys that verify tokens."""
+        found = await self._network.request(t.ListTokenKeys(), t.TokenKeyList)
+        return [
+            TokenKeyState(
+                row.issuer, row.audience, row.namespace, row.key, row.algorithm, row.signs
+            )
+            for row in found.keys
+        ]
+
+    async def opens_token_keys(self) -> bool:
+        """Return whether the node that answers opens the keys that sign."""
+        return (await self._network.request(t.ListTokenKeys(), t.TokenKeyList)).opens
+
+    async def issue_token(
+        self,
+        seconds: int,
+        *,
+        user: str = "",
+        token_id: str = "",
+        roles: Sequence[str] | None = None,
+        topics: Sequence[str] | None = None,
+    ) -> Token:
+        """Return a token that lives so many seconds: of the user that this client is, for a day at
+        most; or of a `user`, as an administrator. It gives only these `roles`, and rights to these
+        `topics` alone; None: to all. Tokens with one `token_id` renew each other.
+
+        Raises `BadRequest` for who came by a token, or where the set has no key that signs;
+        `UnknownUser`, `UnknownRole`, `Unauthorized`, `TooLarge`.
+        """
+        limits = (
+            None if roles is None else tuple(roles), None if topics is None else tuple(topics)
+        )  # fmt: skip
+        if user:
+            request: m.Request = t.IssueTokenFor(user, seconds, token_id, *limits)
+        else:
+            request = t.IssueToken(seconds, token_id, *limits)
+        issued = await self._network.request(request, t.TokenIssued)
+        return Token(issued.token.decode(), issued.ends)
+
     async def explain(self, user: str, verb: str, kind: str, name: str = "") -> AccessReason:
         """Return whether a user may do a verb with a resource, and why. Raises `UnknownUser`."""
         found = await self._network.request(
@@ -216,7 +310,7 @@ class Access:
             for shard in range(max(node.shards, 1))
         ]
 
-    async def _change(self, request: a.ChangeUser | a.ChangeRole | a.SetAccessMode) -> AccessChange:
+    async def _change(self, request: m.Request) -> AccessChange:
         made = await self._network.request(request, a.AccessChanged)
         return AccessChange(made.version, tuple(made.unreached))
 

@@ -31,10 +31,15 @@ from weir.client.arguments import (
     parse_url,
     whole_number,
 )
-from weir.client.connection.credentials import Credentials, find_password, split_user
+from weir.client.connection.credentials import split_user
 from weir.client.connection.metadata import Places
 from weir.client.connection.network_client import NetworkClient
 from weir.client.connection.system import SYSTEM
+from weir.client.connection.token_credentials import (
+    AnyCredentials,
+    TokenSource,
+    find_credentials,
+)
 from weir.client.consumer.consumer import Consumer
 from weir.client.consumer.delivery import Stale
 from weir.client.consumer.subscription import ConsumerOptions, Subscription
@@ -552,7 +557,7 @@ class Connecting:
         name: str,
         retry: Backoff,
         request_timeout: float,
-        credentials: Credentials | None = None,
+        credentials: AnyCredentials | None = None,
     ) -> None:
         """Keep how to connect, and as whom; nothing is dialled yet."""
         self._credentials = credentials
@@ -607,10 +612,14 @@ def connect(
     retry: Backoff = _DEFAULT_RETRY,
     request_timeout: str | float = 30.0,
     password: str | os.PathLike[str] | None = None,
+    token: TokenSource | None = None,
 ) -> Connecting:
     """Connect to weir://[user@]host[:port][,host2[:port2]]: `async with connect() as w`, or await
     it. A user's `password` is text, or the path of a file that only its owner may read; None: by
     the environment, WEIR_PASSWORD, or WEIR_PASSWORD_FILE with such a path; else by the keyring.
+    Instead, `token` is one, or the path of a file that is read for each connection, or a function,
+    async or not, that returns one; without a user in the URL, WEIR_TOKEN and WEIR_TOKEN_FILE are
+    looked at.
 
     A lost connection is dialled again with backoff, for ever unless `retry.attempts` is set; a
     request waits for it up to `request_timeout` ("5s", or seconds) and then raises `Disconnected`.
@@ -626,8 +635,6 @@ def connect(
     if not timeout:
         raise ValueError("request_timeout=0: give more than 0")
     url, user = split_user(url)
-    if not user and password is not None:
-        raise ValueError("a password needs a user: weir://USER@HOST")
     hosts = parse_url(url)
-    credentials = Credentials(user, find_password(user, password, hosts)) if user else None
+    credentials = find_credentials(user, password, token, hosts)
     return Connecting(hosts, name, retry, timeout, credentials)

@@ -186,5 +186,10 @@ ACCESS_BYTES_MAX = 16 * MIB
 # How many namespaces and principals have quotas, and how much a quota may allow.
 QUOTAS_MAX = 4_096
 QUOTA_LIMIT_MAX = 1 << 50
+# Issuers of tokens, and the keys of one.
+TOKEN_ISSUERS_MAX = 16
+TOKEN_KEYS_MAX = 64
+# How long a token lives that users may have issued for themselves.
+OWN_TOKEN_SECONDS_MAX = 24 * 3600
 # What a shard counts by principal and resource of what it refused, or would have.
 REFUSALS_KEPT_MAX = 1_024

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from weir.access.wrapping import KEY_BYTES, KeyRing
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.api.settings import Identity, ShardSettings
@@ -153,9 +154,7 @@ class Host:
         settings = Settings(log=0, system=_SYSTEM, segment_bytes=_SEGMENT, spares=0)
         recovered = recover(disk, settings)
         opened = Opened(recovered.log, recovered.groups, recovered.body)
-        self._shard = Shard(
-            Identity(_SYSTEM), [opened], clock, ShardSettings(secret_bytes=secrets.token_bytes)
-        )
+        self._shard = Shard(Identity(_SYSTEM), [opened], clock, _settings())
         self._disk = disk
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
@@ -397,3 +396,9 @@ class Node:
     async def _look(self) -> None:
         if self._host is not None:
             self._host.handle(ev.Ticked())
+
+
+def _settings() -> ShardSettings:
+    """Return settings of a node that draws secrets, and wraps them by a key that ends with it."""
+    ring = KeyRing([secrets.token_bytes(KEY_BYTES)])
+    return ShardSettings(secret_bytes=secrets.token_bytes, key_ring=ring)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from weir.access.tokens import UNLIMITED, TokenLimits
 from weir.broker.metadata.access import FLEET, Access
 from weir.broker.metadata.fleets import Fleets
 from weir.broker.metadata.rules import cluster_name, topic_name
@@ -158,7 +159,8 @@ class Authorizer:
         asked = [Asked("consume", "topic", full), Asked("consume", "cluster", name)]
         if self.is_open:
             principal = self.principal_of(session)
-            used = next((one for one in asked if self._may(principal, one)), asked[0])
+            may = (one for one in asked if self._may(principal, one, session.limits))
+            used = next(may, asked[0])
             session.decisions.use(used)
         else:
             self._check(session, _Need(asked, full))
@@ -171,11 +173,13 @@ class Authorizer:
         """Return whether a topic is there for a session."""
         if not self.is_closed or session.is_shard:
             return True
-        return self._may(session.principal, Asked("describe", "topic", _full(topic)))
+        asked = Asked("describe", "topic", _full(topic))
+        return self._may(session.principal, asked, session.limits)
 
-    def may(self, principal: str, used: Iterable[Asked]) -> bool:
-        """Return whether a principal may use all of this."""
-        return self.is_open or all(self._may(principal, asked) for asked in used)
+    def may(self, session: Session, used: Iterable[Asked]) -> bool:
+        """Return whether a session may use all of this."""
+        principal, limits = self.principal_of(session), session.limits
+        return self.is_open or all(self._may(principal, asked, limits) for asked in used)
 
     def is_admitted(self, session: Session) -> bool:
         """Return whether a session would be let in now as it was."""
@@ -186,6 +190,11 @@ class Authorizer:
             return access.mode != "closed" or not session.greeted
         if session.passed and principal.startswith(FLEET):
             return True  # the shard where it is connected ends it
+        token = session.token
+        if token is not None and not access.issuers.has_key(
+            token.issuer, token.key, session.admitted_at
+        ):
+            return False
         user = access.user_of(principal)
         return user is not None and user.password_set <= session.admitted_at
 
@@ -201,7 +210,7 @@ class Authorizer:
             if topic is None:
                 return False
             used.append(Asked("publish", "topic", _full(topic)))
-        return self.may(self.principal_of(session), used)
+        return self.may(session, used)
 
     def principal_of(self, session: Session) -> str:
         """Return by whose rights a session asks: a hub that proved itself has its fleet's."""
@@ -218,23 +227,25 @@ class Authorizer:
     def _check(self, session: Session, need: _Need, principal: str = "") -> Asked:
         """Return what is used of what is needed, or raise. Unless the set is closed, all is."""
         principal, asked = principal or self.principal_of(session), need.asked[0]
-        found = next((one for one in need.asked if self._may(principal, one)), None)
+        limits = session.limits
+        found = next((one for one in need.asked if self._may(principal, one, limits)), None)
         if found is None:
             self.refusals.count(principal, asked)
             if self.is_closed:
-                if need.topic and not self._may(principal, Asked("describe", "topic", need.topic)):
+                described = Asked("describe", "topic", need.topic)
+                if need.topic and not self._may(principal, described, limits):
                     raise _absent(need.id)
                 raise _unauthorized(principal, asked)
         # Once a set that watches is closed, what was used must be allowed.
         session.decisions.use(found or asked)
         return found or asked
 
-    def _may(self, principal: str, asked: Asked) -> bool:
+    def _may(self, principal: str, asked: Asked, limits: TokenLimits = UNLIMITED) -> bool:
         verb, kind, name, is_any = asked
         access = self._catalog.access
         if is_any:
-            return access.authorize_any(principal, verb, kind, name) is not None
-        return access.authorize(principal, verb, kind, name) is not None
+            return access.authorize_any(principal, verb, kind, name, limits) is not None
+        return access.authorize(principal, verb, kind, name, limits) is not None
 
     def _needs(self, request: Any, declared: Declaration) -> Iterator[_Need]:
         """Yield what a request needs, all of it. Raises `UnknownTopic` or `BadName`."""

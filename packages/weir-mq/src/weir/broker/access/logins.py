@@ -1,4 +1,8 @@
-"""Who a peer is: logins by SCRAM-SHA-256, before hello."""
+"""Who a peer is: logins by SCRAM-SHA-256 or by a token, before hello.
+
+The client chooses the mechanism, by what it has: no broker offers a list that somebody on the way
+could shorten, and no refusal lets a client try another one.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +20,19 @@ from weir.access.scram import (
     encode_nonce,
     parse_first,
 )
+from weir.access.tokens import BEARER, verify_token
 from weir.broker.api.effects import Hangup
 from weir.broker.metadata.access import Access
+from weir.broker.metadata.issuers import NOBODY
 from weir.broker.metadata.users import user_name
 from weir.broker.metadata.vault import NO_VAULT, Vault
 from weir.broker.replica.requests import no_registry
 from weir.broker.runtime.outbox import Caller, Outbox
-from weir.broker.runtime.session import ANONYMOUS, Attempt, Session
+from weir.broker.runtime.session import ANONYMOUS, Attempt, Session, SessionToken
 from weir.errors import (
     BadName,
     BadRequest,
+    MissingLibrary,
     NotAuthenticated,
     Overloaded,
     Refused,
@@ -64,7 +71,7 @@ class _Slowed(NamedTuple):
 
 
 class Logins:
-    """Lets users in by their passwords. A peer has one attempt: then it must connect again."""
+    """Lets users in by passwords or tokens. A peer has one attempt; then it connects again."""
 
     __slots__ = ("_catalog", "_news", "_outbox", "_random", "_slowed", "_time", "_vault",
                  "failures")  # fmt: skip
@@ -73,8 +80,9 @@ class Logins:
         self, catalog: CurrentAccess, news: News, outbox: Outbox, time: Time,
         random: Callable[[int], bytes] | None, vault: Vault = NO_VAULT,
     ) -> None:  # fmt: skip
-        """Know the users of `catalog`, while `news` of it come. `random` gives so many bytes that
-        nobody can guess; without it nobody can log in. `vault` opens their verifiers.
+        """Know the users of `catalog`, while `news` of it come. Tokens end by the wall clock of
+        `time`. `random` gives so many bytes that nobody can guess; without it nobody can log in by
+        a password. `vault` opens verifiers.
         """
         self._time = time
         self._vault = vault
@@ -96,15 +104,21 @@ class Logins:
         if session.greeted or session.passed or session.principal != ANONYMOUS:
             raise BadRequest("log in once, before hello: connect again to be somebody else")
         check_channel(is_encrypted=session.is_private, is_loopback=False)
-        if request.mechanism != MECHANISM:
-            raise BadRequest(f"mechanism {request.mechanism!r}: this set takes {MECHANISM}")
+        if request.mechanism not in (MECHANISM, BEARER):
+            raise BadRequest(
+                f"mechanism {request.mechanism!r}: this set takes {MECHANISM} and {BEARER}"
+            )
         if not self._news.in_sync:  # who was revoked meanwhile must not come in here
             raise no_registry()
         if any(one.session is session for one in self._slowed):
             raise BadRequest("one message of a login at a time: wait for the answer")
         attempt, session.attempt = session.attempt, None
         try:
-            if attempt is None:
+            if request.mechanism == BEARER:
+                if attempt is not None:
+                    raise BadRequest("a login goes on by the mechanism that it began with")
+                self._take_token(session, caller, request.message)
+            elif attempt is None:
                 self._challenge(session, caller, request.message)
             else:
                 self._finish(session, caller, attempt, request.message)
@@ -153,6 +167,25 @@ class Logins:
         )
         self._outbox.reply(caller, LoginStep(server.challenge))
 
+    def _take_token(self, session: Session, caller: Caller, token: bytes) -> None:
+        access, now = self._catalog.access, self._time.wall_ms() / 1000
+        try:
+            claims = verify_token(bytes(token), access.issuers.verifying(), now)
+        except MissingLibrary as error:
+            raise Unavailable(f"nobody can log in by a token here: {error}") from None
+        except NotAuthenticated:
+            raise _not_by_token() from None  # why it is not valid is not for strangers
+        issuer, limits = access.issuers.find(claims.issuer), claims.limits
+        user = None if issuer is None else access.user(issuer.user(claims))
+        if user is None or limits.number not in (0, user.number):
+            raise _not_by_token()  # the user is gone, or another has its name now
+        if limits.number and limits.version < user.password_set:
+            raise _not_by_token()  # whoever had it issued may have known the password of then
+        session.principal, session.admitted_at = user.principal, access.version
+        session.token = SessionToken(claims.issuer, claims.key_id, claims.token_id, limits)
+        left = max(int(claims.expires - now), 0)
+        self._outbox.reply(caller, LoginStep(b"%d" % left, True, user.name))
+
     def _finish(self, session: Session, caller: Caller, attempt: Attempt, message: bytes) -> None:
         try:
             proof = attempt.server.finish(message)
@@ -175,3 +208,7 @@ def _full(name: str) -> str:
         return user_name(name)
     except BadName:  # nobody has it, which is all that the other side may learn
         return name
+
+
+def _not_by_token() -> NotAuthenticated:
+    return NotAuthenticated(NOBODY)

@@ -1,4 +1,4 @@
-"""Users, roles and the mode of access, as the registry has decided them.
+"""Users, roles, issuers of tokens and the mode of access, as the registry has decided them.
 
 Replicas apply what was decided, in order, so all of them have the same version after the same
 entry. A version rises with each entry that changes what anybody may do, and `narrowed_at` with
@@ -14,8 +14,11 @@ from typing import Any
 import msgspec
 
 from weir.access.credentials import ScramVerifier
+from weir.access.tokens import UNLIMITED, TokenLimits
+from weir.broker.metadata.issuers import TokenIssuers
 from weir.broker.metadata.rules import (
     ADMIN,
+    OF_TOPIC,
     Grant,
     RoleRules,
     Rule,
@@ -31,6 +34,8 @@ from weir.broker.records.access import (
     AccessRecord,
     RoleChanged,
     RoleDeleted,
+    TokenKeysAdded,
+    TokenKeysRemoved,
     UserCreated,
     UserPasswordSet,
     UserRevoked,
@@ -90,12 +95,14 @@ class User:
 class Access:
     """Who may do what, in a catalog."""
 
-    __slots__ = ("_roles", "_users", "mode", "narrowed_at", "secret", "size", "version")
+    __slots__ = ("_roles", "_users", "issuers", "mode", "narrowed_at", "secret", "size", "version")
 
     def __init__(self) -> None:
         """Begin open, and without a user."""
         self._users: dict[str, User] = {}
         self._roles: dict[str, RoleRules] = {}
+        #: Whose tokens are taken.
+        self.issuers = TokenIssuers()
         self.mode = "open"
         #: Rises with each entry that is applied.
         self.version = 0
@@ -147,15 +154,40 @@ class Access:
         user = self.user_of(principal)
         return [] if user is None else self._with_rules(user)
 
-    def authorize(self, principal: str, verb: Verb, kind: Kind, name: str) -> Grant | None:
-        """Return what allows a principal the verb with a resource; None if nothing does."""
-        return authorize(self.roles_of(principal), verb, kind, name)
+    def authorize(
+        self, principal: str, verb: Verb, kind: Kind, name: str, limits: TokenLimits = UNLIMITED
+    ) -> Grant | None:
+        """Return what allows a principal the verb with a resource; None if nothing does, or the
+        token that it came by is limited to less.
+        """
+        if limits.topics is not None:
+            topic = name.partition(OF_TOPIC)[0]
+            if kind not in ("topic", "cluster") or topic not in limits.topics:
+                return None
+        return authorize(self._limited(principal, limits), verb, kind, name)
 
     def authorize_any(
-        self, principal: str, verb: Verb, kind: Kind, topic: str = ""
-    ) -> Grant | None:
-        """Return what allows a principal the verb with any resource of a kind, or of a topic."""
-        return authorize_any(self.roles_of(principal), verb, kind, topic)
+        self, principal: str, verb: Verb, kind: Kind, topic: str = "",
+        limits: TokenLimits = UNLIMITED,
+    ) -> Grant | None:  # fmt: skip
+        """Return what allows a principal the verb with any resource of a kind, or of a topic, as
+        far as `limits` go.
+        """
+        roles = self._limited(principal, limits)
+        if limits.topics is None:
+            return authorize_any(roles, verb, kind, topic)
+        if topic:
+            return authorize_any(roles, verb, kind, topic) if topic in limits.topics else None
+        if kind != "topic":
+            return None
+        found = (authorize(roles, verb, kind, one) for one in limits.topics)
+        return next((one for one in found if one is not None), None)
+
+    def _limited(self, principal: str, limits: TokenLimits) -> list[tuple[str, RoleRules]]:
+        roles = self.roles_of(principal)
+        if limits.roles is None:
+            return roles
+        return [one for one in roles if one[0] in limits.roles]
 
     def administrators(self) -> Iterator[User]:
         """Yield the users that may change who may do what."""
@@ -193,6 +225,9 @@ class Access:
             if digest_of(self.secret) == row.before:
                 self.secret = row.wrapped
             return
+        if row.kind == "token":
+            self.issuers.rewrap(row)
+            return
         user = self._users.get(row.name)
         if user is not None and digest_of(user.verifier) == row.before:
             self._put(replace(user, verifier=row.wrapped))
@@ -225,6 +260,7 @@ class Access:
 
     def _take(self, other: Access) -> None:
         self._users, self._roles = dict(other._users), dict(other._roles)
+        self.issuers = other.issuers.copy()
         self.mode, self.version, self.narrowed_at = other.mode, other.version, other.narrowed_at
         self.secret, self.size = other.secret, other.size
 
@@ -258,6 +294,11 @@ class Access:
                 narrows = order.index(mode) > order.index(self.mode)
                 self.mode = mode
                 return narrows
+            case TokenKeysAdded():
+                return self.issuers.add(record, self.version + 1)
+            case TokenKeysRemoved(issuer, key):
+                self.issuers.remove(issuer, key)
+                return True
 
     def _create(self, record: UserCreated) -> None:
         if record.user in self._users:
@@ -350,13 +391,16 @@ class Access:
             for user in self._users.values()
         ]
         roles = [(role, [tuple(rule) for rule in rules]) for role, rules in self._roles.items()]
-        return self.mode, self.version, self.narrowed_at, self.secret, users, roles
+        issuers = (self.issuers.encode(),) if self.issuers else ()
+        return self.mode, self.version, self.narrowed_at, self.secret, users, roles, *issuers
 
     @classmethod
     def decode(cls, row: Any) -> Access:
         """Return what `encode` gave."""
         access = cls()
-        access.mode, access.version, access.narrowed_at, access.secret, users, roles = row
+        access.mode, access.version, access.narrowed_at, access.secret, users, roles, *more = row
+        for issuers in more[:1]:
+            access.issuers = TokenIssuers.decode(issuers)
         for name, number, verifier, password_set, held in users:
             known = msgspec.convert(verifier, StoredVerifier)
             access._put(User(name, number, known, password_set, tuple(held)))

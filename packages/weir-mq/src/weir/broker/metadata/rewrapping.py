@@ -14,7 +14,12 @@ import msgspec
 
 from weir.broker.metadata.access import Access
 from weir.broker.metadata.fleets import Fleets
-from weir.broker.metadata.vault import FALSE_SALTS, Vault, purpose_of_verifier
+from weir.broker.metadata.vault import (
+    FALSE_SALTS,
+    Vault,
+    purpose_of_token_key,
+    purpose_of_verifier,
+)
 from weir.broker.records.fleets import purpose_of
 from weir.broker.records.secrets import (
     REWRAPPED_ROWS_MAX,
@@ -115,6 +120,10 @@ class Rewrapping:
             for key in fleet.keys:
                 if not current(key.wrapped):
                     yield "fleet", fleet.name, key.version, key.wrapped
+        for issuer in access.issuers:
+            for one in issuer.keys:
+                if one.wrapped and not current(one.wrapped):
+                    yield "token", one.public.key_id, 0, one.wrapped
 
     def _left(self) -> int:
         return sum(1 for _ in self._old())
@@ -134,7 +143,7 @@ class Rewrapping:
             secret = access.open_secret(vault)
         else:
             assert isinstance(stored, bytes)
-            purpose = purpose_of(name, version)
+            purpose = purpose_of_token_key(name) if kind == "token" else purpose_of(name, version)
             secret = vault.unseal(stored, purpose)
         before = digest_of(stored)  # type: ignore[arg-type]
         return RewrappedRow(kind, name, version, before, vault.seal(secret, purpose))  # type: ignore[arg-type]

@@ -130,7 +130,7 @@ class AccessRequests:
         match request.action, request.verifier:
             case "create", verifier if verifier is not None:
                 if known and self._is_same(known, verifier) and known.roles == request.added:
-                    self._is_so(caller)
+                    self.is_so(caller)
                     return
                 self._found()
                 stored = self._stored(name, verifier)
@@ -142,10 +142,10 @@ class AccessRequests:
             case _:
                 if known is None:
                     self._check_level()
-                    self._is_so(caller)
+                    self.is_so(caller)
                     return
                 record = UserRevoked(name)
-        self._propose(record, caller)
+        self.propose(record, caller)
 
     def _stored(self, user: str, verifier: ScramVerifier) -> StoredVerifier:
         """Return a verifier as it is stored: wrapped, if this node has a key file. Raises
@@ -164,16 +164,16 @@ class AccessRequests:
         role = check_name(request.role, "role")
         if not request.delete:
             added, removed = _rows(request.added), _rows(request.removed)
-            self._propose(RoleChanged(role, added, removed), caller)
+            self.propose(RoleChanged(role, added, removed), caller)
         elif role != ADMIN and not self._catalog.access.has_role(role):
             self._check_level()
-            self._is_so(caller)
+            self.is_so(caller)
         else:
-            self._propose(RoleDeleted(role), caller)
+            self.propose(RoleDeleted(role), caller)
 
     def set_mode(self, caller: Caller, request: wire.SetAccessMode) -> None:
         """Propose a mode. Raises `LevelTooLow`, or `BadRequest` if nobody could open it again."""
-        self._propose(AccessModeSet(request.mode), caller)
+        self.propose(AccessModeSet(request.mode), caller)
 
     def describe(self, caller: Caller, request: wire.DescribeAccess) -> None:
         """Answer with the mode and with users and roles, as many as one reply holds."""
@@ -201,10 +201,7 @@ class AccessRequests:
 
     def explain(self, caller: Caller, request: wire.ExplainAccess) -> None:
         """Say whether a user may do something, and why. Raises `UnknownUser` or `BadName`."""
-        access, name = self._catalog.access, user_name(request.user)
-        user = access.user(name)
-        if user is None:
-            raise UnknownUser(f"no user {name}: `weir user list` names those that are there")
+        access, user = self._catalog.access, self.known(request.user)
         rule = make_rule([request.verb], request.kind, request.name, False)
         verb, kind = request.verb, request.kind
         full = resource_name(kind, request.name)
@@ -217,6 +214,14 @@ class AccessRequests:
         else:
             explained = wire.AccessExplained(True, found.role, row_of(found.rule))
             self._outbox.reply(caller, explained)
+
+    def known(self, user: str) -> User:
+        """Return a user. Raises `UnknownUser` or `BadName`."""
+        name = user_name(user)
+        found = self._catalog.access.user(name)
+        if found is None:
+            raise UnknownUser(f"no user {name}: `weir user list` names those that are there")
+        return found
 
     def apply(self, index: int, record: AccessRecord) -> None:
         """Apply a committed record, or refuse it where it cannot be applied any more."""
@@ -236,7 +241,8 @@ class AccessRequests:
             self._narrowed_at = narrowed_at
             self._findings.append(AccessNarrowed())
 
-    def _is_so(self, caller: Caller) -> None:
+    def is_so(self, caller: Caller) -> None:
+        """Answer what is so already like what becomes so."""
         self.committed.append(Committed(caller, self._catalog.access.version))
 
     def _found(self) -> None:
@@ -250,7 +256,8 @@ class AccessRequests:
                 secret = self._vault.seal(secret, FALSE_SALTS)
             self._log.propose(AccessFounded(secret))
 
-    def _propose(self, record: AccessRecord, caller: Caller) -> None:
+    def propose(self, record: AccessRecord, caller: Caller) -> None:
+        """Propose a record, unless it could not be applied. Raises `Refused`."""
         self._check_level()
         self._catalog.access.check(record)
         self._proposals.propose(record, caller)

@@ -18,6 +18,11 @@ def purpose_of_verifier(user: str) -> str:
     return f"verifier of user {user}"
 
 
+def purpose_of_token_key(id: str) -> str:
+    """Return what a wrapped key that signs tokens is."""
+    return f"token key {id}"
+
+
 class Vault:
     """Wraps and opens secrets by the keys of a node."""
 

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from weir.access.signatures import SEED_BYTES, PublicKey
 from weir.access.wrapping import WRAPPED_BYTES
 from weir.broker.records.secrets import StoredVerifier
 
@@ -21,6 +22,7 @@ AccessMode = Literal["open", "watch", "closed"]
 RuleRow = tuple[tuple[str, ...], str, str, bool]
 #: As it is, or wrapped, which makes it longer.
 SECRET_BYTES_MAX = 64
+_WRAPPED = WRAPPED_BYTES + SEED_BYTES
 Secret = Annotated[bytes, Meta(min_length=32, max_length=SECRET_BYTES_MAX + WRAPPED_BYTES)]
 
 
@@ -87,6 +89,35 @@ class AccessModeSet(_Record, frozen=True, array_like=True, tag="access-mode"):
     mode: AccessMode
 
 
+class TokenKeyRow(msgspec.Struct, frozen=True, array_like=True):
+    """A key that verifies tokens; `wrapped` is the key that signs, wrapped by the key file of the
+    set's nodes, or empty where somebody else issues tokens.
+    """
+
+    public: PublicKey
+    wrapped: Annotated[bytes, Meta(max_length=_WRAPPED)] = b""
+
+
+class TokenKeysAdded(_Record, frozen=True, array_like=True, tag="token-keys"):
+    """Registry: tokens of an issuer are taken that one of these keys signed for this audience. They
+    name users of `namespace`, or with full names where it is empty. With `replace` the issuer has
+    no other keys any more.
+    """
+
+    issuer: str
+    audience: str
+    namespace: str
+    keys: tuple[TokenKeyRow, ...]
+    replace: bool
+
+
+class TokenKeysRemoved(_Record, frozen=True, array_like=True, tag="token-keys-removed"):
+    """Registry: a key of an issuer is gone; with an empty `key`, the issuer with all of its."""
+
+    issuer: str
+    key: str
+
+
 AccessRecord = (
     AccessFounded
     | UserCreated
@@ -96,4 +127,6 @@ AccessRecord = (
     | RoleChanged
     | RoleDeleted
     | AccessModeSet
+    | TokenKeysAdded
+    | TokenKeysRemoved
 )

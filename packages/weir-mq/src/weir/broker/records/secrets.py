@@ -25,11 +25,11 @@ REWRAPPED_ROWS_MAX = 64
 
 
 class RewrappedRow(msgspec.Struct, frozen=True, array_like=True):
-    """A secret that is wrapped by another key: of a user, a version of a fleet's key, or what false
-    salts are made of. `before` is the digest of what was stored.
+    """A secret that is wrapped by another key: of a user, a version of a fleet's key, a key of
+    tokens by its id, or what false salts are made of. `before` is the digest of what was stored.
     """
 
-    kind: Literal["user", "fleet", "salts"]
+    kind: Literal["user", "fleet", "salts", "token"]
     name: str
     version: Annotated[int, Meta(ge=0)]
     before: Annotated[bytes, Meta(min_length=_DIGEST_BYTES, max_length=_DIGEST_BYTES)]

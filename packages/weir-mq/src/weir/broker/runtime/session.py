@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from weir.access.scram import ScramServer
+from weir.access.tokens import UNLIMITED, TokenLimits
 from weir.broker.runtime.budget import Budget
 from weir.errors import BadRequest, NoHello
 from weir.model.columns import epoch_of
@@ -90,6 +91,17 @@ class Attempt:
     user: str
 
 
+class SessionToken(NamedTuple):
+    """The token that a session was let in by: who issued it, the key that signed it, its id, and
+    what it is limited to.
+    """
+
+    issuer: str
+    key: str
+    id: str
+    limits: TokenLimits
+
+
 class DeviceSession(msgspec.Struct, eq=False):
     """A hub's connection: who it is, where its messages go, and the highest stamp it was told.
 
@@ -128,6 +140,8 @@ class Session(msgspec.Struct, eq=False):
     #: Whether nobody on the way can read along; and the login that is under way.
     is_private: bool = False
     attempt: Attempt | None = None
+    #: The token that it came by, if it did.
+    token: SessionToken | None = None
     #: Whether another shard passes on what the peer asks; and which, by its place.
     passed: bool = False
     place: int = 0
@@ -165,6 +179,11 @@ class Session(msgspec.Struct, eq=False):
     def used(self) -> Iterable[Asked]:
         """What it has used since it was let in, as far as that was looked at."""
         return self._decisions.used if self._decisions is not None else ()
+
+    @property
+    def limits(self) -> TokenLimits:
+        """What the token that it came by is limited to."""
+        return UNLIMITED if self.token is None else self.token.limits
 
     @property
     def is_shard(self) -> bool:

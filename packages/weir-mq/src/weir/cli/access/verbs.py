@@ -101,7 +101,7 @@ def create(
 ) -> None:
     """Create a user. The password is asked for, or comes from a file or WEIR_NEW_PASSWORD."""
     password = _new_password(user, password_file)
-    _change(
+    change(
         url, as_json, f"user {user} is created", {"user": user},
         lambda client: client.access.create_user(user, password, roles or ()),
     )  # fmt: skip
@@ -116,7 +116,7 @@ def set_password(
 ) -> None:
     """Give a user another password. Connections that came by the one before end."""
     password = _new_password(user, password_file)
-    _change(
+    change(
         url, as_json, f"user {user} has a new password", {"user": user},
         lambda client: client.access.set_password(user, password),
     )  # fmt: skip
@@ -125,7 +125,7 @@ def set_password(
 @user_app.command()
 def grant(user: User, roles: Roles, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     """Give a user roles."""
-    _change(
+    change(
         url, as_json, f"user {user} has {_roles(roles)}", {"user": user, "roles": roles},
         lambda client: client.access.change_roles(user, add=roles),
     )  # fmt: skip
@@ -134,7 +134,7 @@ def grant(user: User, roles: Roles, as_json: AsJson = False, url: Url = DEFAULT_
 @user_app.command()
 def take(user: User, roles: Roles, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     """Take roles from a user. What its connections lose by that ends."""
-    _change(
+    change(
         url, as_json, f"user {user} has {_roles(roles)} no more", {"user": user, "roles": roles},
         lambda client: client.access.change_roles(user, remove=roles),
     )  # fmt: skip
@@ -150,7 +150,7 @@ def revoke(user: User, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
         await _known(client, user)
         return await client.access.revoke_user(user)
 
-    _change(url, as_json, f"user {user} is revoked", {"user": user}, work)
+    change(url, as_json, f"user {user} is revoked", {"user": user}, work)
 
 
 @user_app.command("list")
@@ -196,7 +196,7 @@ def show(user: User, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
 @role_app.command("create")
 def create_role(role: Role, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     """Make a role that may do nothing yet. `weir acl allow` makes one as well."""
-    _change(
+    change(
         url, as_json, f"role {role} is there", {"role": role},
         lambda client: client.access.change_rules(role),
     )  # fmt: skip
@@ -236,7 +236,7 @@ def show_role(role: Role, as_json: AsJson = False, url: Url = DEFAULT_URL) -> No
 @role_app.command("delete")
 def delete_role(role: Role, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     """Delete a role: no user has it any more."""
-    _change(
+    change(
         url, as_json, f"role {role} is deleted", {"role": role},
         lambda client: client.access.delete_role(role),
     )  # fmt: skip
@@ -258,7 +258,7 @@ def allow(
 ) -> None:
     """Let a role do something: weir acl allow shop publish,read topic orders."""
     rule = _rule(verbs, kind, name, prefix, everything)
-    _change(
+    change(
         url, as_json, f"role {role} may {rule}", {"role": role, "rule": str(rule)},
         lambda client: client.access.change_rules(role, add=[rule]),
     )  # fmt: skip
@@ -277,7 +277,7 @@ def remove(
 ) -> None:
     """Let a role not do something any more that it was allowed by the same words."""
     rule = _rule(verbs, kind, name, prefix, everything)
-    _change(
+    change(
         url, as_json, f"role {role} may not {rule} by this rule", {"role": role, "rule": str(rule)},
         lambda client: client.access.change_rules(role, remove=[rule]),
     )  # fmt: skip
@@ -402,7 +402,7 @@ def init(
     from weir.cli.output import hint
 
     password = _new_password(user, password_file)
-    _change(
+    change(
         url, as_json, f"user {user} is created, with the role admin", {"user": user},
         lambda client: client.access.create_user(user, password, ["admin"]),
     )  # fmt: skip
@@ -423,7 +423,7 @@ def mode(
 
     if mode not in ("open", "watch", "closed"):
         raise typer.BadParameter(f"{mode!r}: give open, watch or closed", param_hint="MODE")
-    _change(
+    change(
         url, as_json, f"the mode is {mode}", {"mode": mode},
         lambda client: client.access.set_mode(cast(AccessMode, mode)),
     )  # fmt: skip
@@ -476,7 +476,7 @@ def status(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
 # -- steps ---------------------------------------------------------------------------------------
 
 
-def _change(
+def change(
     url: str, as_json: bool, what: str, settings: dict[str, object],
     ask: Callable[[Client], Awaitable[AccessChange]],
 ) -> None:  # fmt: skip

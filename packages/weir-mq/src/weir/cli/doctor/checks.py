@@ -408,6 +408,23 @@ def quotas(patient: Patient) -> Finding:
     return Finding("quotas", "ok", f"{len(listed):,} namespaces and principals have quotas")
 
 
+def tokens(patient: Patient) -> Finding:
+    """Ask the node that runs on the folder whether it opens the keys that sign tokens."""
+    from weir.cli.connection import connected
+
+    running = _running(patient)
+    if running is None:
+        return Finding("tokens", "ok", f"no node runs on {patient.folder}")
+    keys = connected(running[0], lambda client: client.access.token_keys())
+    if not connected(running[0], lambda client: client.access.opens_token_keys()):
+        return Finding(
+            "tokens", "fail", "the keys that sign tokens do not open here",
+            "no token is issued by this node: set access.key_file to a copy of the file that other "
+            "nodes have, and restart it; or weir token key add, and remove the one before",
+        )  # fmt: skip
+    return Finding("tokens", "ok", f"{len(keys):,} keys verify tokens")
+
+
 async def _asked(client: Client) -> tuple[float, tuple[int, ...]]:
     """Return how many milliseconds an answer took, and the shards' own ports."""
     began = time.perf_counter()
@@ -506,6 +523,7 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "fleets": fleets,
     "secrets": secrets_at_rest,
     "quotas": quotas,
+    "tokens": tokens,
 }
 
 

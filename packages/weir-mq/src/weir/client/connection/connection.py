@@ -13,7 +13,7 @@ from itertools import count
 from typing import Protocol, cast
 from weakref import WeakSet
 
-from weir.client.connection.credentials import Credentials
+from weir.client.connection.token_credentials import AnyCredentials
 from weir.client.core.session import SILENT_AFTER, Liveness, Session
 from weir.errors import Disconnected, RemoteProtocolError, WeirError, WrongSystem, refusal
 from weir.model.ids import Address, is_loopback
@@ -326,7 +326,7 @@ class Dialler:
         silence: Silence,
         work: Work | None = None,
         files: ClientFiles | None = None,
-        credentials: Credentials | None = None,
+        credentials: AnyCredentials | None = None,
     ) -> None:
         """Take what the client calls itself, what its connections take, and who they log in as;
         with `files` they are made by TLS.

@@ -128,17 +128,22 @@ def read_password_file(path: Path) -> str:
     """Return the first line of a file that only its owner may read. Raises `ValueError` for one
     that others may, or that is too long; `OSError`.
     """
+    return read_first_line(path, "password", _FILE_BYTES_MAX)
+
+
+def read_first_line(path: Path, what: str, limit: int) -> str:
+    """Return the first line of a file that holds a secret, as `read_password_file` does."""
     with path.open("rb") as file:
         others = os.fstat(file.fileno()).st_mode & _OTHERS
         if others:
-            raise ValueError(f"others may read {path}: chmod 600 {path}, and set a new password")
-        data = file.read(_FILE_BYTES_MAX + 1)
-    if len(data) > _FILE_BYTES_MAX:
-        raise ValueError(f"{path} is no password: over {_FILE_BYTES_MAX:,} bytes")
+            raise ValueError(f"others may read {path}: chmod 600 {path}, and get a new {what}")
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ValueError(f"{path} is no {what}: over {limit:,} bytes")
     try:
         return data.decode().partition("\n")[0].removesuffix("\r")
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is no password: it is not UTF-8") from None
+        raise ValueError(f"{path} is no {what}: it is not UTF-8") from None
 
 
 class Credentials:
@@ -167,26 +172,26 @@ class Credentials:
         """
         client = self._begin(connection.is_private)
         with self._in_words():
-            first = _step(await connection.request(Login(MECHANISM, client.first), timeout))
+            first = login_step(await connection.request(Login(MECHANISM, client.first), timeout))
         challenge = client.challenged(first.message)
         if not self._has_key(challenge):
             self._key = await in_daemon(lambda: self._derive(challenge))
         proof = self._prove(challenge)
         with self._in_words():
-            last = _step(await connection.request(Login(MECHANISM, proof.final), timeout))
+            last = login_step(await connection.request(Login(MECHANISM, proof.final), timeout))
         _check(proof, last)
 
     def log_in_blocking(self, request: Callable[[Login], object], is_private: bool) -> None:
         """Do the same without an event loop: `request` returns the reply, or raises the refusal."""
         client = self._begin(is_private)
         with self._in_words():
-            first = _step(request(Login(MECHANISM, client.first)))
+            first = login_step(request(Login(MECHANISM, client.first)))
         challenge = client.challenged(first.message)
         if not self._has_key(challenge):
             self._key = self._derive(challenge)
         proof = self._prove(challenge)
         with self._in_words():
-            last = _step(request(Login(MECHANISM, proof.final)))
+            last = login_step(request(Login(MECHANISM, proof.final)))
         _check(proof, last)
 
     def _begin(self, is_private: bool) -> ScramClient:
@@ -216,7 +221,8 @@ class Credentials:
             raise NotAuthenticated(f"{error} (user {self.user})") from None
 
 
-def _step(reply: object) -> LoginStep:
+def login_step(reply: object) -> LoginStep:
+    """Return a step of a login. Raises `RemoteProtocolError` for another reply."""
     if not isinstance(reply, LoginStep):
         raise RemoteProtocolError(f"a login was answered by a {type(reply).__name__}")
     return reply

@@ -20,9 +20,9 @@ from weir.client.connection.connection import (
     Silence,
     Work,
 )
-from weir.client.connection.credentials import Credentials
 from weir.client.connection.pool import ELECTED_WITHIN, ConnectionPool, HomeConnection
 from weir.client.connection.system import REAL, System
+from weir.client.connection.token_credentials import AnyCredentials
 from weir.client.core.retries import Backoff
 from weir.errors import (
     Disconnected,
@@ -197,7 +197,7 @@ class NetworkClient:
         random: Random,
         system: System = REAL,
         work: Work | None = None,
-        credentials: Credentials | None = None,
+        credentials: AnyCredentials | None = None,
     ) -> None:
         """Take where to dial, as `HomeConnection` does, and who to log in as; `start` begins.
         Pings tell of `work`.

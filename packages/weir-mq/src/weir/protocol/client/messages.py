@@ -31,7 +31,7 @@ from weir.errors import (
 )
 from weir.model.ids import Address, Natural
 from weir.model.limits import PINGED_PARTITIONS_MAX
-from weir.protocol.client import access, consumers, fleets, order, quotas, schemas, sinks
+from weir.protocol.client import access, consumers, fleets, order, quotas, schemas, sinks, tokens
 from weir.protocol.client import admin as a
 from weir.protocol.client import nodes as n
 from weir.protocol.client.admin import CreateTopic as CreateTopic
@@ -445,6 +445,7 @@ REQUESTS: tuple[type[Request], ...] = (
     *fleets.REQUESTS,
     *quotas.REQUESTS,
     *access.REQUESTS,
+    *tokens.REQUESTS,
 )
 Reply = ControlReply | Fetched | FetchedChunks | Granted
 #: All replies there are.

@@ -12,6 +12,7 @@ import pytest
 
 from rigs.access import be, close_access, give, lose_topic, rule, set_mode
 from rigs.shards import catalog_of
+from weir.access.signatures import PrivateKey
 from weir.broker.api import events as ev
 from weir.broker.metadata.access import Access
 from weir.broker.metadata.rules import Rule
@@ -28,11 +29,13 @@ from weir.protocol.client import nodes as n
 from weir.protocol.client import order as o
 from weir.protocol.client import quotas as q
 from weir.protocol.client import schemas as s
+from weir.protocol.client import tokens as k
 from weir.protocol.client.declaration import Asker, Request, Resource
 from weir.protocol.client.sinks import ForgetSink, ListSinks, PublicationPart, Publish, Stage
 
 MINE, OTHER = "default/mine", "default/mine2"
 CLUSTER = "work"
+KEY = PrivateKey.from_seed(bytes(32)).public("k")
 BATCH = bytes(encode([b"v"], group=1))
 #: Requests of each kind, about topic `mine`, its partition, its cluster; a new one belongs here.
 SAMPLES: dict[type[Request], Callable[[m.TopicInfo], m.Request]] = {
@@ -97,6 +100,11 @@ SAMPLES: dict[type[Request], Callable[[m.TopicInfo], m.Request]] = {
     w.ExplainAccess: lambda _: w.ExplainAccess("root", "publish", "topic", "mine"),
     w.ListRefusals: lambda _: w.ListRefusals(),
     w.RewrapSecrets: lambda _: w.RewrapSecrets(),
+    k.CreateTokenKey: lambda _: k.CreateTokenKey("k"),
+    k.TrustIssuer: lambda _: k.TrustIssuer("https://idp", "weir", "default", (KEY,)),
+    k.RemoveTokenKey: lambda _: k.RemoveTokenKey("nobody"),
+    k.ListTokenKeys: lambda _: k.ListTokenKeys(),
+    k.IssueTokenFor: lambda _: k.IssueTokenFor("root", 60),
 }
 #: Lists have what may be described: see below.
 LISTS = {m.ListTopics, m.ListOffsets}

@@ -9,6 +9,7 @@ import pytest
 
 from rigs.access import VERIFIER
 from weir.access.devices import FLEET_KEY_BYTES
+from weir.access.signatures import Algorithm, PublicKey
 from weir.access.wrapping import WRAPPED_BYTES
 from weir.broker.records import access as d
 from weir.broker.records import entries as c
@@ -19,6 +20,7 @@ from weir.errors import Halted
 from weir.model.topic import Mode, SettingsChange, TopicSettings
 
 SETTINGS = TopicSettings(5, 6)
+TOKEN_KEY = PublicKey("k", Algorithm.ES256, bytes(65))
 RECORDS: list[c.ControlRecord] = [
     c.TopicCreated("ns", "t", 2, "partition", 70, SETTINGS, 3),
     c.TopicAltered(3, 4, SettingsChange(None, 6)),
@@ -43,6 +45,8 @@ RECORDS: list[c.ControlRecord] = [
     f.FleetPut("locks", 40, 49, 1, (f.FleetKey(1, bytes(WRAPPED_BYTES + FLEET_KEY_BYTES)),), "ny"),
     f.DeviceReplaced(42, 7),
     f.DeviceUsed(42, 7),
+    d.TokenKeysAdded("i", "a", "", (d.TokenKeyRow(TOKEN_KEY, b"wrapped"),), False),
+    d.TokenKeysRemoved("i", ""),
     f.FleetRemoved("locks"),
     f.DeviceSet(42, 1, True),
     z.SecretsRewrapped((z.RewrappedRow("user", "default/ann", 0, bytes(16), bytes(151)),)),
@@ -114,7 +118,7 @@ def test_what_is_not_known_is_never_skipped(data: list[object]) -> None:
 
 def test_what_is_stored_of_access_has_these_bytes() -> None:
     """Level 3: other releases, and this one's checkpoints, read exactly this."""
-    stored = {
+    stored: dict[c.ControlRecord, str] = {
         d.UserRevoked("default/ann"): "92ac757365722d7265766f6b6564ab64656661756c742f616e6e",
         d.AccessModeSet("watch"): "92ab6163636573732d6d6f6465a57761746368",
         d.RoleDeleted("shop"): "92ac726f6c652d64656c65746564a473686f70",
@@ -123,6 +127,11 @@ def test_what_is_stored_of_access_has_these_bytes() -> None:
         ),
         d.UserRolesChanged("a/b", ("x",), ()): "94aa757365722d726f6c6573a3612f6291a17890",
     }
+    key = d.TokenKeyRow(PublicKey("k", Algorithm.EDDSA, bytes(32)))
+    stored[d.TokenKeysAdded("i", "a", "n", (key,), True)] = (
+        "96aa746f6b656e2d6b657973a169a161a16e919293a16ba54564445341c420" + "00" * 32 + "c400c3"
+    )
+    stored[d.TokenKeysRemoved("i", "k")] = "93b2746f6b656e2d6b6579732d72656d6f766564a169a16b"
     for record, data in stored.items():
         assert c.encode_control(record).hex() == data
         assert c.decode_control(bytes.fromhex(data)) == record

@@ -1,0 +1,186 @@
+"""Issuers of tokens: whose tokens are taken, for whom, and by which keys they are verified.
+
+The set itself is one, once it has a key; its name is `weir://SYSTEM`. Others are known by the keys
+of a JWKS file, which an administrator gives: no broker fetches anything. A token of theirs names a
+user of one namespace, so that an issuer of one tenant never names a user of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import msgspec
+
+from weir.access.signatures import PublicKey
+from weir.access.tokens import NAME_CHARACTERS_MAX as CLAIM_CHARACTERS_MAX
+from weir.access.tokens import Claims, Issuer
+from weir.broker.metadata.rules import topic_name
+from weir.broker.records.access import TokenKeysAdded
+from weir.broker.records.secrets import RewrappedRow, digest_of
+from weir.errors import BadName, BadRequest, NotAuthenticated, TooLarge
+from weir.model.limits import TOKEN_ISSUERS_MAX, TOKEN_KEYS_MAX
+from weir.model.topic import check_name, split_name
+
+#: What is said of all tokens that let nobody in.
+NOBODY = "nobody is let in by this token: get a new one"
+
+
+class TokenKey(NamedTuple):
+    """A key that verifies, with the wrapped key that signs or nothing, and the access version since
+    which it is there.
+    """
+
+    public: PublicKey
+    wrapped: bytes
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenIssuer:
+    """Who issues tokens, for which audience; of which namespace its users are, empty: of any."""
+
+    name: str
+    audience: str
+    namespace: str
+    keys: tuple[TokenKey, ...] = ()
+
+    def key(self, id: str) -> TokenKey | None:
+        """Return one of its keys."""
+        return next((one for one in self.keys if one.public.key_id == id), None)
+
+    @property
+    def signer(self) -> TokenKey | None:
+        """The newest key that signs here."""
+        signing = [one for one in self.keys if one.wrapped]
+        return max(signing, key=lambda one: one.since, default=None)
+
+    def user(self, claims: Claims) -> str:
+        """Return the full name of the user that a token names. Raises `NotAuthenticated`."""
+        try:
+            if self.namespace:
+                return topic_name(self.namespace, check_name(claims.subject, "user"))
+            return topic_name(*split_name(claims.subject))
+        except BadName:
+            raise NotAuthenticated(NOBODY) from None
+
+
+class TokenIssuers:
+    """All issuers whose tokens a set takes, by name."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._rows: dict[str, TokenIssuer] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def __iter__(self) -> Iterator[TokenIssuer]:
+        return iter(self._rows.values())
+
+    def copy(self) -> TokenIssuers:
+        """Return a copy, which changes by itself."""
+        other = TokenIssuers()
+        other._rows = dict(self._rows)
+        return other
+
+    def find(self, name: str) -> TokenIssuer | None:
+        """Return an issuer by its name."""
+        return self._rows.get(name)
+
+    def verifying(self) -> Mapping[str, Issuer]:
+        """Return what verifies tokens, by the issuer that they name."""
+        return {
+            one.name: Issuer(one.name, one.audience, [key.public for key in one.keys])
+            for one in self._rows.values()
+        }
+
+    def has_key(self, issuer: str, key: str, at: int) -> bool:
+        """Return whether an issuer has had this key ever since access version `at`."""
+        row = self._rows.get(issuer)
+        known = None if row is None else row.key(key)
+        return known is not None and known.since <= at
+
+    def add(self, record: TokenKeysAdded, version: int) -> bool:
+        """Add keys, which are there from access `version` on; return whether tokens that were taken
+        before may not be any more. Raises `BadRequest`, `BadName` or `TooLarge`.
+        """
+        check_issuer(record)
+        before = self._rows.get(record.issuer)
+        known = {} if before is None else {one.public.key_id: one for one in before.keys}
+        kept = {} if record.replace else dict(known)
+        meant = (record.audience, record.namespace)
+        moved = before is not None and (before.audience, before.namespace) != meant
+        for row in record.keys:
+            had = known.get(row.public.key_id)
+            is_new = had is None or (had.public, had.wrapped) != (row.public, row.wrapped)
+            since = version if had is None or is_new or moved else had.since
+            kept[row.public.key_id] = TokenKey(row.public, row.wrapped, since)
+        if len(kept) > TOKEN_KEYS_MAX:
+            raise TooLarge(f"an issuer has at most {TOKEN_KEYS_MAX} keys", TOKEN_KEYS_MAX)
+        if before is None and len(self._rows) >= TOKEN_ISSUERS_MAX:
+            raise TooLarge(f"there are at most {TOKEN_ISSUERS_MAX} issuers", TOKEN_ISSUERS_MAX)
+        after = TokenIssuer(record.issuer, record.audience, record.namespace, tuple(kept.values()))
+        self._rows[after.name] = after
+        return any(kept.get(id) != one for id, one in known.items())
+
+    def rewrap(self, row: RewrappedRow) -> None:
+        """The key that signs and has this id is wrapped by another one: it is the same key."""
+        for name, issuer in self._rows.items():
+            keys = tuple(
+                key._replace(wrapped=row.wrapped)
+                if key.wrapped and (key.public.key_id, digest_of(key.wrapped)) == (
+                    row.name, row.before
+                ) else key
+                for key in issuer.keys
+            )  # fmt: skip
+            self._rows[name] = replace(issuer, keys=keys)
+
+    def remove(self, name: str, key: str) -> None:
+        """Forget a key of an issuer, or with an empty `key` all of it. Raises `BadRequest`."""
+        row = self._rows.get(name)
+        if row is None or (key and row.key(key) is None):
+            raise BadRequest(
+                f"there is no key {key or 'at all'} of issuer {name}: `weir token key list` shows "
+                "those that are there"
+            )
+        keys = tuple(one for one in row.keys if key and one.public.key_id != key)
+        if keys:
+            self._rows[name] = replace(row, keys=keys)
+        else:
+            del self._rows[name]
+
+    def encode(self) -> object:
+        """Return it as MessagePack can hold it."""
+        return [
+            (one.name, one.audience, one.namespace, [tuple(key) for key in one.keys])
+            for one in self._rows.values()
+        ]
+
+    @classmethod
+    def decode(cls, rows: Any) -> TokenIssuers:
+        """Return what `encode` gave."""
+        found = cls()
+        for name, audience, namespace, keys in rows:
+            known = tuple(
+                TokenKey(msgspec.convert(public, PublicKey), wrapped, since)
+                for public, wrapped, since in keys
+            )
+            found._rows[name] = TokenIssuer(name, audience, namespace, known)
+        return found
+
+
+def check_issuer(record: TokenKeysAdded) -> None:
+    """Raise `BadRequest` or `BadName` for what can be no issuer."""
+    for what, text in (("issuer", record.issuer), ("audience", record.audience)):
+        if not 1 <= len(text) <= CLAIM_CHARACTERS_MAX:
+            raise BadRequest(
+                f"an {what} has 1 to {CLAIM_CHARACTERS_MAX} characters", CLAIM_CHARACTERS_MAX
+            )
+    if record.namespace:
+        check_name(record.namespace, "namespace")
+    if not record.keys:
+        raise BadRequest("give at least one key")
