@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from rigs.small_disk import SmallDisk
 from weir.errors import BadOption, LakeMismatch, NotWritable
 from weir.server.interpreter import environment
 from weir.spark.jobs.archive import Archived, Upkeep, add, archive, read
@@ -52,34 +53,6 @@ def forget_commit(checkpoint: Path) -> None:
     last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
     (checkpoint / "commits" / str(last)).unlink()
     (checkpoint / "commits" / f".{last}.crc").unlink()
-
-
-class SmallDisk:
-    """A folder of 1 MiB, most of it taken by a file that can be removed; where this user may not
-    mount one, a folder that takes nothing until it is freed.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "weir-test", str(folder)]
-        self.mounted = subprocess.run(mount, check=False, timeout=10).returncode == 0
-
-    def fill(self, left: int) -> None:
-        """Leave room for so many bytes."""
-        if self.mounted:
-            room = shutil.disk_usage(self.folder).free
-            (self.folder / "ballast").write_bytes(bytes(max(room - left, 0)))
-        else:
-            self.folder.chmod(0o555)
-
-    def free(self) -> None:
-        self.folder.chmod(0o755)
-        (self.folder / "ballast").unlink(missing_ok=True)
-
-    def unmount(self) -> None:
-        if self.mounted:
-            subprocess.run(["umount", str(self.folder)], check=True, timeout=10)
 
 
 @pytest.fixture

@@ -7,15 +7,17 @@ and the layers above read up to there.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from weir.client.sync import client as sync
-from weir.errors import BadPipeline
+from weir.errors import BadPipeline, RangeLost
 from weir.spark.jobs import archive
 from weir.spark.jobs.queries import Topic, run
 from weir.spark.lake import Home, open_lake
@@ -24,7 +26,7 @@ from weir.spark.lake.layout import Cut, read_cut, write_cut
 from weir.spark.lake.stream import newest_stamp
 from weir.spark.pipeline import checkpoints
 from weir.spark.pipeline.context import Context, Ran
-from weir.spark.pipeline.plan import Layer, full_name
+from weir.spark.pipeline.plan import FILE, Layer, full_name
 
 
 class BronzeStep:
@@ -39,7 +41,9 @@ class BronzeStep:
         self._topics = [*map(full_name, context.plan.bronze[name].topics)]
         self._lakes: dict[str, DeltaLake] = {}
         self._checkpoint = context.plan.checkpoint_of(name)
+        self._over_gaps = context.plan.bronze[name].on_data_loss == "earliest"
         self._done = archive.Archived()
+        self._lost = 0
 
     def prepare(self) -> None:
         """Open the lakes, or found them. Raises `UnknownTopic`, `LakeMismatch`, `BadPipeline`."""
@@ -80,9 +84,24 @@ class BronzeStep:
     def run(self) -> Ran:
         """Add what the topics hold up to now."""
         started = time.monotonic()
-        before = self._done
-        context = self._context
-        tell = context.tell
+        before, lost = self._done, self._lost
+        with self._telling_gaps():
+            self._follow()
+        done = self._done
+        return Ran(
+            self.name,
+            self.layer,
+            messages=done.messages - before.messages,
+            good=done.good - before.good,
+            bad=done.bad - before.bad,
+            lost=self._lost - lost,
+            rows=done.messages - before.messages,
+            batches=done.batches - before.batches,
+            seconds=time.monotonic() - started,
+        )
+
+    def _follow(self) -> None:
+        context, tell = self._context, self._context.tell
         run(
             self._stream(),
             self._take,
@@ -93,17 +112,17 @@ class BronzeStep:
         )
         if not checkpoints.is_unfinished(self._checkpoint):
             self._mark()  # else it was stopped between two lakes, which are not whole
-        done = self._done
-        return Ran(
-            self.name,
-            self.layer,
-            messages=done.messages - before.messages,
-            good=done.good - before.good,
-            bad=done.bad - before.bad,
-            rows=done.messages - before.messages,
-            batches=done.batches - before.batches,
-            seconds=time.monotonic() - started,
-        )
+
+    @contextlib.contextmanager
+    def _telling_gaps(self) -> Iterator[None]:
+        """Say in the file's own words what to do when retention has passed the step."""
+        try:
+            yield
+        except RangeLost as error:
+            raise BadPipeline(
+                f'step {self.name}: {error}; in {FILE}: on_data_loss = "earliest" in '
+                f"[bronze.{self.name}]"
+            ) from None
 
     def tidy(self, upkeep: archive.Upkeep) -> None:
         """Compact crowded days, and delete what nobody needs any more."""
@@ -115,25 +134,35 @@ class BronzeStep:
         rows = plan.rows_per_batch
         if len(self._topics) == 1:
             (lake,) = self._lakes.values()
-            options = archive.options(lake, rows) | {"order": "total"}
+            options = archive.options(lake, rows) | {"order": "total"} | self._gaps()
             return Topic(plan.url, self._topics[0], options).stream(self._context.spark)
         reader = self._context.spark.readStream.format("weir").option("url", plan.url)
         return (
             reader.option("topics", json.dumps(self._topics))
             .option("maxRowsPerBatch", rows)
             .option("largeValues", "null")
+            .options(**self._gaps())
             .load()
         )
 
+    def _gaps(self) -> dict[str, str]:
+        return {"onDataLoss": "earliest"} if self._over_gaps else {}
+
     def _take(self, messages: DataFrame, query: str, number: int) -> None:
-        if len(self._lakes) > 1:
+        is_kept = len(self._lakes) > 1 or self._over_gaps
+        if is_kept:
             messages = messages.persist()
         try:
+            if self._over_gaps:
+                (row,) = messages.agg(F.sum("lost")).collect()
+                self._lost += row[0] or 0
             for topic, lake in self._lakes.items():
                 its = messages if len(self._lakes) == 1 else messages.where(F.col("topic") == topic)
+                if self._over_gaps:
+                    its = its.where("lost IS NULL").drop("lost")
                 self._done = archive.plus(self._done, archive.take(lake, its, query, number))
         finally:
-            if len(self._lakes) > 1:
+            if is_kept:
                 messages.unpersist()
         self._mark()
 

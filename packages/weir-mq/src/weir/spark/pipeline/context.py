@@ -29,9 +29,9 @@ class Context:
 class Ran:
     """What a step did in a run: it read `messages`, of which `good`, `bad` and `late` ones are all.
 
-    Of the good ones, `repeated` have an id that came before and were left out. A gold step's
-    messages are rows of silver tables; `late` ones came behind its watermark. `rows` were added to
-    its table.
+    `lost` ones are none of them: retention deleted them before they were read. Of the good ones,
+    `repeated` have an id that came before and were left out. A gold step's messages are rows of
+    silver tables; `late` ones came behind its watermark. `rows` were added to its table.
     """
 
     step: str
@@ -40,6 +40,7 @@ class Ran:
     good: int = 0
     bad: int = 0
     late: int = 0
+    lost: int = 0
     repeated: int = 0
     rows: int = 0
     batches: int = 0

@@ -31,10 +31,14 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 class Bronze(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Keeps topics in lakes, whole, all of them up to one cut; `lake` is the folder of one topic,
     if it is to be another than the pipeline's own.
+
+    Where retention deleted messages before they were read, it ends by an error, or goes on at the
+    earliest that is there with `on_data_loss` "earliest".
     """
 
     topics: list[str]
     lake: str = ""
+    on_data_loss: Literal["fail", "earliest"] = "fail"
 
 
 class Silver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
