@@ -41,7 +41,7 @@ def manifest() -> dict[str, Any]:
     return found
 
 
-def pack(folder: Path, names: Iterable[str]) -> None:
+def pack(folder: Path, names: Iterable[str], into: Path = ARCHIVE) -> None:
     """Write the archive: the same bytes whoever packs the same files."""
 
     def plain(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -53,18 +53,18 @@ def pack(folder: Path, names: Iterable[str]) -> None:
         return info
 
     with (
-        lzma.open(ARCHIVE, "wb") as file,
+        lzma.open(into, "wb") as file,
         tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name in names:
             archive.add(folder / name, name, filter=plain)
 
 
-def unpack(folder: Path, *names: str) -> None:
+def unpack(folder: Path, *names: str, archive: Path = ARCHIVE) -> None:
     """Write some of what is archived into a folder; zeros become holes, which cost no disk."""
     left = {*names}
-    with lzma.open(ARCHIVE) as file, tarfile.open(fileobj=file, mode="r|") as archive:
-        for info in archive:
+    with lzma.open(archive) as file, tarfile.open(fileobj=file, mode="r|") as packed:
+        for info in packed:
             name = info.name.partition("/")[0]
             left.discard(name)
             if name not in names:
@@ -75,7 +75,7 @@ def unpack(folder: Path, *names: str) -> None:
             if info.isdir():
                 path.mkdir(parents=True, exist_ok=True)
                 continue
-            source = archive.extractfile(info)
+            source = packed.extractfile(info)
             assert source is not None, f"{info.name} is neither a file nor a folder"
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as target:
@@ -146,8 +146,13 @@ def devices(w: sync.Client, topic: str) -> list[dict[str, int]]:
     return [asdict(one) for one in w.hubs(topic)]
 
 
-def read_in(spark: Any, url: str, topic: str, checkpoint: Path, **options: object) -> list[Any]:
-    """Run a query to today's end under a checkpoint; return the rows of each micro-batch."""
+def read_in(
+    spark: Any, url: str, topic: str | dict[str, str], checkpoint: Path, **options: object
+) -> list[Any]:
+    """Run a query to today's end under a checkpoint; return the rows of each micro-batch.
+
+    `topic` is a name, or options that name topics.
+    """
     batches: list[list[list[Any]]] = []
 
     def keep(frame: Any, _: int) -> None:
@@ -156,8 +161,9 @@ def read_in(spark: Any, url: str, topic: str, checkpoint: Path, **options: objec
             sorted([row.partition, row.offset, bytes(row.value).decode()] for row in rows)
         )
 
-    reader = spark.readStream.format("weir").option("url", url).option("topic", topic)
-    for name, value in options.items():
+    given = {"topic": topic} if isinstance(topic, str) else topic
+    reader = spark.readStream.format("weir").option("url", url)
+    for name, value in {**given, **options}.items():
         reader = reader.option(name, str(value))
     writer = reader.load().writeStream.foreachBatch(keep).trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(checkpoint)).start()
