@@ -111,6 +111,7 @@ class Services:
     listing: Listing
     confirmations: Confirmations
     logins: Logins
+    authorizer: Authorizer
     sweep: RetentionSweep
     devices: Devices
     sessions: Sessions
@@ -241,7 +242,7 @@ def _services(
         identity.node, layout.shards,
     )  # fmt: skip
     vault = registry.administration.fleets.vault
-    logins = Logins(topics.catalog, trunks, outbox, time, settings.secret_bytes, vault)
+    logins = Logins(topics.catalog, trunks, outbox, time, settings.secret_bytes, authorizer, vault)
     sweep = RetentionSweep(topics, forwarder, outbox, time, settings.retention_every_ms)
     coordinator = Coordinator(
         topics, forwarder, context.reports, context.highest, time, outbox, budget
@@ -279,6 +280,7 @@ def _services(
         listing,
         confirmations,
         logins,
+        authorizer,
         sweep,
         devices,
         sessions,

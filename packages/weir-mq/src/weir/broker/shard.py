@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from weir.access.credentials import ScramVerifier
 from weir.broker.api import events as ev
 from weir.broker.api.effects import Effect, HoldReads, Stopped
 from weir.broker.api.events import (
@@ -180,6 +181,14 @@ class Shard:
     def passed_on(self, shard: int, size: int) -> None:
         """Give back what was charged for `Pass`: it has left this process, or was dropped."""
         self._cluster.trunks.forwarder.lanes.sent(shard, size)
+
+    def offer_rescue(self, verifier: ScramVerifier | None) -> None:
+        """Let in who knows the password that `verifier` checks, to administer; None: nobody, and
+        those who came by it are looked at.
+        """
+        self._services.authorizer.rescue = verifier
+        if verifier is None:
+            self._runtime.findings.append(AccessNarrowed())
 
     def start(self) -> list[Effect]:
         """Bring the registry up, then all partitions; the effects end in elections won."""

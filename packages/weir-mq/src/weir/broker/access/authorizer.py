@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from weir.access.credentials import ScramVerifier
 from weir.access.tokens import UNLIMITED, TokenLimits
-from weir.broker.metadata.access import FLEET, Access
+from weir.broker.metadata.access import FLEET, RESCUER, Access
 from weir.broker.metadata.fleets import Fleets
 from weir.broker.metadata.rules import cluster_name, topic_name
 from weir.broker.runtime.session import ANONYMOUS, Asked, Session
@@ -81,12 +82,15 @@ class _Need(NamedTuple):
 class Authorizer:
     """Lets requests pass that a rule allows."""
 
-    __slots__ = ("_catalog", "refusals")
+    __slots__ = ("_catalog", "refusals", "rescue")
 
     def __init__(self, catalog: TopicNames) -> None:
         """Go by what `catalog` says now, and count what no rule allows."""
         self._catalog = catalog
         self.refusals = RefusalCounts()
+        #: What checks the password of who may write into the data folder of this node, while there
+        #: is one.
+        self.rescue: ScramVerifier | None = None
 
     @property
     def access(self) -> Access:
@@ -188,8 +192,10 @@ class Authorizer:
             return True  # whether a hub may still be there, its proof says
         if principal == ANONYMOUS:
             return access.mode != "closed" or not session.greeted
-        if session.passed and principal.startswith(FLEET):
+        if session.passed and (principal == RESCUER or principal.startswith(FLEET)):
             return True  # the shard where it is connected ends it
+        if principal == RESCUER:
+            return self.rescue is not None
         token = session.token
         if token is not None and not access.issuers.has_key(
             token.issuer, token.key, session.admitted_at

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from weir.access.credentials import choose_verifier
+from weir.access.credentials import ScramVerifier, choose_verifier
 from weir.access.failures import Failures
 from weir.access.scram import (
     MECHANISM,
@@ -22,7 +22,7 @@ from weir.access.scram import (
 )
 from weir.access.tokens import BEARER, verify_token
 from weir.broker.api.effects import Hangup
-from weir.broker.metadata.access import Access
+from weir.broker.metadata.access import RESCUER, Access
 from weir.broker.metadata.issuers import NOBODY
 from weir.broker.metadata.users import user_name
 from weir.broker.metadata.vault import NO_VAULT, Vault
@@ -53,6 +53,12 @@ class CurrentAccess(Protocol):
     access: Access
 
 
+class RescueOffer(Protocol):
+    """What knows whether a file of the data folder lets somebody in."""
+
+    rescue: ScramVerifier | None
+
+
 class News(Protocol):
     """How this shard keeps up with the registry."""
 
@@ -73,12 +79,12 @@ class _Slowed(NamedTuple):
 class Logins:
     """Lets users in by passwords or tokens. A peer has one attempt; then it connects again."""
 
-    __slots__ = ("_catalog", "_news", "_outbox", "_random", "_slowed", "_time", "_vault",
+    __slots__ = ("_catalog", "_news", "_outbox", "_random", "_rescue", "_slowed", "_time", "_vault",
                  "failures")  # fmt: skip
 
     def __init__(
         self, catalog: CurrentAccess, news: News, outbox: Outbox, time: Time,
-        random: Callable[[int], bytes] | None, vault: Vault = NO_VAULT,
+        random: Callable[[int], bytes] | None, rescue: RescueOffer, vault: Vault = NO_VAULT,
     ) -> None:  # fmt: skip
         """Know the users of `catalog`, while `news` of it come. Tokens end by the wall clock of
         `time`. `random` gives so many bytes that nobody can guess; without it nobody can log in by
@@ -86,6 +92,7 @@ class Logins:
         """
         self._time = time
         self._vault = vault
+        self._rescue = rescue
         #: Logins that failed, by user, whether there is one or not.
         self.failures = Failures()
         #: By when they may go on, in seconds, those that failures of their user slow down.
@@ -160,11 +167,12 @@ class Logins:
         # Opened for all alike, so that a node that cannot tells nobody which users there are.
         secret = access.open_secret(self._vault)
         found = None if user is None else access.open_verifier(user, self._vault)
+        principal = "" if user is None else user.principal
+        if name == RESCUER and self._rescue.rescue is not None:
+            found, principal = self._rescue.rescue, RESCUER
         verifier = choose_verifier(found, secret, name)
         server = ScramServer(first, verifier, encode_nonce(self._random(NONCE_BYTES)))
-        session.attempt = Attempt(
-            server, "" if user is None else user.principal, access.version, name
-        )
+        session.attempt = Attempt(server, principal, access.version, name)
         self._outbox.reply(caller, LoginStep(server.challenge))
 
     def _take_token(self, session: Session, caller: Caller, token: bytes) -> None:
@@ -192,6 +200,10 @@ class Logins:
         except NotAuthenticated:
             self.failures.failed(attempt.user, self._seconds())
             raise
+        if attempt.principal == RESCUER and self._rescue.rescue is not None:
+            session.principal, session.admitted_at = RESCUER, attempt.version
+            self._outbox.reply(caller, LoginStep(proof, True, RESCUER))
+            return
         user = self._catalog.access.user_of(attempt.principal)
         if user is None or user.password_set > attempt.version:
             # Revoked between the two steps, or given another password.

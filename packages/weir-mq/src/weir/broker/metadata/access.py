@@ -62,6 +62,8 @@ from weir.protocol.client.declaration import Kind, Verb
 
 #: What the principal of a user begins with; then come its name, `#`, and its number.
 USER = "user:"
+#: The user, which no user can be, and the principal of who was let in by a file of the data folder.
+RESCUER = ":rescue"
 #: What the principal of a hub of a fleet begins with; then comes the name of the fleet.
 FLEET = "fleet:"
 #: What the role of a fleet begins with; then comes the name of the fleet.
@@ -69,6 +71,8 @@ _FLEET_ROLE = "fleet."
 #: What a user, a role or a rule takes beside its names, about.
 _ROW_BYTES = 128
 _NO_RULES = RoleRules()
+#: What who was let in by a file may do: give somebody the role of an administrator.
+_OF_RESCUER = RoleRules([Rule(("administer",), "system", "", False)])
 _NOT_LAST = (
     "this set is closed, and nobody could open it again: give the role admin to another user first"
 )
@@ -151,6 +155,8 @@ class Access:
         if principal.startswith(FLEET):
             role = _FLEET_ROLE + principal.removeprefix(FLEET)
             return [(role, self._roles.get(role, _NO_RULES))]
+        if principal == RESCUER:
+            return [(RESCUER, _OF_RESCUER)]
         user = self.user_of(principal)
         return [] if user is None else self._with_rules(user)
 

@@ -430,6 +430,30 @@ def mode(
 
 
 @access_app.command()
+def rescue(
+    data: Annotated[Path, typer.Option(help="The data folder of a node that runs here.")],
+    user: Annotated[str, typer.Option("--user", help="Who is an administrator then.")] = "admin",
+    password_file: PasswordFile = None,
+    as_json: AsJson = False,
+    url: Annotated[
+        str, typer.Option(help="Where the node is reached, if not by loopback; without a user.")
+    ] = "",
+) -> None:
+    """Make a user an administrator whose password nobody knows any more, on the machine of a node:
+    who may write into its data folder may do so. The user is made if it is not there.
+    """
+    from weir.cli.access.rescuing import rescued
+    from weir.cli.output import print_json
+
+    made = rescued(data, user, _new_password(user, password_file), url)
+    if as_json:
+        told = {"user": user, "version": made.version}
+        print_json("weir.access-rescue/1", {"data": str(data)}, told)
+    else:
+        print(f"user {user} has the role admin, and the new password")
+
+
+@access_app.command()
 def rewrap(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     """Wrap all secrets at rest by the first key of the nodes' key file. All nodes must have that
     key by now, and the one before: drop that from the files behind this.

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
 
 from weir.broker.shard import Shard
 from weir.server.config import Config, in_mib, split_address
@@ -22,6 +23,7 @@ from weir.server.observability.endpoint import CONTENT_TYPE, PLAIN, Answer, Guar
 from weir.server.observability.guard import NodeGuard
 from weir.server.observability.loop_time import LoopLag, Stages
 from weir.server.observability.metrics import Metrics
+from weir.server.rescue import RescueWatch
 from weir.server.status import Notifier, Reminder
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ async def observed(
         LeaderChanges(shard),
         OperatorWarnings(shard),
         ExposureWatch(shard, config) as exposure,
+        RescueWatch(shard, Path(config.node.data)),
     ):
         if not config.metrics.listen:
             yield notifier
