@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 #: Where other distributions name the verbs that they add: Typer apps, or functions of one command.
 VERBS = "weir.verbs"
 #: What weir-lab adds; without it these verbs say what to install.
-LAB_VERBS = frozenset({"bench", "chaos", "demo", "sim"})
+LAB_VERBS = frozenset({"bench", "chaos", "demo", "lab", "sim"})
 #: What the program answers without any verb.
 _NO_VERB = frozenset({"", "--version"})
 

@@ -1,0 +1,113 @@
+"""Every attack against an open node, a closed one and a stolen folder; and what an honest client of
+the closed one waits meanwhile.
+
+Honest publishes are timed in this process, while another one attacks over and over.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from weir.client.sync.client import Client
+from weir_lab.attack import credentials, disk, strangers
+from weir_lab.attack.targets import OWN, Target, closed_target, open_target
+from weir_lab.bench.bounds import check_bounds
+
+ATTACKS: dict[str, strangers.Attack] = {**strangers.ATTACKS, **credentials.ATTACKS}
+_BEGINS_WITHIN = 30.0
+Progress = Callable[[int], None]
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """How many honest publishes are timed, alone and beside attacks."""
+
+    publishes: int = 2_000
+
+    def check(self) -> None:
+        """Raise `ValueError` for what cannot be measured."""
+        check_bounds(publishes=(self.publishes, 100, 1 << 20))
+
+
+class Result(msgspec.Struct, frozen=True):
+    """How many attacks there are, and how many achieved what no peer has a right to; then which.
+    Times are those of an honest client of the closed node, which publishes one after another.
+    """
+
+    attacks: int
+    achieved_open: int
+    achieved_closed: int
+    achieved_disk: int
+    of_open: list[str]
+    of_closed: list[str]
+    of_disk: list[str]
+    alone_p99_ms: float
+    beside_p99_ms: float
+    p99_ratio: float
+
+
+def measure(settings: Settings, progress: Progress) -> Result:
+    """Attack, and measure. Raises `ValueError`, and `WeirError` where an honest client fails."""
+    settings.check()
+    done = 0
+
+    def achieved(target: Target) -> list[str]:
+        nonlocal done
+        found = []
+        for name, attack in ATTACKS.items():
+            if attack(target):
+                found.append(name)
+            done += 1
+            progress(done)
+        return found
+
+    with open_target() as target:
+        of_open = achieved(target)
+    with closed_target() as target:
+        of_closed = achieved(target)
+        of_disk = disk.steal(target)
+        alone, beside = _times(target, settings.publishes)
+    return Result(
+        len(ATTACKS), len(of_open), len(of_closed), len(of_disk), of_open, of_closed, of_disk,
+        alone, beside, beside / alone,
+    )  # fmt: skip
+
+
+def _times(target: Target, count: int) -> tuple[float, float]:
+    """Return the p99 of honest publishes in ms: alone, and beside an attacker."""
+    with target.connect("mallory", "mallory's own") as honest:
+        _p99(honest, count // 4)  # what is done once is done
+        alone = _p99(honest, count)
+        context = multiprocessing.get_context("spawn")
+        begun = context.Event()
+        attacker = context.Process(target=_attack, args=(target, begun), daemon=True)
+        attacker.start()
+        try:
+            begun.wait(_BEGINS_WITHIN)
+            return alone, _p99(honest, count)
+        finally:
+            attacker.kill()
+            attacker.join()
+
+
+def _p99(client: Client, count: int) -> float:
+    taken = []
+    for _ in range(count):
+        began = time.perf_counter()
+        client.publish(OWN, b"an honest message")
+        taken.append((time.perf_counter() - began) * 1_000)
+    return sorted(taken)[count * 99 // 100]
+
+
+def _attack(target: Target, begun: Any) -> None:
+    """Attack until this process is killed."""
+    while True:
+        for attack in ATTACKS.values():
+            begun.set()
+            with suppress(Exception):
+                attack(target)

@@ -1,0 +1,59 @@
+"""`weir lab attack` on real nodes: a closed one gives nothing away, and each attack would succeed
+on a node that lets it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from weir_lab.attack import credentials, disk, strangers
+from weir_lab.attack.run import ATTACKS, Settings, measure
+from weir_lab.attack.targets import Target, closed_target, open_target
+
+#: What not even an open node allows: it is refused by the dialect itself.
+NEVER = {
+    "speak as a shard", "ask before hello", "hold memory before hello", "speak an old TLS",
+    "speak as a node",
+}  # fmt: skip
+
+
+def test_a_closed_node_gives_nothing_away_and_an_open_one_does() -> None:
+    shown: list[int] = []
+    result = measure(Settings(publishes=100), shown.append)
+    assert (result.of_closed, result.of_disk) == ([], [])
+    assert (result.achieved_closed, result.achieved_disk) == (0, 0)
+    assert set(result.of_open) == set(ATTACKS) - NEVER
+    assert result.achieved_open == len(result.of_open)
+    assert shown == [*range(1, 2 * len(ATTACKS) + 1)]
+    assert result.p99_ratio > 0
+
+
+def test_attacks_by_tls_succeed_where_a_set_is_opened_again() -> None:
+    """They fail in a closed set for want of a right, and not because they say it wrongly."""
+    with closed_target() as target:
+        with target.administrator() as root:
+            root.access.set_mode("open")
+        achieved = {name for name in strangers.ATTACKS if strangers.ATTACKS[name](target)}
+        assert achieved == set(strangers.ATTACKS) - NEVER - {
+            "fence another's lock"  # its fleet asks for a proof, whatever the mode
+        }
+        # Proofs and logins do not depend on the mode.
+        assert not credentials.ATTACKS["replay a proof"](target)
+        assert not credentials.ATTACKS["prove by another's secret"](target)
+
+
+def test_a_secret_that_lies_in_a_folder_is_found() -> None:
+    with open_target() as target:
+        marked = Target(**{**_fields(target), "marks": {"a message": b"a secret of its owner"}})
+        found = disk.steal(marked)
+        assert {"find a message", "list topics", "make an administrator"} <= set(found)
+
+
+def _fields(target: Target) -> dict[str, object]:
+    return {name: getattr(target, name) for name in target.__struct_fields__}
+
+
+@pytest.mark.parametrize("publishes", [0, 99, 1 << 21])
+def test_what_cannot_be_measured_is_refused(publishes: int) -> None:
+    with pytest.raises(ValueError, match="publishes"):
+        Settings(publishes).check()
