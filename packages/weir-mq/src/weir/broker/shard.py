@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weir.access.credentials import ScramVerifier
+from weir.broker.access.bearer import bearer_of
 from weir.broker.api import events as ev
 from weir.broker.api.effects import Effect, HoldReads, Stopped
 from weir.broker.api.events import (
@@ -35,6 +36,7 @@ from weir.broker.replica.node_state import Clocks
 from weir.broker.replica.writer import Writer
 from weir.model.ids import REGISTRY_GROUP
 from weir.order.clock import Time
+from weir.protocol.client.declaration import Kind, Verb
 
 
 class Shutdown:
@@ -181,6 +183,14 @@ class Shard:
     def passed_on(self, shard: int, size: int) -> None:
         """Give back what was charged for `Pass`: it has left this process, or was dropped."""
         self._cluster.trunks.forwarder.lanes.sent(shard, size)
+
+    def token_allows(self, token: bytes, verb: Verb, kind: Kind) -> bool:
+        """Return whether a token lets who has it do a verb with a resource of a kind that has no
+        name. Raises `NotAuthenticated` and `Unavailable`.
+        """
+        access, now = self.registry.catalog.access, self._runtime.time.wall_ms() / 1_000
+        user, claims = bearer_of(access, token, now)
+        return access.authorize(user.principal, verb, kind, "", claims.limits) is not None
 
     def offer_rescue(self, verifier: ScramVerifier | None) -> None:
         """Let in who knows the password that `verifier` checks, to administer; None: nobody, and

@@ -20,10 +20,10 @@ from weir.access.scram import (
     encode_nonce,
     parse_first,
 )
-from weir.access.tokens import BEARER, verify_token
+from weir.access.tokens import BEARER
+from weir.broker.access.bearer import bearer_of
 from weir.broker.api.effects import Hangup
 from weir.broker.metadata.access import RESCUER, Access
-from weir.broker.metadata.issuers import NOBODY
 from weir.broker.metadata.users import user_name
 from weir.broker.metadata.vault import NO_VAULT, Vault
 from weir.broker.replica.requests import no_registry
@@ -32,7 +32,6 @@ from weir.broker.runtime.session import ANONYMOUS, Attempt, Session, SessionToke
 from weir.errors import (
     BadName,
     BadRequest,
-    MissingLibrary,
     NotAuthenticated,
     Overloaded,
     Refused,
@@ -177,20 +176,9 @@ class Logins:
 
     def _take_token(self, session: Session, caller: Caller, token: bytes) -> None:
         access, now = self._catalog.access, self._time.wall_ms() / 1000
-        try:
-            claims = verify_token(bytes(token), access.issuers.verifying(), now)
-        except MissingLibrary as error:
-            raise Unavailable(f"nobody can log in by a token here: {error}") from None
-        except NotAuthenticated:
-            raise _not_by_token() from None  # why it is not valid is not for strangers
-        issuer, limits = access.issuers.find(claims.issuer), claims.limits
-        user = None if issuer is None else access.user(issuer.user(claims))
-        if user is None or limits.number not in (0, user.number):
-            raise _not_by_token()  # the user is gone, or another has its name now
-        if limits.number and limits.version < user.password_set:
-            raise _not_by_token()  # whoever had it issued may have known the password of then
+        user, claims = bearer_of(access, bytes(token), now)
         session.principal, session.admitted_at = user.principal, access.version
-        session.token = SessionToken(claims.issuer, claims.key_id, claims.token_id, limits)
+        session.token = SessionToken(claims.issuer, claims.key_id, claims.token_id, claims.limits)
         left = max(int(claims.expires - now), 0)
         self._outbox.reply(caller, LoginStep(b"%d" % left, True, user.name))
 
@@ -220,7 +208,3 @@ def _full(name: str) -> str:
         return user_name(name)
     except BadName:  # nobody has it, which is all that the other side may learn
         return name
-
-
-def _not_by_token() -> NotAuthenticated:
-    return NotAuthenticated(NOBODY)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,9 @@ import pytest
 
 import weir
 from rigs.certificates import TestCa, node_running
+from rigs.tokens import token_of, trust
 from weir.access.failures import FREE_FAILURES
+from weir.access.signatures import PrivateKey
 from weir.broker.shard import Shard
 from weir.client.access import AccessRule
 from weir.server.config import TlsConfig
@@ -110,6 +113,40 @@ def test_a_closed_set_shows_figures_by_certificates(
             foreign = context(other, "user/default/anna")
             foreign.check_hostname, foreign.verify_mode = False, ssl.CERT_NONE
             assert await unanswered(port, foreign)
+
+    asyncio.run(run())
+
+
+def test_a_closed_set_shows_figures_by_tokens(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ca = TestCa(tmp_path / "ca")
+
+    async def run() -> None:
+        async with closed_node(tmp_path, caplog, ca) as (port, pages):
+            url = ca.url(port).replace("weirs://", "weirs://root@")
+
+            async def by(token: bytes, tls: ssl.SSLContext | None = None) -> int:
+                header = f"Authorization: Bearer {token.decode()}\r\n"
+                return (await get(pages, "/metrics", tls, header))[0]
+
+            async with weir.connect(url, password=PASSWORD) as root:
+                await root.access._change(trust())
+                now = time.time()
+                for tls in (None, context(ca)):  # loopback is as good as TLS
+                    assert await by(token_of(now, "anna"), tls) == 200
+                    assert await by(token_of(now, "bob"), tls) == 403
+                    assert await by(token_of(now, "anna", topics=("default/t",)), tls) == 403
+                    assert await by(token_of(now, "root", roles=("sees",)), tls) == 403
+                assert await by(token_of(now, "root")) == 200
+                bad = [
+                    token_of(now, "nobody"), token_of(now - 4_000, "anna"), b"no token", b"",
+                    token_of(now, "anna", key=PrivateKey.from_seed(bytes(32))),
+                ]  # fmt: skip
+                for token in bad:
+                    assert await by(token) == 401
+                await root.access.revoke_user("anna")
+                assert await by(token_of(now, "anna")) == 401
 
     asyncio.run(run())
 
