@@ -1,4 +1,6 @@
-"""Queries of a closed set log in by TLS, and what Spark tells of them holds no password."""
+"""Queries of a closed set log in by TLS, by a password in the driver and tokens in tasks, and what
+Spark tells of them holds neither.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from rigs.certificates import TestCa
 from weir.client.access import AccessRule
 from weir.client.sync.client import connect
 from weir.server.disk.node_folder import NodeFolder
+from weir.server.key_files import create_key_file
 from weir.testing.nodes import start_node
 
 HERE = Path(__file__).parent
@@ -33,9 +36,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ca = TestCa(folder / "ca", NodeFolder(data).found(2).system)
     files = ca.files(ca.issue("node/1"))
     (folder / "scratch").mkdir()
+    create_key_file(folder / "keys")
     node = start_node(
         data, folder / "scratch", shards=1, certificate=files.certificate, key=files.key,
-        trust=files.trust, plaintext="refuse",
+        trust=files.trust, plaintext="refuse", key_file=str(folder / "keys"),
     )  # fmt: skip
     with node:
         url = ca.url(node.port)
@@ -52,6 +56,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             ]
             w.access.change_rules("query", rules)
             w.access.create_user("ann", SECRET, ["query"])
+            w.access.create_token_key()
         with connect(of(url, "root"), password="rr") as w:
             w.access.set_mode("closed")
         yield url
@@ -69,7 +74,7 @@ def values(url: str, topic: str) -> set[bytes]:
         return {message.value for message in reader}
 
 
-def test_what_spark_tells_holds_no_password(url: str, tmp_path: Path) -> None:
+def test_what_spark_tells_holds_no_password_and_no_token(url: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(HERE / "login_query.py"), of(url, "ann"), str(tmp_path)],
         env={**os.environ, "WEIR_PASSWORD": SECRET},
@@ -85,6 +90,8 @@ def test_what_spark_tells_holds_no_password(url: str, tmp_path: Path) -> None:
         if path.is_file()
     }
     spelled = {SECRET, SECRET[::-1], quote(SECRET), SECRET.encode("utf-16-le").decode("latin-1")}
+    # A token begins with the base64 of `{"alg":`.
+    spelled.add("eyJhbGciOi")
     wanted = [word.encode("latin-1") for word in spelled] + [base64.b64encode(SECRET.encode())]
     assert [name for name, data in told.items() if any(word in data for word in wanted)] == []
     # What is searched is what Spark writes, in plain text.

@@ -17,8 +17,8 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-from weir.client.connection.credentials import Credentials
 from weir.client.connection.system import SYSTEM, is_private
+from weir.client.connection.token_credentials import AnyCredentials
 from weir.client.core.retries import Backoff
 from weir.codec import Buffer
 from weir.errors import (
@@ -93,7 +93,7 @@ class BlockingClient:
         timeout: float = 30.0,
         name: str = "blocking",
         system: int = 0,
-        credentials: Credentials | None = None,
+        credentials: AnyCredentials | None = None,
     ) -> None:
         """Connect, log in and say hello; `timeout` in seconds bounds every call. Raises
         `Disconnected`, also if the broker is not of a `system` that is given; `NotAuthenticated`.

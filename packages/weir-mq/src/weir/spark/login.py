@@ -5,15 +5,17 @@
     .option("passwordFile", "/run/secrets/weir")        a file of mode 0600 on each machine
 
 Without `passwordFile` the environment of the process says it, as it does for other clients:
-WEIR_PASSWORD, or WEIR_PASSWORD_FILE. Spark writes options, plans and offsets to logs, pages and
-checkpoints, so all of them hold names alone.
+WEIR_PASSWORD, or WEIR_PASSWORD_FILE. Where the set issues tokens, tasks that read get one from the
+driver, and need no password (`weir.spark.tokens`). Spark writes options, plans and offsets to logs,
+pages and checkpoints, so all of them hold names alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 from weir.client.arguments import PORT, parse_url
@@ -24,6 +26,7 @@ from weir.client.connection.credentials import (
     find_password,
     split_user,
 )
+from weir.client.connection.token_credentials import AnyCredentials, TokenCredentials
 from weir.errors import BadOption
 
 Place = tuple[str, int]
@@ -39,11 +42,18 @@ _FILES = {"ca": "ca", "certificate": "certificate", "key": "key", "server_name":
 _SECRETS = ("password", "token", "secret")
 
 
-class Login(NamedTuple):
-    """A user, and the file that has its password: "" leaves that to the environment."""
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A user, and the file that has its password: "" leaves that to the environment. Or a token of
+    the user for some topics, by full names, as tasks get it from the driver.
+
+    Tokens for the same topics renew each other, so a connection that came by one is used on.
+    """
 
     user: str
     password_file: str = ""
+    topics: tuple[str, ...] | None = None
+    token: str = field(default="", compare=False, repr=False)
 
 
 class LoginHosts(Hosts):
@@ -83,21 +93,24 @@ def alike(places: Iterable[Place], hosts: Hosts) -> Hosts:
 _found: dict[tuple[Login, Place], Credentials] = {}
 
 
-def credentials_of(hosts: Hosts) -> Credentials | None:
+def credentials_of(hosts: Hosts) -> AnyCredentials | None:
     """Return as whom hosts are logged in to; None where nobody is. Raises `BadOption` where the
     password is not found here.
     """
     if not isinstance(hosts, LoginHosts):
         return None
+    if hosts.login.token:
+        return TokenCredentials(hosts.login.token, hosts.login.user)
     key = hosts.login, hosts[0]
     if key not in _found:
-        user, file = hosts.login
+        user, file = hosts.login.user, hosts.login.password_file
         try:
             password = find_password(user, Path(file) if file else None, hosts)
         except (ValueError, OSError) as error:
             raise BadOption(
                 f"{error}. That is so on each machine that runs tasks: set {PASSWORD} or "
-                f"{PASSWORD_FILE} for executors, or give the option passwordFile"
+                f"{PASSWORD_FILE} for executors, or give the option passwordFile; tasks that read "
+                "need none once the set has a key for tokens (`weir token key add`)"
             ) from None
         _found[key] = Credentials(user, password)
     return _found[key]

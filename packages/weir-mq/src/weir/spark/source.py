@@ -41,6 +41,7 @@ from weir.spark.options import UNLIMITED, Latest, Options
 from weir.spark.rows import columns_of, read_rows
 from weir.spark.sink.options import NAMES, SinkOptions
 from weir.spark.stream import Offset, Stream
+from weir.spark.tokens import with_tokens
 from weir.spark.topics import topics_of
 
 T = TypeVar("T")
@@ -57,6 +58,7 @@ def tasks(portions: Sequence[Portion], options: Options) -> list[InputPartition]
     """Return portions as Spark takes them; small ones share a task."""
     lengths = [0 if one.lost else len(one.range) for one in portions]  # a gap is one row
     together = planning.shared(lengths, options.partitions_min, options.partition_rows_max)
+    portions = with_tokens(portions, options)
     return [Task(tuple(portions[part])) for part in together]
 
 

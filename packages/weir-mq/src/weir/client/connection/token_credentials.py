@@ -7,7 +7,8 @@ bring it to show more than it meant to.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from inspect import isawaitable
 from pathlib import Path
@@ -24,7 +25,7 @@ from weir.client.connection.credentials import (
 from weir.client.connection.system import in_daemon
 from weir.errors import NotAuthenticated, RemoteProtocolError, UnknownOpcode
 from weir.model.topic import split_name
-from weir.protocol.client.access import Login
+from weir.protocol.client.access import Login, LoginStep
 
 #: Where the token is looked for of a client that names no user and is given none.
 TOKEN, TOKEN_FILE = "WEIR_TOKEN", "WEIR_TOKEN_FILE"
@@ -52,18 +53,27 @@ class TokenCredentials:
         """
         check_channel(is_encrypted=connection.is_private, is_loopback=False)
         token = await self.token()
-        try:
+        with _in_words(token):
             reply = login_step(await connection.request(Login(BEARER, token), timeout))
-        except UnknownOpcode:
-            raise NotAuthenticated(
-                "this broker is of a release that takes no tokens: upgrade it"
-            ) from None
-        except NotAuthenticated as error:
-            raise NotAuthenticated(f"{error}{_end_of(token)}") from None
+        self._check(reply)
+
+    def _check(self, reply: LoginStep) -> None:
         if not reply.done:
             raise RemoteProtocolError("the broker took the token, and let nobody in")
         if self.user and "/".join(split_name(self.user)) != reply.user:
             raise NotAuthenticated(f"the token is of user {reply.user}, not of {self.user}")
+
+    def log_in_blocking(self, request: Callable[[Login], object], is_private: bool) -> None:
+        """Log in by a token that was given as text, without an event loop: `request` returns the
+        reply, or raises the refusal. Raises as `log_in`.
+        """
+        check_channel(is_encrypted=is_private, is_loopback=False)
+        if not isinstance(self._source, str):
+            raise NotAuthenticated("there is no token to log in by: it is given as text here")
+        token = _checked(self._source)
+        with _in_words(token):
+            reply = login_step(request(Login(BEARER, token)))
+        self._check(reply)
 
     async def token(self) -> bytes:
         """Return the token as it is now. Raises `NotAuthenticated` where there is none."""
@@ -79,11 +89,7 @@ class TokenCredentials:
                 found = await in_daemon(lambda: read_first_line(path, "token", TOKEN_BYTES_MAX))
         except (ValueError, OSError) as error:
             raise NotAuthenticated(f"there is no token to log in by: {error}") from None
-        if not isinstance(found, str) or not found.isascii() or not found.strip():
-            raise NotAuthenticated("there is no token to log in by: it is text, as JWT has it")
-        if len(found) > TOKEN_BYTES_MAX:
-            raise NotAuthenticated(f"the token has more than {TOKEN_BYTES_MAX:,} bytes")
-        return found.strip().encode()
+        return _checked(found)
 
 
 #: Who a client is.
@@ -116,6 +122,27 @@ def find_token(given: TokenSource | None = None) -> TokenSource | None:
     if token := os.environ.get(TOKEN):
         return token
     return Path(path) if (path := os.environ.get(TOKEN_FILE)) else None
+
+
+def _checked(found: object) -> bytes:
+    if not isinstance(found, str) or not found.isascii() or not found.strip():
+        raise NotAuthenticated("there is no token to log in by: it is text, as JWT has it")
+    if len(found) > TOKEN_BYTES_MAX:
+        raise NotAuthenticated(f"the token has more than {TOKEN_BYTES_MAX:,} bytes")
+    return found.strip().encode()
+
+
+@contextmanager
+def _in_words(token: bytes) -> Iterator[None]:
+    """Let a refused login say when the token ends, or that the broker knows no tokens."""
+    try:
+        yield
+    except UnknownOpcode:
+        raise NotAuthenticated(
+            "this broker is of a release that takes no tokens: upgrade it"
+        ) from None
+    except NotAuthenticated as error:
+        raise NotAuthenticated(f"{error}{_end_of(token)}") from None
 
 
 def _end_of(token: bytes) -> str:
