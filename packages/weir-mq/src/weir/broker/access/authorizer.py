@@ -120,8 +120,12 @@ class Authorizer:
         """Return what a session uses by a request. Raises `Unauthorized` unless it may, or
         `UnknownTopic` for a topic that is not there or that it may not have described; `BadName`.
         """
-        if self.is_open or not declared.rights or session.is_shard:
+        if not declared.rights or session.is_shard:
             return _NOTHING
+        if self.is_open:
+            # What waits may be answered when the set is closed.
+            waits = getattr(request, "wait_ms", 0)
+            return self._noted(session, request, declared) if waits else _NOTHING
         version, key = self._catalog.access.version, None
         address = getattr(request, "address", None)
         if address is not None:
@@ -229,6 +233,21 @@ class Authorizer:
     def _of_fleet(self, hub: int) -> str:
         fleet = self._catalog.fleets.find(hub)
         return ANONYMOUS if fleet is None else f"{FLEET}{fleet.name}"
+
+    def _noted(self, session: Session, request: Any, declared: Declaration) -> tuple[Asked, ...]:
+        """Note what a session uses in an open set: it ends with the set's being open, if no rule
+        allows that. Return it.
+        """
+        try:
+            return tuple(self._note(session, need) for need in self._needs(request, declared))
+        except Refused:
+            return _NOTHING  # who answers says what is wrong with it
+
+    def _note(self, session: Session, need: _Need) -> Asked:
+        principal, asked = self.principal_of(session), need.asked
+        used = next((one for one in asked if self._may(principal, one)), asked[0])
+        session.decisions.use(used)
+        return used
 
     def _check(self, session: Session, need: _Need, principal: str = "") -> Asked:
         """Return what is used of what is needed, or raise. Unless the set is closed, all is."""

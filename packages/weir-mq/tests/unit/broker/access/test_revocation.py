@@ -213,6 +213,20 @@ def test_what_would_be_refused_is_counted_by_name(rig: Any) -> None:
     assert rig.answer(2, w.ListRefusals()) == found, "what is not there is nobody's to refuse"
 
 
+def test_what_waits_since_a_set_was_open_ends_when_it_is_closed(rig: Any) -> None:
+    closed = Closed(rig, "open")
+    closed.user(5, "default/ann", READ)
+    closed.user(6, "default/bob", rule("read", "topic", "default/other"))
+    waits = {
+        session: rig.ask(session, m.Fetch(closed.t, 0, 1, wait_ms=5_000)) for session in (5, 6)
+    }
+    closed.change(w.SetAccessMode("closed"))
+    assert closed.told(5, waits[5]) is None, "it may go on to wait"
+    assert closed.told(6, waits[6]).code == AccessRevoked.code
+    assert 6 in closed.ended
+    assert 5 not in closed.ended
+
+
 def test_devices_that_are_nobody_go_when_a_set_is_closed(rig: Any) -> None:
     closed = Closed(rig, "open")
     rig.device(30, device.hello(7, 1, "t", sn=1))
