@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import binascii
 import hashlib
+import hmac
 import stat
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
@@ -92,6 +93,23 @@ class KeyRing:
             return bytes(cipher.decrypt(nonce, rest, head + purpose.encode()))
         except invalid:
             raise WrongKey(f"the {purpose} was changed, or wrapped for something else") from None
+
+    @property
+    def current(self) -> bytes:
+        """The id of the key that wraps now."""
+        return self._current
+
+    def subkey(self, purpose: str, salt: bytes, key: bytes) -> bytes:
+        """Return the subkey of the key with this id for a purpose, 32 bytes: HKDF-SHA-256 (RFC
+        5869). Raises `WrongKey` if the key is not there.
+        """
+        if (found := self._keys.get(key)) is None:
+            raise WrongKey(
+                f"this was made with key {key.hex()}, which this key file has not: add that key to "
+                "the file"
+            )
+        extracted = hmac.digest(salt, found, "sha256")
+        return hmac.digest(extracted, f"weir {purpose}".encode() + b"\x01", "sha256")
 
     def is_current(self, wrapped: bytes) -> bool:
         """Return whether the key that wraps now wrapped this one: else rewrap it."""

@@ -20,7 +20,7 @@ from weir.errors import BadRequest
 
 
 def read_key_ring(path: str, data_folder: str) -> KeyRing | None:
-    """Return the keys of a file; None if there is no `path`.
+    """Return the keys of a file; None if there is no `path`. An empty `data_folder` is none.
 
     Raises `BadRequest` for a file that cannot be read, that others can read, that lies within the
     data folder, where every backup would take it, or that holds no keys; and `MissingLibrary`.
@@ -29,7 +29,7 @@ def read_key_ring(path: str, data_folder: str) -> KeyRing | None:
         return None
     place = Path(path)
     try:
-        if place.resolve().is_relative_to(Path(data_folder).resolve()):
+        if data_folder and place.resolve().is_relative_to(Path(data_folder).resolve()):
             raise BadRequest(
                 f"the key file {path} lies in the data folder, whose copies it is to protect: move "
                 "it elsewhere"

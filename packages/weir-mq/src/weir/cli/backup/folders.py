@@ -14,6 +14,7 @@ import msgspec
 import weir
 from weir.cli.backup import manifest as m
 from weir.cli.backup.manifest import BadBackup
+from weir.cli.backup.sealing import Seal
 from weir.cli.survey import NotALog
 from weir.server.disk.file_disk import FolderInUse
 from weir.server.disk.node_folder import LIFE, NodeFolder, draw_life, life_name
@@ -27,7 +28,7 @@ _LEFT_OUT = (_LOCK, durable_position.NAME)
 _ASIDE = ".new"
 
 
-def back_up(folder: Path, to: Path) -> m.Manifest:
+def back_up(folder: Path, to: Path, seal: Seal | None = None) -> m.Manifest:
     """Copy a stopped node's folder, with the logs that lie elsewhere.
 
     Raises `FolderInUse`, `NotALog`, `BadBackup`, also where a log is not all there; `OSError`.
@@ -42,17 +43,21 @@ def back_up(folder: Path, to: Path) -> m.Manifest:
     with _stopped(folder, logs), m.new_folder(to):
         # Put back, all logs lie below the folder.
         here = msgspec.json.encode(msgspec.structs.replace(founded, folders={}))
-        files = [_copied(to, "node.json", [here])]
+        files = [_copied(to, "node.json", [here], seal)]
         for number, log in enumerate(logs):
             if life := home.life(number):
-                files.append(_copied(to, life_name(number), [life.encode()]))
+                files.append(_copied(to, life_name(number), [life.encode()], seal))
             for path in sorted(log.iterdir()) if log.is_dir() else ():
                 if path.is_file() and path.name not in _LEFT_OUT and path.suffix != _ASIDE:
-                    files.append(_copied(to, f"log-{number}/{path.name}", m.pieces(path)))
+                    copied = _copied(to, f"log-{number}/{path.name}", m.pieces(path), seal)
+                    files.append(copied)
         made = datetime.now(UTC).isoformat(timespec="seconds")
-        manifest = m.Manifest("folder", weir.__version__, made, f"{founded.system:x}", files)
+        manifest = m.Manifest(
+            "folder", weir.__version__, made, f"{founded.system:x}", files,
+            encrypted=seal is not None and seal.encrypts,
+        )  # fmt: skip
         m.verify(to, manifest)
-        m.write(to, manifest)
+        m.write(to, manifest if seal is None else m.hashed(to, manifest), seal)
     return manifest
 
 
@@ -69,10 +74,10 @@ def _check_there(number: int, log: Path, life: str) -> None:
         )
 
 
-def _copied(to: Path, path: str, pieces: Iterable[bytes]) -> m.File:
+def _copied(to: Path, path: str, pieces: Iterable[bytes], seal: Seal | None = None) -> m.File:
     """Copy a file but for the zeros at its end: most of a log is prepared and not used yet."""
     zeros = 0
-    with m.Writing(to, f"{_FILES}/{path}") as copy:
+    with m.Writing(to, f"{_FILES}/{path}", seal) as copy:
         for piece in pieces:
             used = piece.rstrip(b"\0")
             if used:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 import xxhash
 
+from weir.cli.backup.sealing import MAC, Seal, check_manifest, sha256_of
 from weir.codec import Buffer
 from weir.errors import WeirError
 
@@ -34,6 +36,8 @@ class File(msgspec.Struct, frozen=True):
     bytes: int
     xxh3: str
     zeros: int = 0
+    #: Where the manifest is authenticated; xxh3 finds damage, not who meant it.
+    sha256: str = ""
 
 
 class Partition(msgspec.Struct, frozen=True):
@@ -84,6 +88,8 @@ class Manifest(msgspec.Struct, frozen=True):
     files: list[File]
     topics: list[Topic] = []
     format: int = FORMAT
+    #: Whether files are encrypted: lengths and hashes are those of what is stored.
+    encrypted: bool = False
 
 
 @contextmanager
@@ -105,16 +111,65 @@ def new_folder(path: Path) -> Iterator[None]:
         raise
 
 
-def write(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest: from now on the backup counts."""
-    aside = folder / f"{MANIFEST}.new"
-    data = msgspec.json.format(msgspec.json.encode(manifest))
+def write(folder: Path, manifest: Manifest, seal: Seal | None = None) -> None:
+    """Write the manifest: from now on the backup counts. A `seal` authenticates it."""
+    data = msgspec.json.format(msgspec.json.encode(manifest)) + b"\n"
+    if seal is not None:
+        _replace(folder / MAC, seal.mac_line(data))
+    _replace(folder / MANIFEST, data)
+    sync_folder(folder)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    aside = path.with_name(f"{path.name}.new")
     with aside.open("wb") as file:
-        file.write(data + b"\n")
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    aside.rename(folder / MANIFEST)
-    sync_folder(folder)
+    aside.rename(path)
+
+
+def hashed(folder: Path, manifest: Manifest) -> Manifest:
+    """Return a manifest with the SHA-256 of each file. Raises `OSError`."""
+    files = [
+        msgspec.structs.replace(file, sha256=sha256_of(folder / file.path))
+        for file in manifest.files
+    ]
+    return msgspec.structs.replace(manifest, files=files)
+
+
+def read_sealed(folder: Path, key_file: Path | None) -> tuple[Manifest, Seal | None]:
+    """Return a backup's manifest, and its keys. With a key file it must be authentic, and so must
+    all files when they are checked. Raises `BadBackup`, `NotAuthentic`, `BadRequest`.
+    """
+    manifest = read(folder)
+    seal = check_manifest(folder, (folder / MANIFEST).read_bytes(), key_file)
+    if seal is not None and not all(file.sha256 for file in manifest.files):
+        raise BadBackup(f"{folder / MANIFEST} has no SHA-256 of some file: use another backup")
+    if manifest.encrypted and seal is None:
+        raise BadBackup(f"{folder} is encrypted: give --key-file")
+    return manifest, seal
+
+
+@contextmanager
+def decrypted(
+    folder: Path, manifest: Manifest, seal: Seal | None, aside: Path | None = None
+) -> Iterator[tuple[Path, Manifest]]:
+    """Yield a backup as it is in plaintext: an encrypted one is decrypted into a folder that its
+    user alone reads, below `aside`, and removed behind the block.
+    """
+    if seal is None or not manifest.encrypted:
+        yield folder, manifest
+        return
+    with tempfile.TemporaryDirectory(prefix="weir-restore-", dir=aside) as name:
+        plain, files = Path(name), []
+        for file in manifest.files:
+            check(folder / file.path, file)
+            with (folder / file.path).open("rb") as source, Writing(plain, file.path) as copy:
+                for piece in seal.decrypt(file.path, source):
+                    copy.put(piece)
+            files.append(msgspec.structs.replace(copy.made(), zeros=file.zeros))
+        yield plain, msgspec.structs.replace(manifest, files=files, encrypted=False)
 
 
 def read(folder: Path) -> Manifest:
@@ -152,7 +207,8 @@ def check(path: Path, file: File) -> None:
             size += len(piece)
     except OSError as error:
         raise BadBackup(f"{path} cannot be read: {error.strerror}") from None
-    if (size, hasher.hexdigest()) != (file.bytes, file.xxh3):
+    is_same = (size, hasher.hexdigest()) == (file.bytes, file.xxh3)
+    if not is_same or (file.sha256 and sha256_of(path) != file.sha256):
         raise BadBackup(f"{path} is damaged: it is not what was written; use another backup")
 
 
@@ -175,22 +231,25 @@ def sync_folder(folder: Path) -> None:
 class Writing:
     """A file that is being written and hashed; leaving the block syncs it. `made` says what it is.
 
-    Raises `OSError`.
+    With a `seal` that encrypts, what is written is encrypted. Raises `OSError`.
     """
 
-    def __init__(self, root: Path, path: str) -> None:
+    def __init__(self, root: Path, path: str, seal: Seal | None = None) -> None:
         """Make a new file at `path` below `root`."""
         self._path = path
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         self._file = (root / path).open("xb")
         self._hasher = xxhash.xxh3_128()
         self._size = 0
+        self._sealed = None if seal is None or not seal.encrypts else seal.writing(path)
 
     def __enter__(self) -> Writing:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         try:
+            if self._sealed is not None and kind is None:
+                self._write(self._sealed.finish())
             self._file.flush()
             os.fsync(self._file.fileno())
         finally:
@@ -198,9 +257,7 @@ class Writing:
 
     def put(self, data: Buffer) -> None:
         """Append bytes."""
-        self._file.write(data)
-        self._hasher.update(data)
-        self._size += len(data)
+        self._write(data if self._sealed is None else self._sealed.put(data))
 
     def put_zeros(self, count: int) -> None:
         """Append so many zeros."""
@@ -208,5 +265,10 @@ class Writing:
             self.put(bytes(min(_PIECE_BYTES, count - begin)))
 
     def made(self) -> File:
-        """Return what was written so far."""
+        """Return what was written; of an encrypted file behind the block only."""
         return File(self._path, self._size, self._hasher.hexdigest())
+
+    def _write(self, data: Buffer) -> None:
+        self._file.write(data)
+        self._hasher.update(data)
+        self._size += len(data)

@@ -14,6 +14,7 @@ import msgspec
 
 import weir
 from weir.cli.backup import manifest as m
+from weir.cli.backup.sealing import Seal
 from weir.client.client import Client
 from weir.client.producer.producer import Producer
 from weir.client.reader.reader import Reader
@@ -31,7 +32,9 @@ _TOTAL_SIZE = struct.Struct("<I")
 Show = Callable[[int], None]
 
 
-async def back_up(client: Client, names: Sequence[str], to: Path, show: Show) -> m.Manifest:
+async def back_up(
+    client: Client, names: Sequence[str], to: Path, show: Show, seal: Seal | None = None
+) -> m.Manifest:
     """Write what topics hold now, all of them unless some are named; what comes later is not in it.
 
     Raises `UnknownTopic`, `BadBackup`, `OSError`.
@@ -44,7 +47,7 @@ async def back_up(client: Client, names: Sequence[str], to: Path, show: Show) ->
         for info in infos:
             parts = []
             for partition in range(len(info.addresses)):
-                copy = _Copy(client, info, partition, to)
+                copy = _Copy(client, info, partition, to, seal)
                 part = await copy.run()
                 part = msgspec.structs.replace(part, ended=partition in info.closed)
                 parts.append(part)
@@ -55,16 +58,22 @@ async def back_up(client: Client, names: Sequence[str], to: Path, show: Show) ->
             topics.append(m.Topic(info.id, info.namespace, info.name, info.order, settings, parts))
         made = datetime.now(UTC).isoformat(timespec="seconds")
         system = f"{client.welcome.system:x}"
-        manifest = m.Manifest("topics", weir.__version__, made, system, files, topics)
+        manifest = m.Manifest(
+            "topics", weir.__version__, made, system, files, topics,
+            encrypted=seal is not None and seal.encrypts,
+        )  # fmt: skip
         m.verify(to, manifest)
-        m.write(to, manifest)
+        m.write(to, manifest if seal is None else m.hashed(to, manifest), seal)
     return manifest
 
 
 class _Copy:
     """Writes the files of one partition; `files` says which. Damaged places are stepped over."""
 
-    def __init__(self, client: Client, info: TopicInfo, partition: int, to: Path) -> None:
+    def __init__(
+        self, client: Client, info: TopicInfo, partition: int, to: Path, seal: Seal | None
+    ) -> None:
+        self._seal = seal
         self.files: list[m.File] = []
         self._client = client
         self._name = f"{info.namespace}/{info.name}"
@@ -81,7 +90,7 @@ class _Copy:
         starts, ends = await self._client.positions(self._name)
         first, end = starts[self._partition], ends[self._partition]
         at = first
-        with m.Writing(self._to, f"{self._path}.batches") as file:
+        with m.Writing(self._to, f"{self._path}.batches", self._seal) as file:
             while at < end:
                 reader, self._at = self._reader(at, end), at
                 try:
@@ -148,7 +157,7 @@ class _Copy:
         """
         assert isinstance(message, LargeMessage)  # the reader was told to load none
         path = f"{self._path}/{message.offset}"
-        with m.Writing(self._to, path) as file:
+        with m.Writing(self._to, path, self._seal) as file:
             try:
                 async for piece in message.chunks():
                     file.put(piece)

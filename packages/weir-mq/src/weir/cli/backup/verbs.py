@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from weir.client.client import Client
 
 
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file",
+        envvar="WEIR__ACCESS__KEY_FILE",
+        help="The nodes' key file: it authenticates the backup, and may encrypt it.",
+    ),
+]
+
+
 def backup(
     to: Annotated[Path, typer.Option(help="The folder to write; new or empty.")],
     folder: Annotated[
@@ -23,6 +33,10 @@ def backup(
     topic: Annotated[
         list[str] | None, typer.Option(help="Only this topic; may be repeated. [default: all]")
     ] = None,
+    key_file: KeyFile = None,
+    encrypt: Annotated[
+        bool, typer.Option("--encrypt", help="Encrypt the files of the backup by the key file.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -33,12 +47,14 @@ def backup(
     expiries. A backup skips damaged places of the log, names them, and exits with code 1.
     """
     from weir.cli.backup import folders, topics
+    from weir.cli.backup.sealing import new_seal
     from weir.cli.output import progress
 
+    seal = new_seal(key_file, encrypt)
     if folder is not None:
         if topic:
             raise typer.BadParameter("a folder is copied whole", param_hint="--topic")
-        _tell(folders.back_up(folder, to), to, as_json)
+        _tell(folders.back_up(folder, to, seal), to, as_json)
         return
 
     async def work(client: Client) -> Manifest:
@@ -46,7 +62,7 @@ def backup(
         ends = [await client.positions(name) for name in names]
         total = sum(sum(behind) - sum(first) for first, behind in ends)
         with progress("messages", total) as show:
-            return await topics.back_up(client, names, to, show)
+            return await topics.back_up(client, names, to, show, seal)
 
     manifest = connected(url, work)
     missing = _missing(manifest)
@@ -66,6 +82,7 @@ def restore(
         typer.Option(metavar="weir://HOST[:PORT]", help="Publish the topics to this node."),
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Only check the backup.")] = False,
+    key_file: KeyFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Restore a backup and verify it; nothing is overwritten.
@@ -75,11 +92,11 @@ def restore(
     new, and messages that were delayed or had expired are delivered like all others.
     """
     from weir.cli.backup import folders, topics
-    from weir.cli.backup.manifest import BadBackup, read
+    from weir.cli.backup.manifest import BadBackup, decrypted, read_sealed
     from weir.cli.backup.manifest import verify as check
     from weir.cli.output import hint, progress
 
-    manifest = read(backup)
+    manifest, seal = read_sealed(backup, key_file)
     if verify:
         check(backup, manifest)
         _tell(manifest, backup, as_json, "Next: weir restore")
@@ -87,7 +104,11 @@ def restore(
     if manifest.kind == "folder":
         if data is None or to is not None:
             raise BadBackup(f"{backup} is a node's folder: put it back with --data FOLDER")
-        folders.restore(backup, manifest, data)
+        if seal is not None:
+            check(backup, manifest)
+        data.absolute().parent.mkdir(parents=True, exist_ok=True)
+        with decrypted(backup, manifest, seal, data.absolute().parent) as (plain, opened):
+            folders.restore(plain, opened, data)
         _tell(manifest, data, as_json, f"Next: weir serve --data {data}")
         return
     if to is None or data is not None:
@@ -101,9 +122,10 @@ def restore(
 
     async def work(client: Client) -> list[str]:
         with progress("messages", total) as show:
-            return await topics.restore(client, backup, manifest, show)
+            return await topics.restore(client, plain, opened, show)
 
-    changes = connected(address, work)
+    with decrypted(backup, manifest, seal) as (plain, opened):
+        changes = connected(address, work)
     _tell(manifest, address, as_json, "", changes)
     if not as_json:
         hint(f"Next: weir topic list --url {address}")
