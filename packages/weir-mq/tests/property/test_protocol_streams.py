@@ -229,6 +229,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
         st.lists(PUBLIC_KEY, max_size=3).map(tuple),
     ),
     t.RemoveTokenKey: st.builds(t.RemoveTokenKey, SHORT_NAME, SHORT_NAME),
+    t.RenewToken: st.builds(t.RenewToken, BODY),
     t.ListTokenKeys: st.just(t.ListTokenKeys()),
     t.IssueToken: st.builds(
         t.IssueToken, st.integers(1, 86_400), WORD, st.none() | ROLE_NAMES, st.none() | ROLE_NAMES

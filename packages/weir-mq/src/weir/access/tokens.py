@@ -179,17 +179,17 @@ def issue_token(key: PrivateKey, key_id: str, claims: Claims) -> bytes:
     return token
 
 
-def token_ends(token: bytes) -> float | None:
-    """Return when a token says that it ends, in seconds since 1970, without verifying anything: so
-    who has it knows when to renew it. None if it is no token.
+def read_unverified(token: bytes) -> tuple[float, str] | None:
+    """Return when a token says that it ends, in seconds since 1970, and its id, without verifying
+    anything: its holder can know when to renew it. None if it is no token.
     """
     if len(token) > TOKEN_BYTES_MAX or not (parts := _TOKEN.fullmatch(token)):
         return None
     try:
-        ends: float = _read(parts[2].decode(), _Payload).exp
+        payload = _read(parts[2].decode(), _Payload)
     except NotAuthenticated:
         return None
-    return ends if 0 < ends <= _SECONDS_MAX else None
+    return (payload.exp, payload.jti) if 0 < payload.exp <= _SECONDS_MAX else None
 
 
 def read_jwks(data: bytes) -> tuple[PublicKey, ...]:

@@ -12,6 +12,7 @@ from weir.access.devices import SECRET_BYTES, Nonces
 from weir.broker.access.authorizer import Authorizer
 from weir.broker.access.confirmations import Confirmations
 from weir.broker.access.logins import Logins
+from weir.broker.access.session_ends import SessionEnds
 from weir.broker.api.events import Findings
 from weir.broker.api.settings import Identity, Layout, ShardSettings
 from weir.broker.barriers.total_order import TotalOrder
@@ -242,7 +243,10 @@ def _services(
         identity.node, layout.shards,
     )  # fmt: skip
     vault = registry.administration.fleets.vault
-    logins = Logins(topics.catalog, trunks, outbox, time, settings.secret_bytes, authorizer, vault)
+    ends = SessionEnds(cluster.sessions, authorizer, time)
+    logins = Logins(
+        topics.catalog, trunks, outbox, time, ends, settings.secret_bytes, authorizer, vault
+    )
     sweep = RetentionSweep(topics, forwarder, outbox, time, settings.retention_every_ms)
     coordinator = Coordinator(
         topics, forwarder, context.reports, context.highest, time, outbox, budget
@@ -272,7 +276,7 @@ def _services(
     devices = _devices(runtime, topics, cluster, authorizer, meter)
     sessions = Sessions(
         cluster.sessions, outbox, budget, time, topics, trunks, requests, devices, authorizer,
-        meter,
+        meter, ends,
     )  # fmt: skip
     return Services(
         orders,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weir.broker.access.authorizer import Authorizer
+from weir.broker.access.session_ends import SessionEnds
 from weir.broker.api.effects import Hangup
 from weir.broker.api.events import Arrived, LetGo
 from weir.broker.api.settings import Identity
@@ -376,18 +377,19 @@ class Requests:
 class Sessions:
     """Lets peers in, keeps what has to wait for news, and forgets who is gone."""
 
-    __slots__ = ("_arrivals", "_authorizer", "_budget", "_by_number", "_devices", "_meter",
+    __slots__ = ("_arrivals", "_authorizer", "_budget", "_by_number", "_devices", "_ends", "_meter",
                  "_new_sessions", "_outbox", "_requests", "_time", "_topics",
                  "_trunks")  # fmt: skip
 
     def __init__(
         self, by_number: dict[int, Session], outbox: Outbox, budget: Budget, time: Time,
         topics: Topics, trunks: ShardTrunks, requests: Requests, devices: Devices,
-        authorizer: Authorizer, meter: Meter,
+        authorizer: Authorizer, meter: Meter, ends: SessionEnds,
     ) -> None:  # fmt: skip
-        """Keep sessions in `by_number`; nobody is there yet. `authorizer` says who may stay, and
-        `meter` counts what peers use.
+        """Keep sessions in `by_number`; nobody is there yet. `authorizer` says who may stay,
+        `ends` until when, and `meter` counts what peers use.
         """
+        self._ends = ends
         self._meter = meter
         self._authorizer = authorizer
         self._by_number = by_number
@@ -518,6 +520,18 @@ class Sessions:
             for caller, used in self._outbox.awaited(session.id):
                 if not (admitted and self._authorizer.may(session, used)):
                     self._outbox.refuse(caller, error)
+            self._outbox.put(Hangup(session.id, str(error)))
+            self.closed(session.id)
+            ended.append(session.id)
+        return ended
+
+    def end_expired(self) -> list[int]:
+        """End the sessions whose tokens have expired; return their numbers."""
+        ended = []
+        for session in self._ends.due():
+            error = AccessRevoked("the token of this connection has expired: get a new one")
+            for caller, _ in self._outbox.awaited(session.id):
+                self._outbox.refuse(caller, error)
             self._outbox.put(Hangup(session.id, str(error)))
             self.closed(session.id)
             ended.append(session.id)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weir.access.credentials import ScramVerifier
-from weir.broker.access.bearer import bearer_of
 from weir.broker.api import events as ev
 from weir.broker.api.effects import Effect, HoldReads, Stopped
 from weir.broker.api.events import (
@@ -28,6 +27,7 @@ from weir.broker.api.settings import Identity, Layout, ShardSettings
 from weir.broker.assembly import Cluster, Partitions, Runtime, assemble
 from weir.broker.brokerset import BrokerSet
 from weir.broker.groups import RegistryGroup
+from weir.broker.metadata.bearer import bearer_of
 from weir.broker.metadata.reassignment import give_away
 from weir.broker.quotas.meter import Throttled
 from weir.broker.replica.checkpoints import Opened
@@ -336,6 +336,8 @@ class Shard:
                 writer.work_by_time()
                 _let_others_lead(writer, self._runtime.time, self._replication.disks)
         services.sessions.check_deadlines()
+        for session in services.sessions.end_expired():
+            services.orders.session_closed(session)
 
     def run_deferred(self) -> list[Effect]:
         """Do what any event may have made possible; return what comes of it, in order."""

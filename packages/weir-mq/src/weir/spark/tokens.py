@@ -8,15 +8,16 @@ in what Spark sends to a task, and in nothing that Spark writes down or shows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 from uuid import uuid4
 
 from weir.access.tokens import LIMITED_TOPICS_MAX
 from weir.client.connection.system import SYSTEM
-from weir.errors import BadRequest, Unavailable, UnknownOpcode
+from weir.errors import BadRequest, Refused, Unavailable, UnknownOpcode
 from weir.model.topic import full_name_of, split_name
-from weir.protocol.client.tokens import IssueToken, TokenIssued
+from weir.protocol.client.tokens import IssueToken, RenewToken, TokenIssued
 from weir.spark.blocking_client import BlockingClient, ask
 from weir.spark.fetcher import Portion
 from weir.spark.login import Hosts, LoginHosts
@@ -97,9 +98,11 @@ def _ask_token(client: BlockingClient, topics: Topics) -> str:
     """Ask for a token; return "" where there is none to be had."""
     try:
         reply = client.request(IssueToken(TOKEN_SECONDS, _token_id(), None, topics))
+        assert isinstance(reply, TokenIssued)  # decoded by the opcode of the request
+        with suppress(Refused):  # tasks by the tokens of before go on until those end
+            client.request(RenewToken(reply.token))
     except (BadRequest, Unavailable, UnknownOpcode):
         return ""  # no key that signs, none that this node opens, or the release before
-    assert isinstance(reply, TokenIssued)  # decoded by the opcode of the request
     return reply.token.decode()
 
 

@@ -13,11 +13,14 @@ import pytest
 import weir
 from rigs.tokens import IDP, IDP_KEY, token_of
 from weir import sync, testing
+from weir.access import tokens
 from weir.access.tokens import write_jwks
+from weir.broker.access import session_ends
 from weir.client.access import AccessRule
+from weir.client.connection import token_credentials
 from weir.client.connection.connection import Connection
 from weir.client.connection.token_credentials import TokenCredentials, find_credentials
-from weir.errors import BadRequest, NotAuthenticated, UnknownTopic
+from weir.errors import AccessRevoked, BadRequest, Disconnected, NotAuthenticated, UnknownTopic
 
 
 @pytest.fixture
@@ -145,3 +148,60 @@ def test_one_is_given_not_both() -> None:
     assert find_credentials("", None, None) is None
     secret = TokenCredentials("marked.secret.token", "ann")
     assert "marked" not in repr(secret)
+
+
+# -- renewal -------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_written_again_keeps_a_client_in(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver's file is renewed; its executor holds the first token alone, and goes on, too."""
+    monkeypatch.setattr(token_credentials, "_PAUSE_MIN", 0.05)
+    for room in (session_ends, tokens):
+        monkeypatch.setattr(room, "LEEWAY_SECONDS", 0)
+    file = tmp_path / "token"
+    issued: list[str] = []
+
+    def write(seconds: float) -> None:
+        issued.append(token_of(time.time(), seconds=seconds, token_id="job").decode())
+        file.touch(0o600)
+        file.write_text(issued[-1])
+
+    write(1.5)
+    with sync.connect(url, token=file) as driver, sync.connect(url, token=issued[0]) as executor:
+        write(600)
+        with sync.connect(url, token=token_of(time.time(), seconds=1.5).decode()) as other:
+            until = time.monotonic() + 30
+            while time.monotonic() < until:
+                try:
+                    other.topics()
+                except (AccessRevoked, NotAuthenticated, Disconnected):
+                    break
+                time.sleep(0.1)
+            else:
+                pytest.fail("it goes on for ever")
+        time.sleep(0.3)
+        for w in (driver, executor):
+            assert sorted(one.name for one in w.topics()) == ["t", "u"]
+
+
+def test_a_function_that_fails_is_asked_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_credentials, "_PAUSE_MIN", 0.02)
+    for room in (session_ends, tokens):
+        monkeypatch.setattr(room, "LEEWAY_SECONDS", 0)
+    asked: list[float] = []
+
+    def source() -> str:
+        asked.append(time.monotonic())
+        if len(asked) in (2, 3):
+            raise RuntimeError("marked")
+        return token_of(time.time(), seconds=1.2 if len(asked) == 1 else 600).decode()
+
+    with sync.connect(url, token=source) as w:
+        until = time.monotonic() + 30
+        while len(asked) < 4 and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(1.5)
+        assert len(w.topics()) == 2
+    assert len(asked) == 4, "what was renewed is asked for no more until a third is left"

@@ -21,9 +21,11 @@ from weir.access.scram import (
     parse_first,
 )
 from weir.access.tokens import BEARER
-from weir.broker.access.bearer import bearer_of
+from weir.broker.access.session_ends import SessionEnds
 from weir.broker.api.effects import Hangup
 from weir.broker.metadata.access import RESCUER, Access
+from weir.broker.metadata.bearer import bearer_of
+from weir.broker.metadata.issuers import NOBODY
 from weir.broker.metadata.users import user_name
 from weir.broker.metadata.vault import NO_VAULT, Vault
 from weir.broker.replica.requests import no_registry
@@ -78,18 +80,21 @@ class _Slowed(NamedTuple):
 class Logins:
     """Lets users in by passwords or tokens. A peer has one attempt; then it connects again."""
 
-    __slots__ = ("_catalog", "_news", "_outbox", "_random", "_rescue", "_slowed", "_time", "_vault",
+    __slots__ = ("_catalog", "_ends", "_news", "_outbox", "_random", "_rescue", "_slowed", "_time",
+                 "_vault",
                  "failures")  # fmt: skip
 
     def __init__(
         self, catalog: CurrentAccess, news: News, outbox: Outbox, time: Time,
-        random: Callable[[int], bytes] | None, rescue: RescueOffer, vault: Vault = NO_VAULT,
+        ends: SessionEnds, random: Callable[[int], bytes] | None, rescue: RescueOffer,
+        vault: Vault = NO_VAULT,
     ) -> None:  # fmt: skip
-        """Know the users of `catalog`, while `news` of it come. Tokens end by the wall clock of
-        `time`. `random` gives so many bytes that nobody can guess; without it nobody can log in by
-        a password. `vault` opens verifiers.
+        """Know the users of `catalog`, while `news` of it come. `ends` gets to know when
+        tokens end. `random` gives so many bytes that nobody can guess; without it nobody can log in
+        by a password. `vault` opens verifiers.
         """
         self._time = time
+        self._ends = ends
         self._vault = vault
         self._rescue = rescue
         #: Logins that failed, by user, whether there is one or not.
@@ -107,6 +112,9 @@ class Logins:
 
     def _login(self, session: Session, caller: Caller, request: Login) -> None:
         """Take a step of a login. Raises `NotAuthenticated`, `BadRequest` or `Unavailable`."""
+        if session.token is not None and request.mechanism == BEARER:
+            self._renew(session, caller, request.message)
+            return
         if session.greeted or session.passed or session.principal != ANONYMOUS:
             raise BadRequest("log in once, before hello: connect again to be somebody else")
         check_channel(is_encrypted=session.is_private, is_loopback=False)
@@ -133,6 +141,14 @@ class Logins:
         except NotAuthenticated as error:
             self._outbox.refuse(caller, error)
             self._outbox.put(Hangup(session.id, str(error), failed=True))
+
+    def _renew(self, session: Session, caller: Caller, token: bytes) -> None:
+        """Let a session that came by a token go on by another one of the same user, that gives the
+        same. One that does not fit changes nothing. Raises as `_login` does.
+        """
+        if not self._news.in_sync:
+            raise no_registry()
+        self._take_token(session, caller, token)
 
     def check_deadlines(self) -> None:
         """Go on with logins that have waited for long enough."""
@@ -175,10 +191,18 @@ class Logins:
         self._outbox.reply(caller, LoginStep(server.challenge))
 
     def _take_token(self, session: Session, caller: Caller, token: bytes) -> None:
-        access, now = self._catalog.access, self._time.wall_ms() / 1000
+        access, now = self._catalog.access, self._time.wall_ms() / 1_000
         user, claims = bearer_of(access, bytes(token), now)
+        limits = claims.limits
+        if session.token is not None:
+            known = session.token.limits
+            if user.principal != session.principal or (known.roles, known.topics) != (
+                limits.roles, limits.topics
+            ):  # fmt: skip
+                raise NotAuthenticated(NOBODY)
         session.principal, session.admitted_at = user.principal, access.version
-        session.token = SessionToken(claims.issuer, claims.key_id, claims.token_id, claims.limits)
+        session.token = SessionToken(claims.issuer, claims.key_id, claims.token_id, limits)
+        self._ends.set(session, claims.expires)
         left = max(int(claims.expires - now), 0)
         self._outbox.reply(caller, LoginStep(b"%d" % left, True, user.name))
 

@@ -36,6 +36,7 @@ from weir.broker.records.access import (
     RoleDeleted,
     TokenKeysAdded,
     TokenKeysRemoved,
+    TokenRenewed,
     UserCreated,
     UserPasswordSet,
     UserRevoked,
@@ -250,6 +251,9 @@ class Access:
         """Apply a record. Raises `Refused`, and changes nothing, where what it speaks of is not
         there any more, or there is too much of it.
         """
+        if isinstance(record, TokenRenewed):
+            self._apply(record)  # nobody's rights change, so what sessions were allowed stays so
+            return
         before = Access()
         before._take(self)
         try:
@@ -302,6 +306,9 @@ class Access:
                 return narrows
             case TokenKeysAdded():
                 return self.issuers.add(record, self.version + 1)
+            case TokenRenewed():
+                self.issuers.renew(record)
+                return False
             case TokenKeysRemoved(issuer, key):
                 self.issuers.remove(issuer, key)
                 return True

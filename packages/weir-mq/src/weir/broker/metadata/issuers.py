@@ -17,10 +17,10 @@ from weir.access.signatures import PublicKey
 from weir.access.tokens import NAME_CHARACTERS_MAX as CLAIM_CHARACTERS_MAX
 from weir.access.tokens import Claims, Issuer
 from weir.broker.metadata.rules import topic_name
-from weir.broker.records.access import TokenKeysAdded
+from weir.broker.records.access import TokenKeysAdded, TokenRenewed
 from weir.broker.records.secrets import RewrappedRow, digest_of
 from weir.errors import BadName, BadRequest, NotAuthenticated, TooLarge
-from weir.model.limits import TOKEN_ISSUERS_MAX, TOKEN_KEYS_MAX
+from weir.model.limits import TOKEN_ISSUERS_MAX, TOKEN_KEYS_MAX, TOKEN_RENEWALS_MAX
 from weir.model.topic import check_name, split_name
 
 #: What is said of all tokens that let nobody in.
@@ -69,14 +69,16 @@ class TokenIssuer:
 class TokenIssuers:
     """All issuers whose tokens a set takes, by name."""
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_renewals", "_rows")
 
     def __init__(self) -> None:
         """Begin with none."""
         self._rows: dict[str, TokenIssuer] = {}
+        #: By principal, issuer and id of tokens, until when sessions by them go on.
+        self._renewals: dict[tuple[str, str, str], int] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._rows)
+        return bool(self._rows or self._renewals)
 
     def __iter__(self) -> Iterator[TokenIssuer]:
         return iter(self._rows.values())
@@ -84,7 +86,7 @@ class TokenIssuers:
     def copy(self) -> TokenIssuers:
         """Return a copy, which changes by itself."""
         other = TokenIssuers()
-        other._rows = dict(self._rows)
+        other._rows, other._renewals = dict(self._rows), dict(self._renewals)
         return other
 
     def find(self, name: str) -> TokenIssuer | None:
@@ -127,6 +129,22 @@ class TokenIssuers:
         self._rows[after.name] = after
         return any(kept.get(id) != one for id, one in known.items())
 
+    def renewed_until(self, principal: str, issuer: str, id: str) -> int:
+        """Return until when a renewal lets sessions by such a token go on; 0 if there is none."""
+        return self._renewals.get((principal, issuer, id), 0)
+
+    def renew(self, record: TokenRenewed) -> None:
+        """Let sessions go on. Raises `TooLarge` where too many tokens were renewed."""
+        key = record.principal, record.issuer, record.id
+        live = {known: until for known, until in self._renewals.items() if until >= record.now}
+        if key not in live and len(live) >= TOKEN_RENEWALS_MAX:
+            raise TooLarge(
+                f"{TOKEN_RENEWALS_MAX:,} tokens are renewed now: renew fewer, or let them live "
+                "longer", TOKEN_RENEWALS_MAX,
+            )  # fmt: skip
+        live[key] = max(record.until, live.get(key, 0))
+        self._renewals = live
+
     def rewrap(self, row: RewrappedRow) -> None:
         """The key that signs and has this id is wrapped by another one: it is the same key."""
         for name, issuer in self._rows.items():
@@ -155,15 +173,18 @@ class TokenIssuers:
 
     def encode(self) -> object:
         """Return it as MessagePack can hold it."""
-        return [
+        rows = [
             (one.name, one.audience, one.namespace, [tuple(key) for key in one.keys])
             for one in self._rows.values()
         ]
+        return rows, [(*key, until) for key, until in self._renewals.items()]
 
     @classmethod
-    def decode(cls, rows: Any) -> TokenIssuers:
+    def decode(cls, data: Any) -> TokenIssuers:
         """Return what `encode` gave."""
-        found = cls()
+        found, (rows, renewals) = cls(), data
+        for principal, issuer, id, until in renewals:
+            found._renewals[principal, issuer, id] = until
         for name, audience, namespace, keys in rows:
             known = tuple(
                 TokenKey(msgspec.convert(public, PublicKey), wrapped, since)

@@ -6,20 +6,22 @@ backups hold wrapped keys alone. Any node that has the key file issues tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from weir.access.signatures import SEED_BYTES, PrivateKey
 from weir.access.tokens import Claims, TokenLimits, issue_token
 from weir.broker.metadata.access import User
-from weir.broker.metadata.issuers import TokenKey, check_issuer
+from weir.broker.metadata.bearer import bearer_of
+from weir.broker.metadata.issuers import NOBODY, TokenKey, check_issuer
 from weir.broker.metadata.rules import topic_name
 from weir.broker.metadata.users import AccessCatalog, AccessRequests, Replies
 from weir.broker.metadata.vault import Vault, purpose_of_token_key
-from weir.broker.records.access import TokenKeyRow, TokenKeysAdded, TokenKeysRemoved
+from weir.broker.records.access import TokenKeyRow, TokenKeysAdded, TokenKeysRemoved, TokenRenewed
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
-from weir.errors import BadRequest, MissingLibrary, Unavailable, UnknownRole
+from weir.errors import BadRequest, MissingLibrary, NotAuthenticated, Unavailable, UnknownRole
 from weir.model.topic import check_name, split_name
 from weir.order.clock import Time
 from weir.protocol.client import tokens as wire
@@ -102,6 +104,7 @@ class TokenKeyRequests:
             wire.ListTokenKeys: self._list,
             wire.IssueToken: self._issue_own,
             wire.IssueTokenFor: self._issue_for,
+            wire.RenewToken: self._renew,
         }
 
     def _create(self, _: Session, caller: Caller, request: wire.CreateTokenKey) -> None:
@@ -146,6 +149,19 @@ class TokenKeyRequests:
         ]  # fmt: skip
         opens = all(self._vault.opens(one.keys) for one in issuers)
         self._outbox.reply(caller, wire.TokenKeyList(rows, opens))
+
+    def _renew(self, session: Session, caller: Caller, request: wire.RenewToken) -> None:
+        now = self._time.wall_ms()
+        user, claims = bearer_of(self._catalog.access, bytes(request.token), now / 1_000)
+        if user.principal != session.principal:
+            raise NotAuthenticated(NOBODY)
+        if not claims.token_id:
+            raise BadRequest("a token without an id (`jti`) renews no others")
+        until = math.ceil(claims.expires)
+        record = TokenRenewed(
+            user.principal, claims.issuer, claims.token_id, until, now // 1_000
+        )  # fmt: skip
+        self._access.propose(record, caller)
 
     def _issue_own(self, session: Session, caller: Caller, request: wire.IssueToken) -> None:
         user = self._catalog.access.user_of(session.principal)

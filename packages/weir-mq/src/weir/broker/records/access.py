@@ -111,6 +111,18 @@ class TokenKeysAdded(_Record, frozen=True, array_like=True, tag="token-keys"):
     replace: bool
 
 
+class TokenRenewed(_Record, frozen=True, array_like=True, tag="token-renewed"):
+    """Registry: sessions of a principal that came by tokens of this issuer with this id go on until
+    `until`, in seconds since 1970. Renewals that ended before `now` are forgotten.
+    """
+
+    principal: str
+    issuer: str
+    id: str
+    until: Annotated[int, Meta(ge=0)]
+    now: Annotated[int, Meta(ge=0)]
+
+
 class TokenKeysRemoved(_Record, frozen=True, array_like=True, tag="token-keys-removed"):
     """Registry: a key of an issuer is gone; with an empty `key`, the issuer with all of its."""
 
@@ -129,4 +141,5 @@ AccessRecord = (
     | AccessModeSet
     | TokenKeysAdded
     | TokenKeysRemoved
+    | TokenRenewed
 )

@@ -142,6 +142,8 @@ class Session(msgspec.Struct, eq=False):
     attempt: Attempt | None = None
     #: The token that it came by, if it did.
     token: SessionToken | None = None
+    #: When it ends by itself, in monotonic milliseconds; 0: never.
+    ends_ms: int = 0
     #: Whether another shard passes on what the peer asks; and which, by its place.
     passed: bool = False
     place: int = 0

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Protocol, cast
 from weakref import WeakSet
 
-from weir.client.connection.token_credentials import AnyCredentials
+from weir.client.connection.token_credentials import AnyCredentials, Renewal, TokenCredentials
 from weir.client.core.session import SILENT_AFTER, Liveness, Session
 from weir.errors import Disconnected, RemoteProtocolError, WeirError, WrongSystem, refusal
 from weir.model.ids import Address, is_loopback
@@ -337,6 +337,8 @@ class Dialler:
         self._senders = senders
         self._silence = silence
         self._work = work
+        #: What renews the tokens of connections; each ends with its connection.
+        self._keeping: dict[asyncio.Future[None], None] = {}
         #: Who sends over several connections knows an answer by its number alone, so each has
         #: numbers of its own.
         self._made = count()
@@ -360,8 +362,11 @@ class Dialler:
             async with asyncio.timeout(timeout):
                 loop = asyncio.get_running_loop()
                 _, connection = await loop.create_connection(make, host, port)
+        renewal: Renewal | None = None
         try:
-            if self.credentials is not None:
+            if isinstance(self.credentials, TokenCredentials):
+                renewal = await self.credentials.log_in(connection, timeout)
+            elif self.credentials is not None:
                 await self.credentials.log_in(connection, timeout)
             welcome = await connection.request(m.Hello(self.name, system), timeout)
             if not isinstance(welcome, m.Welcome) or welcome.protocol != m.PROTOCOL:
@@ -373,6 +378,10 @@ class Dialler:
             connection.abort(error if isinstance(error, Exception) else None)
             raise
         connection.greeted(welcome)
+        if renewal is not None:
+            keeping = asyncio.ensure_future(renewal.keep(connection, connection.over, timeout))
+            self._keeping[keeping] = None
+            keeping.add_done_callback(self._keeping.pop)
         return connection, welcome
 
 

@@ -29,6 +29,7 @@ from weir.access.scram import (
 from weir.client.connection.system import SYSTEM, in_daemon
 from weir.errors import NotAuthenticated, RemoteProtocolError, UnknownOpcode
 from weir.protocol.client.access import Login, LoginStep
+from weir.protocol.client.declaration import Request
 
 #: Where a password is looked for that is not given, before the keyring.
 PASSWORD, PASSWORD_FILE = "WEIR_PASSWORD", "WEIR_PASSWORD_FILE"
@@ -44,7 +45,7 @@ class Asking(Protocol):
     def is_private(self) -> bool:
         """Whether nobody on the way can read along."""
 
-    async def request(self, request: Login, timeout: float) -> object:
+    async def request(self, request: Request, timeout: float) -> object:
         """Return the reply, or raise the refusal."""
 
 

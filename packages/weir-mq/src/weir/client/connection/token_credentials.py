@@ -6,6 +6,8 @@ bring it to show more than it meant to.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +16,7 @@ from inspect import isawaitable
 from pathlib import Path
 
 from weir.access.scram import check_channel
-from weir.access.tokens import BEARER, TOKEN_BYTES_MAX, token_ends
+from weir.access.tokens import BEARER, TOKEN_BYTES_MAX, read_unverified
 from weir.client.connection.credentials import (
     Asking,
     Credentials,
@@ -23,10 +25,15 @@ from weir.client.connection.credentials import (
     read_first_line,
 )
 from weir.client.connection.system import in_daemon
-from weir.errors import NotAuthenticated, RemoteProtocolError, UnknownOpcode
+from weir.errors import NotAuthenticated, RemoteProtocolError, UnknownOpcode, WeirError
 from weir.model.topic import split_name
 from weir.protocol.client.access import Login, LoginStep
+from weir.protocol.client.tokens import RenewToken
 
+log = logging.getLogger(__name__)
+
+#: A token is asked for again no sooner, in seconds.
+_PAUSE_MIN = 1.0
 #: Where the token is looked for of a client that names no user and is given none.
 TOKEN, TOKEN_FILE = "WEIR_TOKEN", "WEIR_TOKEN_FILE"
 #: A token; the path of a file with one, which is read for each connection; or what returns one.
@@ -36,32 +43,50 @@ TokenSource = str | os.PathLike[str] | Callable[[], str | Awaitable[str]]
 class TokenCredentials:
     """A token, for all connections of one client."""
 
-    __slots__ = ("_source", "user")
+    __slots__ = ("_source", "_told", "user")
 
     def __init__(self, source: TokenSource, user: str = "") -> None:
         """Log in by what `source` is or gives; with a `user`, as nobody else."""
         self._source = source
+        #: The token that others were renewed by last.
+        self._told = b""
         self.user = user
 
     def __repr__(self) -> str:
         """Show no token."""
         return f"TokenCredentials(user={self.user!r})"
 
-    async def log_in(self, connection: Asking, timeout: float) -> None:
-        """Log in by a connection, before hello. Raises `NotAuthenticated`, also before anything is
-        sent where others could read along.
+    async def log_in(self, connection: Asking, timeout: float) -> Renewal | None:
+        """Log in by a connection, before hello; return what keeps it logged in, if there may be
+        other tokens. Raises `NotAuthenticated`, also before anything is sent where others could
+        read along.
         """
         check_channel(is_encrypted=connection.is_private, is_loopback=False)
         token = await self.token()
         with _in_words(token):
             reply = login_step(await connection.request(Login(BEARER, token), timeout))
         self._check(reply)
+        if isinstance(self._source, str):
+            return None
+        return Renewal(self, token, _seconds_left(reply))
 
     def _check(self, reply: LoginStep) -> None:
         if not reply.done:
             raise RemoteProtocolError("the broker took the token, and let nobody in")
         if self.user and "/".join(split_name(self.user)) != reply.user:
             raise NotAuthenticated(f"the token is of user {reply.user}, not of {self.user}")
+
+    async def renew(self, connection: Asking, token: bytes, timeout: float) -> float:
+        """Let a connection go on by another token; return for how many seconds. Connections of
+        others that came by tokens with its id go on, too: that is asked once. Raises `Refused` or
+        `Disconnected`.
+        """
+        reply = login_step(await connection.request(Login(BEARER, token), timeout))
+        read = read_unverified(token)
+        if token != self._told and read is not None and read[1]:
+            await connection.request(RenewToken(token), timeout)
+            self._told = token
+        return _seconds_left(reply)
 
     def log_in_blocking(self, request: Callable[[Login], object], is_private: bool) -> None:
         """Log in by a token that was given as text, without an event loop: `request` returns the
@@ -82,14 +107,75 @@ class TokenCredentials:
             if isinstance(source, str):
                 found = source
             elif callable(source):
-                given = source()
-                found = await given if isawaitable(given) else given
+                found = await _asked(source)
             else:
                 path = Path(source)
                 found = await in_daemon(lambda: read_first_line(path, "token", TOKEN_BYTES_MAX))
         except (ValueError, OSError) as error:
             raise NotAuthenticated(f"there is no token to log in by: {error}") from None
         return _checked(found)
+
+
+async def _asked(source: Callable[[], str | Awaitable[str]]) -> str:
+    """Return what a function gives. Raises `NotAuthenticated` for whatever it raises."""
+    try:
+        given = source()
+        return await given if isawaitable(given) else given
+    except Exception as error:
+        raise NotAuthenticated(f"the function that gives tokens failed: {error!r}") from error
+
+
+class Renewal:
+    """Keeps one connection logged in: it asks for a token again and again before the last one ends,
+    and shows the broker each new one.
+    """
+
+    __slots__ = ("_credentials", "_left", "_token")
+
+    def __init__(self, credentials: TokenCredentials, token: bytes, left: float) -> None:
+        """The connection came by `token`, which lets it go on for `left` seconds."""
+        self._credentials = credentials
+        self._token = token
+        self._left = left
+
+    async def keep(self, connection: Asking, over: asyncio.Event, timeout: float) -> None:
+        """Renew until the connection is `over`."""
+        ends = asyncio.get_running_loop().time() + self._left
+        while not await _within(over, _pause(ends - asyncio.get_running_loop().time())):
+            began = asyncio.get_running_loop().time()
+            try:
+                token = await self._credentials.token()
+                if token == self._token:
+                    continue  # nobody has written the next one yet
+                left = await self._credentials.renew(connection, token, timeout)
+            except WeirError as error:
+                log.warning("a token was not renewed, and is tried again: %s", error)
+                continue
+            self._token, ends = token, began + left
+
+
+async def _within(over: asyncio.Event, seconds: float) -> bool:
+    """Return whether it is over; after so many seconds it is not."""
+    try:
+        async with asyncio.timeout(seconds):
+            await over.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _pause(left: float) -> float:
+    """Return how long to wait before the next token is asked for, while this one has so long left:
+    the first is asked for once a third is left, and others ever more often.
+    """
+    return max(left * 2 / 3, _PAUSE_MIN)
+
+
+def _seconds_left(reply: LoginStep) -> float:
+    """Return for how long the broker lets a connection go on. Raises `RemoteProtocolError`."""
+    if not reply.done or not reply.message.isdigit() or len(reply.message) > 12:
+        raise RemoteProtocolError("the broker took the token, and does not say for how long")
+    return float(reply.message)
 
 
 #: Who a client is.
@@ -147,6 +233,7 @@ def _in_words(token: bytes) -> Iterator[None]:
 
 def _end_of(token: bytes) -> str:
     """Return what a token says of its own end: the broker tells no stranger."""
-    if (ends := token_ends(token)) is None:
+    if (read := read_unverified(token)) is None:
         return " (it is no token)"
+    ends = read[0]
     return f" (it says that it ends at {datetime.fromtimestamp(ends, UTC):%Y-%m-%d %H:%M:%S} UTC)"

@@ -15,6 +15,7 @@ from weir.access.tokens import (
     LIMITED_ROLES_MAX,
     LIMITED_TOPICS_MAX,
     NAME_CHARACTERS_MAX,
+    TOKEN_BYTES_MAX,
 )
 from weir.errors import BadName, LevelTooLow, NotAuthenticated, TooLarge, UnknownRole, UnknownUser
 from weir.model.ids import Natural
@@ -177,6 +178,23 @@ class IssueTokenFor(ControlRequest, frozen=True, array_like=True):
     topics: LimitedTopics | None = None
 
 
+class RenewToken(ControlRequest, frozen=True, array_like=True):
+    """Let all connections of this user go on that came by tokens of the same issuer and id, until
+    this token ends.
+    """
+
+    declaration = Declaration(
+        58,
+        Scope.REGISTRY,
+        AccessChanged,
+        Retry.SAME,
+        free="it gives nothing that the token does not give",
+        refusals=(NotAuthenticated, TooLarge, LevelTooLow),
+    )
+
+    token: Annotated[bytes, Meta(max_length=TOKEN_BYTES_MAX)]
+
+
 #: All requests of this page.
 REQUESTS: tuple[type[Request], ...] = (
     CreateTokenKey,
@@ -185,4 +203,5 @@ REQUESTS: tuple[type[Request], ...] = (
     ListTokenKeys,
     IssueToken,
     IssueTokenFor,
+    RenewToken,
 )

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from rigs.access import be, give, rule, set_mode, verifier_of
-from rigs.shards import catalog_of
+from rigs.shards import catalog_of, sessions_of
 from rigs.tokens import IDP, IDP_KEY, enter_by, hung_up, principal_of, token_of, trust
 from weir.access.scram import MECHANISM, ScramClient, encode_nonce
 from weir.access.signatures import PrivateKey
@@ -439,3 +439,134 @@ def test_another_key_wraps_a_key_that_signs_and_it_is_the_same_key(
     (key,) = catalog_of(rig.shard).access.issuers.find(OWN).keys
     assert KeyRing([new]).unwrap(key.wrapped, "token key k1")
     assert enter_by(rig, 3, own_token(rig)).done
+
+
+# -- how sessions end ----------------------------------------------------------------------------
+
+
+def pass_seconds(rig: Any, seconds: float) -> None:
+    rig.time.pass_ms(int(seconds * 1_000))
+    rig.handle(ev.Ticked())
+
+
+def idp(rig: Any, seconds: float = 600, id: str = "job", **more: Any) -> bytes:
+    return token_of(now(rig), seconds=seconds, token_id=id, **more)
+
+
+def test_a_session_ends_with_its_token(rig: Any) -> None:
+    rig.answer(1, trust())
+    enter_by(rig, 2, idp(rig, 60, id=""))
+    rig.answer(2, m.Hello("x"))
+    address = rig.answer(2, m.DescribeTopic("t")).addresses[0]
+    pass_seconds(rig, 60 + LEEWAY_SECONDS - 1)
+    number = rig.ask(2, m.Fetch(address, 0, 1, wait_ms=5_000))
+    assert hung_up(rig) == []
+    pass_seconds(rig, 1)
+    assert hung_up(rig) == [2]
+    told = dict(rig.replies[2])[number]
+    assert (told.code, "expired" in told.message) == (AccessRevoked.code, True)
+    assert 1 in sessions_of(rig.shard), "who came by a password stays"
+
+
+def test_a_clock_that_is_set_moves_no_end(rig: Any) -> None:
+    rig.answer(1, trust())
+    enter_by(rig, 2, idp(rig, 60, id=""))
+    rig.answer(2, m.Hello("x"))
+    rig.time.wall -= 3_600_000
+    pass_seconds(rig, 60 + LEEWAY_SECONDS)
+    assert hung_up(rig) == [2]
+
+
+def test_a_session_goes_on_by_another_token(rig: Any) -> None:
+    rig.answer(1, trust())
+    enter_by(rig, 2, idp(rig, 60, id=""))
+    rig.answer(2, m.Hello("x"))
+    pass_seconds(rig, 50)
+    step = rig.answer(2, w.Login(BEARER, idp(rig, 60, id="")))
+    assert (step.done, step.message) == (True, b"60")
+    pass_seconds(rig, 60)
+    assert hung_up(rig) == []
+    pass_seconds(rig, LEEWAY_SECONDS)
+    assert hung_up(rig) == [2]
+
+
+def test_a_session_goes_on_by_no_other_token(rig: Any) -> None:
+    """Of another user, for more or less, or one that is not valid: the session stays as it was."""
+    give(catalog_of(rig.shard).access, "default/bob")
+    rig.answer(1, trust())
+    enter_by(rig, 2, idp(rig, 60, topics=(T,)))
+    rig.answer(2, m.Hello("x"))
+    for token in (
+        idp(rig, user="bob", topics=(T,)), idp(rig), idp(rig, topics=(U,)), b"x",
+        idp(rig, topics=(T,), roles=("admin",)), idp(rig, topics=(T,), issuer="https://other"),
+    ):  # fmt: skip
+        reply = rig.answer(2, w.Login(BEARER, token))
+        assert (reply.code, reply.message) == (NotAuthenticated.code, limits.NOBODY)
+    assert hung_up(rig) == []
+    client = ScramClient("ann", encode_nonce(b"n" * 18))
+    assert "before hello" in rig.answer(2, w.Login(MECHANISM, client.first)).message
+    pass_seconds(rig, 60 + LEEWAY_SECONDS)
+    assert hung_up(rig) == [2]
+
+
+def test_a_renewal_extends_the_sessions_that_came_with_its_predecessor(rig: Any) -> None:
+    """A driver renews, and its executors, which hold the first token alone, go on."""
+    rig.answer(1, trust())
+    for session, id in ((2, "job"), (3, "job"), (4, "other"), (5, "")):
+        enter_by(rig, session, idp(rig, 60, id))
+        rig.answer(session, m.Hello("x"))
+    pass_seconds(rig, 50)
+    assert isinstance(rig.answer(2, t.RenewToken(idp(rig, 100))), w.AccessChanged)
+    pass_seconds(rig, 10 + LEEWAY_SECONDS)
+    assert sorted(hung_up(rig)) == [4, 5]
+    pass_seconds(rig, 89)
+    pass_seconds(rig, 1)
+    assert sorted(hung_up(rig)) == [2, 3, 4, 5]
+
+
+def test_a_renewal_renews_only_what_is_its_own(rig: Any) -> None:
+    give(catalog_of(rig.shard).access, "default/bob")
+    rig.answer(1, trust())
+    enter_by(rig, 2, idp(rig, 60))
+    enter_by(rig, 3, idp(rig, 60, user="bob"))
+    for session in (2, 3):
+        rig.answer(session, m.Hello("x"))
+    assert rig.answer(2, t.RenewToken(idp(rig, user="bob"))).code == NotAuthenticated.code
+    assert rig.answer(2, t.RenewToken(b"x")).code == NotAuthenticated.code
+    assert "without an id" in rig.answer(2, t.RenewToken(idp(rig, id=""))).message
+    rig.answer(2, t.RenewToken(idp(rig, 500)))
+    pass_seconds(rig, 60 + LEEWAY_SECONDS)
+    assert hung_up(rig) == [3], "bob's token has the same id"
+
+
+def test_renewals_are_forgotten_when_they_end(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TOKEN_RENEWALS_MAX", 2)
+    rig.answer(1, trust())
+    enter_by(rig, 2, idp(rig, 10_000))
+    rig.answer(2, m.Hello("x"))
+    access = catalog_of(rig.shard).access
+    version = access.version
+    for id in ("a", "b", "a"):
+        assert isinstance(rig.answer(2, t.RenewToken(idp(rig, 60, id))), w.AccessChanged)
+    assert "2 tokens are renewed" in rig.answer(2, t.RenewToken(idp(rig, 60, "c"))).message
+    assert access.version == version, "what sessions were allowed is not looked up anew"
+    back = Catalog.decode(
+        msgspec.msgpack.decode(msgspec.msgpack.encode(catalog_of(rig.shard).encode()), strict=False)
+    )
+    who = principal_of(rig, 2)
+    assert back.access.issuers.renewed_until(who, IDP, "a") == int(now(rig)) + 60
+    pass_seconds(rig, 61)
+    assert isinstance(rig.answer(2, t.RenewToken(idp(rig, 60, "c"))), w.AccessChanged)
+    assert not access.issuers.renewed_until(who, IDP, "a")
+
+
+def test_a_renewed_session_ends_with_its_user_or_key_all_the_same(rig: Any) -> None:
+    rig.answer(1, trust())
+    enter_by(rig, 2, idp(rig))
+    rig.answer(2, m.Hello("x"))
+    rig.answer(1, t.CreateTokenKey("k1"))
+    rig.answer(2, w.Login(BEARER, own_token(rig)))
+    rig.answer(1, t.RemoveTokenKey(IDP))
+    assert hung_up(rig) == [], "it goes on by the other one"
+    rig.answer(1, t.RemoveTokenKey("", "k1"))
+    assert hung_up(rig) == [2]

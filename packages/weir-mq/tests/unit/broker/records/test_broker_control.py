@@ -47,6 +47,7 @@ RECORDS: list[c.ControlRecord] = [
     f.DeviceUsed(42, 7),
     d.TokenKeysAdded("i", "a", "", (d.TokenKeyRow(TOKEN_KEY, b"wrapped"),), False),
     d.TokenKeysRemoved("i", ""),
+    d.TokenRenewed("user:a/b#1", "i", "job", 9, 7),
     f.FleetRemoved("locks"),
     f.DeviceSet(42, 1, True),
     z.SecretsRewrapped((z.RewrappedRow("user", "default/ann", 0, bytes(16), bytes(151)),)),
@@ -131,6 +132,7 @@ def test_what_is_stored_of_access_has_these_bytes() -> None:
     stored[d.TokenKeysAdded("i", "a", "n", (key,), True)] = (
         "96aa746f6b656e2d6b657973a169a161a16e919293a16ba54564445341c420" + "00" * 32 + "c400c3"
     )
+    stored[d.TokenRenewed("u", "i", "j", 9, 7)] = "96ad746f6b656e2d72656e65776564a175a169a16a0907"
     stored[d.TokenKeysRemoved("i", "k")] = "93b2746f6b656e2d6b6579732d72656d6f766564a169a16b"
     for record, data in stored.items():
         assert c.encode_control(record).hex() == data

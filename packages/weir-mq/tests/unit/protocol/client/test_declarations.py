@@ -33,11 +33,11 @@ from weir.protocol.client.declaration import (
     Scope,
     opcode_of,
 )
-from weir.protocol.client.tokens import IssueToken
+from weir.protocol.client.tokens import IssueToken, RenewToken
 
 BY_CLIENTS = [kind for kind in m.REQUESTS if kind.declaration.asker is not Asker.SHARD]
 #: What needs no right: who may ask is decided by other means.
-FREE = {m.Hello, m.Ping, Login, IssueToken}
+FREE = {m.Hello, m.Ping, Login, IssueToken, RenewToken}
 #: Rights with a cluster stand beside those with its topic.
 BESIDES_TOPIC = {Resource.CLUSTER, Resource.ANY_CLUSTER}
 ADDRESSED = {Scope.PARTITION, Scope.FIRST_PARTITION, Scope.REPLICA, Scope.HOLDER}

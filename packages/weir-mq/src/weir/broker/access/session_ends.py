@@ -1,0 +1,60 @@
+"""When sessions end by themselves: with the tokens that they came by.
+
+Ends are monotonic, so a wall clock that is set moves none. A renewal of a token is an entry of the
+registry; a session whose end has come looks there once for one, and goes on if it finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from heapq import heappop, heappush
+
+from weir.access.tokens import LEEWAY_SECONDS
+from weir.broker.access.authorizer import Authorizer
+from weir.broker.runtime.session import Session
+from weir.order.clock import Time
+
+_NEVER = 1 << 62
+
+
+class SessionEnds:
+    """The ends of sessions, whose comes first in front."""
+
+    __slots__ = ("_authorizer", "_queue", "_sessions", "_time")
+
+    def __init__(self, sessions: Mapping[int, Session], authorizer: Authorizer, time: Time) -> None:
+        """Watch over those of `sessions` that are set; renewals are as `authorizer` knows them."""
+        self._sessions = sessions
+        self._authorizer = authorizer
+        self._time = time
+        #: By when, in monotonic milliseconds, a session is to be looked at.
+        self._queue: list[tuple[int, int]] = []
+
+    def set(self, session: Session, expires: float) -> None:
+        """Let a session end with a token that ends at `expires`, in seconds since 1970."""
+        left_ms = int((expires + LEEWAY_SECONDS) * 1_000) - self._time.wall_ms()
+        session.ends_ms = min(self._time.monotonic_ms() + max(left_ms, 0), _NEVER)
+        heappush(self._queue, (session.ends_ms, session.id))
+
+    def due(self) -> Iterator[Session]:
+        """Yield the sessions that end now: their tokens have expired, and none renewed them."""
+        now = self._time.monotonic_ms()
+        while self._queue and self._queue[0][0] <= now:
+            at, number = heappop(self._queue)
+            session = self._sessions.get(number)
+            if session is None or session.ends_ms != at:
+                continue  # it is gone, or was renewed
+            expires = self._renewed_until(session)
+            if expires:
+                self.set(session, expires)
+                if session.ends_ms > now:
+                    continue
+            yield session
+
+    def _renewed_until(self, session: Session) -> float:
+        """Return until when others renewed the token of a session; 0 if nobody did."""
+        token = session.token
+        if token is None or not token.id:
+            return 0
+        issuers = self._authorizer.access.issuers
+        return issuers.renewed_until(session.principal, token.issuer, token.id)
