@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from weir.access.wrapping import KeyRing
 from weir.broker.api.events import TICK_MS
 from weir.broker.api.settings import Replication, ShardSettings
 from weir.host.accept_queue import ConnectionLimits
@@ -79,6 +80,8 @@ class Shape:
     #: Of level `received`.
     hasty: int = 0
     hubs: int = 2
+    #: How many hubs of a fleet there are whose devices are replaced.
+    replaced: int = 0
     authors: int = 2
     consumers: int = 2
     #: Consumers of a cluster that keeps order.
@@ -144,6 +147,20 @@ NODE = Shape()
 #: stuck then stays so. Devices that are told one message at a time would take too long for all.
 NODE_CROWD = replace(
     NODE, hubs=8, device_messages=60, receivers=0, fault_every=(200 * MS, 900 * MS)
+)
+#: Devices are replaced while they publish, on a node that is killed, and in a set.
+NODE_REPLACED = replace(
+    NODE, producers=1, hubs=1, replaced=4, authors=0, consumers=0, keepers=0, receivers=0,
+    device_messages=40, rots=(0,),
+)  # fmt: skip
+SET_REPLACED = replace(
+    NODE_REPLACED,
+    nodes=3,
+    patience=2 * SECOND,
+    faults_until=6_000 * MS,
+    fault_every=(300 * MS, 900 * MS),
+    down=(0, 500 * MS),
+    pace=(8, 8),
 )
 #: The same as `NODE`, and clients scatter over partitions that others take turns at in total order.
 NODE_SCATTERED = replace(NODE, ordered=(1,), takers=(3,), scatterers=(3,))
@@ -350,6 +367,7 @@ def machine(world: World, shape: Shape, shipped: bool = False) -> Machine:
         ),
         random=dice.random,
         secret_bytes=dice.randbytes,
+        key_ring=KeyRing([bytes(32)]),
     )
     logs = dice.choice(_LOGS if shape.nodes == 1 else _LOGS[:3])
     flush = dice.choice(_FLUSHES[: 4 if shape.nodes == 1 else 3])

@@ -16,6 +16,7 @@ from weir_lab.sim.programs.operators.partitions import Ender, Grower, Newcomer
 from weir_lab.sim.programs.operators.stewards import Steward
 from weir_lab.sim.programs.program import Program
 from weir_lab.sim.programs.publishers.authors import Author, Pen
+from weir_lab.sim.programs.publishers.fleets import FIRST, FleetHub, Registrar
 from weir_lab.sim.programs.publishers.hasty import Hasty
 from weir_lab.sim.programs.publishers.hubs import Hub
 from weir_lab.sim.programs.publishers.producers import Producer
@@ -83,6 +84,20 @@ class Domain(NamedTuple):
     sinkers: int = 0
 
 
+def _fleet(scene: Scene, shape: Shape) -> list[Program]:
+    """Return devices that prove who they are, and are replaced meanwhile."""
+    programs: list[Program] = []
+    coming: list[FleetHub] = []
+    for number in range(shape.replaced):
+        hub, partition, each = FIRST + number, number % scene.partitions, shape.device_messages
+        old = FleetHub(scene, f"old{number}", hub, partition, each, 0)
+        new = FleetHub(scene, f"new{number}", hub, partition, each, 1)
+        old.successor = new
+        coming.append(new)
+        programs += [old, new]
+    return [*programs, Registrar(scene, "registrar", coming)] if programs else []
+
+
 class Workload:
     """The programs of one run."""
 
@@ -94,7 +109,7 @@ class Workload:
         pen = Pen()
         #: Of the simulated producers one is left, for what no honest client does.
         twins = min(shape.producers, 1) if domain.shipped else shape.producers
-        self.producers: list[Program | Shipped] = [
+        self.producers: list[Program | Shipped] = [*_fleet(scene, shape),
             *(Producer(scene, f"p{n}", n % parts, batches) for n in range(twins)),
             *(Hasty(scene, f"hasty{n}", n % parts, 2 * batches) for n in range(shape.hasty)),
             *(Hub(scene, f"hub{n}", 7000 + n, n % parts, each) for n in range(shape.hubs)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from weir.model.columns import generation_of
 from weir.model.topic import Mode
 from weir_lab.sim.history import History
 
@@ -60,13 +61,19 @@ OF_SETS = tuple(name for name in _TESTED if name not in _ELSEWHERE)
 
 
 def _has_epochs(history: History) -> bool:
-    """Tell whether some producer wrote in two epochs: (kind, number, ..., epoch) of its records."""
+    """Tell whether some producer wrote in two epochs, or devices of two generations as one hub:
+    (kind, number, ..., epoch) of its records.
+    """
     epochs: dict[object, set[object]] = {}
     for records in history.drained.values():
         for record in records:
             kind, number, *rest = record.rows[0][0]
             if kind == "producer":
                 epochs.setdefault(number, set()).add(rest[-1])
+            elif kind == "device":
+                for (_, hub, *_, epoch), _ in record.rows:
+                    assert isinstance(epoch, int)
+                    epochs.setdefault(("device", hub), set()).add(generation_of(epoch))
     return any(len(known) > 1 for known in epochs.values())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Protocol
 
-from weir.model.columns import NO_SEQUENCE
+from weir.model.columns import NO_SEQUENCE, generation_of
 from weir.model.limits import KIB, MAX_AHEAD_MS
 from weir.order.clock import milliseconds_of
 from weir.testing.simulator.world import EPOCH_MS, MS, SECOND
@@ -199,7 +199,8 @@ class Fenced:
     """Nothing of an older epoch of a producer is accepted behind a newer one's.
 
     On a node that is alone that begins when the new epoch is granted. In a set, the leader of a
-    partition may hear of it later than the producer: there it begins with the first batch.
+    partition may hear of it later than the producer: there it begins with the first batch. Nothing
+    of a device is accepted behind a message of one that has replaced it.
     """
 
     name = "Fenced"
@@ -219,11 +220,26 @@ class Fenced:
                 if epoch < latest.setdefault(number, epoch):
                     yield f"epoch {latest[number]} wrote, then {record.rows[0]} at {record.offset}"
                 latest[number] = max(epoch, latest[number])
+            yield from _of_replaced(records)
         for partition, producer, epoch, end in history.fences:
             ended = {("producer", producer, older) for older in range(epoch)}
             for record in history.drained.get(partition, []):
                 if record.offset >= end and record.rows[0][0] in ended:
                     yield f"epoch {epoch} was granted, then {record.rows[0]} wrote {record.offset}"
+
+
+def _of_replaced(records: Sequence[Record]) -> Iterator[str]:
+    latest: dict[object, int] = {}
+    for record in records:
+        for (kind, *who), _ in record.rows:
+            if kind != "device":
+                continue
+            hub, _, epoch = who
+            assert isinstance(epoch, int)
+            generation = generation_of(epoch)
+            if generation < latest.setdefault(hub, generation):
+                yield f"generation {latest[hub]} of {hub} wrote, then {who} at {record.offset}"
+            latest[hub] = max(generation, latest[hub])
 
 
 class Retained:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from weir_lab.sim.mutants import (
     clusters,
     consuming,
+    devices,
     exactly_once,
     hosts,
     leases,
@@ -26,6 +27,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
     for module in (
         storage,
         exactly_once,
+        devices,
         clusters,
         leases,
         hosts,

@@ -116,8 +116,9 @@ class Proofs:
         return fleets.find(hub) is not None and fleets.device(hub).admits(generation)
 
     def is_ahead(self, hub: int, generation: int) -> bool:
-        """Return whether this shard may not have heard yet that a device was replaced by this."""
-        return generation > self._catalog.fleets.device(hub).generation
+        """Return whether this shard may not have heard yet of a device, or of its fleet."""
+        fleets = self._catalog.fleets
+        return fleets.find(hub) is None or generation > fleets.device(hub).generation
 
     def tag_of(self, hub: int) -> str:
         """Return the tag of a hub's fleet."""

@@ -285,6 +285,12 @@ class Devices:
     def _prove(self, session: Session, request: DeviceProof, final: bool) -> bool:
         try:
             proven, signs = self._proofs.check(session, request)
+        except NotAuthenticated as refused:
+            hello = session.asked[0] if session.asked is not None else None
+            if hello is not None and self._proofs.is_ahead(hello.hub, request.generation):
+                return self._wait_for_news(session, request.sn, final, refused)
+            self._refuse_proof(session, request.sn, refused)
+            return True
         except Refused as error:
             self._refuse_proof(session, request.sn, error)
             return True
@@ -307,10 +313,10 @@ class Devices:
         hello = request.hello
         try:
             if not self._proofs.is_current(hello.hub, request.generation):
-                ahead = self._proofs.is_ahead(hello.hub, request.generation)
-                if ahead and self._trunks.may_be_news() and not final:
-                    return False
-                raise NotAuthenticated("this hub was replaced or revoked")
+                refused = NotAuthenticated("this hub was replaced or revoked")
+                if self._proofs.is_ahead(hello.hub, request.generation):
+                    return self._wait_for_news(session, request.sn, final, refused)
+                raise refused
             is_passed_on = self._seat(session, hello, request)
         except UnknownTopic as error:
             if self._trunks.may_be_news() and not final:
@@ -328,6 +334,15 @@ class Devices:
         if not is_passed_on:
             proven = Proven(self._identity.system, request.proof)
             self._outbox.send(session.id, encode_proven(request.sn, proven))
+        return True
+
+    def _wait_for_news(self, session: Session, sn: int, final: bool, error: Refused) -> bool:
+        """A device is ahead of what this shard has heard of its hub: wait for news, or refuse it,
+        for good only where the registry is known here.
+        """
+        if self._trunks.may_be_news() and not final:
+            return False
+        self._refuse_proof(session, sn, self._trunks.certain(error))
         return True
 
     def _refuse_proof(self, session: Session, sn: int, error: Refused) -> None:

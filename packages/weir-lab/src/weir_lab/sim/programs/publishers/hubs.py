@@ -29,7 +29,7 @@ _AT_ONCE = 0.7
 
 
 @dataclass(slots=True, eq=False)
-class _Value:
+class Value:
     """One message of a lock; it must go out again unless `under_way`."""
 
     publish: Publish
@@ -65,15 +65,25 @@ class Hub(Program):
         self._welcome = False
         self._running = False
         self._next_sequence = [0] * _LOCKS
-        self._held: list[list[_Value]] = [[] for _ in range(_LOCKS)]
-        self._last: list[_Value | None] = [None] * _LOCKS
+        self._held: list[list[Value]] = [[] for _ in range(_LOCKS)]
+        self._last: list[Value | None] = [None] * _LOCKS
         #: Publishes without a sequence that wait for their replies, which come in order.
-        self._plain: deque[_Value] = deque()
+        self._plain: deque[Value] = deque()
 
     @property
     def finished(self) -> bool:
         """Whether all that was begun is confirmed."""
         return not any(self._held)
+
+    @property
+    def hub(self) -> int:
+        """Its number."""
+        return self._hub
+
+    @property
+    def epoch(self) -> int:
+        """What its sequences are counted in."""
+        return self._boot
 
     def opened(self) -> None:
         """Name the hub, its boot count, and where its messages go."""
@@ -99,12 +109,16 @@ class Hub(Program):
             return
         for reply in self._replies.receive(data):
             self.world.note(self.name, reply.opcode, reply.code)
-            if reply.opcode == d.DeviceOpcode.HELLO:
-                self._greeted(reply)
-            elif reply.sequence != NO_SEQUENCE:
-                self._answered(reply)
-            elif reply.opcode == d.DeviceOpcode.PUBLISH:
-                self._answered_plain(reply)
+            self.take(reply)
+
+    def take(self, reply: d.DeviceReply) -> None:
+        """Take one reply."""
+        if reply.opcode == d.DeviceOpcode.HELLO:
+            self._greeted(reply)
+        elif reply.sequence != NO_SEQUENCE:
+            self._answered(reply)
+        elif reply.opcode == d.DeviceOpcode.PUBLISH:
+            self._answered_plain(reply)
 
     def _greeted(self, reply: d.DeviceReply) -> None:
         if reply.code:  # the topic is not there yet
@@ -157,6 +171,10 @@ class Hub(Program):
     def _reboot(self) -> None:
         """Forget everything but the boot count, as a hub without a battery does."""
         self._boot += 1
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what is not confirmed: it may be there or not."""
         for held in self._held:
             for value in held:
                 value.operation.ended = self.world.now
@@ -164,19 +182,19 @@ class Hub(Program):
         self._last = [None] * _LOCKS
         self._next_sequence = [0] * _LOCKS
 
-    def _value(self, sn: int, sequence: int | None) -> _Value:
+    def _value(self, sn: int, sequence: int | None) -> Value:
         self._serial += 1
         value = f"{self.name}.{self._boot}.{self._serial}".encode()
         publish = Publish(
             self._partition,
-            ("device", self._hub, sn, self._boot),
+            ("device", self._hub, sn, self.epoch),
             sequence,
             (value,),
             self.world.now,
         )
         self.history.publishes.append(publish)
         operation = self.history.begin(f"{self.name}: {sn}/{sequence}", self.world.now)
-        return _Value(publish, sn, operation)
+        return Value(publish, sn, operation)
 
     def _publish_plain(self, sn: int) -> None:
         value = self._value(sn, None)
@@ -189,7 +207,7 @@ class Hub(Program):
                 if not value.under_way:
                     self._transmit(value, spoil=self.world.chance(_BAD_CHECK))
 
-    def _transmit(self, value: _Value, spoil: bool = False) -> None:
+    def _transmit(self, value: Value, spoil: bool = False) -> None:
         value.under_way = True
         value.publish.sends += 1
         self.expect(lambda: value.under_way and not value.publish.confirms)
@@ -218,7 +236,7 @@ class Hub(Program):
         elif value in held:
             self._refused(value, reply)
 
-    def _refused(self, value: _Value, reply: d.DeviceReply) -> None:
+    def _refused(self, value: Value, reply: d.DeviceReply) -> None:
         if not self._welcome:  # it was sent behind a hello that was refused, too
             return
         kind = BY_CODE.get(reply.code)
@@ -234,7 +252,7 @@ class Hub(Program):
                 later.under_way = False
         self.soon(self._send_again, self.link)
 
-    def _give_up(self, value: _Value) -> None:
+    def _give_up(self, value: Value) -> None:
         """The partition has ended: it took nothing of a lock from this value on, and never will."""
         held = self._held[value.sn]
         first = held.index(value)
