@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 FUZZER = Path(__file__).with_name("fuzz_dialects.py")
+OF_ACCESS = Path(__file__).with_name("fuzz_access.py")
 
 
 def test_no_input_gets_anything_but_a_documented_error_out_of_a_reader() -> None:
@@ -24,3 +25,18 @@ def test_no_input_gets_anything_but_a_documented_error_out_of_a_reader() -> None
     for line in lines:
         assert line["whole"] > 0, "no input got through: the damage is too heavy to find anything"
         assert line["broken"] > 0, "no input was refused: there is no damage"
+
+
+def test_nobody_gets_in_by_chance() -> None:
+    command = [sys.executable, str(OF_ACCESS), "--seeds", "2", "--inputs", "2000"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    told = json.loads(found.stdout)
+    assert told["crashes"] == 0
+    assert told["by_fuzzer"] == {
+        "logins": 4_000, "challenges": 4_000, "signed": 4_000, "sessions": 1_000, "tls": 80,
+    }  # fmt: skip
+    for name in told["by_fuzzer"]:
+        assert told["outcomes"][f"{name} refused"] > 0, "there is no damage"
+    for name in ("logins", "challenges", "signed", "tls"):
+        assert told["outcomes"][f"{name} whole"] > 0, "the damage is too heavy to find anything"

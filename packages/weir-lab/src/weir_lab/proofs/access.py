@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir_lab.proofs.claims import Figure, Goal, Proof
+from weir_lab.proofs.claims import Figure, Goal, Proof, Sweep
 
 OF_ACCESS = (
     Proof(
@@ -27,3 +27,27 @@ OF_ACCESS = (
         ),
     ),
 )
+
+#: What `make proof-worlds` plays of it, in windows of seeds.
+OF_ACCESS_SEEDS = (
+    Proof(
+        "fuzz-access",
+        "100,000,000 damaged inputs before and behind authentication: logins, signed frames, TLS, "
+        "and sessions of a closed broker, to which nobody gets in",
+        ("python", "packages/weir-mq/tests/fuzz/fuzz_access.py", "--seed", "{SEED}",
+         "--seeds", "{SEEDS}"),
+        {
+            "seeds": Figure("seeds"),
+            "inputs": Figure("inputs"),
+            "crashes": Figure("crashes"),
+            "KiB more memory, most": Figure("rss_grown_kib", whole="most"),
+        },
+        (
+            Goal("seeds", "=", 3_100),
+            Goal("inputs", "≥", 100_000_000),
+            Goal("crashes", "=", 0),
+            Goal("KiB more memory, most", "≤", 4_096),
+        ),
+        sweep=Sweep("fuzz-access", 3_100),
+    ),
+)  # fmt: skip

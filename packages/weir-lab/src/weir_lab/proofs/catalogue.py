@@ -7,7 +7,7 @@ from what came out.
 
 from __future__ import annotations
 
-from weir_lab.proofs.access import OF_ACCESS
+from weir_lab.proofs.access import OF_ACCESS, OF_ACCESS_SEEDS
 from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, bench, tests
 from weir_lab.proofs.handlers import OF_DORMITORIES, OF_HANDLERS
 from weir_lab.proofs.order import OF_ORDER
@@ -397,5 +397,5 @@ _FIGURES = (
 #: What `make proof` measures.
 FIGURES: dict[str, Proof] = {proof.name: proof for proof in _FIGURES}
 #: What `make proof-worlds` plays.
-WORLDS: dict[str, Proof] = {proof.name: proof for proof in OF_WORLDS}
+WORLDS: dict[str, Proof] = {proof.name: proof for proof in (*OF_WORLDS, *OF_ACCESS_SEEDS)}
 PROOFS: dict[str, Proof] = {**FIGURES, **WORLDS}

@@ -1,0 +1,287 @@
+"""Random and damaged input before and behind authentication: logins, signed frames, TLS, and whole
+sessions of a closed broker, to which nobody may get in by it.
+
+    python packages/weir-mq/tests/fuzz/fuzz_access.py --seeds 1            # 10,000 inputs each
+    python packages/weir-mq/tests/fuzz/fuzz_access.py --seed 7 --seeds 100 --only signed
+
+Prints one JSON object: inputs of each fuzzer and of all, crashes, and by how many KiB the memory
+grew behind the first tenth. The first one that breaks a promise is printed, with its seed, and ends
+with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import sys
+import tempfile
+import traceback
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from fuzz_dialects import READERS, Dice  # noqa: E402  # beside this file, as a script finds it
+
+from rigs.access import close_access  # noqa: E402
+from rigs.broker_rig import FakeTime, Rig  # noqa: E402
+from rigs.certificates import TestCa  # noqa: E402
+from rigs.tls_wires import End, ends  # noqa: E402
+from weir.access.credentials import derive_key, make_verifier  # noqa: E402
+from weir.access.devices import FrameKeys  # noqa: E402
+from weir.access.scram import ScramClient, ScramProof, ScramServer, parse_first  # noqa: E402
+from weir.broker.api import events as ev  # noqa: E402
+from weir.broker.api.settings import ShardSettings  # noqa: E402
+from weir.errors import NotAuthenticated, RemoteProtocolError  # noqa: E402
+from weir.protocol import device as d  # noqa: E402
+from weir.protocol.client import messages as m  # noqa: E402
+from weir.protocol.client.access import LoginStep  # noqa: E402
+from weir.protocol.client.codec import ClientStream  # noqa: E402
+from weir.protocol.device import DeviceStream  # noqa: E402
+from weir.protocol.proof import FrameSigner  # noqa: E402
+from weir.testing.simulator.disk import SimDisk  # noqa: E402
+from weir.tls.files import client_context, server_tls  # noqa: E402
+
+#: Inputs of each fuzzer that a seed stands for.
+OF_A_SEED = 10_000
+_PASSWORD, _NONCE = "a password", "n" * 24
+_SALT = bytes(range(16))
+_KEY = derive_key(_PASSWORD, _SALT, 4_096)
+_KEYS = FrameKeys(b"d" * 32, b"b" * 32)
+
+Fuzzer = Callable[[random.Random, int, Counter[str]], None]
+
+
+def damaged(dice: random.Random, data: bytes) -> bytes:
+    """Return bytes with one to three damages: flips, cuts, insertions, repetitions."""
+    found = bytearray(data)
+    for _ in range(dice.randrange(1, 4)):
+        at, kind = dice.randrange(len(found) + 1), dice.randrange(5)
+        if kind == 0 and at < len(found):
+            found[at] ^= 1 << dice.randrange(8)
+        elif kind == 1:
+            del found[at:]
+        elif kind == 2:
+            found[at:at] = dice.randbytes(dice.randrange(1, 8))
+        elif kind == 3:
+            found += found[at : at + dice.randrange(64)]
+        else:
+            found[at : at + 1] = dice.choice((b",", b"=", b"r=", b"p=", b"\0", b"\xff"))
+    return bytes(found)
+
+
+def fuzz_logins(dice: random.Random, count: int, found: Counter[str]) -> None:
+    """Damage either message of a login by a right password: it succeeds only as it was meant."""
+    verifier = make_verifier(_PASSWORD, _SALT, 4_096)
+    client = ScramClient("ann", _NONCE)
+    for _ in range(count):
+        breaks_first, breaks_last = dice.random() < 0.3, dice.random() < 0.7
+        first = damaged(dice, client.first) if breaks_first else client.first
+        last = b""
+        try:
+            server = ScramServer(parse_first(first), verifier, "s" * 24)
+            challenge = client.challenged(server.challenge)
+            last = ScramProof(challenge, _KEY).final
+            sent = damaged(dice, last) if breaks_last else last
+            server.finish(sent)
+        except (NotAuthenticated, RemoteProtocolError):
+            found["refused"] += 1
+            continue
+        assert (first, sent) == (client.first, last) or (
+            parse_first(first) == parse_first(client.first) and _same(sent, last)
+        ), f"a damaged login was taken: {first!r} {sent!r}"
+        found["whole"] += 1
+
+
+def _same(sent: bytes, last: bytes) -> bool:
+    """Return whether a proof differs in nothing but how base64 ends."""
+    head, _, proof = last.rpartition(b"p=")
+    return sent.startswith(head) and b64encode(proof)[:50] == b64encode(sent[len(head) + 2 :])[:50]
+
+
+def fuzz_challenges(dice: random.Random, count: int, found: Counter[str]) -> None:
+    """Damage what a broker says in a login: a client takes no proof but the right one."""
+    client = ScramClient("ann", _NONCE)
+    verifier = make_verifier(_PASSWORD, _SALT, 4_096)
+    for _ in range(count):
+        server = ScramServer(parse_first(client.first), verifier, "s" * 24)
+        is_first = dice.random() < 0.5
+        try:
+            said = damaged(dice, server.challenge) if is_first else server.challenge
+            challenge = client.challenged(said)
+            if not challenge.fits(_KEY):
+                found["refused"] += 1
+                continue
+            proof = ScramProof(challenge, _KEY)
+            right = server.finish(proof.final) if said == server.challenge else b"v=AAAA"
+            answer = right if is_first else damaged(dice, right)
+            proof.check(answer)
+        except (NotAuthenticated, RemoteProtocolError):
+            found["refused"] += 1
+            continue
+        assert answer[:44] == right[:44], f"a broker's proof was taken: {answer!r}"
+        found["whole"] += 1
+
+
+def fuzz_signed(dice: random.Random, count: int, found: Counter[str]) -> None:
+    """Damage a stream of signed frames: no more is taken than what comes before the damage."""
+    for _ in range(count):
+        signer, stream = FrameSigner(_KEYS.of_device), DeviceStream()
+        stream.expect_signed(_KEYS)
+        frames = [signer.sign(d.publish(1, b"%d" % number, number)) for number in range(4)]
+        data = b"".join(frames)
+        sent = damaged(dice, data) if dice.random() < 0.9 else data
+        whole, at = 0, 0
+        for frame in frames:  # those before the first byte that differs
+            at += len(frame)
+            if sent[:at] != data[:at]:
+                break
+            whole += 1
+        taken: list[bytes] = []
+        try:
+            cut = dice.randrange(len(sent) + 1)
+            for read in (sent[:cut], sent[cut:]):
+                for request in stream.receive(read):
+                    assert isinstance(request, d.DevicePublishes)
+                    taken += request.values
+            found["whole"] += 1
+        except RemoteProtocolError:
+            found["refused"] += 1
+        assert taken == [b"%d" % number for number in range(len(taken))]
+        assert len(taken) <= whole, f"{len(taken)} frames of {sent.hex()} were taken"
+
+
+def fuzz_sessions(dice: random.Random, count: int, found: Counter[str]) -> None:
+    """Send damaged requests, logins, hellos and proofs to a closed broker, several a connection:
+    nobody is welcome, and nothing is changed.
+    """
+    settings = ShardSettings(secret_bytes=lambda size: b"s" * size)
+    rig = Rig(SimDisk(random.Random(1)), FakeTime(), settings, 1 << 20)
+    rig.connect(1)
+    rig.answer(1, m.CreateTopic("t"))
+    rig.handle(ev.Closed(1))
+    close_access([rig.shard])
+    clients, devices = (
+        Dice(dice.getrandbits(32), READERS[name][1], READERS[name][2], READERS[name][3],
+             name == "device")
+        for name in ("client", "device")
+    )  # fmt: skip
+    left, session = count, 10
+    while left > 0:
+        session += 1
+        is_device = dice.random() < 0.4
+        rig.replies[session] = []
+        if is_device:
+            rig.expects_device(session)
+        rig.handle(ev.Opened(session))
+        rig.handle(ev.Secured(session))
+        stream: Any = DeviceStream() if is_device else ClientStream()
+        for _ in range(dice.randrange(1, 12)):
+            left -= 1
+            try:
+                frames = stream.receive((devices if is_device else clients).roll())
+                rig.handle(ev.Received(session, [*frames]))
+            except RemoteProtocolError:
+                found["broken"] += 1
+                break
+            rig.settle()
+        for _, reply in rig.replies.pop(session, ()):
+            assert isinstance(reply, m.Refusal | LoginStep | m.Pong), reply
+            assert not (isinstance(reply, LoginStep) and reply.done), reply
+            found["refused"] += 1
+        for one in rig.device_replies.pop(session, ()):
+            assert one.code, one
+            found["refused"] += 1
+        rig.handle(ev.Closed(session))
+        rig._devices.pop(session, None)
+        rig.others.clear()
+    topics = rig.shard.topics.catalog.topics("")
+    assert [one.name for one in topics] == ["t"]
+
+
+def fuzz_tls(dice: random.Random, count: int, found: Counter[str]) -> None:
+    """Damage what a client writes before, in and behind a handshake: the connection ends, and what
+    comes out above is what was said, up to the damage.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        ca = TestCa(Path(name))
+        files = ca.files(ca.issue("node/1"))
+        serving, context = server_tls(files), client_context(ca.client())
+        for _ in range(count):
+            _one_of_tls(dice, *ends(serving, context), found)
+
+
+def _one_of_tls(dice: random.Random, server: End, client: End, found: Counter[str]) -> None:
+    at, said = dice.randrange(8), b""
+    for turn in range(7):
+        if turn == 2:  # its handshake is done, unless something was damaged
+            client.tls.write(said := dice.randbytes(dice.randrange(1, 100)))
+        up = client.wire.take()
+        if turn == at:
+            up = damaged(dice, up or b"\x16\x03\x01\x00\x05")
+        if up and not server.is_over:
+            server.tls.data_received(up)
+        if (down := server.wire.take()) and not client.is_over:
+            client.tls.data_received(down)
+    assert said.startswith(server.heard.data), (said, server.heard.data)
+    assert at < 7 or server.heard.data == said
+    found["whole" if server.heard.data else "refused"] += 1
+    server.tls.connection_lost(None)
+    client.tls.connection_lost(None)
+    assert server.host.bytes == client.host.bytes == 0, "something is charged for good"
+
+
+#: Name: the fuzzer, and by how much fewer inputs it gets, because one of them takes longer.
+FUZZERS: dict[str, tuple[Fuzzer, int]] = {
+    "logins": (fuzz_logins, 1),
+    "challenges": (fuzz_challenges, 1),
+    "signed": (fuzz_signed, 1),
+    "sessions": (fuzz_sessions, 4),
+    "tls": (fuzz_tls, 50),
+}
+
+
+def main() -> int:
+    """Fuzz, print what came of it, and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--inputs", type=int, default=OF_A_SEED, help="of each fuzzer, a seed")
+    parser.add_argument("--only", default="", choices=["", *FUZZERS])
+    chosen = parser.parse_args()
+    names = [chosen.only] if chosen.only else [*FUZZERS]
+    counts: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
+    warm = 0
+    for seed in range(chosen.seed, chosen.seed + chosen.seeds):
+        for name in names:
+            fuzzer, cost = FUZZERS[name]
+            dice = random.Random(f"{name} {seed}")
+            count = max(chosen.inputs // cost, 1)
+            found: Counter[str] = Counter()
+            try:
+                fuzzer(dice, count, found)
+            except Exception:
+                traceback.print_exc()
+                print(json.dumps({"fuzzer": name, "seed": seed, "crashes": 1}))
+                return 1
+            counts[name] += count
+            outcomes.update({f"{name} {kind}": times for kind, times in found.items()})
+        if seed - chosen.seed == chosen.seeds // 10:
+            warm = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - warm
+    print(json.dumps({
+        "seeds": chosen.seeds, "inputs": sum(counts.values()), "by_fuzzer": counts,
+        "outcomes": outcomes, "crashes": 0, "rss_grown_kib": grown,
+    }))  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
