@@ -127,6 +127,27 @@ def test_secrets_are_rewrapped_and_the_old_key_goes(
     assert rig.answer(1, w.ChangeUser("create", "ann", OF_ANN)).code == Unavailable.code
 
 
+def salt_of_nobody(rig: Any, session: int) -> bytes | None:
+    rig.replies[session] = []
+    rig.handle(ev.Opened(session))
+    rig.handle(ev.Secured(session))
+    client = ScramClient("nobody", encode_nonce(bytes(18)))
+    step = rig.answer(session, Login(MECHANISM, client.first))
+    return client.challenged(step.message).salt if isinstance(step, LoginStep) else None
+
+
+def test_false_salts_stay_what_they_are(make_rig: Callable[..., Any]) -> None:
+    """Else who asks before and after a rotation learns which users there are."""
+    rig = founded(make_rig, KeyRing([OLD]))
+    before = salt_of_nobody(rig, 70)
+    restart(rig, NEW, OLD)
+    rig.answer(1, w.RewrapSecrets())
+    assert before is not None
+    assert before == salt_of_nobody(rig, 71)
+    restart(rig, OLD)
+    assert salt_of_nobody(rig, 72) is None, "who cannot open it refuses all alike"
+
+
 def test_many_secrets_survive_a_crash_at_any_step(make_rig: Callable[..., Any]) -> None:
     rig = founded(make_rig, KeyRing([OLD]))
     access = catalog_of(rig.shard).access

@@ -28,6 +28,7 @@ from weir.server.network.tls import TlsAcceptor
 from weir.server.observability import endpoint
 from weir.server.observability.endpoint import Answer, Pages, Visitor
 from weir.server.observability.guard import NodeGuard
+from weir.tls.files import ServerFiles
 
 PASSWORD = "the administrator's"
 HEAD = "GET {} HTTP/1.1\r\n{}\r\n"
@@ -69,11 +70,15 @@ def context(ca: TestCa, who: str = "") -> ssl.SSLContext:
 
 @asynccontextmanager
 async def closed_node(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, ca: TestCa, **tls: Any
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    ca: TestCa,
+    files: ServerFiles | None = None,
+    **tls: Any,
 ) -> AsyncIterator[tuple[int, int]]:
     """A closed set of one node: its port, and the port of its pages."""
     caplog.set_level(logging.INFO)
-    files = ca.files(ca.issue("node/1"))
+    files = files or ca.files(ca.issue("node/1"))
     NodeFolder(tmp_path / "data").found(2, None, Part(system=ca.system))
     async with node_running(tmp_path / "data", files, metrics="127.0.0.1:0", **tls) as port:
         (figures,) = re.findall(r"metrics at http://127.0.0.1:(\d+)/metrics", caplog.text)
@@ -113,6 +118,24 @@ def test_a_closed_set_shows_figures_by_certificates(
             foreign = context(other, "user/default/anna")
             foreign.check_hostname, foreign.verify_mode = False, ssl.CERT_NONE
             assert await unanswered(port, foreign)
+
+    asyncio.run(run())
+
+
+def test_a_revoked_certificate_shows_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ca = TestCa(tmp_path / "ca")
+    revoked = tmp_path / "revoked.txt"
+    issued = ca.issue("user/default/anna")
+    revoked.write_text(f"{issued.serial}\n")
+    files = ca.files(ca.issue("node/1"), str(revoked))
+
+    async def run() -> None:
+        async with closed_node(tmp_path, caplog, ca, files) as (_, port):
+            shown = context(ca)
+            shown.load_cert_chain(issued.certificate, issued.key)
+            assert (await get(port, "/metrics", shown))[0] == 401
 
     asyncio.run(run())
 
