@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from weir.broker.access.authorizer import Authorizer
+from weir.broker.access.authorizer import Authorizer, revocation_of
 from weir.broker.access.session_ends import SessionEnds
 from weir.broker.api.effects import Hangup
 from weir.broker.api.events import Arrived, LetGo
@@ -171,7 +171,7 @@ class Requests:
             if scope is _PARTITION or scope is _REPLICA or scope is _FIRST:
                 self._to_partition(session, caller, frame, request, declared)
             elif (
-                scope is Scope.COPY
+                (scope is Scope.COPY or (session.awaits_admission and type(request) is m.Hello))
                 and not (session.is_shard or final)
                 and self._trunks.may_be_news()
             ):
@@ -246,7 +246,10 @@ class Requests:
     # -- answers -----------------------------------------------------------------------------
 
     def _hello(self, session: Session, caller: Caller, request: m.Hello) -> None:
+        if session.awaits_admission and not self._trunks.in_sync:
+            raise no_registry()  # the user may have been revoked
         try:
+            self._authorizer.admit_certified(session)
             self._authorizer.check_greeting(session)
         except NotAuthenticated as error:
             # The host takes whoever said hello for no stranger any more.
@@ -417,6 +420,11 @@ class Sessions:
         if session is not None:
             session.is_private = True
 
+    def certified(self, number: int, user: str) -> None:
+        """A peer has the certificate of a user."""
+        if (session := self._by_number.get(number)) is not None:
+            session.certified = user
+
     def handle(self, event: Arrived | LetGo) -> None:
         """Devices came at once; or the host is done with a peer."""
         if isinstance(event, LetGo):
@@ -516,7 +524,7 @@ class Sessions:
             admitted = self._authorizer.is_admitted(session) and self._devices.may_stay(session)
             if admitted and self._authorizer.still_allows(session):
                 continue
-            error = _revoked(session, admitted)
+            error = revocation_of(session, admitted)
             for caller, used in self._outbox.awaited(session.id):
                 if not (admitted and self._authorizer.may(session, used)):
                     self._outbox.refuse(caller, error)
@@ -543,24 +551,6 @@ class Sessions:
         self._outbox.let_out(now_ms)
         for session in self._new_sessions.overdue(now_ms):
             self._outbox.put(Hangup(session.id, f"no hello within {HELLO_WITHIN_MS // 1000} s"))
-
-
-def _revoked(session: Session, admitted: bool) -> AccessRevoked:
-    if session.device is not None and not admitted:
-        return AccessRevoked(
-            "this hub must prove who it is, or its device was replaced or revoked: say hello again"
-        )
-    if session.principal == ANONYMOUS:
-        return AccessRevoked("this set is closed now: log in with a user and a password")
-    if session.token is not None and not admitted:
-        return AccessRevoked(
-            "the token that this connection came by is not taken any more, or its user was revoked"
-        )
-    if admitted:
-        return AccessRevoked("a right that this connection used was taken away: connect again")
-    return AccessRevoked(
-        "the user that this connection logged in as was revoked, or has a new password"
-    )
 
 
 @dataclass(slots=True, eq=False)

@@ -299,6 +299,8 @@ class Shard:
                 self._cluster.brokerset.link(event)
             case ev.Secured(session):
                 self._services.sessions.secured(session)
+            case ev.Certified(session, user):
+                self._services.sessions.certified(session, user)
             case ev.Stopping(acks_ms):
                 self._shutdown.begin(acks_ms)
 

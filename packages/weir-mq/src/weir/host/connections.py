@@ -60,14 +60,16 @@ class ClientConnection(Generic[T]):
     """
 
     __slots__ = (
-        "_connections", "_cut_at", "_frame", "_full", "_greeted", "_phase", "_replies", "_rest",
-        "_since", "_transport", "_waiting", "is_throttled", "may_link", "namespace", "queued",
-        "session", "stream",
+        "_certified", "_connections", "_cut_at", "_frame", "_full", "_greeted", "_phase",
+        "_replies", "_rest", "_since", "_transport", "_waiting", "is_throttled", "may_link",
+        "namespace", "queued", "session", "stream",
     )  # fmt: skip
 
     def __init__(self, connections: Connections[T], session: int) -> None:
         """Be known to the shard by `session`."""
         self.session = session
+        #: The user whose certificate it has shown.
+        self._certified = ""
         self.stream = Connection()
         #: It may be another node: it is read until that is known, whatever clients wait for.
         self.may_link = False
@@ -184,8 +186,9 @@ class ClientConnection(Generic[T]):
         strangers.shakes(self, self._connections.time())
         return strangers.brought(self, size)
 
-    def shaken(self, refusal: str) -> None:
-        """The handshake is done; with `refusal` this peer is told so, and let go."""
+    def shaken(self, refusal: str, user: str = "") -> None:
+        """The handshake is done, by a `user` unless empty; a `refusal` is told, see `refuse`."""
+        self._certified = user
         strangers = self._connections.accept_queue.strangers
         strangers.shaken(self)
         strangers.encrypted.add(self)
@@ -221,9 +224,7 @@ class ClientConnection(Generic[T]):
         if self._phase == _QUEUED:
             self._phase = _OPEN
         if self._waiting:
-            if self._connections.accept_queue.strangers.may_log_in(self, self._waiting[0]):
-                # What was said of it came before its session was open.
-                self._connections.queue.put(ev.Secured(self.session))
+            self._introduce(self._waiting[0])  # again: its session was not open before
             self.serve()
 
     def serve(self) -> None:
@@ -396,8 +397,8 @@ class ClientConnection(Generic[T]):
         if frames and self in strangers.refusals:
             self._refuse(frames[0], strangers.refusals[self])
             return False
-        if frames and strangers.may_log_in(self, frames[0]):
-            self._connections.queue.put(ev.Secured(self.session))
+        if frames:
+            self._introduce(frames[0])
         self._greeted = bool(frames) and _is_hello(frames[0])
         if self._greeted:
             strangers.left(self)
@@ -406,6 +407,14 @@ class ClientConnection(Generic[T]):
             self._connections.queue.put(ev.LetGo(self.session, reason))
             return False
         return True
+
+    def _introduce(self, frame: ClientFrame | DeviceRequest) -> None:
+        """Tell the shard, first of all, whose certificate was shown, and if a login is private."""
+        connections = self._connections
+        if self._certified:
+            connections.queue.put(ev.Certified(self.session, self._certified))
+        if connections.accept_queue.strangers.may_log_in(self, frame):
+            connections.queue.put(ev.Secured(self.session))
 
     def _refuse(self, frame: ClientFrame | DeviceRequest, reason: str) -> None:
         if isinstance(frame, ClientFrame):

@@ -521,6 +521,33 @@ def test_who_waits_to_be_let_in_is_opened_once_though_it_shakes_hands() -> None:
     assert opened(around) == [ev.Opened, ev.Opened]
 
 
+def told(around: Around) -> list[str]:
+    """Return what a shard hears of peers, with the users of certificates."""
+    events = around.queue.events
+    return [type(one).__name__ + getattr(one, "user", "") for one in events]
+
+
+def test_a_shard_hears_of_a_certificate_before_it_is_asked(scene: Scene) -> None:
+    scene.peer.begin_tls()
+    scene.peer.shaken("", "default/ann")
+    scene.greet()
+    assert told(scene.around)[-3:] == ["Opened", "Certifieddefault/ann", "Received"]
+    assert told(scene.around).count("Certifieddefault/ann") == 1
+
+
+def test_a_shard_hears_of_a_certificate_of_a_peer_that_waited_to_be_let_in() -> None:
+    around = Around(ConnectionLimits(accepts_per_second=1, accept_burst=1))
+    Scene(around)
+    second = Scene(around)
+    second.peer.begin_tls()
+    second.peer.shaken("", "default/ann")
+    second.greet()
+    around.time += 2.0
+    around.connections.check_connections()
+    after = told(around)[told(around).index("Opened", 1) :]
+    assert after == ["Opened", "Certifieddefault/ann", "Received"]
+
+
 def test_a_refusal_is_told_once_in_the_peers_own_dialect() -> None:
     client, hub = Scene(), Scene()
     for one in (client, hub):

@@ -19,7 +19,14 @@ from weir.broker.metadata.access import FLEET, RESCUER, Access
 from weir.broker.metadata.fleets import Fleets
 from weir.broker.metadata.rules import cluster_name, topic_name
 from weir.broker.runtime.session import ANONYMOUS, Asked, Session
-from weir.errors import BadName, NotAuthenticated, Refused, Unauthorized, UnknownTopic
+from weir.errors import (
+    AccessRevoked,
+    BadName,
+    NotAuthenticated,
+    Refused,
+    Unauthorized,
+    UnknownTopic,
+)
 from weir.model.ids import topic_of
 from weir.model.limits import NAME_CHARACTERS_MAX, REFUSALS_KEPT_MAX
 from weir.model.topic import Topic, split_name
@@ -106,6 +113,16 @@ class Authorizer:
     def is_closed(self) -> bool:
         """Whether what no rule allows is refused."""
         return self._catalog.access.mode == "closed"
+
+    def admit_certified(self, session: Session) -> None:
+        """Let a session be the user whose certificate it has shown, if there is such a user; else
+        it is nobody, as without a certificate.
+        """
+        if session.awaits_admission:
+            access = self._catalog.access
+            user = access.user(session.certified)
+            if user is not None:
+                session.principal, session.admitted_at = user.principal, access.version
 
     def check_greeting(self, session: Session) -> None:
         """Raise `NotAuthenticated` where a stranger may not even learn who is here."""
@@ -337,6 +354,25 @@ def _with(topic: Topic, rights: tuple[Right, ...], cluster: str = "", id: int = 
             case _:
                 found.append(Asked(right.verb, "topic", full))
     return _Need(found, full, id)
+
+
+def revocation_of(session: Session, admitted: bool) -> AccessRevoked:
+    """Return why a session ends, which is still `admitted` or not."""
+    if session.device is not None and not admitted:
+        return AccessRevoked(
+            "this hub must prove who it is, or its device was replaced or revoked: say hello again"
+        )
+    if session.principal == ANONYMOUS:
+        return AccessRevoked("this set is closed now: log in with a user and a password")
+    if session.token is not None and not admitted:
+        return AccessRevoked(
+            "the token that this connection came by is not taken any more, or its user was revoked"
+        )
+    if admitted:
+        return AccessRevoked("a right that this connection used was taken away: connect again")
+    return AccessRevoked(
+        "the user that this connection logged in as was revoked, or has a new password"
+    )
 
 
 def _full(topic: Topic) -> str:

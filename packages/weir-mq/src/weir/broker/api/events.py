@@ -43,6 +43,15 @@ class Secured(msgspec.Struct, frozen=True):
     session: int
 
 
+class Certified(msgspec.Struct, frozen=True):
+    """A peer has shown the certificate of a user of this set, `NAMESPACE/NAME`, and holds its key.
+    It comes before a peer's first `Received`.
+    """
+
+    session: int
+    user: str
+
+
 class Closed(msgspec.Struct, frozen=True):
     """A peer is gone; replies to it are dropped from now on."""
 
@@ -201,6 +210,7 @@ TICK_MS = 50
 Event = (
     Opened
     | Secured
+    | Certified
     | Closed
     | LetGo
     | Received

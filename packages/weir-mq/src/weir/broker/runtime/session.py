@@ -142,6 +142,8 @@ class Session(msgspec.Struct, eq=False):
     attempt: Attempt | None = None
     #: The token that it came by, if it did.
     token: SessionToken | None = None
+    #: The user, by its full name, whose certificate it has shown; empty: nobody's.
+    certified: str = ""
     #: When it ends by itself, in monotonic milliseconds; 0: never.
     ends_ms: int = 0
     #: Whether another shard passes on what the peer asks; and which, by its place.
@@ -181,6 +183,11 @@ class Session(msgspec.Struct, eq=False):
     def used(self) -> Iterable[Asked]:
         """What it has used since it was let in, as far as that was looked at."""
         return self._decisions.used if self._decisions is not None else ()
+
+    @property
+    def awaits_admission(self) -> bool:
+        """Whether its certificate says who it is, and nothing else has."""
+        return bool(self.certified) and self.principal == ANONYMOUS and not self.greeted
 
     @property
     def limits(self) -> TokenLimits:

@@ -22,6 +22,7 @@ from weir.host.strangers import HandshakeTurns
 from weir.protocol.link import LINK_VERSION
 from weir.server.network.socket_transport import PlainTransport
 from weir.tls.files import ALPN, ServerTls
+from weir.tls.identity import Role
 from weir.tls.peers import PeerCertificate
 from weir.tls.transport import TlsTransport
 from weir.tls.words import in_words
@@ -200,7 +201,7 @@ class TlsAcceptor:
             self.counts.refused += 1
         if one.peer is not None:
             self._certified[one] = None
-        _connection(one).shaken(refusal)
+        _connection(one).shaken(refusal, self._user(one))
 
     def broke(self, one: TlsTransport, why: Exception) -> None:
         """Count it, and tell of it now and then."""
@@ -215,6 +216,17 @@ class TlsAcceptor:
         return ConnectionAbortedError(in_words(error, "the peer"))
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _user(self, one: TlsTransport) -> str:
+        """Return the full name of the user of this set whose certificate the other side has shown;
+        empty for nodes, devices, and certificates of other sets.
+        """
+        peer, serving = one.peer, self.serving
+        who = None if peer is None else peer.identity
+        own = None if serving is None else serving.own.identity
+        if who is None or own is None or who.role is not Role.USER:
+            return ""
+        return "/".join(who.names) if (who.system, who.set) == (own.system, own.set) else ""
 
     def _refusal(self, one: TlsTransport) -> str:
         if one.get_extra_info("alpn") != ALPN:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rigs.access import set_mode, verifier_of
+from rigs.access import end_revoked, set_mode, verifier_of
 from rigs.shards import catalog_of, sessions_of
 from weir.access.credentials import derive_key
 from weir.access.failures import FREE_FAILURES
@@ -283,3 +283,70 @@ def test_a_wrong_password_is_told_to_the_host(rig: Any) -> None:
     fail(rig, 1, "ann")
     (hangup,) = [one for one in rig.others if isinstance(one, ef.Hangup)]
     assert (hangup.session, hangup.failed) == (1, True)
+
+
+# -- certificates --------------------------------------------------------------------------------
+
+
+def certify(rig: Any, session: int, user: str = ANN) -> Any:
+    connect(rig, session)
+    rig.handle(ev.Certified(session, user))
+    return rig.answer(session, m.Hello("x"))
+
+
+def test_a_certificate_of_a_user_is_that_user(rig: Any) -> None:
+    set_mode(catalog_of(rig.shard).access, "closed")
+    assert isinstance(certify(rig, 1), m.Welcome)
+    assert principal(rig, 1) == f"user:{ANN}#2"
+    assert hung_up(rig) == []
+
+
+def test_a_certificate_of_an_unknown_user_says_what_none_says(rig: Any) -> None:
+    set_mode(catalog_of(rig.shard).access, "closed")
+    connect(rig, 1)
+    alone = rig.answer(1, m.Hello("x"))
+    refused = [certify(rig, session, user) for session, user in ((2, "default/bob"), (3, "x/ann"))]
+    assert {(one.code, one.message, one.detail) for one in refused} == {
+        (alone.code, alone.message, alone.detail)
+    }
+    assert hung_up(rig) == [1, 2, 3]
+
+
+def test_a_certificate_of_a_user_who_was_revoked_lets_nobody_in(rig: Any) -> None:
+    access = catalog_of(rig.shard).access
+    set_mode(access, "closed")
+    certify(rig, 1)
+    access.apply(UserRevoked(ANN))
+    assert end_revoked(rig.shard) == [1]
+    assert certify(rig, 2).code == NotAuthenticated.code
+    access.apply(UserCreated(ANN, verifier_of(PASSWORD)))
+    assert isinstance(certify(rig, 3), m.Welcome), "a certificate knows names, not numbers"
+    assert principal(rig, 3) != f"user:{ANN}#2"
+
+
+def test_a_login_goes_before_a_certificate(rig: Any) -> None:
+    access = catalog_of(rig.shard).access
+    access.apply(UserCreated("default/bob", verifier_of("x")))
+    connect(rig, 1)
+    rig.handle(ev.Certified(1, "default/bob"))
+    client, step = begin(rig, 1)
+    assert rig.answer(1, Login(MECHANISM, proven(client, step).final)).user == ANN
+    assert isinstance(rig.answer(1, m.Hello("x")), m.Welcome)
+    assert principal(rig, 1) == f"user:{ANN}#2"
+
+
+def test_who_has_a_certificate_waits_for_news_of_revocations(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trunks = rig.shard._cluster.trunks
+    monkeypatch.setattr(type(trunks), "in_sync", property(lambda _: False))
+    assert certify(rig, 1).code == Unavailable.code
+    assert principal(rig, 1) == "anonymous"
+
+
+def test_a_certificate_that_is_shown_later_changes_nothing(rig: Any) -> None:
+    connect(rig, 1)
+    rig.answer(1, m.Hello("x"))
+    rig.handle(ev.Certified(1, ANN))
+    rig.answer(1, m.Hello("x"))
+    assert principal(rig, 1) == "anonymous"

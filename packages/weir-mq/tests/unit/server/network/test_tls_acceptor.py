@@ -394,3 +394,28 @@ def test_the_figures_tell_of_handshakes_and_of_the_certificate(
         assert abs(ends - place.node.ends.timestamp()) < 1
 
     place.run(body, metrics="127.0.0.1:0")
+
+
+def test_a_certificate_of_a_user_of_this_set_is_that_user(place: Place) -> None:
+    """A node's, a device's and an unknown user's are nobody's, in the same words as none at all."""
+    anna, otto = (place.ca.issue(f"user/default/{name}") for name in ("anna", "otto"))
+    node, lock = place.ca.issue("node/2"), place.ca.issue("device/7/0")
+
+    async def body(port: int) -> None:
+        async with weir.connect(place.ca.url(port)) as w:
+            await w.access.create_user("root", "rr", ["admin"])
+            await w.access.create_user("anna", "aa", ["admin"])
+        root = place.ca.url(port).replace("//", "//root@")
+        async with weir.connect(root, password="rr") as w:
+            await w.access.set_mode("closed")
+            async with weir.connect(place.ca.url(port, anna)) as by_certificate:
+                state = await by_certificate.access.describe()
+                assert {one.name for one in state.users} == {"default/anna", "default/root"}
+            alone = await refusal_of(place.ca.url(port))
+            for other in (otto, node, lock):
+                assert await refusal_of(place.ca.url(port, other)) == alone
+            assert "this set is closed" in alone
+            await w.access.revoke_user("anna")
+            assert await refusal_of(place.ca.url(port, anna)) == alone
+
+    place.run(body)
