@@ -5,8 +5,8 @@ or programs beside them, aggregate barriers: lower bounds of the stamps that are
 process delivers what lies below its barrier, ordered by stamp and sender. So all deliver what they
 have in common in one order, and no sequencer takes part. The protocol is that of TOC and 1Pipe.
 
-`packet`, `clock`, `node`, `endpoint` and `topology` are pure: they do no I/O and read no clock.
-docs/PACKETS.md explains what is guaranteed and what is not.
+`packet`, `clock`, `node`, `endpoint`, `controller` and `topology` are pure: they do no I/O and read
+no clock. docs/PACKETS.md explains what is guaranteed and what is not.
 """
 
 from __future__ import annotations

@@ -77,6 +77,8 @@ class Input:
     frozen_epoch: int = 0
     #: Whether the commit register is out of the minimum.
     removed: bool = False
+    #: Whether the controller has fenced it, so that it may only come back after its removal.
+    held: bool = False
 
 
 class Half:
@@ -201,7 +203,11 @@ class SwitchNode:
             return effects
         half = self._half_of(neighbour)
         one = half.inputs.get(neighbour)
-        if one is None or not self._accepts(now, neighbour, one, data):
+        if one is None:
+            self._refuse(now, neighbour, int.from_bytes(data[32:36], "big"))
+            return effects
+        if not self._accepts(now, neighbour, one, data):
+            self._refuse(now, neighbour, one.epoch)
             return effects
         if opcode == wire.BEACON or self.config.rewrites:
             barrier, commit = wire.barriers_of(data, now)
@@ -221,10 +227,7 @@ class SwitchNode:
         for half in (self.up, self.down):
             for neighbour, one in half.inputs.items():
                 if one.live and one.heard_at < silent_since and one is not self._virtual:
-                    one.live = False
-                    if not one.frozen:  # before anybody is told of the value
-                        one.frozen, one.frozen_epoch = True, one.epoch
-                    effects.append(Silent(neighbour, one.frozen_epoch, one.commit))
+                    self._fence(neighbour, one)
         for half in (self.up, self.down):
             if half.aggregate(now):
                 self._pass_on(now, half)
@@ -237,6 +240,19 @@ class SwitchNode:
         self._told(now)
         return effects
 
+    def freeze(self, now: int, neighbour: int) -> list[Effect]:
+        """Fence an input as if it were silent, as the controller says; it is reported again."""
+        effects = self._effects = []
+        half = self._half_of(neighbour)
+        one = half.inputs.get(neighbour)
+        if one is not None and not one.removed:
+            one.held = True
+            self._fence(neighbour, one)
+            if half.aggregate(now):
+                self._pass_on(now, half)
+            self._told(now)
+        return effects
+
     def remove(self, now: int, neighbour: int, epoch: int) -> list[Effect]:
         """Take a frozen commit register out of the minimum, as the controller says.
 
@@ -247,6 +263,7 @@ class SwitchNode:
         one = half.inputs.get(neighbour)
         if one is None or not one.frozen or one.frozen_epoch != epoch:
             return effects
+        one.held = False
         if one.epoch > epoch:
             one.frozen = False
         elif neighbour in self.switch.lower or neighbour in self.switch.upper:
@@ -270,6 +287,12 @@ class SwitchNode:
 
     # -- inputs --------------------------------------------------------------------------------
 
+    def _fence(self, neighbour: int, one: Input) -> None:
+        one.live = False
+        if not one.frozen:  # before anybody is told of the value
+            one.frozen, one.frozen_epoch = True, one.epoch
+        self._effects.append(Silent(neighbour, one.frozen_epoch, one.commit))
+
     def _half_of(self, neighbour: int) -> Half:
         return self.down if neighbour in self.switch.upper else self.up
 
@@ -279,20 +302,23 @@ class SwitchNode:
         epoch = int.from_bytes(data[32:36], "big")
         source = int.from_bytes(data[24:28], "big")
         if neighbour in self.switch.lower or neighbour in self.switch.upper:
-            if opcode == wire.BEACON and source == neighbour and epoch > one.epoch:
+            is_new = opcode == wire.BEACON and source == neighbour and epoch > one.epoch
+            if is_new and not one.held:
                 self._admit_again(now, neighbour, one, epoch)
                 return True
             accepted = one.live and (opcode != wire.BEACON or epoch == one.epoch)
         else:
             # Several processes may share a cable: each is an input, and speaks for itself alone.
             accepted = one.live and epoch == one.epoch and source == neighbour
-        if not accepted:
-            self.counters.fenced += 1
-            if now - self._refused_at.get(neighbour, 0) >= self.config.interval:
-                self._refused_at[neighbour] = now
-                told = Packet(wire.FENCED, self.switch.id, epoch=one.epoch)
-                self._effects.append(Send(neighbour, wire.encode(told)))
         return accepted
+
+    def _refuse(self, now: int, neighbour: int, epoch: int) -> None:
+        """Tell a neighbour, at most once an interval, that its epoch has ended."""
+        self.counters.fenced += 1
+        if now - self._refused_at.get(neighbour, 0) >= self.config.interval:
+            self._refused_at[neighbour] = now
+            told = Packet(wire.FENCED, self.switch.id, epoch=epoch)
+            self._effects.append(Send(neighbour, wire.encode(told)))
 
     def _admit_again(self, now: int, neighbour: int, one: Input, epoch: int) -> None:
         """The switch behind a fenced port has heard that it is fenced, and begins anew.

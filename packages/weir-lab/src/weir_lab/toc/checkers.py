@@ -25,6 +25,7 @@ def violations(world: World) -> list[str]:
         found += bounded(process, host)
     found += integrity(world)
     found += settled(world)
+    found += told(world)
     found += live(world)
     return found
 
@@ -102,29 +103,58 @@ def settled(world: World) -> Iterator[str]:
             message = one.message
             got[message.service, message.source, message.stamp].add(process)
     for source, host in world.hosts.items():
-        if not host.alive:
-            continue
         for sending in host.sendings.values():
             receivers = got[sending.service, source, sending.stamp] if sending.stamp else set()
-            yield from _settled(world, source, sending, receivers)
+            if source in world.correct:
+                yield from _settled(world, source, sending, receivers)
+            elif sending.service is R and sending.stamp:
+                yield from _cut_off(world, source, sending, receivers)
 
 
 def _settled(world: World, source: int, sending: Sending, receivers: set[int]) -> Iterator[str]:
     named = {to for to, _ in sending.parts}
     failed = {one.to for one in sending.failed}
     if sending.service is R:
-        missing = {to for to in named - receivers if world.hosts[to].alive}
-        if failed and receivers:
-            yield f"I12 {source} was told that {sending.stamp} failed: {receivers} delivered it"
+        missing = (named - receivers) & world.correct.keys()
+        if failed and (delivered := receivers & world.correct.keys()):
+            yield f"I12 {source} was told that {sending.stamp} failed: {delivered} delivered it"
         if not failed and missing:
             yield f"I9 {source} sent {sending.stamp}, and {missing} did not deliver it"
         if len(sending.failed) > 1:
             yield f"I12 {source} was told {len(sending.failed)} times that {sending.stamp} failed"
     else:
-        if lost := named - receivers - failed:
+        if sending.stamp and (lost := (named - receivers - failed) & world.correct.keys()):
             yield f"I9 {source} was not told that {lost} missed {sending.stamp}"
         if world.shape.is_calm and failed:
             yield f"I9 best effort {sending.stamp} of {source} failed at {failed}, without a fault"
+
+
+def _cut_off(world: World, source: int, sending: Sending, receivers: set[int]) -> Iterator[str]:
+    """I10 and I11: what a failed process sent is delivered by all or by none."""
+    correct = {to for to, _ in sending.parts} & world.correct.keys()
+    delivered, stamp = receivers & correct, world.controller.failed.get(source)
+    if delivered and delivered != correct:
+        yield f"I10 {sending.stamp} of {source} is at {delivered} and not at {correct - delivered}"
+    if stamp is not None and delivered and sending.stamp > stamp:
+        yield f"I11 {delivered} delivered {sending.stamp} of {source}, which failed at {stamp}"
+    is_due = stamp is not None and sending.stamp <= stamp and not sending.failed
+    if is_due and delivered != correct:
+        yield f"I11 {sending.stamp} of {source} is not delivered: it failed at {stamp}"
+
+
+def told(world: World) -> Iterator[str]:
+    """I13: each process that goes on is told of a failure once, at its place in the order."""
+    for process, host in world.correct.items():
+        names = [event.process for event, _ in host.told_failed]
+        if len(names) != len({*names}):
+            yield f"I13 {process} was told twice that one of {names} failed"
+        if missing := host.settled - {*names}:
+            yield f"I13 {process} settled with {missing} and was not told in its stream"
+        for event, before in host.told_failed:
+            reliable = [(n, one.message.stamp) for n, one in enumerate(host.deliveries)
+                        if one.message.service is R]  # fmt: skip
+            if any((n < before) != (stamp <= event.stamp) for n, stamp in reliable):
+                yield f"I13 {process} was told of {event} at another place than its stamp"
 
 
 def live(world: World) -> Iterator[str]:
@@ -132,9 +162,10 @@ def live(world: World) -> Iterator[str]:
     shape, now = world.shape, world.network.now
     delay = shape.faults.delay + shape.faults.jitter
     bound = 2 * shape.skew + 3 * T + world.topology.longest_path * (delay + T // 4)
-    for process, host in world.hosts.items():
-        if not host.alive:
-            continue
+    for process, host in world.correct.items():
+        lag = now - min(host.endpoint.barriers)
+        if lag > bound + 8 * T:
+            yield f"I14 a barrier of {process} stands still: it lags by {lag / T:.1f} T"
         for sending in host.sendings.values():
             if not sending.stamp and not sending.failed:
                 yield f"I16 a scattering of {process} never left"

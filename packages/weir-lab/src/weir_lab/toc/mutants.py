@@ -17,6 +17,7 @@ _NODE = "weir_toc.node"
 _PACKET = "weir_toc.packet"
 _RECEIVING = "weir_toc.endpoint.receiving"
 _SENDING = "weir_toc.endpoint.sending"
+_FAILURES = "weir_toc.controller.failures"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ MUTANTS = (
     Mutant("messages above the barrier are dropped, as the paper prints it", _RECEIVING,
            "packet.stamp < self.barrier:", "packet.stamp > self.barrier:", 3, ("I9",)),
     Mutant("a stamp may equal a commit barrier that was sent", _CLOCK,
-           "self.commit_sent + 1", "self.commit_sent", 4, ("I1", "I4", "I7")),
+           "self.commit_sent + 1", "self.commit_sent", 9, ("I1", "I4", "I7")),
     Mutant("best effort is delivered at the barrier, too", _RECEIVING,
            "Service.BEST_EFFORT, barrier - 1", "Service.BEST_EFFORT, barrier", 1, ("I3", "I4")),
     Mutant("a scattering is stamped as it is called", _SENDING,
@@ -81,16 +82,16 @@ MUTANTS = (
            "wire.rewrite(data, output.half.barrier, output.half.commit)",
            "wire.rewrite(data, self.up.barrier, self.up.commit)", 1, ("I1", "I9", "I4")),
     Mutant("a late message is taken", _RECEIVING,
-           "not is_reliable and packet.stamp < self.barrier", "False", 43, ("I4", "I3")),
+           "not is_reliable and packet.stamp < self.barrier", "False", 26, ("I4", "I3")),
     Mutant("a repeated packet is taken", _RECEIVING,
-           "psn in stream.seen or (is_reliable and psn < stream.released)", "False", 0, ("I4",)),
+           "psn in stream.seen or (is_reliable and psn < stream.released)", "False", 1, ("I4",)),
     Mutant("a damaged packet is taken", _PACKET,
            "checksum(data) != int.from_bytes(data[36:40], \"big\")", "False", 0,
            ("I8", "I1", "I4", "I9", "I12")),
     Mutant("a message is delivered without its last fragments", _RECEIVING,
            "len(self.fragments) == self.last - self.first + 1", "True", 0, ("I8", "I9")),
     Mutant("nothing is sent again", _SENDING,
-           "for psn, one in [*sent.items()][:RESENT_AT_ONCE]:", "for psn, one in ():", 0,
+           "for psn, one in [*sent.items()][:RESENT_AT_ONCE]:", "for psn, one in ():", 2,
            ("I9",)),
     Mutant("credits are granted out of turn", _SENDING,
            "flow.queue.append((scattering, part))",
@@ -104,6 +105,19 @@ MUTANTS = (
     Mutant("a best effort packet without an ACK is forgotten", _SENDING,
            "self._give_up(one.scattering, one.part, Reason.LOST)",
            "one.scattering.unacked -= 1", 0, ("I9",)),
+    Mutant("registers are removed before all have settled", _FAILURES,
+           "if not failure.waiting]", "if True]", 16, ("I10", "I11", "I12", "I13")),
+    Mutant("a silent input leaves the commit minimum, too", _NODE,
+           "if not one.removed), default=now)", "if one.live), default=now)", 6,
+           ("I10", "I11", "I12", "I13", "I9")),
+    Mutant("an aborted scattering is not recalled", _SENDING,
+           "self._recall(now, scattering, part.to)\n        self._close_recalled",
+           "pass\n        self._close_recalled", 0, ("I12",)),
+    Mutant("what a failed process sent above its stamp is kept", _RECEIVING,
+           "if one[1] != process or one[0] <= stamp]", "if True]", 21, ("I10", "I11", "I13")),
+    Mutant("a failure is told of before its place in the order", _RECEIVING,
+           "heappush(heap, (stamp, _BEHIND_ALL + process, 0,",
+           "heappush(heap, (0, _BEHIND_ALL + process, 0,", 39, ("I13",)),
 )  # fmt: skip
 
 

@@ -68,12 +68,15 @@ def play(seed: int, shape: Shape | None = None) -> Outcome:
     random = Random(f"script {seed}")
     world.run(4 * T)
     late_joiner = random.randrange(ACTIVE) if random.random() < 0.3 else -1
+    fails = random.randrange(ACTIVE) if not world.shape.is_calm and random.random() < 0.4 else -1
     pauses = random.randrange(ACTIVE) if random.random() < 0.3 else -1
     may_burst = world.shape.part_max < 10_000
     bursts = random.randrange(ACTIVE) if may_burst and random.random() < 0.5 else -1
     for turn in range(ACTIVE):
         if turn == late_joiner:
             world.join(random.randrange(world.shape.racks))
+        if turn == fails:
+            _fail(world, random)
         if turn == pauses and not world.shape.is_calm:
             world.pause(random.choice([*world.hosts]), random.randint(1, 6) * T)
         for _ in range(random.choice((0, 1, 1, 2, 4))):
@@ -119,6 +122,21 @@ def _burst(world: World, random: Random) -> None:
         world.send(source, Service.RELIABLE, parts)
 
 
+def _fail(world: World, random: Random) -> None:
+    """A process or a switch stops for good, a cable is cut, or a process sleeps for too long."""
+    kind = random.choice(("process", "process", "switch", "cable", "sleep"))
+    switches = [*world.switches]
+    if kind == "process" or not world.topology.links:
+        world.crash(random.choice([*world.hosts]))
+    elif kind == "switch":
+        world.crash(random.choice(switches))
+    elif kind == "cable":
+        link = random.choice(world.topology.links)
+        world.cut(link.lower, link.upper)
+    else:
+        world.pause(random.choice([*world.hosts]), 40 * T)
+
+
 def _drain(world: World) -> None:
     """End all faults, and let time pass until all is settled, or for long enough."""
     network = world.network
@@ -127,4 +145,6 @@ def _drain(world: World) -> None:
         world.run(5 * T)
         if world.is_settled:
             break
-    world.run(2 * T)
+    # Commands of the controller to remove registers may still be on their way.
+    has_failed = world.controller.failed or world.dead or network.cut
+    world.run(20 * T if has_failed else 2 * T)

@@ -8,18 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from weir_lab.toc.network import Faults, Network
 from weir_toc import packet as wire
 from weir_toc.clock import Clock
+from weir_toc.controller.entries import (
+    Command,
+    Completed,
+    Decide,
+    Entry,
+    Fail,
+    Freeze,
+    InputSilent,
+    LinkJoined,
+    NodeSilent,
+    ProcessJoined,
+    Remove,
+)
+from weir_toc.controller.failures import FailureState
 from weir_toc.endpoint.endpoint import Endpoint
 from weir_toc.endpoint.events import (
     EndpointConfig,
     Left,
     Message,
+    ProcessFailed,
     SendFailed,
     Service,
+    Settled,
 )
 from weir_toc.errors import Fenced, SendBufferFull
 from weir_toc.node import Effect, Send, Silent, SwitchConfig, SwitchNode
@@ -28,6 +45,13 @@ from weir_toc.topology import Topology, process_id, rack_of
 #: The interval of all worlds.
 T = 1_000_000
 _PPM = 1_000_000
+
+#: How long a message to or from the controller takes, how long the controller collects reports,
+#: and how long it waits for answers; both in intervals.
+_CONTROL_NS = 100_000
+_CONTROL_SLOW_NS = 8 * T
+_COLLECT = 4
+_ANSWER = 60
 
 Arrive = Callable[[int, bytearray], None]
 
@@ -72,6 +96,11 @@ class Host:
     sendings: dict[int, Sending] = field(default_factory=dict)
     #: The tickets of scatterings that have left, in that order.
     left: list[int] = field(default_factory=list)
+    #: Failures that it was told of, with how many messages it had delivered by then.
+    told_failed: list[tuple[ProcessFailed, int]] = field(default_factory=list)
+    #: Failed processes with which it has nothing under way any more, and decisions to answer.
+    settled: set[int] = field(default_factory=set)
+    to_complete: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def now(self, true: int) -> int:
         """The time that this host reads."""
@@ -111,7 +140,10 @@ class World:
         #: What was broken in the moment in which it happened; `checkers` looks at the rest.
         self.broken: list[str] = []
         self._told: dict[tuple[int, int], tuple[int, int]] = {}
-        self.silent: list[tuple[int, Silent]] = []
+        self.controller = FailureState(self.topology)
+        self._is_deciding = False
+        self._control_random = Random(f"control {seed}")
+        self._commanded: dict[int, int] = {}
         config = SwitchConfig(interval=T, rewrites=shape.rewrites)
         self.switches = {
             switch.id: SwitchNode(switch, self.topology, shape.start, config)
@@ -220,6 +252,80 @@ class World:
                 host.left.append(event.ticket)
             elif isinstance(event, SendFailed):
                 host.sendings[event.ticket].failed.append(event)
+            elif isinstance(event, ProcessFailed):
+                host.told_failed.append((event, len(host.deliveries)))
+            elif isinstance(event, Settled):
+                host.settled.add(event.process)
+        self._complete(process, host)
+
+    # -- the controller, which every node reaches by another way --------------------------------
+
+    def _tell_controller(self, entry: Entry) -> None:
+        self.network.at(self.network.now + _CONTROL_NS, lambda: self._control(entry))
+
+    def _control(self, entry: Entry) -> None:
+        for command in self.controller.apply(entry):
+            self._command(command)
+            if isinstance(command, Freeze):
+                due = self.network.now + _COLLECT * T
+                self.network.at(due, partial(self._unanswered, command))
+        if self.controller.is_undecided and not self._is_deciding:
+            self._is_deciding = True
+            self.network.at(self.network.now + _COLLECT * T, self._decide)
+
+    def _decide(self) -> None:
+        self._is_deciding = False
+        before = {*self.controller.failures}
+        self._control(Decide())
+        for number in self.controller.failures.keys() - before:
+            self.network.at(self.network.now + _ANSWER * T, partial(self._overdue, number))
+
+    def _unanswered(self, command: Freeze) -> None:
+        if self.controller.awaits(command):
+            self._control(NodeSilent(command.switch))
+
+    def _overdue(self, number: int) -> None:
+        """Who has not answered the controller in time has failed."""
+        failure = self.controller.failures.get(number)
+        for process in sorted(failure.waiting) if failure else ():
+            self._control(NodeSilent(process))
+
+    def _command(self, command: Command) -> None:
+        """Send a command. Those to one node arrive in order, after any delay."""
+        target = command.to if isinstance(command, Fail) else command.switch
+        delay = _CONTROL_NS + (self._control_random.random() < 0.3) * _CONTROL_SLOW_NS
+        due = max(self.network.now + delay, self._commanded.get(target, 0))
+        self._commanded[target] = due
+        self.network.at(due, lambda: self._obey(command))
+
+    def _obey(self, command: Command) -> None:
+        now = self.network.now
+        if isinstance(command, Fail):
+            host = self.hosts[command.to]
+            if host.paused_until > now:
+                self.network.at(host.paused_until, lambda: self._obey(command))
+            elif host.alive:
+                local = host.now(now)
+                for process, stamp in command.processes:
+                    host.endpoint.process_failed(local, process, stamp)
+                host.to_complete[command.failure] = tuple(one for one, _ in command.processes)
+                self._carry_out(command.to, host, local)
+            return
+        if command.switch in self.dead:
+            return
+        node = self.switches[command.switch]
+        if isinstance(command, Freeze):
+            self._effects(command.switch, node.freeze(now, command.neighbour))
+        elif isinstance(command, Remove):
+            self._effects(command.switch, node.remove(now, command.neighbour, command.epoch))
+        else:
+            node.set_routes(command.routes)
+
+    def _complete(self, process: int, host: Host) -> None:
+        for number, failed in [*host.to_complete.items()]:
+            if host.settled.issuperset(failed):
+                del host.to_complete[number]
+                self._tell_controller(Completed(number, process))
 
     # -- switches ------------------------------------------------------------------------------
 
@@ -254,7 +360,12 @@ class World:
                 elif to in self.hosts:
                     self.network.send(id, to, effect.data, self._at_host(to))
             elif isinstance(effect, Silent):
-                self.silent.append((id, effect))
+                report = InputSilent(id, effect.neighbour, effect.epoch, effect.commit)
+                self._tell_controller(report)
+            elif effect.neighbour in self.switches:
+                self._tell_controller(LinkJoined(id, effect.neighbour))
+            else:
+                self._tell_controller(ProcessJoined(effect.neighbour))
 
     def _note(self, source: int, to: int, data: bytearray) -> None:
         """Check what a link is given: I1 and I2 hold at the moment of sending."""
@@ -277,11 +388,23 @@ class World:
             self.broken.append(f"I1 {source} sent reliable {stamp}, not above {last[1]}")
 
     @property
+    def correct(self) -> dict[int, Host]:
+        """The processes that neither crashed nor were declared to have failed."""
+        failed = self.controller.failed
+        return {one: host for one, host in self.hosts.items() if host.alive and one not in failed}
+
+    def cut(self, one: int, other: int) -> None:
+        """Cut a cable, both ways, for good."""
+        self.network.cut |= {(one, other), (other, one)}
+
+    @property
     def is_settled(self) -> bool:
         """Whether all that was sent is delivered or given up, as far as processes know."""
-        for host in self.hosts.values():
+        if self.controller.is_undecided or self.controller.failures:
+            return False
+        for host in self.correct.values():
             state = host.endpoint.describe()
-            if host.alive and (
+            if (
                 not state or state["buffered"] or state["open"] or state["best_effort"]
                 or state["reordering"] or any(not one.stamp and not one.failed
                                               for one in host.sendings.values())

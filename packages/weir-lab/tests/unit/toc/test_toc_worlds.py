@@ -17,6 +17,8 @@ ONCE_BROKEN = {
     25: "a minimum that moved waited behind the beacon of the same moment",
     148: "an old ACK closed the window, and packets under way were not sent again",
     169: "a barrier was damaged, which only the link can find",
+    29: "a rack without processes was frozen again and again",
+    263: "the controller waited for the answer of a dead switch",
 }
 
 

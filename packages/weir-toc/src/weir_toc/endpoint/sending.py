@@ -165,10 +165,16 @@ class Sender:
         if process in self._failed:
             return
         self._failed.add(process)
-        self._settling[process] = 0
-        flow = self.flows.pop(process, None)
-        for scattering, _ in [*flow.queue] if flow else ():
-            self._cancel(scattering, process, Reason.PROCESS_FAILED)
+        self._settling[process] = 1  # until all of its recalls have begun
+        queued = {
+            one.ticket: one
+            for flow in self.flows.values()
+            for one, _ in flow.queue
+            if any(part.to == process for part in one.parts)
+        }
+        for one in queued.values():
+            self._cancel(one, process, Reason.PROCESS_FAILED)
+        self.flows.pop(process, None)
         for one in [*self._best_effort.values()]:
             for part in one.parts:
                 if part.to == process and part.unacked:
@@ -180,9 +186,7 @@ class Sender:
                 part.to == process and part.unacked for part in scattering.parts
             ):
                 self._abort(now, scattering, process)
-        if not self._settling[process]:
-            del self._settling[process]
-            self.events.append(Settled(process))
+        self._settle(process)
         self._grant(now, self.flows.values())
 
     # -- leaving -------------------------------------------------------------------------------
@@ -343,6 +347,10 @@ class Sender:
         process = scattering.aborted_by
         failed = SendFailed(scattering.ticket, scattering.stamp, process, Reason.PROCESS_FAILED)
         self.events.append(failed)
+        self._settle(process)
+
+    def _settle(self, process: int) -> None:
+        """One thing less is under way to a failed process; report when nothing is."""
         self._settling[process] -= 1
         if not self._settling[process]:
             del self._settling[process]

@@ -1,0 +1,1 @@
+"""The controller: it decides which processes have failed, and at which stamp."""

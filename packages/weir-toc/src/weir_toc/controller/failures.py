@@ -1,0 +1,257 @@
+"""Which processes have failed, at which stamp, and when barriers may move again.
+
+1. *Detect.* A switch fences an input that is silent, freezes its commit register, and reports it.
+2. *Determine.* After a pause, in which other neighbours report the same failure, `Decide` looks at
+   the cables that are left. The racks that reach each other and hold most processes go on. All
+   other processes have failed, and so have those whose own link is silent. Around what goes on, a
+   cut of frozen registers is made: an input from outside that is not silent is frozen on command.
+   The failure stamp of a process is the highest register in that cut which it stands behind. All
+   that it has committed through there was acknowledged by all receivers, and none of these has
+   delivered more.
+3. *Broadcast.* Each process that goes on is told.
+4. *Discard*, 5. *recall* and 6. *callback* are those of the endpoint, which answers at the end.
+7. *Resume.* When all have answered, the frozen registers are removed, and barriers move.
+
+A cable that fails where all processes still reach each other is a failure of no process: it
+is removed at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from weir_toc.controller.entries import (
+    Command,
+    Completed,
+    Decide,
+    Entry,
+    Fail,
+    Freeze,
+    InputSilent,
+    LinkJoined,
+    NodeSilent,
+    ProcessJoined,
+    Remove,
+    SetRoutes,
+)
+from weir_toc.topology import Link, Topology, rack_of
+
+#: One direction of a link: the switch that listens, and its neighbour.
+Port = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Failure:
+    """One decision, and who has not carried it out yet."""
+
+    number: int
+    processes: tuple[tuple[int, int], ...]
+    inputs: tuple[InputSilent, ...]
+    waiting: set[int] = field(default_factory=set)
+
+
+class FailureState:
+    """All that the controller knows; `apply` is deterministic."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        #: The processes that go on.
+        self.processes: set[int] = set()
+        #: Processes that failed, and their failure stamps. They never come back under these ids.
+        self.failed: dict[int, int] = {}
+        #: Failures that are not carried out everywhere, by number.
+        self.failures: dict[int, Failure] = {}
+        self._numbers = 0
+        #: Inputs that are fenced, by port, and which of them were decided on.
+        self._silent: dict[Port, InputSilent] = {}
+        self._decided: set[Port] = set()
+        #: Processes that do not answer, and are not frozen yet.
+        self._unanswering: set[int] = set()
+        #: Switches that do not answer. One is heard of again by the links that join it.
+        self._dead_switches: set[int] = set()
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether `Decide` is due after a pause: something is reported that is not decided on."""
+        return bool(self._silent.keys() - self._decided or self._unanswering)
+
+    def apply(self, entry: Entry) -> list[Command]:
+        """Take one entry; return what to command because of it."""
+        if isinstance(entry, ProcessJoined):
+            if entry.process not in self.failed:
+                self.processes.add(entry.process)
+            return []
+        if isinstance(entry, InputSilent):
+            self._silent.setdefault((entry.switch, entry.neighbour), entry)
+            return []
+        if isinstance(entry, LinkJoined):
+            return self._link_joined((entry.switch, entry.neighbour))
+        if isinstance(entry, NodeSilent):
+            if entry.node in self.processes:
+                self._unanswering.add(entry.node)
+            elif entry.node in self.topology.switches:
+                self._dead_switches.add(entry.node)
+            return []
+        if isinstance(entry, Completed):
+            failure = self.failures.get(entry.failure)
+            if failure is None:
+                return []
+            failure.waiting.discard(entry.process)
+            return self._resumed()
+        assert isinstance(entry, Decide)
+        return self._decide()
+
+    def awaits(self, command: Freeze) -> bool:
+        """Whether the register of this command is not frozen yet: its switch has not answered."""
+        return (command.switch, command.neighbour) not in self._silent
+
+    def pending(self) -> list[Command]:
+        """Return the commands that are not known to be carried out: a new leader repeats them."""
+        return [
+            Fail(to, failure.number, failure.processes)
+            for failure in self.failures.values()
+            for to in sorted(failure.waiting)
+        ]
+
+    # -- decisions -----------------------------------------------------------------------------
+
+    def _decide(self) -> list[Command]:
+        """Decide on all that is reported, or command the registers to be frozen that are not."""
+        if not self.is_undecided:
+            return []
+        racks = self._racks_that_go_on()
+        switches = self._switches_of(racks)
+        dead = {one for one in self.processes if self._is_dead(one, racks)}
+        cut = [*self._cut(racks, switches, dead)]
+        missing = [port for port in cut if port not in self._silent]
+        if missing:
+            return [Freeze(*port) for port in missing]
+        stamps = tuple((one, self._stamp_of(one, racks, cut)) for one in sorted(dead))
+        inputs = [port for port in self._silent if port not in self._decided and (
+            port[0] in switches
+        )]  # fmt: skip
+        self._decided |= self._silent.keys()
+        self._unanswering -= dead
+        self.processes -= dead
+        self.failed.update(stamps)
+        for failure in self.failures.values():
+            failure.waiting -= dead
+        self._numbers += 1
+        failure = Failure(self._numbers, stamps, tuple(self._silent[port] for port in inputs))
+        self.failures[failure.number] = failure
+        commands: list[Command] = self._routes()
+        if stamps:
+            failure.waiting |= self.processes
+            commands += [Fail(to, failure.number, stamps) for to in sorted(self.processes)]
+        return commands + self._resumed()
+
+    def _is_dead(self, process: int, racks: frozenset[int]) -> bool:
+        rack = rack_of(process)
+        port = (self.topology.switch_of_rack(rack).id, process)
+        return rack not in racks or port in self._silent or process in self._unanswering
+
+    def _racks_that_go_on(self) -> frozenset[int]:
+        """Return racks that all reach each other; those with most processes are chosen first."""
+        topology, dead = self.topology, self._dead_links()
+        count = {rack: 0 for one in topology.switches.values() for rack in one.racks}
+        for process in self.processes:
+            count[rack_of(process)] += 1
+        reached = {
+            rack: frozenset({rack}).union(
+                *topology.routes(topology.switch_of_rack(rack).id, dead).values()
+            )
+            for rack in count
+        }
+        chosen: set[int] = set()
+        for rack in [*count]:
+            if topology.switch_of_rack(rack).id in self._dead_switches:
+                del count[rack]
+        for rack in sorted(count, key=lambda rack: (-count[rack], rack)):
+            if all(rack in reached[other] and other in reached[rack] for other in chosen):
+                chosen.add(rack)
+        return frozenset(chosen)
+
+    def _switches_of(self, racks: frozenset[int]) -> set[int]:
+        """Return the switches that go on: those of the racks, and what their cables lead up to."""
+        dead = self._dead_links()
+        found = {self.topology.switch_of_rack(rack).id for rack in racks}
+        for link in self.topology.links:  # the lower ones come first
+            if link.lower in found and link not in dead:
+                found.add(link.upper)
+        return found
+
+    def _cut(
+        self, racks: frozenset[int], switches: set[int], dead: Iterable[int]
+    ) -> Iterator[Port]:  # fmt: skip
+        """Yield the ports by which something comes in that does not go on."""
+        cables = self._dead_links()
+        for link in self.topology.links:
+            for switch, neighbour in (link, link[::-1]):
+                if switch in switches and (neighbour not in switches or link in cables):
+                    yield switch, neighbour
+        for process in dead:
+            if rack_of(process) in racks:
+                yield self.topology.switch_of_rack(rack_of(process)).id, process
+
+    def _stamp_of(self, process: int, racks: frozenset[int], cut: Iterable[Port]) -> int:
+        """Return the failure stamp of a process: the highest frozen register it stands behind."""
+        rack = rack_of(process)
+        if rack in racks:
+            port = (self.topology.switch_of_rack(rack).id, process)
+            return self._silent[port].commit
+        return max(
+            (
+                self._silent[switch, neighbour].commit
+                for switch, neighbour in cut
+                if self._stands_behind(rack, switch, neighbour)
+            ),
+            default=0,  # nobody goes on who could have delivered anything of it
+        )
+
+    def _stands_behind(self, rack: int, switch: int, neighbour: int) -> bool:
+        """Whether what comes from a rack may have come by this port."""
+        one = self.topology.switches.get(neighbour)
+        if one is None:
+            return False  # the link of a process carries its own alone
+        return neighbour in self.topology.switches[switch].upper or rack in one.racks
+
+    # -- cables --------------------------------------------------------------------------------
+
+    def _dead_links(self) -> frozenset[Link]:
+        """Return the cables of which one direction is silent, or one end does not answer."""
+        silent, gone = self._silent, self._dead_switches
+        return frozenset(
+            link
+            for link in self.topology.links
+            if link in silent or link[::-1] in silent or not gone.isdisjoint(link)
+        )
+
+    def _routes(self) -> list[Command]:
+        dead = self._dead_links()
+        return [SetRoutes(id, self.topology.routes(id, dead)) for id in self.topology.switches]
+
+    def _link_joined(self, port: Port) -> list[Command]:
+        """A link is back. If its register is still frozen, it counts from its removal on."""
+        self._dead_switches.discard(port[1])
+        report = self._silent.pop(port, None)
+        if report is None:
+            return []
+        commands = self._routes()
+        if port not in self._decided:  # no failure rests on it: it counts again from now on
+            commands.append(Remove(report.switch, report.neighbour, report.epoch))
+        self._decided.discard(port)
+        return commands
+
+    def _resumed(self) -> list[Command]:
+        """Remove the frozen registers of all failures that are carried out everywhere."""
+        done = [failure for failure in self.failures.values() if not failure.waiting]
+        commands: list[Command] = []
+        for failure in done:
+            del self.failures[failure.number]
+            for one in failure.inputs:
+                commands.append(Remove(one.switch, one.neighbour, one.epoch))
+                if one.neighbour in self.failed:  # its id never comes back
+                    self._silent.pop((one.switch, one.neighbour), None)
+                    self._decided.discard((one.switch, one.neighbour))
+        return commands

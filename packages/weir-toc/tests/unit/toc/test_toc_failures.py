@@ -1,0 +1,151 @@
+"""Transcripts of decisions: who has failed, at which stamp, and when registers are removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from weir_toc.controller.entries import (
+    Command,
+    Completed,
+    Decide,
+    Fail,
+    Freeze,
+    InputSilent,
+    LinkJoined,
+    NodeSilent,
+    ProcessJoined,
+    Remove,
+    SetRoutes,
+)
+from weir_toc.controller.failures import FailureState
+from weir_toc.topology import Topology, process_id
+
+TREE = Topology.tree(racks=2, spines=2)
+RACKS = [TREE.switch_of_rack(rack).id for rack in (0, 1)]
+SPINES = [*TREE.switches[RACKS[0]].upper]
+A, B, C = process_id(0, 1), process_id(0, 2), process_id(1, 1)
+
+
+def state() -> FailureState:
+    one = FailureState(TREE)
+    for process in (A, B, C):
+        assert one.apply(ProcessJoined(process)) == []
+    assert not one.is_undecided
+    return one
+
+
+def silent(one: FailureState, *ports: tuple[int, int, int]) -> None:
+    for switch, neighbour, commit in ports:
+        assert one.apply(InputSilent(switch, neighbour, 1, commit)) == []
+    assert one.is_undecided
+
+
+def but_routes(commands: Iterable[Command]) -> list[Command]:
+    return [one for one in commands if not isinstance(one, SetRoutes)]
+
+
+def test_a_process_whose_link_is_silent_has_failed_at_its_last_commit() -> None:
+    one = state()
+    silent(one, (RACKS[0], B, 77))
+    commands = but_routes(one.apply(Decide()))
+    assert commands == [Fail(A, 1, ((B, 77),)), Fail(C, 1, ((B, 77),))]
+    assert one.failed == {B: 77}
+    assert one.pending() == commands
+    assert not one.is_undecided
+
+
+def test_registers_are_removed_when_all_have_answered() -> None:
+    one = state()
+    silent(one, (RACKS[0], B, 77))
+    one.apply(Decide())
+    assert one.apply(Completed(1, A)) == []
+    assert one.apply(Completed(1, A)) == []
+    assert one.apply(Completed(1, C)) == [Remove(RACKS[0], B, 1)]
+    assert one.apply(Completed(1, C)) == []
+    assert one.apply(Decide()) == []
+    assert one.apply(ProcessJoined(B)) == []
+    assert B not in one.processes  # its id never comes back
+
+
+def test_a_dead_switch_takes_its_processes_with_it_at_the_highest_register_of_the_cut() -> None:
+    one = state()
+    silent(one, (SPINES[0], RACKS[1], 50), (SPINES[1], RACKS[1], 60))
+    commands = but_routes(one.apply(Decide()))
+    assert commands == [Fail(A, 1, ((C, 60),)), Fail(B, 1, ((C, 60),))]
+    one.apply(Completed(1, A))
+    done = one.apply(Completed(1, B))
+    assert done == [Remove(SPINES[0], RACKS[1], 1), Remove(SPINES[1], RACKS[1], 1)]
+
+
+def test_a_cable_that_no_process_needs_is_removed_at_once() -> None:
+    one = state()
+    silent(one, (SPINES[0], RACKS[1], 50), (RACKS[1], SPINES[0], 40))
+    commands = one.apply(Decide())
+    removed = [command for command in commands if isinstance(command, Remove)]
+    assert removed == [Remove(SPINES[0], RACKS[1], 1), Remove(RACKS[1], SPINES[0], 1)]
+    assert one.failed == {}
+    (routes,) = (
+        command.routes
+        for command in commands
+        if isinstance(command, SetRoutes) and command.switch == RACKS[0]
+    )
+    assert routes == {SPINES[0]: {0}, SPINES[1]: {0, 1}}
+
+
+def test_an_input_of_the_cut_that_is_not_silent_is_frozen_first() -> None:
+    one = state()
+    silent(one, (SPINES[0], RACKS[1], 50))  # only one direction: the rack still hears the spine
+    freeze = Freeze(RACKS[1], SPINES[0])
+    assert one.apply(Decide()) == [freeze]
+    assert one.awaits(freeze)
+    one.apply(InputSilent(RACKS[1], SPINES[0], 1, 70))
+    assert not one.awaits(freeze)
+    assert Remove(RACKS[1], SPINES[0], 1) in one.apply(Decide())
+
+
+def test_a_switch_that_does_not_answer_is_dead() -> None:
+    one = state()
+    one.apply(ProcessJoined(process_id(1, 2)))
+    one.apply(ProcessJoined(process_id(1, 3)))  # most are in rack 1, whose switch is dead
+    silent(one, (SPINES[0], RACKS[1], 50), (SPINES[1], RACKS[1], 60))
+    waits = one.apply(Decide())
+    assert {command.switch for command in waits if isinstance(command, Freeze)} == {RACKS[1]}
+    one.apply(NodeSilent(RACKS[1]))
+    one.apply(Decide())
+    assert {*one.failed} == {C, process_id(1, 2), process_id(1, 3)}
+    assert one.processes == {A, B}
+
+
+def test_a_process_that_does_not_answer_has_failed() -> None:
+    one = state()
+    silent(one, (RACKS[0], B, 77))
+    one.apply(Decide())
+    one.apply(Completed(1, A))
+    one.apply(NodeSilent(C))
+    freeze = Freeze(RACKS[1], C)
+    assert one.apply(Decide()) == [freeze]
+    one.apply(InputSilent(RACKS[1], C, 1, 88))
+    commands = but_routes(one.apply(Decide()))
+    # Nobody waits for C in the first failure any more.
+    assert commands == [Fail(A, 2, ((C, 88),)), Remove(RACKS[0], B, 1)]
+    assert one.apply(Completed(2, A)) == [Remove(RACKS[1], C, 1)]
+
+
+def test_a_link_that_is_back_before_the_decision_counts_again() -> None:
+    one = state()
+    silent(one, (SPINES[0], RACKS[1], 50))
+    commands = one.apply(LinkJoined(SPINES[0], RACKS[1]))
+    assert but_routes(commands) == [Remove(SPINES[0], RACKS[1], 1)]
+    assert not one.is_undecided
+
+
+def test_replicas_that_apply_the_same_entries_decide_the_same() -> None:
+    entries = [
+        InputSilent(SPINES[1], RACKS[1], 1, 60), InputSilent(SPINES[0], RACKS[1], 1, 50), Decide(),
+        Completed(1, B), InputSilent(RACKS[0], B, 1, 90), Decide(), Completed(1, A),
+        Completed(2, A),
+    ]  # fmt: skip
+    first, second = state(), state()
+    assert [first.apply(one) for one in entries] == [second.apply(one) for one in entries]
+    assert first.failed == second.failed == {C: 60, B: 90}
+    assert first.failures == {}
