@@ -224,6 +224,18 @@ def test_a_device_that_was_used_is_known_after_a_restart(rig: Any, checkpoint: b
     assert come(rig, 61, 43)[1] == 0
 
 
+def test_that_a_device_is_used_is_written_once(rig: Any) -> None:
+    put(rig)
+    rig.answer(1, f.ReplaceDevice(42, 1))
+    assert come(rig, 50, 42, generation=1)[1] == 0
+    registry = rig.shard.registry
+    before = registry.group.node.log.applied
+    for request in (f.UseDevice(42, 1), f.UseDevice(42, 2), f.UseDevice(43, 1)):
+        registry.administration.fleets.use_device(request)
+    rig.settle()
+    assert registry.group.node.log.applied == before
+
+
 def test_a_new_device_waits_no_longer_than_it_must(rig: Any, monkeypatch: Any) -> None:
     """Its entry is asked for again, and after five seconds it is told to come again."""
     put(rig)

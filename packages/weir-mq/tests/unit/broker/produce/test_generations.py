@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rigs.fleets import FLEET_KEY, HUB, SYSTEM, answer, challenged, door_of, heard
+from rigs.shards import sessions_of
 from weir.access.devices import derive_secret
 from weir.broker.produce.batcher import DUPLICATE
 from weir.broker.records.fleets import DeviceSet
@@ -20,6 +21,7 @@ from weir.model.message import Origin
 from weir.protocol import device as d
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
+from weir.protocol.device import DevicePublishes
 
 STRANGER = 1234
 
@@ -91,6 +93,31 @@ def test_the_generation_before_is_refused_from_the_first_message_of_the_next(
     assert told(door, 51) == [(0, 2)]
     values = [value for batch in batches(door) for value in batch.values()]
     assert values == [b"a", b"b", b"new"]
+
+
+def test_a_generation_that_is_not_committed_yet_bars_the_one_before(door: Any) -> None:
+    come(door, 50, boot=9)
+    assert told(door, 50, d.publish(1, b"a", 0)) == [(0, 0)]
+    come(door, 51, generation=1)
+    leading = door.shard.topics.partition(address(door).group)[1].led()
+    batcher = leading.device_batcher
+    for session, value in ((51, b"new"), (50, b"old")):
+        device = sessions_of(door.shard)[session].device
+        batcher.publish([(device, DevicePublishes([2], [d.NO_SEQUENCE], [value], [0]))])
+        batcher.cut()
+    leading.appender.cut()
+    door.tick()
+    door.settle()
+    assert told(door, 51) == [(0, 1)]
+    assert told(door, 50) == [(NotAuthenticated.code, 0)]
+
+
+def test_who_says_hello_as_another_hub_has_not_proved_to_be_that(door: Any) -> None:
+    come(door, 50, generation=1)
+    assert told(door, 50, d.publish(1, b"a", 0)) == [(0, 0)]
+    assert told(door, 50, d.hello(STRANGER, 1, "one"), d.publish(1, b"b", 0))[1:] == [(0, 1)]
+    origins = [message.origin for batch in batches(door) for message in batch.messages()]
+    assert origins == [Origin(HUB, 1, 1, 0, 1, True), Origin(STRANGER, 1, 1, 0, 0, False)]
 
 
 def test_generations_are_known_after_a_restart(door: Any) -> None:
