@@ -106,7 +106,9 @@ def handshakes(
     folder: Folder = None,
     as_json: Json = False,
 ) -> None:
-    """Measure TLS handshakes of one core of a node, and the memory of idle connections."""
+    """Measure TLS handshakes of one core of a node, the memory of idle connections, and what it
+    takes to sign a device's frame.
+    """
     import msgspec
 
     from weir.cli.output import print_table, progress
@@ -124,9 +126,9 @@ def handshakes(
         return
     print_table(
         ("HANDSHAKES", "PER CORE AND S", "CONNECTIONS BY TLS", "PLAIN", "IDLE BYTES BY TLS",
-         "PLAIN"),
+         "PLAIN", "SIGN us", "CHECK us"),
         [(result.handshakes, result.per_core_s, result.tls_per_core_s, result.plain_per_core_s,
-          result.tls_bytes, result.plain_bytes)],
+          result.tls_bytes, result.plain_bytes, result.sign_us, result.check_us)],
     )  # fmt: skip
 
 

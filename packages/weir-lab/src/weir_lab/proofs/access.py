@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from weir_lab.proofs.claims import Figure, Goal, Proof, Sweep
+from weir.model.limits import KIB
+from weir_lab.proofs.claims import Figure, Goal, Proof, Sweep, bench
 
 OF_ACCESS = (
     Proof(
@@ -27,6 +28,41 @@ OF_ACCESS = (
         ),
     ),
 )
+
+
+def _handshakes(name: str, what: str, options: str, least: int) -> Proof:
+    """Return a row of handshakes, of which one core must make so many a second."""
+    return bench(
+        name,
+        what,
+        f"handshakes{options}",
+        {
+            "handshakes a core and second": Figure("per_core_s"),
+            "bytes of an idle connection by TLS": Figure("tls_bytes"),
+            "bytes of an idle connection": Figure("plain_bytes"),
+            "µs to sign a frame": Figure("sign_us"),
+        },
+        Goal("handshakes a core and second", "≥", least),
+        Goal("bytes of an idle connection by TLS", "≤", 45 * KIB),
+        Goal("bytes of an idle connection", "≤", 30 * KIB),
+        Goal("µs to sign a frame", "≤", 3),
+    )
+
+
+OF_HANDSHAKES = (
+    _handshakes("handshakes", "Devices connect by TLS, say hello, and go", "", 900),
+    _handshakes(
+        "handshakes-mutual", "Devices connect by TLS with certificates, say hello, and go",
+        " --mutual", 550,
+    ),
+    bench(
+        "timeliness-tls",
+        "One producer and one consumer, without TLS and with it, one after the other",
+        "timeliness --tls",
+        {"by TLS, of plain": Figure("runs.1.tls_ratio")},
+        Goal("by TLS, of plain", "≥", 0.6),
+    ),
+)  # fmt: skip
 
 #: What `make proof-worlds` plays of it, in windows of seeds.
 OF_ACCESS_SEEDS = (

@@ -17,6 +17,8 @@ def test_handshakes_and_memory_are_measured(monkeypatch: pytest.MonkeyPatch) -> 
     result = measure(Settings(handshakes=100, mutual=True, idle=50), seen.append)
     assert seen == [*range(1, 101)]
     assert (result.handshakes, result.mutual) == (100, True)
+    assert 0 < result.check_us < 1_000
+    assert 0 < result.sign_us < 1_000
     assert 0 < result.tls_per_core_s < result.per_core_s
     assert result.tls_per_core_s < result.plain_per_core_s
     assert result.tls_bytes > 1_000
