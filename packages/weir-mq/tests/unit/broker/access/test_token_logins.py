@@ -304,6 +304,19 @@ def test_a_namesake_gets_nothing_by_a_token_of_the_one_before(rig: Any) -> None:
     assert enter_by(rig, 3, token).code == NotAuthenticated.code
 
 
+def test_a_token_is_of_one_user_by_its_number(rig: Any) -> None:
+    """Whatever access version it names: a registry that was restored may count anew."""
+    rig.answer(1, t.CreateTokenKey("k1"))
+    access = catalog_of(rig.shard).access
+    seed = RING.unwrap(access.issuers.find(OWN).keys[0].wrapped, "token key k1")
+    number, key = access.user(ANN).number, PrivateKey.from_seed(seed)
+    for session, given in ((2, number), (3, number + 1)):
+        said = TokenLimits(number=given, version=1_000_000)
+        claims = Claims(OWN, ANN, (OWN,), now(rig) + 60, 0, now(rig), "", said)
+        reply = enter_by(rig, session, issue_token(key, "k1", claims))
+        assert isinstance(reply, m.Refusal) == (given != number)
+
+
 def test_a_set_takes_no_token_of_another(rig: Any) -> None:
     """Nor one that names this set and that another key of the same id signed."""
     rig.answer(1, t.CreateTokenKey("k1"))
