@@ -74,12 +74,13 @@ def values(url: str, topic: str) -> set[bytes]:
         return {message.value for message in reader}
 
 
+@pytest.mark.timeout(400)  # Spark starts for it alone
 def test_what_spark_tells_holds_no_password_and_no_token(url: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(HERE / "login_query.py"), of(url, "ann"), str(tmp_path)],
         env={**os.environ, "WEIR_PASSWORD": SECRET},
         capture_output=True,
-        timeout=200,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4_000:].decode(errors="replace")

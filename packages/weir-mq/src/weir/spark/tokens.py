@@ -1,12 +1,15 @@
 """Tokens for tasks: the driver logs in by a password, and each task that reads gets a token.
 
 A token is of the query's user, and good for the topics of the query alone, for an hour. Planning
-renews it when half of that is over, so tasks of each micro-batch have half an hour or more. It lies
-in what Spark sends to a task, and in nothing that Spark writes down or shows.
+renews it when half of that is over, so tasks of each micro-batch have half an hour or more; and for
+as long as the process that plans lives, a thread of it does, so that connections of tasks which run
+for longer go on. A token lies in what Spark sends to a task, and in nothing that Spark writes down
+or shows.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,20 +17,25 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from weir.access.tokens import LIMITED_TOPICS_MAX
-from weir.client.connection.system import SYSTEM
-from weir.errors import BadRequest, Refused, Unavailable, UnknownOpcode
+from weir.client.connection.system import SYSTEM, System
+from weir.errors import BadRequest, NotAuthenticated, Refused, Unavailable, UnknownOpcode, WeirError
 from weir.model.topic import full_name_of, split_name
 from weir.protocol.client.tokens import IssueToken, RenewToken, TokenIssued
-from weir.spark.blocking_client import BlockingClient, ask
+from weir.spark.blocking_client import CALL_TIMEOUT, BlockingClient, ask
 from weir.spark.fetcher import Portion
-from weir.spark.login import Hosts, LoginHosts
+from weir.spark.login import Hosts, LoginHosts, credentials_of
 from weir.spark.options import Options
+
+log = logging.getLogger("weir.spark")
 
 #: How long a token lives, and after how much of that planning takes another one.
 TOKEN_SECONDS = 3_600
 RENEWED_AFTER_SECONDS = TOKEN_SECONDS / 2
 #: A set that issues none is asked again after this time.
 ASKED_AGAIN_SECONDS = 60.0
+#: How often a thread looks for tokens to renew, and for how long after tasks were last planned.
+_LOOK_SECONDS = 30.0
+_KEPT_SECONDS = 24 * 3_600.0
 
 Topics = tuple[str, ...]
 
@@ -41,13 +49,16 @@ class _Issued(NamedTuple):
     token: str
     since: float
     client: BlockingClient
+    #: When tasks were last planned with it.
+    planned: float
 
 
 #: By hosts and topics.
 _issued: dict[tuple[Hosts, Topics], _Issued] = {}
 #: By hosts and what a query reads, the topics that it has had up to now.
 _topics: dict[tuple[Hosts, Topics], Topics] = {}
-#: By process, the id that its tokens have in common.
+#: By process, the id that its tokens have in common: each renews those before. A process that has
+#: one has a thread that renews.
 _ids: dict[int, str] = {}
 
 
@@ -86,29 +97,80 @@ def _token(hosts: Hosts, topics: Topics) -> str:
         if had is not None and had.client is client:
             lasts = RENEWED_AFTER_SECONDS if had.token else ASKED_AGAIN_SECONDS
             if now - had.since < lasts:
+                _issued[hosts, topics] = had._replace(planned=now)
                 return had.token
         token = _ask_token(client, topics)
-        _issued[hosts, topics] = _Issued(token, now, client)
+        _issued[hosts, topics] = _Issued(token, now, client, now)
         return token
 
     return ask(hosts, question)
 
 
 def _ask_token(client: BlockingClient, topics: Topics) -> str:
-    """Ask for a token; return "" where there is none to be had."""
+    """Ask for a token, which renews those of this process; return "" where the set issues none."""
     try:
         reply = client.request(IssueToken(TOKEN_SECONDS, _token_id(), None, topics))
-        assert isinstance(reply, TokenIssued)  # decoded by the opcode of the request
-        with suppress(Refused):  # tasks by the tokens of before go on until those end
-            client.request(RenewToken(reply.token))
     except (BadRequest, Unavailable, UnknownOpcode):
         return ""  # no key that signs, none that this node opens, or the release before
+    assert isinstance(reply, TokenIssued)  # decoded by the opcode of the request
+    with suppress(Refused):  # then connections end with the tokens that they came by
+        client.request(RenewToken(reply.token))
     return reply.token.decode()
 
 
 def _token_id() -> str:
-    """Return the id of the tokens of this process: each renews the one before."""
-    return _ids.setdefault(SYSTEM.get().process(), f"spark-{uuid4()}")
+    """Return the id of the tokens of this process; see to it that they are renewed."""
+    system = SYSTEM.get()
+    process = system.process()
+    if process not in _ids:
+        _ids[process] = f"spark-{uuid4()}"
+        system.thread(lambda: _keep(system), "weir tokens")
+    return _ids[process]
+
+
+def _keep(system: System) -> None:
+    """Renew tokens for as long as this process lives."""
+    while True:
+        system.sleep(_LOOK_SECONDS)
+        renew_due(system.monotonic())
+
+
+def renew_due(now: float) -> None:
+    """Renew the tokens of which half is over at `now`, unless no task was planned for a day. It has
+    connections of its own, because those of the process are used meanwhile.
+    """
+    for (hosts, topics), had in [*_issued.items()]:
+        is_due = had.token and now - had.since >= RENEWED_AFTER_SECONDS
+        if not is_due or now - had.planned >= _KEPT_SECONDS:
+            continue
+        try:
+            token = _renewed(hosts, topics)
+        except NotAuthenticated:
+            _issued.pop((hosts, topics), None)  # who plans next is told
+            continue
+        except WeirError as error:
+            log.warning("tokens of tasks were not renewed, and are tried again: %s", error)
+            continue
+        current = _issued.get((hosts, topics))
+        if token and current is not None and current.client is had.client:
+            _issued[hosts, topics] = current._replace(token=token, since=now)
+
+
+def _renewed(hosts: Hosts, topics: Topics) -> str:
+    """Return a token by a new connection to the first host that answers. Raises `WeirError`."""
+    lost: WeirError | None = None
+    for host, port in hosts:
+        try:
+            with BlockingClient(
+                host, port, CALL_TIMEOUT, "spark-tokens", 0, credentials_of(hosts)
+            ) as client:
+                return _ask_token(client, topics)
+        except NotAuthenticated:
+            raise
+        except WeirError as error:
+            lost = error
+    assert lost is not None  # there is a host
+    raise lost
 
 
 def _full(topic: str) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from rigs.shards import catalog_of
 from weir import sync, testing
 from weir.client.access import AccessRule
 from weir.client.connection.credentials import PASSWORD, PASSWORD_FILE
@@ -25,6 +29,8 @@ from weir.spark.source import Task, tasks
 from weir.spark.topics import topics_of
 
 SECRET = "s3cret-of-ann"
+#: When half of a token is over, and a bit, because sums of floats are rounded.
+LATER = tokens.RENEWED_AFTER_SECONDS + 0.5
 
 
 @pytest.fixture(autouse=True)
@@ -33,26 +39,32 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(PASSWORD, SECRET)
     for module, name in ((login, "_found"), (tokens, "_issued"), (tokens, "_topics")):
         monkeypatch.setattr(module, name, {})
+    monkeypatch.setattr(tokens, "_ids", {os.getpid(): "spark-test"})  # and so no thread
     yield
     forget_all()
 
 
 @pytest.fixture
-def url() -> Iterator[str]:
-    """Return the address of a closed set that issues tokens, where ann may read three topics."""
+def node() -> Iterator[testing.Node]:
     with testing.node() as node:
-        with sync.connect(node.url) as w:
-            for name in ("t", "u", "shop/v"):
-                w.create_topic(name)
-                w.publish(name, name.encode())
-            w.access.create_user("root", "rr", ["admin"])
-            read = [AccessRule(("read",), "topic", name) for name in ("t", "u", "shop/v")]
-            w.access.change_rules("query", read)
-            w.access.create_user("ann", SECRET, ["query"])
-            w.access.create_token_key()
-        with sync.connect(of(node.url, "root"), password="rr") as w:
-            w.access.set_mode("closed")
-        yield node.url
+        yield node
+
+
+@pytest.fixture
+def url(node: testing.Node) -> str:
+    """Return the address of a closed set that issues tokens, where ann may read three topics."""
+    with sync.connect(node.url) as w:
+        for name in ("t", "u", "shop/v"):
+            w.create_topic(name)
+            w.publish(name, name.encode())
+        w.access.create_user("root", "rr", ["admin"])
+        read = [AccessRule(("read",), "topic", name) for name in ("t", "u", "shop/v")]
+        w.access.change_rules("query", read)
+        w.access.create_user("ann", SECRET, ["query"])
+        w.access.create_token_key()
+    with sync.connect(of(node.url, "root"), password="rr") as w:
+        w.access.set_mode("closed")
+    return node.url
 
 
 def of(url: str, user: str) -> str:
@@ -166,8 +178,11 @@ def test_planning_renews_it_when_half_of_it_is_over(url: str) -> None:
         first = planned(options)
         clock[0] += tokens.RENEWED_AFTER_SECONDS - 1
         assert login_of(planned(options)[0]).token == login_of(first[0]).token
+        assert next(iter(tokens._issued.values())).planned == clock[0], "the query still runs"
         clock[0] += 1
-        tokens._ids.clear()  # so that it is another one within the same second, too
+        tokens._ids[os.getpid()] = (
+            "spark-other"  # so that it is another one within the same second, too
+        )
         second = planned(options)
     finally:
         SYSTEM.reset(before)
@@ -220,7 +235,7 @@ def test_a_revoked_user_has_no_token_any_more(url: str, monkeypatch: pytest.Monk
         planned(options)
 
 
-def test_nobody_has_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_has_no_token() -> None:
     with testing.node() as node:
         with sync.connect(node.url) as w:
             w.create_topic("t")
@@ -230,3 +245,96 @@ def test_nobody_has_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
         assert work[0].source.hosts == options.hosts
         assert values(work) == [b"t"]
         assert not tokens._issued
+
+
+def renewals(node: testing.Node) -> dict[tuple[str, str, str], int]:
+    """Return which tokens were renewed, and until when."""
+    host = node._host
+    assert host is not None
+    return dict(catalog_of(host._shard).access.issuers._renewals)
+
+
+def test_a_thread_renews_what_tasks_came_by(url: str, node: testing.Node) -> None:
+    options = Options.parse({"topic": "t", "url": of(url, "ann")})
+    first = planned(options)
+    ((key, until),) = renewals(node).items()
+    assert key[0].startswith("user:default/ann#")
+    ((_, had),) = tokens._issued.items()
+    tokens.renew_due(had.since + tokens.RENEWED_AFTER_SECONDS - 1)
+    assert next(iter(tokens._issued.values())) == had, "half of it is not over"
+    # As if it had been issued a second sooner, for a token ends at a whole second.
+    time.sleep(1.1)
+    due = had.since + LATER
+    tokens.renew_due(due)
+    renewed = next(iter(tokens._issued.values()))
+    assert (renewed.since, renewed.token != had.token) == (due, True)
+    assert [*renewals(node)] == [key], "it renews the tokens of before"
+    assert renewals(node)[key] > until
+    assert values(first) == [b"t"]
+
+
+def test_nothing_is_renewed_for_a_query_that_is_over(url: str, node: testing.Node) -> None:
+    planned(Options.parse({"topic": "t", "url": of(url, "ann")}))
+    ((_, had),) = tokens._issued.items()
+    tokens.renew_due(had.planned + 24 * 3_600 + 1)
+    assert next(iter(tokens._issued.values())) == had
+
+
+def test_nothing_is_renewed_for_a_user_that_is_revoked(url: str) -> None:
+    planned(Options.parse({"topic": "t", "url": of(url, "ann")}))
+    ((_, had),) = tokens._issued.items()
+    with sync.connect(of(url, "root"), password="rr") as w:
+        w.access.revoke_user("ann")
+    tokens.renew_due(had.since + LATER)
+    assert not tokens._issued
+
+
+def test_what_is_not_renewed_now_is_renewed_later(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    planned(Options.parse({"topic": "t", "url": of(url, "ann")}))
+    ((key, had),) = tokens._issued.items()
+    tokens._issued.clear()
+    away = LoginHosts([("127.0.0.1", 1)], login.Login("ann"))
+    tokens._issued[away, key[1]] = had
+    tokens.renew_due(had.since + LATER)
+    assert tokens._issued[away, key[1]] == had
+    assert "tried again" in caplog.text
+    assert had.token not in caplog.text
+    # One host that answers is enough.
+    both = LoginHosts([("127.0.0.1", 1), *key[0]], login.Login("ann"))
+    tokens._issued.clear()
+    tokens._issued[both, key[1]] = had
+    tokens.renew_due(had.since + LATER)
+    assert tokens._issued[both, key[1]].since > had.since
+
+
+def test_a_renewal_replaces_no_token_of_a_newer_login(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned(Options.parse({"topic": "t", "url": of(url, "ann")}))
+    ((key, had),) = tokens._issued.items()
+    newer = had._replace(token="newer", client=cast(Any, "another connection"))
+
+    def meanwhile(*_: object) -> str:
+        tokens._issued[key] = newer
+        return "older"
+
+    monkeypatch.setattr(tokens, "_renewed", meanwhile)
+    tokens.renew_due(had.since + LATER)
+    assert tokens._issued[key] == newer
+
+
+def test_a_process_that_plans_has_one_thread_for_it(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(tokens, "_ids", {})
+    quiet = replace(SYSTEM.get(), thread=lambda work, name: begun.append(name))
+    before = SYSTEM.set(quiet)
+    try:
+        for topic in ("t", "u"):
+            planned(Options.parse({"topic": topic, "url": of(url, "ann")}))
+    finally:
+        SYSTEM.reset(before)
+    assert begun == ["weir tokens"]
