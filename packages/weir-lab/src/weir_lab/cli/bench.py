@@ -133,6 +133,41 @@ def handshakes(
 
 
 @app.command()
+def tenants(
+    quota: Annotated[int, typer.Option(help="Bytes a second that the flood may publish.")] = 1
+    << 20,
+    connections: Annotated[int, typer.Option(help="Of the flood.")] = 16,
+    pace: Annotated[int, typer.Option(help="Messages a second of the steady tenant.")] = 200,
+    size: Annotated[int, typer.Option(help="Bytes of a message.")] = 1_000,
+    span: Annotated[float, typer.Option("--seconds", help="How long, each time.")] = 10.0,
+    shards: Annotated[int, typer.Option(help="Of the node; 0: one a core.")] = 0,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what a namespace with a steady pace keeps beside one that floods."""
+    import msgspec
+
+    from weir.cli.output import print_table, progress
+
+    with usage("tenants"):
+        from weir_lab.bench.tenants import Settings, measure
+        from weir_lab.cli.measured import print_measured
+
+        settings = Settings(quota, connections, pace, size, span, shards, folder)
+        settings.check()
+    with stop_as_by_ctrl_c(), progress("seconds", int(2 * span)) as show:
+        result = measure(settings, show)
+    if as_json:
+        print_measured("weir.bench.tenants/1", settings, msgspec.structs.asdict(result))
+        return
+    print_table(
+        ("KEPT", "SHARE OF QUOTA", "ALONE PER S", "BESIDE PER S", "P99 MS ALONE", "BESIDE"),
+        [(result.kept, result.share, result.alone.per_s, result.beside.per_s, result.alone.p99_ms,
+          result.beside.p99_ms)],
+    )  # fmt: skip
+
+
+@app.command()
 def codec(
     messages: Annotated[int, typer.Option(min=1, help="Messages in the batch.")] = 1_000,
     size: Annotated[int, typer.Option(min=1, help="Bytes of a value.")] = 100,
