@@ -266,7 +266,7 @@ class Requests:
                 self._outbox.refuse(caller, error)
                 self._outbox.put(Hangup(session.id, str(error)))
                 return
-        session.welcomed = True
+        session.welcomed, session.takes_notices = True, request.notices
         welcome = m.Welcome(
             me.system,
             me.brokerset,

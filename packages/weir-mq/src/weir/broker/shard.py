@@ -29,7 +29,7 @@ from weir.broker.brokerset import BrokerSet
 from weir.broker.groups import RegistryGroup
 from weir.broker.metadata.bearer import bearer_of
 from weir.broker.metadata.reassignment import give_away
-from weir.broker.quotas.meter import Throttled
+from weir.broker.quotas.meter import ThrottleCounts
 from weir.broker.replica.checkpoints import Opened
 from weir.broker.replica.disk_room import Full, FullDisks
 from weir.broker.replica.node_state import Clocks
@@ -166,7 +166,7 @@ class Shard:
         return self._services.logins.failures.all
 
     @property
-    def throttled(self) -> Mapping[str, Throttled]:
+    def throttled(self) -> Mapping[str, ThrottleCounts]:
         """How often, and for how long, peers waited because of the quotas of whom."""
         return self._services.meter.throttled
 

@@ -21,7 +21,7 @@ def do(around: Around, effect: ef.Effect) -> None:
 def test_who_is_throttled_is_not_read_from_until_it_is_not() -> None:
     scene = Scene()
     scene.greet()
-    do(scene.around, ef.HoldSession(scene.peer.session, True, 100))
+    do(scene.around, ef.HoldSession(scene.peer.session, True))
     assert not scene.transport.reading
     scene.around.queue.held = False
     scene.peer.update()
@@ -35,7 +35,7 @@ def test_who_is_throttled_is_not_taken_for_silent() -> None:
     scene = Scene()
     scene.greet()
     scene.peer.receive(pings(2)[:20])
-    do(scene.around, ef.HoldSession(scene.peer.session, True, 100))
+    do(scene.around, ef.HoldSession(scene.peer.session, True))
     assert scene.sweep_after(3_600) == ""
     do(scene.around, ef.HoldSession(scene.peer.session, False))
     assert scene.sweep_after(61) == "cut"
@@ -46,7 +46,7 @@ def test_frames_in_line_wait_as_well() -> None:
     scene.greet()
     scene.peer.receive(pings(200))
     served = len(scene.around.frames)
-    do(scene.around, ef.HoldSession(scene.peer.session, True, 100))
+    do(scene.around, ef.HoldSession(scene.peer.session, True))
     scene.around.connections.backlog.serve_parts()
     assert len(scene.around.frames) == served
     do(scene.around, ef.HoldSession(scene.peer.session, False))

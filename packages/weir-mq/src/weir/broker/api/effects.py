@@ -179,13 +179,10 @@ class Work(Protocol):
 
 
 class HoldSession(msgspec.Struct, frozen=True):
-    """Stop reading from a peer (or, with `hold` False, go on): what it uses has a quota. It will
-    take about `throttle_ms`.
-    """
+    """Stop reading from a peer (or, with `hold` False, go on): what it uses has a quota."""
 
     session: int
     hold: bool
-    throttle_ms: int = 0
 
 
 class AssignNamespace(msgspec.Struct, frozen=True):

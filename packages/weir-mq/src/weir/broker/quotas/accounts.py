@@ -80,8 +80,10 @@ class Account:
             if bucket is None:
                 found.append(None)
             else:
-                short = self._short[rate] or bucket.is_short
                 used = self.used[rate] * 1_000 * MILLI // passed_ms
+                # A burst that is over by now is no reason to have more.
+                is_used = used * 10 >= self.shares[rate] * 9
+                short = bucket.is_short or (self._short[rate] and is_used)
                 found.append(Demand(used, short, self.shares[rate]))
         self.used, self._short = [0] * len(RATES), [False] * len(RATES)
         self._reported_ms = now_ms

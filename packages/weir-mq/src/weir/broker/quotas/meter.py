@@ -10,7 +10,7 @@ many as there is room for what they brought last.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,9 +22,13 @@ from weir.broker.runtime.session import Session
 from weir.model.ids import topic_of
 from weir.model.topic import Topic
 from weir.order.clock import Time
+from weir.protocol.client.codec import encode_reply
+from weir.protocol.client.quotas import Throttled
 
 #: Nobody waits longer to be read from: who waits must hear its peer, and say goodbye, in time.
 HELD_MS_MAX = 30_000
+#: Who waits is told so again so often: clients take who says nothing for 2 s for dead.
+TELL_MS = 1_000
 
 
 class QuotaFacts(Protocol):
@@ -38,15 +42,18 @@ class QuotaFacts(Protocol):
 
 @dataclass(slots=True)
 class _Held:
-    """A peer that is not read from: for whose sake, since when, and how much it brought last."""
+    """A peer that is not read from: for whose sake, since when, and how much it brought last; and
+    when it was told so.
+    """
 
     accounts: tuple[Account, ...]
     since_ms: int
     brought: int
+    told_ms: int
 
 
 @dataclass(slots=True)
-class Throttled:
+class ThrottleCounts:
     """How often peers of a namespace or principal had to wait, and for how long, all together."""
 
     times: int = 0
@@ -65,12 +72,15 @@ class _Peer:
 class Meter:
     """The accounts of this shard."""
 
-    __slots__ = ("_catalog", "_held", "_outbox", "_peers", "_quotas", "_revision", "_time",
-                 "accounts", "is_on", "throttled")  # fmt: skip
+    __slots__ = ("_catalog", "_held", "_outbox", "_peers", "_quotas", "_revision", "_sessions",
+                 "_time", "accounts", "is_on", "throttled")  # fmt: skip
 
-    def __init__(self, catalog: QuotaFacts, outbox: Outbox, time: Time) -> None:
-        """Go by the quotas of `catalog`, and let peers wait by effects in `outbox`."""
+    def __init__(
+        self, catalog: QuotaFacts, sessions: Mapping[int, Session], outbox: Outbox, time: Time
+    ) -> None:
+        """Go by the quotas of `catalog`, and let `sessions` wait by effects in `outbox`."""
         self._catalog = catalog
+        self._sessions = sessions
         self._outbox = outbox
         self._time = time
         self._quotas = catalog.quotas
@@ -83,7 +93,7 @@ class Meter:
         self._peers: dict[int, _Peer] = {}
         self._held: dict[int, _Held] = {}
         #: By entity, since this shard started.
-        self.throttled: dict[str, Throttled] = {}
+        self.throttled: dict[str, ThrottleCounts] = {}
 
     @property
     def is_stale(self) -> bool:
@@ -184,11 +194,12 @@ class Meter:
             held.brought += brought
             held.accounts = tuple(dict.fromkeys((*held.accounts, *accounts)))
             return
-        self._held[number] = _Held(accounts, self._time.monotonic_ms(), brought)
+        now_ms = self._time.monotonic_ms()
+        held = self._held[number] = _Held(accounts, now_ms, brought, now_ms)
         for account in accounts:
-            self.throttled.setdefault(account.entity, Throttled()).times += 1
-        wait_ms = max(account.wait_ms for account in accounts)
-        self._outbox.put(HoldSession(number, True, min(wait_ms, HELD_MS_MAX)))
+            self.throttled.setdefault(account.entity, ThrottleCounts()).times += 1
+        self._outbox.put(HoldSession(number, True))
+        self._tell(number, held)
 
     def release(self) -> None:
         """Read from those again whose rates are overdrawn no more, as far as there is room for what
@@ -201,6 +212,9 @@ class Meter:
         for number, held in list(self._held.items()):
             late = now_ms - held.since_ms >= HELD_MS_MAX
             if not late and not all(_has_room(one, expected[one.entity]) for one in held.accounts):
+                if now_ms - held.told_ms >= TELL_MS:
+                    held.told_ms = now_ms
+                    self._tell(number, held)
                 continue
             for account in held.accounts:
                 expected[account.entity] += held.brought
@@ -208,6 +222,16 @@ class Meter:
                 throttled.waited_ms += now_ms - held.since_ms
             del self._held[number]
             self._outbox.put(HoldSession(number, False))
+
+    def _tell(self, number: int, held: _Held) -> None:
+        """Tell a peer for how long it is not read from, at least until it is told again: else it
+        would take this shard for dead, connect anew, and send all that once more.
+        """
+        session = self._sessions.get(number)
+        if session is not None and session.takes_notices:
+            wait_ms = max((account.wait_ms for account in held.accounts), default=0)
+            notice = Throttled(min(max(wait_ms, 2 * TELL_MS), HELD_MS_MAX))
+            self._outbox.send(number, *encode_reply(notice, Throttled.opcode, 0))
 
     @property
     def held(self) -> int:

@@ -146,6 +146,8 @@ class Session(msgspec.Struct, eq=False):
     certified: str = ""
     #: When it ends by itself, in monotonic milliseconds; 0: never.
     ends_ms: int = 0
+    #: Whether it takes notices about its connection.
+    takes_notices: bool = False
     #: Whether another shard passes on what the peer asks; and which, by its place.
     passed: bool = False
     place: int = 0

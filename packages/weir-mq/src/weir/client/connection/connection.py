@@ -189,7 +189,7 @@ class Connection(asyncio.Protocol):
         if self._transport is None:
             raise Disconnected("the connection to the broker has ended")
         if not self._session.pending:
-            self._liveness.owed = self._loop.time()
+            self._liveness.owed = max(self._liveness.owed, self._loop.time())
         correlation, buffers = self._session.ask(request, on_answer)
         if sum(map(len, buffers)) <= _SMALL_BYTES:  # several cost the transport more than a copy
             self._transport.write(b"".join(buffers))
@@ -268,6 +268,9 @@ class Connection(asyncio.Protocol):
         except RemoteProtocolError as error:
             self.abort(error)
             return
+        if self._session.throttle_ms:
+            self._liveness.throttled(self._loop.time(), self._session.throttle_ms / 1_000)
+            self._session.throttle_ms = 0
         for one in answered:
             one.handle(one.correlation, one.reply)
         if was_full and self.writable:
@@ -368,7 +371,7 @@ class Dialler:
                 renewal = await self.credentials.log_in(connection, timeout)
             elif self.credentials is not None:
                 await self.credentials.log_in(connection, timeout)
-            welcome = await connection.request(m.Hello(self.name, system), timeout)
+            welcome = await connection.request(m.Hello(self.name, system, notices=True), timeout)
             if not isinstance(welcome, m.Welcome) or welcome.protocol != m.PROTOCOL:
                 raise WrongSystem(f"{host}:{port} speaks another protocol: upgrade the older side")
             if system not in (0, welcome.system):

@@ -16,7 +16,13 @@ from weir.codec import Buffer
 from weir.errors import Overloaded, RemoteProtocolError
 from weir.model.limits import REQUESTS_PENDING_MAX
 from weir.protocol.client import messages as m
-from weir.protocol.client.codec import ClientStream, decode_reply, encode_request
+from weir.protocol.client.codec import (
+    ClientStream,
+    decode_notice,
+    decode_reply,
+    encode_request,
+    is_notice,
+)
 from weir.protocol.frame import Flags
 
 H = TypeVar("H")
@@ -47,7 +53,7 @@ class Answered(msgspec.Struct, Generic[H], frozen=True):
 class Session(Generic[H]):
     """Correlates the replies of one connection with its requests; lives as long as it does."""
 
-    __slots__ = ("_last", "_stream", "pending")
+    __slots__ = ("_last", "_stream", "pending", "throttle_ms")
 
     def __init__(self, first: int = 1) -> None:
         """Start a connection: nothing asked, nothing read. Requests are numbered from `first`."""
@@ -56,6 +62,8 @@ class Session(Generic[H]):
         #: requests; None instead of one that was answered here.
         self.pending: dict[int, tuple[int, H, m.Request | None]] = {}
         self._last = first - 1
+        #: For how long the broker reads nothing, as it said since somebody set this to 0.
+        self.throttle_ms = 0
 
     def __len__(self) -> int:
         """Return the number of requests that await an answer."""
@@ -90,6 +98,9 @@ class Session(Generic[H]):
         answered: dict[int, Answered[H]] = {}
         for frame in self._stream.receive(data):
             number = frame.correlation
+            if is_notice(frame):
+                self.throttle_ms = decode_notice(frame).throttle_ms
+                continue
             opcode, handle, _ = self.pending.get(number, (None, None, None))
             is_reply = frame.flags & _RESPONSE and frame.opcode == opcode
             if handle is None or not is_reply or number in answered:
@@ -157,6 +168,10 @@ class Liveness:
         self.heard = self.owed = self.looks_at = now
         self.pinged_at = 0.0
 
+    def throttled(self, now: float, seconds: float) -> None:
+        """The other side lives, and will answer nothing for about so long."""
+        self.owed = max(self.owed, now + seconds)
+
     def overdue(self, now: float, pending: Pending) -> Iterator[m.Request | None]:
         """Yield the requests that await an answer too long. What the broker may keep for a while
         is due once that is over, or once a ping that came behind it has no answer either.
@@ -176,7 +191,7 @@ class Liveness:
     def look(self, now: float, pending: Pending) -> Look:
         """Return what is to be done, by what is `pending`; call it again when that says."""
         if now - self.looks_at > _LATE:
-            self.owed = now
+            self.owed = max(self.owed, now)
         silence = now - self.heard
         ping_after, dead_after = PING_AFTER, DEAD_AFTER
         if self.prompt and pending:

@@ -18,6 +18,7 @@ from weir.protocol.client import messages as m
 from weir.protocol.client import nodes as n
 from weir.protocol.client import order
 from weir.protocol.client.declaration import opcode_of
+from weir.protocol.client.quotas import Throttled
 from weir.protocol.frame import (
     CLIENT_HEADER,
     CLIENT_VERSION,
@@ -67,6 +68,7 @@ _REQUEST_DECODERS = {
 }
 _REPLY_DECODERS = {op: msgspec.msgpack.Decoder(kind) for op, kind in _REPLIES.items()}
 _REFUSAL = msgspec.msgpack.Decoder(m.Refusal)
+_THROTTLED = msgspec.msgpack.Decoder(Throttled)
 #: Frames that may be as long as batches are: those of large requests, and of what a later release
 #: knows.
 _SHORT = frozenset(op for op, kind in _REQUESTS.items() if not kind.declaration.is_large)
@@ -124,6 +126,9 @@ def encode_request(request: m.Request, correlation: int) -> tuple[Buffer, ...]:
     opcode = request.declaration.opcode
     if isinstance(request, n.ReportSettled) and not request.learning:
         return _framed(0, opcode, correlation, _pack((request.rows,)))  # as most are
+    if isinstance(request, m.Hello) and not request.notices:
+        fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
+        return _framed(0, opcode, correlation, _pack(fields))
     if isinstance(request, order.Prepare) and request.sink == order.NO_SINK:
         fields = msgspec.structs.astuple(request)[:-1]  # as releases before know it
         return _framed(0, opcode, correlation, _pack(fields))
@@ -238,6 +243,20 @@ def decode_reply(frame: ClientFrame) -> m.Reply:
             f"a reply to opcode {frame.opcode} makes no sense: {error}"
         ) from None
     return reply
+
+
+def is_notice(frame: ClientFrame) -> bool:
+    """Return whether a frame is no reply, but tells what concerns the whole connection."""
+    return not frame.correlation and frame.opcode == Throttled.opcode
+
+
+def decode_notice(frame: ClientFrame) -> Throttled:
+    """Read a notice. Raises `RemoteProtocolError`."""
+    try:
+        notice: Throttled = _THROTTLED.decode(frame.body)
+    except _MALFORMED as error:
+        raise RemoteProtocolError(f"a notice makes no sense: {error}") from None
+    return notice
 
 
 def _address(body: memoryview, more: int) -> tuple[Address, int]:

@@ -117,7 +117,9 @@ class Welcome(ControlReply, frozen=True, array_like=True):
 
 
 class Hello(ControlRequest, frozen=True, array_like=True):
-    """First frame of a connection. `system` 0 means any system."""
+    """First frame of a connection. `system` 0 means any system. Who takes `notices` is told by
+    frames with correlation 0 what concerns the whole connection: see `quotas.Throttled`.
+    """
 
     declaration = Declaration(
         1,
@@ -133,6 +135,7 @@ class Hello(ControlRequest, frozen=True, array_like=True):
     client: str
     system: int = 0
     protocol: int = PROTOCOL
+    notices: bool = False
 
 
 class Pong(ControlReply, frozen=True, array_like=True):

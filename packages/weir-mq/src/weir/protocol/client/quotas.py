@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -156,6 +156,18 @@ class ReportUsage(ControlRequest, frozen=True, array_like=True):
     declaration = Declaration(94, Scope.REGISTRY, UsageShares, Retry.SAME, asker=Asker.SHARD)
 
     rows: tuple[UsageRow, ...]
+
+
+class Throttled(ControlReply, frozen=True, array_like=True):
+    """No answer, but a notice: the broker does not read from this connection for about so long,
+    because of a quota. It comes again while that lasts. Only clients get it whose hello says that
+    they take `notices`.
+    """
+
+    #: The opcode of its frame, whose correlation is 0.
+    opcode: ClassVar[int] = 95
+
+    throttle_ms: Natural
 
 
 #: All requests of this page.

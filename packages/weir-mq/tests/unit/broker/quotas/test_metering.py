@@ -9,7 +9,7 @@ import pytest
 
 from rigs.access import close_access, give, rule
 from rigs.shards import catalog_of, sessions_of
-from weir.broker.api.effects import AssignNamespace, Hangup, HoldSession
+from weir.broker.api.effects import AssignNamespace, Hangup, HoldSession, Send
 from weir.broker.api.events import Closed
 from weir.broker.quotas.meter import HELD_MS_MAX
 from weir.errors import QuotaExceeded
@@ -17,6 +17,7 @@ from weir.protocol import device as d
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client import quotas as q
+from weir.protocol.client.codec import ClientStream, decode_notice, is_notice
 
 SHOP = "namespace:shop"
 KIB = 1_024
@@ -198,6 +199,32 @@ def test_what_is_used_is_shown(tenants: Tenants) -> None:
     assert 35_000 < used["bytes_in"] < 60_000
     assert (used["topics"], used["clusters"]) == (1, 0)
     assert used["storage_bytes"] > 70_000
+
+
+def test_who_takes_notices_is_told_until_it_is_read_from_again(tenants: Tenants) -> None:
+    tenants.limit(bytes_in=1_000)
+    old, new = tenants.session(10), tenants.session(11)
+    tenants.rig.answer(new, m.Hello("test", notices=True))
+    said: dict[int, list[int]] = {old: [], new: []}
+    do = tenants.rig.do
+
+    def listen(effects: list[Any]) -> None:
+        for one in effects:
+            if isinstance(one, Send) and b"".join(one.buffers)[2] == q.Throttled.opcode:
+                (frame,) = ClientStream().receive(b"".join(one.buffers))
+                assert is_notice(frame)
+                said[one.session].append(decode_notice(frame).throttle_ms)
+        do([one for one in effects if not isinstance(one, Send)
+            or b"".join(one.buffers)[2] != q.Throttled.opcode])  # fmt: skip
+
+    tenants.rig.do = listen
+    for session in (old, new):
+        tenants.publish(session, "shop", 3_000)
+    tenants.pass_ms(4_000)
+    assert said[old] == []
+    assert 4 <= len(said[new]) <= 6
+    assert said[new][0] > 5_000
+    assert said[new] == sorted(said[new], reverse=True)
 
 
 # -- counts and storage ---------------------------------------------------------------------

@@ -9,8 +9,14 @@ from weir.errors import Overloaded, RemoteProtocolError
 from weir.model.ids import Address
 from weir.model.limits import REQUESTS_PENDING_MAX
 from weir.protocol.client import messages as m
-from weir.protocol.client.codec import ClientStream, decode_request, encode_reply
+from weir.protocol.client.codec import (
+    ClientStream,
+    decode_request,
+    encode_reply,
+    encode_request,
+)
 from weir.protocol.client.declaration import opcode_of
+from weir.protocol.client.quotas import Throttled
 
 
 def reply_bytes(reply: m.Reply, opcode: int, correlation: int) -> bytes:
@@ -136,3 +142,37 @@ def test_a_loop_that_was_busy_did_not_listen() -> None:
     alive.prompt, alive.looks_at = True, 100.3
     look = alive.look(105.0, pending(m.Ping()))
     assert (look.is_dead, look.is_silent) == (False, False)
+
+
+def test_a_notice_has_these_bytes_and_answers_nothing() -> None:
+    notice = bytes.fromhex("02015f0004000000000000000000000091cd05dc")
+    assert b"".join(encode_reply(Throttled(1_500), Throttled.opcode, 0)) == notice
+    session: Session[str] = Session()
+    number, _ = session.ask(m.Ping(), "ping")
+    pong = b"".join(encode_reply(m.Pong(5), 2, number))
+    assert [one.reply for one in session.receive(notice + pong)] == [m.Pong(5)]
+    assert session.throttle_ms == 1_500
+    with pytest.raises(RemoteProtocolError, match="a notice makes no sense"):
+        session.receive(notice[:16] + bytes.fromhex("91a26161"))
+
+
+def test_who_is_throttled_waits_for_longer() -> None:
+    alive = Liveness(0.0)
+    alive.prompt = True
+    session: Session[str] = Session()
+    session.ask(m.Ping(), "ping")
+    alive.throttled(1.0, 5.0)
+    alive.looks_at = 1.0
+    assert not alive.look(2.5, session.pending).is_dead, "a loop that was busy changes nothing"
+    alive.looks_at = 5.9
+    look = alive.look(5.9, session.pending)
+    assert (look.is_dead, look.is_silent, look.pings) == (False, False, False)
+    alive.looks_at = 8.1
+    assert alive.look(8.1, session.pending).is_dead
+
+
+def test_hello_says_that_it_takes_notices_at_its_end() -> None:
+    plain = b"".join(encode_request(m.Hello("a", 77), 1))
+    notices = b"".join(encode_request(m.Hello("a", 77, notices=True), 1))
+    assert plain[16:] == bytes.fromhex("93a1614d01")
+    assert notices[16:] == bytes.fromhex("94a1614d01c3")

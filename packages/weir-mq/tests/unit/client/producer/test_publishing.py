@@ -54,7 +54,7 @@ def test_an_awaited_connect_lives_until_closed(fake_broker) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             w = await connect(broker.url, name="tester")
-            assert broker.seen == [m.Hello("tester")]
+            assert broker.seen == [m.Hello("tester", notices=True)]
             await w.ping()
             assert [topic.name for topic in await w.topics()] == []
             await w.close()
