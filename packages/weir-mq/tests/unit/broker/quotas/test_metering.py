@@ -105,8 +105,13 @@ def test_an_account_is_one_for_all_connections(tenants: Tenants) -> None:
         tenants.session(session)
         tenants.publish(session, "shop", 4_000)
     assert tenants.held() == [(10, True), (11, True), (12, True)]
-    tenants.pass_ms(2_000)
-    assert tenants.held()[0] == (10, False)
+    let_go: list[tuple[int, bool]] = []
+    for _ in range(40):
+        tenants.pass_ms(50)
+        now = tenants.held()
+        assert len(now) <= 1, "there is no room for what two of them bring"
+        let_go += now
+    assert let_go == [(10, False), (11, False), (12, False)]
 
 
 def test_over_a_minute_the_rate_is_kept_to_by_any_number_of_connections(tenants: Tenants) -> None:
