@@ -389,9 +389,18 @@ class World:
 
     @property
     def correct(self) -> dict[int, Host]:
-        """The processes that neither crashed nor were declared to have failed."""
+        """The processes that neither crashed nor were declared to have failed.
+
+        One that tries to join at a dead switch is nobody's yet.
+        """
         failed = self.controller.failed
-        return {one: host for one, host in self.hosts.items() if host.alive and one not in failed}
+        return {
+            one: host
+            for one, host in self.hosts.items()
+            if host.alive
+            and one not in failed
+            and self.topology.switch_of_rack(rack_of(one)).id not in self.dead
+        }
 
     def cut(self, one: int, other: int) -> None:
         """Cut a cable, both ways, for good."""
