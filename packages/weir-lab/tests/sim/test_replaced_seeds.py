@@ -37,6 +37,14 @@ def test_a_shard_that_lost_its_copy_refuses_no_device_for_good() -> None:
     assert not outcome.violations, outcome.report()
 
 
+def test_a_leader_that_may_not_know_all_fleets_refuses_no_change_for_good() -> None:
+    """A node that had not applied all that was written before said that a hub belongs to no fleet:
+    its fleet was confirmed by the leader before it.
+    """
+    outcome = run_seed(25, SET_REPLACED)
+    assert not outcome.violations, outcome.report()
+
+
 def test_generations_are_judged() -> None:
     def record(offset: int, generation: int) -> Record:
         rows = ((("device", 7, 1, epoch_of(generation, 9 - generation)), 0),)

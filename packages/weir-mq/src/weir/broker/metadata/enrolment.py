@@ -25,7 +25,7 @@ from weir.broker.records.fleets import (
     FleetRemoved,
     purpose_of,
 )
-from weir.broker.replica.requests import Proposals
+from weir.broker.replica.requests import Proposals, no_registry
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session
 from weir.errors import (
@@ -102,6 +102,10 @@ class FleetCatalog(Protocol):
 
 class FleetLog(Protocol):
     """The registry's log."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is led here, and all that was written before is applied."""
 
     def propose(self, record: FleetRecord, /) -> int:
         """Propose an entry; return its index. Raises `Unavailable` where it is not led here."""
@@ -269,7 +273,13 @@ class Enrolment:
             DescribeDevice: lambda _, caller, request: self.describe_device(caller, request),
         }
 
+    def _check_leads(self) -> None:
+        """Raise `Unavailable` where what is known here may be old: nothing is refused by that."""
+        if not self._log.ready:
+            raise no_registry()
+
     def _known(self, name: str) -> Fleet:
+        self._check_leads()
         known = self._catalog.fleets.named(name)
         if known is None:
             raise BadRequest(f"there is no fleet {name!r}: `weir fleet list` shows them")
@@ -280,6 +290,7 @@ class Enrolment:
         return DeviceInfo(hub, fleet.name if fleet else "", *device)
 
     def _check_level(self) -> None:
+        self._check_leads()
         level = self._catalog.level
         if level < FORMAT_LEVEL_ACCESS:
             raise LevelTooLow(
