@@ -287,7 +287,10 @@ class Sockets:
         """Open a connection; `site` is where the client is, if it is another node."""
         link = Link(self._world, client, self, up, down)
         site = site or type(client).__name__
-        socket = Socket(self, link, self._connections.connection(), site)
+        told = self._connections.connection()
+        # Nobody reads along in a simulated network: it counts as encrypted, at both ends.
+        self._connections.accept_queue.strangers.encrypted.add(told)
+        socket = Socket(self, link, told, site)
         self._sockets[link] = socket
         if not self._accepting:
             self._world.after(self._world.between(*_ACCEPTED), self._accept)

@@ -107,7 +107,7 @@ class Transport(asyncio.Transport):
 
     def __init__(self, loop: VirtualLoop, protocol: asyncio.Protocol, socket: Socket) -> None:
         """Be connected; `connection_made` is called in the next turn of the loop."""
-        super().__init__({"peername": socket.peer})
+        super().__init__({"peername": socket.peer, "tls_version": "simulated"})
         self._loop = loop
         self._protocol = protocol
         self._socket = socket

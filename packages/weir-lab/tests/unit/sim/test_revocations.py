@@ -1,0 +1,35 @@
+"""Worlds with users that come and go: nobody is served what was taken from them."""
+
+from __future__ import annotations
+
+import pytest
+
+from weir_lab.sim.mutants.access import ACCESS
+from weir_lab.sim.mutants.planting import Mutant
+from weir_lab.sim.mutants.registry import hunt
+from weir_lab.sim.scenarios.revocations import Realm, play_revocations
+from weir_lab.sim.shape import NODE
+
+
+def test_nobody_is_served_what_was_taken_from_them() -> None:
+    outcomes = [play_revocations(seed, NODE) for seed in (1, 2)]
+    broken = [one.report() for one in outcomes if one.violations]
+    assert not broken, "\n\n".join(broken)
+    assert all(one.operations > 200 for one in outcomes)
+    assert sum(one.faults for one in outcomes) > 5
+
+
+def test_everything_is_tried() -> None:
+    realm = Realm(3)
+    assert realm.play() == []
+    kept = realm.history
+    assert kept.losses > 4
+    assert any(one.served and one.is_lost for one in kept.accounts)
+    assert all(one.served for one in kept.accounts if one.is_kept)
+
+
+@pytest.mark.parametrize("mutant", ACCESS, ids=[mutant.name for mutant in ACCESS])
+def test_a_rule_that_is_taken_away_is_missed(mutant: Mutant) -> None:
+    found = hunt(mutant, more=4)
+    assert found.caught, f"all play on as if nothing were gone: {mutant.rule}"
+    assert found.promise in mutant.breaks
