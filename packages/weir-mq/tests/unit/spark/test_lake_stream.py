@@ -16,7 +16,8 @@ from rigs.lakes import DAY_MS, messages, written
 from weir.errors import BadOption, CheckpointMismatch, LakeMismatch
 from weir.spark.lake.delta import DeltaLake
 from weir.spark.lake.layout import Batch, Cut, Home, read_cut, write_cut
-from weir.spark.lake.stream import LakeDataSource, LakeReader, Options, admitted, newest_stamp
+from weir.spark.lake.stamps import newest_stamp
+from weir.spark.lake.stream import LakeDataSource, LakeReader, Options, admitted
 from weir.spark.lake.tables import Table
 
 #: Two partitions of ten messages on one day, at the same milliseconds, and ten on the next but one.

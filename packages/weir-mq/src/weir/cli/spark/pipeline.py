@@ -110,6 +110,24 @@ def run(
 
 
 @app.command()
+def declare(folder: Folder, as_json: AsJson = False) -> None:
+    """Write a pipeline's bronze and silver steps as a Spark Declarative Pipeline.
+
+    What that engine cannot express is refused by name: gold steps, sinks, and bronze steps of
+    several topics.
+    """
+    from weir.cli.output import hint, print_json
+    from weir.spark.pipeline import declared
+
+    files = [str(path) for path in declared.write(folder)]
+    if as_json:
+        print_json("weir.pipeline-declare/1", {"folder": str(folder)}, {"files": files})
+        return
+    print("\n".join(files))
+    hint(f"Next: spark-pipelines run --spec {files[0]}")
+
+
+@app.command()
 def status(folder: Folder, as_json: AsJson = False) -> None:
     """Show how far each step is. Starts no Spark."""
     from weir.cli.output import print_json, print_table

@@ -41,6 +41,8 @@ from weir.errors import BadOption, CheckpointMismatch
 from weir.spark.lake.files import STAMP
 from weir.spark.lake.lateness import Lateness, is_late, times
 from weir.spark.lake.layout import Cut, KeptFile, read_cut
+from weir.spark.lake.sink import LakeWriter, stream_writer
+from weir.spark.lake.stamps import groups_in, stamps_in
 from weir.spark.lake.tables import Table
 
 NAME = "weir-lake"
@@ -57,18 +59,6 @@ Offset = dict[str, int]
 def cut_of(folder: Path) -> Cut:
     """Return how far a lake or a table is whole. Raises `LakeMismatch`."""
     return read_cut(folder) or Table(folder).cut
-
-
-def newest_stamp(folder: Path) -> int:
-    """Return the highest stamp in a lake or a table, 0 where there are no rows."""
-    newest = 0
-    for file in Table(folder).files():
-        if file.stamps is not None:
-            newest = max(newest, file.stamps[1])
-            continue
-        for stamps in _stamps(folder / file.path, newest, _ROWS_MAX):
-            newest = max(newest, int(stamps.max(initial=newest)))
-    return newest
 
 
 @dataclass(frozen=True)
@@ -106,6 +96,7 @@ class Options:
     def parse(cls, given: dict[str, str]) -> Options:
         """Read what a query says. Raises `BadOption`."""
         known = {"path", "with", "until", "maxrowsperbatch", "after", "time", "watermark"}
+        known |= {"checkpointlocation", "queryname"}  # Spark hands on what a writer is told
         lower = {name.lower(): value for name, value in given.items()}
         if unknown := sorted(lower.keys() - known):
             raise BadOption(f"format({NAME!r}) has no option {unknown[0]!r}")
@@ -166,6 +157,10 @@ class LakeDataSource(DataSource):
         """Return a reader of the stream."""
         return LakeReader(self._checked, schema)
 
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LakeWriter:
+        """Return a writer of a stream. Raises `BadOption` and `LakeMismatch`."""
+        return stream_writer(self._checked.path, schema, overwrite)
+
 
 class LakeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches by stamps, and reads files."""
@@ -223,7 +218,7 @@ class LakeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         columns = to_arrow_schema(self._schema, timezone="UTC")
         for piece in partition.pieces:
             with pq.ParquetFile(piece.path) as file:
-                for group in _groups(file, partition.low, partition.high):
+                for group in groups_in(file, partition.low, partition.high):
                     for batch in file.iter_batches(_ROWS, [group], columns.names):
                         rows = pa.table(batch)
                         if not piece.is_whole:
@@ -295,7 +290,7 @@ def _count(files: _Files, low: int, high: int) -> int:
         if file.stamps is not None and low < file.stamps[0] and file.stamps[1] <= high:
             rows += file.rows
         else:
-            rows += sum(len(stamps) for stamps in _stamps(folder / file.path, low, high))
+            rows += sum(len(stamps) for stamps in stamps_in(folder / file.path, low, high))
     return rows
 
 
@@ -305,33 +300,11 @@ def _least(
     """Return the `most` least stamps in (low, high], in order; no more are held at once."""
     kept = np.empty(0, np.int64)
     for folder, file in files:
-        for stamps in _stamps(folder / file.path, low, high):
+        for stamps in stamps_in(folder / file.path, low, high):
             kept = np.concatenate([kept, stamps])
             if len(kept) > most:
                 kept = np.partition(kept, most - 1)[:most]
     return np.sort(kept)
-
-
-def _stamps(
-    path: Path, low: int, high: int
-) -> Iterator[np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    with pq.ParquetFile(path) as file:
-        for group in _groups(file, low, high):
-            stamps = file.read_row_group(group, columns=[STAMP])[STAMP].to_numpy()
-            yield stamps[(stamps > low) & (stamps <= high)]
-
-
-def _groups(file: pq.ParquetFile, low: int, high: int) -> Iterator[int]:
-    """Yield the row groups that may have stamps in (low, high]."""
-    metadata = file.metadata
-    if not metadata.num_row_groups:
-        return
-    names = [metadata.row_group(0).column(at).path_in_schema for at in range(metadata.num_columns)]
-    at = names.index(STAMP)
-    for group in range(metadata.num_row_groups):
-        known = metadata.row_group(group).column(at).statistics
-        if known is None or not known.has_min_max or (known.max > low and known.min <= high):
-            yield group
 
 
 def _between(files: Sequence[KeptFile], low: int, high: int) -> list[KeptFile]:

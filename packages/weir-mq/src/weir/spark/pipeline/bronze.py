@@ -23,7 +23,7 @@ from weir.spark.jobs.queries import Topic, run
 from weir.spark.lake import Home, open_lake
 from weir.spark.lake.delta import DeltaLake
 from weir.spark.lake.layout import Cut, read_cut, write_cut
-from weir.spark.lake.stream import newest_stamp
+from weir.spark.lake.stamps import newest_stamp
 from weir.spark.pipeline import checkpoints
 from weir.spark.pipeline.context import Context, Ran
 from weir.spark.pipeline.plan import FILE, Layer, full_name

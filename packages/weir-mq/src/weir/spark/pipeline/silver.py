@@ -50,12 +50,16 @@ class SilverStep(TableStep):
 
     def prepare(self) -> None:
         """Read the schema, check rules and function, and create the tables."""
-        self._schema = self._read_schema()
+        self.read_schema()
         super().prepare()
         folder = self.context.plan.quarantine_of(self.name)
         columns = self.followed(self.streams(0)).select(*QUARANTINE).schema
         self._quarantine = Table(folder, columns)
         self._bad_topic = self._find_bad_topic()
+
+    def read_schema(self) -> None:
+        """Read the schema, from a file or the broker. Raises `BadPipeline`."""
+        self._schema = self._read_schema()
 
     def tidy(self, upkeep: archive.Upkeep) -> None:
         """Compact crowded days, and delete what nobody needs any more."""
@@ -65,11 +69,11 @@ class SilverStep(TableStep):
 
     def made(self, frames: Sequence[DataFrame]) -> DataFrame:
         """Return what the function makes of good rows."""
-        return self._good(self._ruled(frames[0]))
+        return self.good(self.ruled(frames[0]))
 
     def followed(self, frames: Sequence[DataFrame]) -> DataFrame:
         """Return good rows and bad ones, without those whose id came before."""
-        rows = self._ruled(frames[0])
+        rows = self.ruled(frames[0])
         if not self._step.id:
             return rows
         place = F.concat_ws("/", F.lit("m"), "topic", "partition", "offset")
@@ -95,7 +99,7 @@ class SilverStep(TableStep):
             account = before
             if not self.table.has(query, number):
                 account = self._account(before, number, rows, bad)
-            self.add(self._good(frame), query, number, account)
+            self.add(self.good(frame), query, number, account)
         finally:
             frame.unpersist()
 
@@ -142,13 +146,14 @@ class SilverStep(TableStep):
             before.rows,
         )
 
-    def _good(self, rows: DataFrame) -> DataFrame:
+    def good(self, rows: DataFrame) -> DataFrame:
+        """Return what the function makes of the good ones of ruled rows."""
         good = rows.where(F.col(REASON).isNull()).drop(REASON)
         made = self._functions.call(self._step.function or self.name, [good])
         self._functions.keep_place(self._step.function or self.name, made)
         return made
 
-    def _ruled(self, rows: DataFrame) -> DataFrame:
+    def ruled(self, rows: DataFrame) -> DataFrame:
         """Return messages with the columns `data` and `reason`."""
         assert self._schema is not None
         typed = add_columns(
