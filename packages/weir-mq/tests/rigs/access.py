@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from rigs.shards import catalog_of, sessions_of
 from weir.access.credentials import ScramVerifier, make_verifier
-from weir.broker.metadata.access import Access
-from weir.broker.metadata.rules import ADMIN, RoleRules, Rule
+from weir.broker.metadata.security.access import Access
+from weir.broker.metadata.security.rules import ADMIN, RoleRules, Rule
 from weir.broker.records.access import AccessFounded, AccessModeSet, RoleChanged, UserCreated
 from weir.broker.runtime.session import ANONYMOUS
 from weir.broker.shard import Shard

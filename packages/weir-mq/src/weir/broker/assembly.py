@@ -25,9 +25,9 @@ from weir.broker.forwarding.registry_feed import HeldReplies, RegistryFeed
 from weir.broker.forwarding.trunks import RegistryCopy, RegistryReplica, ShardTrunks
 from weir.broker.groups import Groups
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.metadata.enrolment import FleetVault
 from weir.broker.metadata.registry import Registry
-from weir.broker.metadata.token_keys import TokenKeyRequests, TokenKeyVault
+from weir.broker.metadata.security.enrolment import FleetVault
+from weir.broker.metadata.security.token_keys import TokenKeyRequests, TokenKeyVault
 from weir.broker.partition.partition import DeviceProducer, PartitionContext, PartitionEvents
 from weir.broker.partition.retention import RetentionSweep
 from weir.broker.partition.topics import Topics

@@ -27,8 +27,8 @@ from weir.broker.api.settings import Identity, Layout, ShardSettings
 from weir.broker.assembly import Cluster, Partitions, Runtime, assemble
 from weir.broker.brokerset import BrokerSet
 from weir.broker.groups import RegistryGroup
-from weir.broker.metadata.bearer import bearer_of
 from weir.broker.metadata.reassignment import give_away
+from weir.broker.metadata.security.bearer import bearer_of
 from weir.broker.quotas.meter import ThrottleCounts
 from weir.broker.replica.checkpoints import Opened
 from weir.broker.replica.disk_room import Full, FullDisks

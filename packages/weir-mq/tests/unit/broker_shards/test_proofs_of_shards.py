@@ -13,8 +13,8 @@ from weir.access.devices import Level, derive_secret, prove_broker, prove_device
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.forwarding.forwarder import Forwarder
-from weir.broker.metadata.enrolment import purpose_of
-from weir.broker.metadata.fleets import Device, Fleet
+from weir.broker.metadata.security.enrolment import purpose_of
+from weir.broker.metadata.security.fleets import Device, Fleet
 from weir.broker.records.access import RoleChanged
 from weir.broker.records.fleets import DeviceSet, FleetKey
 from weir.errors import NotAuthenticated, Overloaded, ProofNeeded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weir.broker.devices.proofs import Proofs
-from weir.broker.metadata.fleets import Device, Fleets
+from weir.broker.metadata.security.fleets import Device, Fleets
 from weir.broker.records.fleets import DeviceReplaced
 from weir.broker.state.dedupe import OriginTable
 from weir.model.columns import boot_of

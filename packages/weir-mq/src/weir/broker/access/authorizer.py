@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Protocol
 
 from weir.access.credentials import ScramVerifier
 from weir.access.tokens import UNLIMITED, TokenLimits
-from weir.broker.metadata.access import FLEET, RESCUER, Access
-from weir.broker.metadata.fleets import Fleets
-from weir.broker.metadata.rules import cluster_name, topic_name
+from weir.broker.metadata.security.access import FLEET, RESCUER, Access
+from weir.broker.metadata.security.fleets import Fleets
+from weir.broker.metadata.security.rules import cluster_name, topic_name
 from weir.broker.runtime.session import ANONYMOUS, Asked, Session
 from weir.errors import (
     AccessRevoked,

@@ -15,7 +15,7 @@ from typing import Any
 
 from weir.broker.forwarding.forwarder import Forwarder
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.metadata.users import Committed
+from weir.broker.metadata.security.users import Committed
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
 from weir.errors import Overloaded, Refused

@@ -23,11 +23,11 @@ from weir.access.scram import (
 from weir.access.tokens import BEARER
 from weir.broker.access.session_ends import SessionEnds
 from weir.broker.api.effects import Hangup
-from weir.broker.metadata.access import RESCUER, Access
-from weir.broker.metadata.bearer import bearer_of
-from weir.broker.metadata.issuers import NOBODY
-from weir.broker.metadata.users import user_name
-from weir.broker.metadata.vault import NO_VAULT, Vault
+from weir.broker.metadata.security.access import RESCUER, Access
+from weir.broker.metadata.security.bearer import bearer_of
+from weir.broker.metadata.security.issuers import NOBODY
+from weir.broker.metadata.security.users import user_name
+from weir.broker.metadata.security.vault import NO_VAULT, Vault
 from weir.broker.replica.requests import no_registry
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import ANONYMOUS, Attempt, Session, SessionToken

@@ -21,8 +21,8 @@ from weir.access.devices import (
 )
 from weir.broker.api.effects import SignFrames
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.metadata.enrolment import FleetVault
-from weir.broker.metadata.fleets import Device, Fleet
+from weir.broker.metadata.security.enrolment import FleetVault
+from weir.broker.metadata.security.fleets import Device, Fleet
 from weir.broker.runtime.session import Session
 from weir.errors import NoHello, NotAuthenticated, Unavailable
 from weir.protocol.proof import Challenge, DeviceHello, DeviceProof, DeviceProven

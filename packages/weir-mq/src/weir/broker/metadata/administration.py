@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from weir.broker.metadata.catalog import Catalog, more_partitions
-from weir.broker.metadata.enrolment import Enrolment
 from weir.broker.metadata.quota_requests import QuotaRequests
 from weir.broker.metadata.schemas import SchemaRequests
-from weir.broker.metadata.users import AccessRequests
+from weir.broker.metadata.security.enrolment import Enrolment
+from weir.broker.metadata.security.users import AccessRequests
 from weir.broker.records.access import AccessRecord
 from weir.broker.records.entries import (
     NodeRecord,

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from weir.broker.metadata.access import Access
-from weir.broker.metadata.fleets import Fleets
 from weir.broker.metadata.placement import Nodes
 from weir.broker.metadata.quotas import NAMESPACE, Quotas, entity_of, namespace_of
-from weir.broker.metadata.rules import topic_name
 from weir.broker.metadata.schemas import Schemas, TopicSchemas
+from weir.broker.metadata.security.access import Access
+from weir.broker.metadata.security.fleets import Fleets
+from weir.broker.metadata.security.rules import topic_name
 from weir.broker.records.entries import (
     ProducerOpened,
     TopicAltered,

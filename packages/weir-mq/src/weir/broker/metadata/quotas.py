@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from weir.broker.metadata.rules import topic_name
+from weir.broker.metadata.security.rules import topic_name
 from weir.broker.records.quotas import QuotaRecord, QuotaRemoved
 from weir.errors import BadRequest, QuotaExceeded, TooLarge
 from weir.model.limits import QUOTA_LIMIT_MAX, QUOTAS_MAX

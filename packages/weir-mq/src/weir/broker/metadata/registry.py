@@ -16,13 +16,13 @@ from weir.broker.metadata.administration import (
     TopicGroups,
 )
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.metadata.enrolment import Enrolment, FleetVault
 from weir.broker.metadata.membership import Membership
 from weir.broker.metadata.placement import check_replicas
 from weir.broker.metadata.quota_requests import QuotaRequests
-from weir.broker.metadata.rewrapping import Rewrapping
+from weir.broker.metadata.security.enrolment import Enrolment, FleetVault
+from weir.broker.metadata.security.rewrapping import Rewrapping
+from weir.broker.metadata.security.users import AccessRequests
 from weir.broker.metadata.usage import Dealer
-from weir.broker.metadata.users import AccessRequests
 from weir.broker.records.access import AccessRecord
 from weir.broker.records.entries import (
     ControlRecord,

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from urllib.parse import quote
 
-from weir.broker.metadata.access import RESCUER
+from weir.broker.metadata.security.access import RESCUER
 from weir.client.access import AccessChange
 from weir.client.client import Client, connect
 from weir.errors import NotAuthenticated, WeirError

@@ -14,9 +14,9 @@ from rigs.shards import catalog_of
 from weir.access.devices import Claim, Level, derive_secret, prove_broker, prove_device
 from weir.access.wrapping import KeyRing
 from weir.broker.api import events as ev
-from weir.broker.metadata.enrolment import purpose_of
-from weir.broker.metadata.fleets import Fleet
-from weir.broker.metadata.rules import Rule
+from weir.broker.metadata.security.enrolment import purpose_of
+from weir.broker.metadata.security.fleets import Fleet
+from weir.broker.metadata.security.rules import Rule
 from weir.broker.records.access import RoleChanged
 from weir.broker.records.fleets import FleetKey
 from weir.errors import NoHello, NotSubscribed, ProofNeeded, Unauthorized, UnknownTopic

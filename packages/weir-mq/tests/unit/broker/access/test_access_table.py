@@ -14,8 +14,8 @@ from rigs.access import be, close_access, give, lose_topic, rule, set_mode
 from rigs.shards import catalog_of
 from weir.access.signatures import PrivateKey
 from weir.broker.api import events as ev
-from weir.broker.metadata.access import Access
-from weir.broker.metadata.rules import Rule
+from weir.broker.metadata.security.access import Access
+from weir.broker.metadata.security.rules import Rule
 from weir.broker.records.access import RoleChanged
 from weir.errors import Unauthorized, UnknownTopic
 from weir.model.batch_builder import encode

@@ -14,7 +14,7 @@ from weir.access.credentials import derive_key
 from weir.access.scram import MECHANISM, ScramClient, ScramProof, encode_nonce
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.metadata.access import RESCUER
+from weir.broker.metadata.security.access import RESCUER
 from weir.errors import NotAuthenticated, Unauthorized, UnknownTopic
 from weir.protocol.client import access as w
 from weir.protocol.client import messages as m

@@ -11,8 +11,8 @@ from rigs.access import VERIFIER, be, give, keep_rules, rule, set_mode
 from rigs.shards import catalog_of, sessions_of, unanswered
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
-from weir.broker.metadata import users
-from weir.broker.metadata.rules import Rule
+from weir.broker.metadata.security import users
+from weir.broker.metadata.security.rules import Rule
 from weir.errors import AccessRevoked, BadName, BadRequest, LevelTooLow, Unauthorized, UnknownTopic
 from weir.model.topic import Mode
 from weir.protocol import device

@@ -17,8 +17,8 @@ from weir.access.signatures import PrivateKey
 from weir.access.tokens import BEARER, LEEWAY_SECONDS, Claims, TokenLimits, issue_token
 from weir.access.wrapping import KeyRing
 from weir.broker.api import events as ev
-from weir.broker.metadata import issuers as limits
 from weir.broker.metadata.catalog import Catalog
+from weir.broker.metadata.security import issuers as limits
 from weir.broker.records.access import (
     RoleDeleted,
     UserCreated,

@@ -30,7 +30,7 @@ from weir.access.devices import (
 from weir.access.wrapping import KeyRing
 from weir.broker.api import events as ev
 from weir.broker.api.effects import Hangup, SignFrames
-from weir.broker.metadata.fleets import Fleet
+from weir.broker.metadata.security.fleets import Fleet
 from weir.broker.records.access import RoleChanged
 from weir.broker.records.fleets import DeviceSet
 from weir.errors import (

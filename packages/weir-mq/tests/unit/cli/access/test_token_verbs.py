@@ -133,7 +133,7 @@ def test_doctor_looks_whether_keys_open(
     monkeypatch.setenv("WEIR_PASSWORD", "rr")
     found = checks.tokens(None)  # type: ignore[arg-type]  # nothing of it is looked at
     assert (found.state, found.found) == ("ok", "1 keys verify tokens")
-    from weir.broker.metadata.token_keys import TokenKeyVault
+    from weir.broker.metadata.security.token_keys import TokenKeyVault
 
     monkeypatch.setattr(TokenKeyVault, "opens", lambda *_: False)
     found = checks.tokens(None)  # type: ignore[arg-type]

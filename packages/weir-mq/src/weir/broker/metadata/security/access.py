@@ -15,8 +15,8 @@ import msgspec
 
 from weir.access.credentials import ScramVerifier
 from weir.access.tokens import UNLIMITED, TokenLimits
-from weir.broker.metadata.issuers import TokenIssuers
-from weir.broker.metadata.rules import (
+from weir.broker.metadata.security.issuers import TokenIssuers
+from weir.broker.metadata.security.rules import (
     ADMIN,
     OF_TOPIC,
     Grant,
@@ -26,7 +26,7 @@ from weir.broker.metadata.rules import (
     authorize_any,
     read_rule,
 )
-from weir.broker.metadata.vault import FALSE_SALTS, Vault, purpose_of_verifier
+from weir.broker.metadata.security.vault import FALSE_SALTS, Vault, purpose_of_verifier
 from weir.broker.records.access import (
     SECRET_BYTES_MAX,
     AccessFounded,

@@ -12,12 +12,12 @@ from typing import Any
 
 from weir.access.signatures import SEED_BYTES, PrivateKey
 from weir.access.tokens import Claims, TokenLimits, issue_token
-from weir.broker.metadata.access import User
-from weir.broker.metadata.bearer import bearer_of
-from weir.broker.metadata.issuers import NOBODY, TokenKey, check_issuer
-from weir.broker.metadata.rules import topic_name
-from weir.broker.metadata.users import AccessCatalog, AccessRequests, Replies
-from weir.broker.metadata.vault import Vault, purpose_of_token_key
+from weir.broker.metadata.security.access import User
+from weir.broker.metadata.security.bearer import bearer_of
+from weir.broker.metadata.security.issuers import NOBODY, TokenKey, check_issuer
+from weir.broker.metadata.security.rules import topic_name
+from weir.broker.metadata.security.users import AccessCatalog, AccessRequests, Replies
+from weir.broker.metadata.security.vault import Vault, purpose_of_token_key
 from weir.broker.records.access import TokenKeyRow, TokenKeysAdded, TokenKeysRemoved, TokenRenewed
 from weir.broker.runtime.outbox import Caller
 from weir.broker.runtime.session import Session

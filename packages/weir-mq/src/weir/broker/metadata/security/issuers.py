@@ -16,7 +16,7 @@ import msgspec
 from weir.access.signatures import PublicKey
 from weir.access.tokens import NAME_CHARACTERS_MAX as CLAIM_CHARACTERS_MAX
 from weir.access.tokens import Claims, Issuer
-from weir.broker.metadata.rules import topic_name
+from weir.broker.metadata.security.rules import topic_name
 from weir.broker.records.access import TokenKeysAdded, TokenRenewed
 from weir.broker.records.secrets import RewrappedRow, digest_of
 from weir.errors import BadName, BadRequest, NotAuthenticated, TooLarge

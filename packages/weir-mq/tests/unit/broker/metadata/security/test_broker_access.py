@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from rigs.access import VERIFIER, give, rule, set_mode, verifier_of
-from weir.broker.metadata import access as rooms
-from weir.broker.metadata.access import Access
 from weir.broker.metadata.catalog import Catalog
+from weir.broker.metadata.security import access as rooms
+from weir.broker.metadata.security.access import Access
 from weir.broker.records.access import (
     AccessFounded,
     AccessModeSet,

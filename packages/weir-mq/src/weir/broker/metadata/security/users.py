@@ -15,9 +15,9 @@ import msgspec
 
 from weir.access.credentials import ScramVerifier
 from weir.broker.api.events import AccessNarrowed, Findings
-from weir.broker.metadata.access import Access, User
-from weir.broker.metadata.rules import ADMIN, Rule, make_rule, resource_name, topic_name
-from weir.broker.metadata.vault import FALSE_SALTS, NO_VAULT, Vault, purpose_of_verifier
+from weir.broker.metadata.security.access import Access, User
+from weir.broker.metadata.security.rules import ADMIN, Rule, make_rule, resource_name, topic_name
+from weir.broker.metadata.security.vault import FALSE_SALTS, NO_VAULT, Vault, purpose_of_verifier
 from weir.broker.records.access import (
     AccessFounded,
     AccessModeSet,

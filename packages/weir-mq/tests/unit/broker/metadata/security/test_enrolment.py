@@ -12,8 +12,8 @@ from weir.access.devices import Claim, Level, Nonces, derive_secret, prove_devic
 from weir.access.wrapping import KeyRing
 from weir.broker.api.effects import Hangup
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.metadata.enrolment import FleetVault
-from weir.broker.metadata.fleets import Device
+from weir.broker.metadata.security.enrolment import FleetVault
+from weir.broker.metadata.security.fleets import Device
 from weir.broker.records.fleets import DeviceSet
 from weir.errors import BadName, BadRequest, LevelTooLow, NoHello, ProofNeeded, Unavailable
 from weir.protocol import device as d

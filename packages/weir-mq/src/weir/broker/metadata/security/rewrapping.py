@@ -12,9 +12,9 @@ from typing import Protocol
 
 import msgspec
 
-from weir.broker.metadata.access import Access
-from weir.broker.metadata.fleets import Fleets
-from weir.broker.metadata.vault import (
+from weir.broker.metadata.security.access import Access
+from weir.broker.metadata.security.fleets import Fleets
+from weir.broker.metadata.security.vault import (
     FALSE_SALTS,
     Vault,
     purpose_of_token_key,

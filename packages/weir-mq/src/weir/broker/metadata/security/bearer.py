@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from weir.access.tokens import Claims, verify_token
-from weir.broker.metadata.access import Access, User
-from weir.broker.metadata.issuers import NOBODY
+from weir.broker.metadata.security.access import Access, User
+from weir.broker.metadata.security.issuers import NOBODY
 from weir.errors import MissingLibrary, NotAuthenticated, Unavailable
 
 

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from weir.access.devices import FLEET_KEY_BYTES, Nonces
 from weir.access.wrapping import KeyRing
 from weir.broker.api.events import AccessNarrowed, Findings
-from weir.broker.metadata.fleets import Fleet, Fleets
-from weir.broker.metadata.vault import Vault
+from weir.broker.metadata.security.fleets import Fleet, Fleets
+from weir.broker.metadata.security.vault import Vault
 from weir.broker.records.fleets import (
     DeviceRecord,
     DeviceReplaced,

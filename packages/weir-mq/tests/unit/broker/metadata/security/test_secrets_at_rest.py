@@ -17,10 +17,10 @@ from weir.access.devices import Nonces
 from weir.access.scram import MECHANISM, ScramClient, ScramProof, encode_nonce
 from weir.access.wrapping import KeyRing
 from weir.broker.api import events as ev
-from weir.broker.metadata.access import Access
 from weir.broker.metadata.catalog import Catalog
-from weir.broker.metadata.rewrapping import check_opens
-from weir.broker.metadata.vault import NO_VAULT, Vault
+from weir.broker.metadata.security.access import Access
+from weir.broker.metadata.security.rewrapping import check_opens
+from weir.broker.metadata.security.vault import NO_VAULT, Vault
 from weir.broker.records.access import AccessFounded, UserCreated
 from weir.broker.records.secrets import REWRAPPED_ROWS_MAX, RewrappedRow, digest_of
 from weir.errors import BadRequest, Unavailable

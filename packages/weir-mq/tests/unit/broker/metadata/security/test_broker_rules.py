@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rigs.access import rule
-from weir.broker.metadata.rules import (
+from weir.broker.metadata.security.rules import (
     ADMIN,
     VERBS,
     RoleRules,

@@ -1,0 +1,1 @@
+"""Who comes in and what they may do: users, rules, token keys, fleets, and their secrets."""
