@@ -351,7 +351,7 @@ class Requests:
         self._registry.administration.access.change_role(caller, request)
 
     def _rewrap_secrets(self, session: Session, caller: Caller, request: w.RewrapSecrets) -> None:
-        self._registry.rewrapping.rewrap(caller, request)
+        self._registry.administration.rewrapping.rewrap(caller, request)
 
     def _set_access_mode(self, session: Session, caller: Caller, request: w.SetAccessMode) -> None:
         if request.mode == "closed" and session.principal == ANONYMOUS:

@@ -14,6 +14,7 @@ from weir.broker.metadata.catalog import Catalog, more_partitions
 from weir.broker.metadata.quota_requests import QuotaRequests
 from weir.broker.metadata.schemas import SchemaRequests
 from weir.broker.metadata.security.enrolment import Enrolment
+from weir.broker.metadata.security.rewrapping import Rewrapping
 from weir.broker.metadata.security.users import AccessRequests
 from weir.broker.records.access import AccessRecord
 from weir.broker.records.entries import (
@@ -105,7 +106,7 @@ class Administration:
     """What is asked of topics that exist, and what becomes of it when it is committed."""
 
     __slots__ = ("_catalog", "_groups", "_growing", "_outbox", "_proposals", "_registry", "_time",
-                 "access", "fleets", "quotas", "schemas")  # fmt: skip
+                 "access", "fleets", "quotas", "rewrapping", "schemas")  # fmt: skip
 
     def __init__(
         self,
@@ -117,11 +118,13 @@ class Administration:
         access: AccessRequests,
         fleets: Enrolment,
         quotas: QuotaRequests,
+        rewrapping: Rewrapping,
     ) -> None:
         """Change `catalog` by entries of `registry`; `groups` follow what is decided. `access` is
         what is asked of users and roles, `fleets` what is asked of devices, `quotas` what is asked
-        of those.
+        of those; `rewrapping` lets secrets be wrapped by the key that wraps now.
         """
+        self.rewrapping = rewrapping
         self.fleets = fleets
         self.quotas = quotas
         self.access = access
@@ -144,6 +147,7 @@ class Administration:
         self.access.lose(error)
         self.fleets.lose(error)
         self.quotas.lose(error)
+        self.rewrapping.lose(error)
         for caller in self._proposals.lose():
             self._outbox.refuse(caller, error)
         for callers in growing.values():

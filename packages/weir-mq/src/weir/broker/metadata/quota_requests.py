@@ -57,13 +57,14 @@ class Replies(Protocol):
 class QuotaRequests:
     """Changes quotas by entries."""
 
-    __slots__ = ("_catalog", "_dealer", "_outbox", "_proposals")
+    __slots__ = ("_catalog", "_outbox", "_proposals", "dealer")
 
     def __init__(
         self, catalog: QuotaCatalog, outbox: Replies, log: QuotaLog, dealer: Dealer
     ) -> None:
         """Change `catalog` by entries of `log`; `dealer` knows what is used."""
-        self._dealer = dealer
+        #: What deals shares of rates where this node leads.
+        self.dealer = dealer
         self._catalog = catalog
         self._outbox = outbox
         self._proposals: Proposals[QuotaRecord, Caller] = Proposals(log)
@@ -103,7 +104,7 @@ class QuotaRequests:
             if len(found) >= _PAGE_ROWS:
                 self._outbox.reply(caller, q.QuotaList(found, True))
                 return
-            reported, throttled_ms = self._dealer.used(entity)
+            reported, throttled_ms = self.dealer.used(entity)
             used = {**catalog.used(entity), **reported}
             row = tuple(sorted(limits.items()))
             found.append(q.QuotaUse(entity, row, tuple(sorted(used.items())), throttled_ms))

@@ -123,13 +123,10 @@ class Registry:
         self._groups = groups
         access = AccessRequests(catalog, outbox, self, findings, random, vault)
         fleets = Enrolment(catalog, outbox, self, findings, vault)
-        #: What lets secrets be wrapped by the key that wraps now.
-        self.rewrapping = Rewrapping(catalog, outbox, self, vault)
-        #: What deals shares of rates where this node leads.
-        self.dealer = Dealer(catalog, time)
-        quotas = QuotaRequests(catalog, outbox, self, self.dealer)
+        rewrapping = Rewrapping(catalog, outbox, self, vault)
+        quotas = QuotaRequests(catalog, outbox, self, Dealer(catalog, time))
         self.administration = Administration(
-            catalog, outbox, time, self, groups, access, fleets, quotas
+            catalog, outbox, time, self, groups, access, fleets, quotas, rewrapping
         )
         self.endings = PartitionEndings(catalog, outbox, time, self)
         self.membership = Membership(catalog, identity, layout, level, outbox, self)
@@ -161,7 +158,6 @@ class Registry:
         for waiter in self._producers.lose():
             self._answer(waiter, error)
         self.administration.lose(error)
-        self.rewrapping.lose(error)
         self.endings.lose(error)
         self.membership.lose(error)
 
@@ -246,7 +242,7 @@ class Registry:
         if isinstance(record, AccessRecord):
             self.administration.access.apply(index, record)
         elif isinstance(record, SecretsRewrapped):
-            self.rewrapping.apply(index, record)
+            self.administration.rewrapping.apply(index, record)
         elif isinstance(record, FleetRecord):
             self.administration.fleets.apply(index, record)
         elif isinstance(record, QuotaRecord):

@@ -71,7 +71,7 @@ class UsageReports:
             self._admission.limit({}, {})  # until it is counted again
         if ready != self._led:
             self._led = ready
-            self._registry.dealer.forget()
+            self._registry.administration.quotas.dealer.forget()
         if meter.held or meter.is_on:
             meter.release()
         if not meter.is_on:
@@ -90,7 +90,9 @@ class UsageReports:
     def _report(self, session: Session, caller: Caller, request: q.ReportUsage) -> None:
         if not self._registry.ready:
             raise no_registry()
-        shares = self._registry.dealer.report(session.principal, request, self._members())
+        shares = self._registry.administration.quotas.dealer.report(
+            session.principal, request, self._members()
+        )
         self._outbox.reply(caller, shares)
 
     def _tell(self, now_ms: int) -> None:
@@ -101,7 +103,11 @@ class UsageReports:
                 self._forwarder.ask_own(place, request)
             elif self._registry.ready:
                 name = self._forwarder.principal
-                self._hold(self._registry.dealer.report(name, request, self._members()))
+                self._hold(
+                    self._registry.administration.quotas.dealer.report(
+                        name, request, self._members()
+                    )
+                )
 
     def _rows(self, now_ms: int) -> list[q.UsageRow]:
         meter = self._meter
