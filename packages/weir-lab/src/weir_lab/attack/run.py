@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from weir.client.sync.client import Client
+from weir.errors import WeirError
 from weir_lab.attack import credentials, disk, strangers
 from weir_lab.attack.targets import OWN, Target, closed_target, open_target
 from weir_lab.bench.bounds import check_bounds
@@ -22,6 +23,10 @@ from weir_lab.bench.bounds import check_bounds
 ATTACKS: dict[str, strangers.Attack] = {**strangers.ATTACKS, **credentials.ATTACKS}
 _BEGINS_WITHIN = 30.0
 Progress = Callable[[int], None]
+
+
+class AttackFailed(WeirError):
+    """The measurement came to no figure; the message says why."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -88,8 +93,12 @@ def _times(target: Target, count: int) -> tuple[float, float]:
         attacker = context.Process(target=_attack, args=(target, begun), daemon=True)
         attacker.start()
         try:
-            begun.wait(_BEGINS_WITHIN)
-            return alone, _p99(honest, count)
+            if not begun.wait(_BEGINS_WITHIN):
+                raise AttackFailed("the attacker did not begin: nobody was beside the honest one")
+            beside = _p99(honest, count)
+            if not attacker.is_alive():
+                raise AttackFailed("the attacker ended early: nobody was beside the honest one")
+            return alone, beside
         finally:
             attacker.kill()
             attacker.join()
