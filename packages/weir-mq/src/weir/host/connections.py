@@ -15,9 +15,8 @@ from weir.broker.runtime.session import ANONYMOUS
 from weir.codec import Buffer
 from weir.errors import Refused, RemoteProtocolError, Revoked, Unauthorized
 from weir.host.accept_queue import AcceptQueue, ConnectionLimits
-from weir.host.frame_parts import first_part
 from weir.host.ports import Log, Network, Receiver, T
-from weir.host.shard_loop import Backlog, EventQueue
+from weir.host.shard_loop import Backlog, EventQueue, first_part
 from weir.host.strangers import BUDGET_PART, Strangers
 from weir.host.unsent_replies import UnsentReplies
 from weir.model.limits import KIB, MIB, RETRY_AFTER_MS, STRANGER_BYTES_MAX

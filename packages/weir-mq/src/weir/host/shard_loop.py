@@ -1,6 +1,7 @@
 """The only loop: a shard takes its events, and what comes of them is done, in order.
 
-`EventQueue` says when the shard takes them, and when what is deferred is done.
+`EventQueue` says when the shard takes them, and when what is deferred is done. `Backlog` has what
+is no event yet: a read with many small frames is served by parts, in line.
 """
 
 from __future__ import annotations
@@ -12,16 +13,24 @@ from typing import Any, Protocol
 from weir.broker.api import events as ev
 from weir.broker.api.effects import Effect
 from weir.broker.shard import Shard
+from weir.codec import U32
 from weir.host.fair_queue import FairQueue
 from weir.host.logs import FlushSchedule
 from weir.host.ports import Soon
 from weir.model.limits import KIB
+from weir.protocol.connection import Connection
 from weir.protocol.device import DeviceHello, DevicePublishes, DeviceRequest
-from weir.protocol.frame import ClientFrame
+from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame
 from weir.protocol.trunk import Arrival
 
 _PUBLISHING = frozenset[type]((DeviceHello, DevicePublishes))
 _NOTHING: list[Effect] = []
+#: Of a client's read that is longer than this, so many frames are served at once; the others wait
+#: in line.
+_CROWDED_BYTES = 2 * KIB
+PART_FRAMES = 64
+#: Where the length of the body stands in the header of a client frame.
+_SIZE_AT = 4
 #: A turn takes at most so many frames of those that are served by parts.
 _TURN_FRAMES = 1_024
 #: So many bytes of a namespace are served in its turn, and what the last part has beyond them.
@@ -218,6 +227,26 @@ class Backlog:
                 break
             namespace, one = taken
             parts.charge(namespace, one.serve_part())
+
+
+def first_part(stream: Connection, data: bytes) -> tuple[bytes, bytes]:
+    """Return what holds at most as many frames as a part has, and the rest, which is to stay in
+    line. `stream` has not taken `data` yet.
+    """
+    at = 0
+    if len(data) <= _CROWDED_BYTES or stream.is_device:
+        return data, b""
+    if stream.stream is None and data[0] != CLIENT_VERSION:
+        return data, b""
+    if stream.pending:
+        claimed = stream.claimed or CLIENT_HEADER.size
+        at = max(claimed - stream.pending, 0)
+    for _ in range(PART_FRAMES):
+        if at + CLIENT_HEADER.size > len(data):
+            return data, b""
+        (size,) = U32.unpack_from(data, at + _SIZE_AT)
+        at += CLIENT_HEADER.size + size
+    return data[:at], data[at:]
 
 
 class Clients(Protocol):

@@ -16,7 +16,7 @@ from weir.broker.api import events as ev
 from weir.broker.runtime.budget import FIRST_BYTES, State
 from weir.errors import Revoked, Unauthorized
 from weir.host.accept_queue import ConnectionLimits
-from weir.host.frame_parts import PART_FRAMES
+from weir.host.shard_loop import PART_FRAMES
 from weir.model.limits import KIB, MIB
 from weir.protocol import device as device
 from weir.protocol.client import messages as m
