@@ -115,7 +115,7 @@ class ClientConnection(Generic[T]):
             self._connections.forget(self)
             return False
         connections = self._connections
-        if connections.is_shared and connections.budget.is_short and self._greeted:
+        if connections.backlog.is_shared and connections.budget.is_short and self._greeted:
             self._rest = data  # its namespace has its turn
             self._count(self.stream)
             self.update()
@@ -512,8 +512,6 @@ class Connections(Generic[T]):
             Strangers(budget.limit // BUDGET_PART, log),
         )  # fmt: skip
         self._sweep_at = 0.0
-        #: Whether peers were assigned to namespaces.
-        self.is_shared = False
         #: Those that are open, by session.
         self.open_now: dict[int, ClientConnection[T]] = {}
         #: Those that are looked at with every tick.
@@ -684,7 +682,7 @@ class Connections(Generic[T]):
     def _assign(self, effect: ef.AssignNamespace) -> None:
         if (one := self.open_now.get(effect.session)) is not None:
             one.namespace = effect.namespace
-            self.is_shared = True
+            self.backlog.is_shared = True
 
     def _hold(self, effect: ef.HoldReads) -> None:
         self.queue.held = effect.hold

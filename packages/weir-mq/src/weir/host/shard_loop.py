@@ -199,11 +199,13 @@ class FrameParts(Protocol):
 class Backlog:
     """Frames that have come and are not in the queue of events yet, by who has them."""
 
-    __slots__ = ("_queue", "parts", "unserved")
+    __slots__ = ("_queue", "is_shared", "parts", "unserved")
 
     def __init__(self, queue: EventQueue) -> None:
         """Begin without any; `queue` counts those that are served."""
         self._queue = queue
+        #: Whether peers were assigned to namespaces: while memory is short, those have their turns.
+        self.is_shared = False
         #: Those with frames that wait for the effects of others: they are served once the queue has
         #: no events, and the effects of all before are done.
         self.unserved: deque[PendingFrames] = deque()
