@@ -18,7 +18,7 @@ from weir.host.accept_queue import AcceptQueue, ConnectionLimits
 from weir.host.ports import Log, Network, Receiver, T
 from weir.host.shard_loop import Backlog, EventQueue, first_part
 from weir.host.strangers import BUDGET_PART, Strangers
-from weir.host.unsent_replies import UnsentReplies
+from weir.host.unsent_bytes import UnsentBytes
 from weir.model.limits import KIB, MIB, RETRY_AFTER_MS, STRANGER_BYTES_MAX
 from weir.protocol.client.codec import encode_reply
 from weir.protocol.client.declaration import opcode_of
@@ -87,7 +87,7 @@ class ClientConnection(Generic[T]):
         self._greeted = False
         #: Since when nothing has come, or the frame under way has.
         self._since = connections.time()
-        self._replies = UnsentReplies(connections.budget)
+        self._replies = UnsentBytes()
         self._cut_at = 0.0
 
     # -- its host calls -----------------------------------------------------------------------
@@ -139,7 +139,7 @@ class ClientConnection(Generic[T]):
         self._transport = None
         if self._frame is not None:
             self._end_frame()
-        self._replies.drop()
+        self._connections.budget.release(self._replies.drop())
         self._waiting, self._rest = (), b""
         self._connections.forget(self)
 
@@ -253,7 +253,7 @@ class ClientConnection(Generic[T]):
         replies = self._replies
         if charged:
             if replies.size:
-                replies.release(transport)
+                connections.budget.release(replies.release(transport))
             replies.size += charged
             connections.watched[self.session] = self
         if (signer := self.stream.signer) is not None:
@@ -291,7 +291,7 @@ class ClientConnection(Generic[T]):
         connections, replies = self._connections, self._replies
         if self._transport is None:
             return False
-        replies.release(self._transport)
+        connections.budget.release(replies.release(self._transport))
         if self._cut_at and now >= self._cut_at:
             self.cut()
         if replies.is_stalled(now) and connections.queue.held:

@@ -14,6 +14,7 @@ from weir.codec import Buffer
 from weir.host.connections import Connections
 from weir.host.ports import Later, Log, Soon, Transport
 from weir.host.shard_loop import EventQueue
+from weir.host.unsent_bytes import UnsentBytes
 
 
 class Handler(Protocol):
@@ -98,7 +99,7 @@ class ShardWriter:
         """Write to `transport`."""
         self._local = local
         self._transport: Transport | None = transport
-        self._unsent = 0
+        self._unsent = UnsentBytes()
 
     @property
     def is_over(self) -> bool:
@@ -114,8 +115,7 @@ class ShardWriter:
     def lost(self, why: str) -> None:
         """The connection is over: give everything back."""
         self._transport = None
-        self.give_back(self._unsent)
-        self._unsent = 0
+        self.give_back(self._unsent.drop())
 
     def give_back(self, size: int) -> None:
         """These bytes have left this process, or never will."""
@@ -128,15 +128,13 @@ class ShardWriter:
             return
         if charged:
             self.release_sent()
-            self._unsent += charged
+            self._unsent.size += charged
         self._transport.writelines(buffers)
 
     def release_sent(self) -> None:
         """Give back what has left this process since the last time."""
         if self._transport is not None:
-            sent = self._unsent - min(self._unsent, self._transport.get_write_buffer_size())
-            self._unsent -= sent
-            self.give_back(sent)
+            self.give_back(self._unsent.release(self._transport))
 
     def close(self) -> None:
         """Close once what was written is out."""

@@ -62,7 +62,7 @@ class TrunkEnd(ShardWriter):
         self._flush_soon()
         self._put_answers()
         self._gathered += buffers
-        self._unsent += charged
+        self._unsent.size += charged
 
     def answer(self, remote: int, reply: bytes) -> None:
         """Write a small reply to a peer of the other shard: one frame for those of this turn."""

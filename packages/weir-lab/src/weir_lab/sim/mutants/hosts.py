@@ -94,8 +94,8 @@ def what_was_sent_stays_charged(patch: Patch) -> None:
     """The budget gets back what has left the process."""
     patch.source(
         _CONNECTIONS,
-        "            self._budget.release(sent)\n",
-        "",
+        "        connections.budget.release(replies.release(self._transport))\n",
+        "        replies.release(self._transport)\n",
     )
 
 
@@ -104,7 +104,7 @@ def what_a_gone_peer_did_not_take_stays_charged(patch: Patch) -> None:
     """The budget gets back what a connection held when it ended."""
     patch.source(
         _CONNECTIONS,
-        "        self._replies.drop()\n",
+        "        self._connections.budget.release(self._replies.drop())\n",
         "",
     )
 
