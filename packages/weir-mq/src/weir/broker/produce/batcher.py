@@ -86,16 +86,12 @@ def refused(publishes: DevicePublishes, error: Refused) -> DevicePublishes:
     return DevicePublishes(publishes.sns, publishes.sequences, [b""] * len(codes), codes)
 
 
-class _Gathering:
-    """The batch that is being built, and the replies that wait for it."""
+class _Rows:
+    """Messages that were accepted, column by column."""
 
-    __slots__ = ("behind", "boots", "bytes", "charged", "confirms", "fresh", "generations", "hubs",
-                 "is_verified", "known", "replaced", "seen", "sequences", "sns", "tags",
-                 "values")  # fmt: skip
+    __slots__ = ("boots", "generations", "hubs", "sequences", "sns", "tags", "values")
 
-    def __init__(self, is_verified: bool = False) -> None:
-        #: Whether all devices in it proved who they are; else none of them did.
-        self.is_verified = is_verified
+    def __init__(self) -> None:
         self.values: list[bytes] = []
         self.hubs: list[int] = []
         self.boots: list[int] = []
@@ -104,6 +100,18 @@ class _Gathering:
         #: Of verified devices alone: only those are replaced, or have a fleet with a tag.
         self.generations: list[int] = []
         self.tags: list[str] = []
+
+
+class _Gathering:
+    """The batch that is being built, and the replies that wait for it."""
+
+    __slots__ = ("behind", "bytes", "charged", "confirms", "fresh", "is_verified", "known",
+                 "replaced", "rows", "seen")  # fmt: skip
+
+    def __init__(self, is_verified: bool = False) -> None:
+        #: Whether all devices in it proved who they are; else none of them did.
+        self.is_verified = is_verified
+        self.rows = _Rows()
         #: The generations of hubs whose devices were replaced before: none below is taken any more.
         self.replaced: dict[int, int] = {}
         self.confirms = _Confirms()
@@ -224,36 +232,36 @@ class DeviceBatcher:
     ) -> None:
         epoch, generation = device.epoch, device.generation
         barred = self._barred(into, device.hub, epoch)
-        accepted = len(into.values)
-        confirms = into.confirms
+        rows, confirms = into.rows, into.confirms
+        before = len(rows.values)
         confirms.sns += publishes.sns
         confirms.sequences += publishes.sequences
         base = self._appender.next_offset
-        rows = zip(
+        published = zip(
             publishes.sns, publishes.sequences, publishes.values, publishes.codes, strict=True
         )
-        for sn, sequence, value, code in rows:
+        for sn, sequence, value, code in published:
             offset = detail
             if not code and barred is not None:
                 code, offset = barred
             elif not code:
-                place = base + len(into.values)
+                place = base + len(rows.values)
                 code, offset = self._judge(into, device.hub, epoch, sn, sequence, value, place)
             if code == _ACCEPT:
                 code = 0
-                into.values.append(value)
-                into.hubs.append(device.hub)
-                into.boots.append(device.boot)
-                into.sequences.append(sequence)
-                into.sns.append(sn)
+                rows.values.append(value)
+                rows.hubs.append(device.hub)
+                rows.boots.append(device.boot)
+                rows.sequences.append(sequence)
+                rows.sns.append(sn)
                 into.bytes += len(value) + ROW_BYTES
             confirms.devices.append(device)
             confirms.codes.append(code)
             confirms.offsets.append(offset)
-        accepted = len(into.values) - accepted
+        accepted = len(rows.values) - before
         if accepted and into.is_verified:
-            into.generations += [generation] * accepted
-            into.tags += [device.tag] * accepted
+            rows.generations += [generation] * accepted
+            rows.tags += [device.tag] * accepted
             if generation:
                 into.replaced[device.hub] = generation
 
@@ -334,24 +342,25 @@ class DeviceBatcher:
         return known if isinstance(known, Origin) else Origin.first(*known)
 
     def _close(self, gathering: _Gathering) -> None:
-        if not gathering.values:
+        rows = gathering.rows
+        if not rows.values:
             self._answer_alone(gathering)
             return
         origins = Origins(
-            gathering.hubs,
-            gathering.boots,
-            gathering.sequences,
-            gathering.sns,
-            gathering.generations if gathering.replaced else (),
+            rows.hubs,
+            rows.boots,
+            rows.sequences,
+            rows.sns,
+            rows.generations if gathering.replaced else (),
         )
         batch = encode(
-            gathering.values,
+            rows.values,
             group=self._group,
             producer=self._producer,
             sequence=self._sequence,
             base_time=self._appender.wall_us(),
             origins=origins,
-            tags=gathering.tags if any(gathering.tags) else None,
+            tags=rows.tags if any(rows.tags) else None,
             verified=gathering.is_verified,
         )
         opened = Batch(batch)
@@ -359,7 +368,7 @@ class DeviceBatcher:
         appender = self._appender
         seen = appender.clock.clamp(appender.wall_us() // 1_000, gathering.seen)
         appender.accept(opened, seen)
-        self._sequence += len(gathering.values)
+        self._sequence += len(rows.values)
         self._flying.append(gathering)
         self._fresh += gathering.fresh
 
