@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from weir_lab.sim.mutants.access import ACCESS
 from weir_lab.sim.mutants.planting import Mutant
-from weir_lab.sim.mutants.registry import hunt
+from weir_lab.sim.mutants.registry import ACCESS, hunt
 from weir_lab.sim.scenarios.revocations import Realm, play_revocations
 from weir_lab.sim.shape import NODE
 

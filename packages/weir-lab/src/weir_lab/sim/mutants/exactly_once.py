@@ -1,15 +1,22 @@
-"""Rules of dedupe, fencing, values in chunks and sinks that can be taken away."""
+"""Rules of dedupe, fencing, values in chunks, sinks, devices and access that can be taken away.
+
+Not planted of access is what clients cannot reach, because they check it themselves: a login's
+proof, the parts of a scattering; and what another shard looks at again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from weir.broker.devices.proofs import Proofs
 from weir.broker.forwarding import registry_feed
+from weir.broker.metadata.security.fleets import Device, Fleets
 from weir.broker.partition import topics
 from weir.broker.partition.topics import Topics
 from weir.broker.produce.appender import Appender, Pending
 from weir.broker.records.entries import BatchRecord
+from weir.broker.records.fleets import DeviceReplaced
 from weir.broker.replica.group import Group
 from weir.broker.router import Requests
 from weir.broker.runtime.reads import PublishedReading
@@ -19,10 +26,14 @@ from weir.broker.state.staging import OpenRun, Published, StagingTable
 from weir.broker.state.state import PartitionState
 from weir.codec import Buffer
 from weir.model.batch import Header
-from weir.model.columns import StagedRun
+from weir.model.columns import StagedRun, boot_of
 from weir.protocol.client.messages import Confirm
 from weir_lab.sim.mutants.planting import Patch, mutant
-from weir_lab.sim.shape import NODE_READS, SET, SET_READS, Shape
+from weir_lab.sim.scenarios.revocations import play_revocations
+from weir_lab.sim.shape import NODE_READS, NODE_REPLACED, SET, SET_READS, SET_REPLACED, Shape
+
+_ROUTER = "weir.broker.router"
+_SESSION = "weir.broker.runtime.session"
 
 #: One producer id, and four who take it from each other.
 QUARREL = Shape(
@@ -236,3 +247,62 @@ def entries_are_given_up_that_were_published(patch: Patch) -> None:
         return self.values.first_needed_index(index, offset, since)
 
     patch.setattr(PartitionState, "first_needed_index", first_needed_index)
+
+
+@mutant(seed=3, breaks={"OneOffset", "RealTime"}, shape=NODE_REPLACED)
+def rows_hold_no_generation(patch: Patch) -> None:
+    """A row says which boot of which generation it is of (ADR 0082 §1)."""
+    honest = OriginTable.record
+
+    def record(
+        self: OriginTable, hub: int, sn: int, epoch: int, sequence: int, offset: int, hash: int
+    ) -> None:
+        honest(self, hub, sn, boot_of(epoch), sequence, offset, hash)
+
+    patch.setattr(OriginTable, "record", record)
+
+
+@mutant(seed=2, breaks={"Fenced"}, shape=NODE_REPLACED)
+def a_secret_ends_before_the_next_is_used(patch: Patch) -> None:
+    """The device before may come until the new one does (ADR 0082 §4)."""
+
+    def replace_device(self: Fleets, record: DeviceReplaced) -> Device:
+        return self._keep(record.hub, Device(record.generation))
+
+    patch.setattr(Fleets, "replace_device", replace_device)
+
+
+@mutant(seed=0, breaks={"Fenced"}, shape=SET_REPLACED)
+def a_shard_refuses_what_it_has_not_heard_of(patch: Patch) -> None:
+    """A proof of a generation that is not known yet waits for news (ADR 0083 §3)."""
+    patch.setattr(Proofs, "is_ahead", lambda self, hub, generation: False)
+
+
+@mutant(seed=2, breaks={"Authorized"}, play=play_revocations)
+def live_sessions_outlive_their_users(patch: Patch) -> None:
+    """When something is taken away, the sessions that had it end."""
+    patch.source(
+        _ROUTER,
+        "if admitted and self._authorizer.still_allows(session):",
+        "if admitted or not admitted:",
+    )
+
+
+@mutant(seed=1, breaks={"Authorized"}, play=play_revocations)
+def decisions_outlive_changes(patch: Patch) -> None:
+    """What a session was allowed counts at that access version alone; and losses end sessions."""
+    patch.source(
+        _SESSION, "return self._allowed.get(key) if self._version == version else None",
+        "return self._allowed.get(key)",
+    )  # fmt: skip
+    patch.source(
+        _ROUTER,
+        "if admitted and self._authorizer.still_allows(session):",
+        "if admitted or not admitted:",
+    )
+
+
+@mutant(seed=2, breaks={"Authorized"}, play=play_revocations)
+def lists_have_what_is_not_there_for_one(patch: Patch) -> None:
+    """A list leaves out what its reader may not have described."""
+    patch.source(_ROUTER, "if not self._authorizer.may_describe(session, topic):", "if False:")

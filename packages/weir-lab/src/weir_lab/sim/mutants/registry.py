@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from weir_lab.sim.mutants import (
     clusters,
     consuming,
-    devices,
     exactly_once,
     hosts,
     leases,
@@ -21,13 +20,13 @@ from weir_lab.sim.mutants import (
 )
 from weir_lab.sim.mutants.planting import Mutant, all_in
 from weir_lab.sim.outcome import Outcome
+from weir_lab.sim.scenarios.revocations import play_revocations
 
-MUTANTS: tuple[Mutant, ...] = tuple(
+_WRITTEN: tuple[Mutant, ...] = tuple(
     mutant
     for module in (
         storage,
         exactly_once,
-        devices,
         clusters,
         leases,
         hosts,
@@ -40,6 +39,11 @@ MUTANTS: tuple[Mutant, ...] = tuple(
     )
     for mutant in all_in(vars(module))
 )
+
+#: Of access: tests of their own play a few worlds each, for a world of users takes seconds.
+ACCESS = tuple(mutant for mutant in _WRITTEN if mutant.play is play_revocations)
+#: All others.
+MUTANTS = tuple(mutant for mutant in _WRITTEN if mutant.play is not play_revocations)
 
 #: Those with which a seed is kept.
 KEPT: tuple[Mutant, ...] = tuple(mutant for mutant in MUTANTS if mutant.is_kept)
