@@ -6,22 +6,32 @@ have none: so each attack is tried by both ways.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
 import secrets
 import socket
 import ssl
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from weir.access.devices import Level, derive_secret
 from weir.access.wrapping import write_key_line
 from weir.client.access import AccessRule
+from weir.client.arguments import parse_url
+from weir.client.connection.credentials import split_user
+from weir.client.connection.network_client import NetworkClient
+from weir.client.connection.system import SYSTEM
+from weir.client.connection.token_credentials import find_credentials
+from weir.client.core.retries import Backoff
 from weir.client.sync.client import Client, connect
+from weir.errors import WeirError
 from weir.server.disk.node_folder import NodeFolder
 from weir.testing.nodes import running_node
 from weir.tls.authority import begun, opened
@@ -75,10 +85,34 @@ class Target(msgspec.Struct, frozen=True):
 
     def connect(self, user: str = "", password: str = "") -> Client:
         """Return a client, as `user` if one is named; by TLS where there is some."""
+        return connect(self._url(user), password=password or None, request_timeout=SECONDS)
+
+    def answers(self, user: str, password: str, requests: Sequence[Any]) -> list[Any]:
+        """Make requests as `user`, one after another, which a client may have no method for; return
+        the replies to those that were not refused.
+        """
+        return asyncio.run(self._answers(user, password, requests))
+
+    async def _answers(self, user: str, password: str, requests: Sequence[Any]) -> list[Any]:
+        hosts = parse_url(split_user(self._url(user))[0])
+        system, found = SYSTEM.get(), list[Any]()
+        network = NetworkClient(
+            hosts, name=user, retry=Backoff(), request_timeout=SECONDS, random=random.Random(),
+            system=system, credentials=find_credentials(user, password, None, hosts),
+        )  # fmt: skip
+        await network.start()
+        try:
+            for request in requests:
+                with suppress(WeirError, TimeoutError):
+                    found.append(await network.request(request, object, again=False))
+        finally:
+            await network.close()
+        return found
+
+    def _url(self, user: str) -> str:
         scheme, query = ("weirs", f"?ca={self.bundle}") if self.bundle else ("weir", "")
         at = f"{user}@" if user else ""
-        url = f"{scheme}://{at}{self.host}:{self.port}{query}"
-        return connect(url, password=password or None, request_timeout=SECONDS)
+        return f"{scheme}://{at}{self.host}:{self.port}{query}"
 
     def administrator(self) -> Client:
         """Return the client of somebody who may see everything."""
