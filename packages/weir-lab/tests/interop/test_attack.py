@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from weir_lab.attack import credentials, disk, strangers
-from weir_lab.attack.run import ATTACKS, Settings, measure
+from weir_lab.attack import credentials, strangers
+from weir_lab.attack.run import ATTACKS, Settings, measure, steal
 from weir_lab.attack.targets import Target, closed_target, open_target
 
 #: What not even an open node allows: it is refused by the dialect itself.
@@ -45,7 +45,7 @@ def test_attacks_by_tls_succeed_where_a_set_is_opened_again() -> None:
 def test_a_secret_that_lies_in_a_folder_is_found() -> None:
     with open_target() as target:
         marked = Target(**{**_fields(target), "marks": {"a message": b"a secret of its owner"}})
-        found = disk.steal(marked)
+        found = steal(marked)
         assert {"find a message", "list topics", "make an administrator"} <= set(found)
 
 
