@@ -199,7 +199,7 @@ def fuzz_sessions(dice: random.Random, count: int, found: Counter[str]) -> None:
             assert one.code, one
             found["refused"] += 1
         rig.handle(ev.Closed(session))
-        rig._devices.pop(session, None)
+        rig.forget(session)
         rig.others.clear()
     topics = rig.shard.topics.catalog.topics("")
     assert [one.name for one in topics] == ["t"]

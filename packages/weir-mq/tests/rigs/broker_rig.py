@@ -183,6 +183,10 @@ class Rig:
         self._devices[session] = DeviceReplies()
         self.device_replies[session] = []
 
+    def forget(self, session: int) -> None:
+        """Read no more as a device does what this session is sent: it has ended."""
+        self._devices.pop(session, None)
+
     def _sent(self, session: int, data: bytes) -> None:
         if session in self._devices:
             self.device_replies[session] += self._devices[session].receive(data)

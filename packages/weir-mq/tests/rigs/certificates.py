@@ -20,9 +20,13 @@ from weir.server.config import (
     TlsConfig,
 )
 from weir.server.disk.node_folder import NodeFolder
+from weir.server.network.certificate_files import CertificateFiles
 from weir.tls.authority import Issued, begun, opened
 from weir.tls.files import ClientFiles, ServerFiles
 from weir.tls.identity import parse_identity
+
+#: A method that tests wrap, for `monkeypatch.setattr`.
+LOAD_FILES = CertificateFiles, "_load"
 
 #: One CA and its certificates cost some milliseconds each; a test shares none with another.
 SYSTEM = 0xABC

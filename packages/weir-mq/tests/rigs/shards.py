@@ -122,9 +122,14 @@ def begin_anew(shard: Shard, group: int, voter: int) -> Any:
     return inside._partitions.groups._open(group, voter, ())
 
 
+def trunks_of(shard: Shard) -> Any:
+    """Return the trunks to other shards."""
+    return cast(Any, shard)._cluster.trunks
+
+
 def forwarder_of(shard: Shard) -> Any:
     """Return what forwards requests to other shards."""
-    return cast(Any, shard)._cluster.trunks.forwarder
+    return trunks_of(shard).forwarder
 
 
 def scrub_now(scrubber: Any) -> None:

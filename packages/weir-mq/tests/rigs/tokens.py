@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from rigs.broker_rig import Rig
-from rigs.shards import sessions_of
+from rigs.shards import catalog_of, sessions_of
 from weir.access.signatures import PrivateKey
 from weir.access.tokens import BEARER, Claims, TokenLimits, issue_token
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.protocol.client import tokens as t
 from weir.protocol.client.access import Login
+from weir.testing import Node
 
 #: A key that signs for another issuer.
 IDP_KEY = PrivateKey.from_seed(bytes(range(32)))
@@ -50,6 +51,11 @@ def enter_by(rig: Rig, session: int, token: bytes, is_private: bool = True) -> A
 def principal_of(rig: Rig, session: int) -> str:
     """Return who a session is."""
     return str(sessions_of(rig.shard)[session].principal)
+
+
+def renewals_of(node: Node) -> dict[tuple[str, str, str], int]:
+    """Return which tokens were renewed at a node in memory, and until when."""
+    return dict(catalog_of(cast(Any, node)._host._shard).access.issuers._renewals)
 
 
 def hung_up(rig: Rig) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from rigs.shards import catalog_of
+from rigs.tokens import renewals_of
 from weir import sync, testing
 from weir.client.access import AccessRule
 from weir.client.connection.credentials import PASSWORD, PASSWORD_FILE
@@ -247,17 +247,10 @@ def test_nobody_has_no_token() -> None:
         assert not tokens._issued
 
 
-def renewals(node: testing.Node) -> dict[tuple[str, str, str], int]:
-    """Return which tokens were renewed, and until when."""
-    host = node._host
-    assert host is not None
-    return dict(catalog_of(host._shard).access.issuers._renewals)
-
-
 def test_a_thread_renews_what_tasks_came_by(url: str, node: testing.Node) -> None:
     options = Options.parse({"topic": "t", "url": of(url, "ann")})
     first = planned(options)
-    ((key, until),) = renewals(node).items()
+    ((key, until),) = renewals_of(node).items()
     assert key[0].startswith("user:default/ann#")
     ((_, had),) = tokens._issued.items()
     tokens.renew_due(had.since + tokens.RENEWED_AFTER_SECONDS - 1)
@@ -268,8 +261,8 @@ def test_a_thread_renews_what_tasks_came_by(url: str, node: testing.Node) -> Non
     tokens.renew_due(due)
     renewed = next(iter(tokens._issued.values()))
     assert (renewed.since, renewed.token != had.token) == (due, True)
-    assert [*renewals(node)] == [key], "it renews the tokens of before"
-    assert renewals(node)[key] > until
+    assert [*renewals_of(node)] == [key], "it renews the tokens of before"
+    assert renewals_of(node)[key] > until
     assert values(first) == [b"t"]
 
 

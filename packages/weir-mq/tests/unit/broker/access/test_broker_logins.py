@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rigs.access import end_revoked, set_mode, verifier_of
-from rigs.shards import catalog_of, sessions_of
+from rigs.shards import catalog_of, sessions_of, trunks_of
 from weir.access.credentials import derive_key
 from weir.access.failures import FREE_FAILURES
 from weir.access.scram import MECHANISM, ScramClient, ScramProof, encode_nonce
@@ -338,7 +338,7 @@ def test_a_login_goes_before_a_certificate(rig: Any) -> None:
 def test_who_has_a_certificate_waits_for_news_of_revocations(
     rig: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trunks = rig.shard._cluster.trunks
+    trunks = trunks_of(rig.shard)
     monkeypatch.setattr(type(trunks), "in_sync", property(lambda _: False))
     assert certify(rig, 1).code == Unavailable.code
     assert principal(rig, 1) == "anonymous"

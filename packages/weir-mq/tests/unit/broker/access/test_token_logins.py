@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from rigs.access import be, give, rule, set_mode, verifier_of
-from rigs.shards import catalog_of, sessions_of
+from rigs.shards import catalog_of, sessions_of, trunks_of
 from rigs.tokens import IDP, IDP_KEY, enter_by, hung_up, principal_of, token_of, trust
 from weir.access.scram import MECHANISM, ScramClient, encode_nonce
 from weir.access.signatures import PrivateKey
@@ -188,7 +188,7 @@ def test_an_issuer_names_users_of_its_namespace_alone(rig: Any) -> None:
 def test_who_cannot_know_of_revocations_lets_nobody_in(rig: Any, monkeypatch: Any) -> None:
     rig.answer(1, trust())
     token = token_of(now(rig))
-    trunks = rig.shard._cluster.trunks
+    trunks = trunks_of(rig.shard)
     monkeypatch.setattr(type(trunks), "in_sync", property(lambda _: False))
     assert enter_by(rig, 2, token).code == Unavailable.code
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import weir
-from rigs.certificates import SYSTEM, TestCa, node_running
+from rigs.certificates import LOAD_FILES, SYSTEM, TestCa, node_running
 from rigs.clients import pool_of
 from weir.server.network import certificate_files
 from weir.server.network.certificate_files import ASKED, CertificateState, states
@@ -129,7 +129,7 @@ def test_a_file_that_goes_while_it_is_read_is_read_again(
     copied: Copied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task that reads them ended, and with it what ends sessions of the revoked."""
-    honest, failures = certificate_files.CertificateFiles._load, [FileNotFoundError("node.key")]
+    honest, failures = getattr(*LOAD_FILES), [FileNotFoundError("node.key")]
 
     def load(self: certificate_files.CertificateFiles) -> Any:
         if failures and Path(copied.files.certificate).read_bytes() != first_bytes:
@@ -137,7 +137,7 @@ def test_a_file_that_goes_while_it_is_read_is_read_again(
         return honest(self)
 
     first_bytes = Path(copied.files.certificate).read_bytes()
-    monkeypatch.setattr(certificate_files.CertificateFiles, "_load", load)
+    monkeypatch.setattr(*LOAD_FILES, load)
 
     async def body() -> None:
         async with asyncio.timeout(60), node_running(copied.data, copied.files) as port:

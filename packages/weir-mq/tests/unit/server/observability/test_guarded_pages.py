@@ -17,11 +17,13 @@ import pytest
 
 import weir
 from rigs.certificates import TestCa, node_running
+from rigs.clients import network_of
 from rigs.tokens import token_of, trust
 from weir.access.failures import FREE_FAILURES
 from weir.access.signatures import PrivateKey
 from weir.broker.shard import Shard
 from weir.client.access import AccessRule
+from weir.protocol.client.access import AccessChanged
 from weir.server.config import TlsConfig
 from weir.server.disk.node_folder import NodeFolder, Part
 from weir.server.network.tls import TlsAcceptor
@@ -154,7 +156,7 @@ def test_a_closed_set_shows_figures_by_tokens(
                 return (await get(pages, "/metrics", tls, header))[0]
 
             async with weir.connect(url, password=PASSWORD) as root:
-                await root.access._change(trust())
+                await network_of(root).request(trust(), AccessChanged)
                 now = time.time()
                 for tls in (None, context(ca)):  # loopback is as good as TLS
                     assert await by(token_of(now, "anna"), tls) == 200
