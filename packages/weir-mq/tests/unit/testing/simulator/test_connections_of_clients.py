@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from weir.testing.simulator.network import End, Link, Net, Way
 from weir.testing.simulator.world import SECOND, World
 
 SEEDS = range(12)
+#: Stands for the clocks and dice of a simulated process.
+OWNER: ContextVar[str] = ContextVar("OWNER", default="the machine that plays the world")
 
 
 class Host:
@@ -236,3 +239,40 @@ def test_what_a_process_sends_behind_its_network_reaches_nobody() -> None:
     world.run(10 * SECOND)
     assert not nodes.host.got
     assert nodes.host.lost_at > 0
+
+
+class Beginner(Echo):
+    """Begins a task with what comes, as a client does that dials again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owners: list[str] = []
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._begin()
+
+    def _begin(self) -> None:
+        asyncio.get_running_loop().create_task(self._own())
+
+    async def _own(self) -> None:
+        self.owners.append(OWNER.get())
+
+
+def test_what_comes_over_a_connection_is_taken_by_the_process_that_opened_it() -> None:
+    async def main(loop: VirtualLoop, nodes: Nodes) -> None:
+        OWNER.set("this process")
+        transport, beginner = await loop.create_connection(Beginner, "node1", 6800)
+        transport.write(b"a")
+        await asyncio.sleep(5)
+        nodes.host.links[0].finish()
+        await beginner.over.wait()
+        await asyncio.sleep(1)
+        assert len(beginner.owners) >= 2
+        assert set(beginner.owners) == {"this process"}
+
+    play(1, main)

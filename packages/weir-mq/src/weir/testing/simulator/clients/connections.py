@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable
+from contextvars import copy_context
 from random import Random
 from typing import Any
 
@@ -108,6 +109,7 @@ class Transport(asyncio.Transport):
     def __init__(self, loop: VirtualLoop, protocol: asyncio.Protocol, socket: Socket) -> None:
         """Be connected; `connection_made` is called in the next turn of the loop."""
         super().__init__({"peername": socket.peer, "tls_version": "simulated"})
+        self.context = copy_context()
         self._loop = loop
         self._protocol = protocol
         self._socket = socket

@@ -40,6 +40,10 @@ _ASYNCIO = ("asyncio", "weir.testing.simulator")
 class Source(Protocol):
     """A connection that has become ready."""
 
+    #: That of the task that opened it, as asyncio has it: what `ready` calls may begin tasks, and
+    #: those take clocks and dice of their process from it.
+    context: Context
+
     def ready(self) -> None:
         """Read or write, in a turn of the loop."""
 
@@ -214,7 +218,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if len(sources) > 1:
                 self._world.dice.shuffle(sources)
             for source in sources:
-                self.call_soon(source.ready)
+                self.call_soon(source.ready, context=source.context)
         timers = self._scheduled
         if len(timers) > _TIMERS and self._timer_cancelled_count * 2 > len(timers):
             self._forget_cancelled()
