@@ -338,7 +338,7 @@ class HubOperations:
         what a proposal does.
         """
         self.commands.check_open()
-        if buries and self._state.floors.tombstones >= TOMBSTONES_MAX:
+        if buries and self._state.origins.floors.tombstones >= TOMBSTONES_MAX:
             raise BadRequest(
                 f"{TOMBSTONES_MAX:,} hubs of this partition were forgotten, as many as it keeps in "
                 "mind: let devices publish to another topic",
@@ -489,11 +489,11 @@ def _apply_operation(
                 consumers.cluster_operations.applied(index, record)
                 consumers.cursor_leases.steered(record.cluster)
         case HubForgotten(hub):
-            devices = state.forget_hub(hub)
+            devices = state.origins.forget(hub)
             if consumers is not None:
                 consumers.hub_operations.forgotten(index, devices)
         case HubBuried(hub):
-            devices = state.bury_hub(hub)
+            devices = state.origins.bury(hub)
             if consumers is not None:
                 consumers.hub_operations.forgotten(index, devices)
 

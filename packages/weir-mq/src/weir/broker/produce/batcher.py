@@ -269,7 +269,7 @@ class DeviceBatcher:
         """Return the code and the offset that answer all of a hub whose epoch has ended here: its
         device was replaced, and the next one has published, or it was forgotten.
         """
-        least = self._state.floors.least(hub)
+        least = self._state.origins.floors.least(hub)
         for gathering in (*self._flying, into):
             if gathering.replaced:
                 least = max(least, epoch_of(gathering.replaced.get(hub, 0), 0))

@@ -18,7 +18,7 @@ import xxhash
 from weir.broker.records.snapshots import Frozen, opened
 from weir.codec import Buffer
 from weir.model.columns import boot_of, epoch_of, generation_of
-from weir.model.limits import DEVICE_WINDOW, PIPELINE_WINDOW
+from weir.model.limits import BOOT_MAX, DEVICE_WINDOW, PIPELINE_WINDOW
 
 _MASK = (1 << 64) - 1
 
@@ -342,10 +342,12 @@ class OriginTable:
     Devices do not expire: their number is bounded instead (docs/adr/0004).
     """
 
-    __slots__ = ("_count", "_epoch", "_stripes")
+    __slots__ = ("_count", "_epoch", "_stripes", "floors")
 
     def __init__(self) -> None:
         """Know nobody."""
+        #: With which epochs hubs may still come.
+        self.floors = EpochFloors()
         self._stripes: dict[int, _Stripe] = {}
         self._count = 0
         #: Counts the snapshots.
@@ -392,7 +394,9 @@ class OriginTable:
         return stripe
 
     def forget(self, hub: int) -> int:
-        """Forget the devices of a hub; return how many that were."""
+        """Forget the devices of a hub, which begins anew with any boot; return how many that
+        were.
+        """
         before = self._count
         for sn in range(_SNS):
             mixed = _mix(hub, sn)
@@ -401,6 +405,16 @@ class OriginTable:
                 stripe.remove(stripe.find(hub, sn, mixed >> 8)[0])
                 self._count -= 1
         return before - self._count
+
+    def bury(self, hub: int) -> int:
+        """Forget the devices of a hub, but for the epoch above which it may come again; return how
+        many that were. What erased flash reads as was no boot: none is refused for it.
+        """
+        epochs = [epoch for _, _, epoch, *_ in self.of_hub(hub)]
+        highest = max((one for one in epochs if boot_of(one) <= BOOT_MAX), default=None)
+        if highest is not None:
+            self.floors.bury(hub, highest)
+        return self.forget(hub)
 
     def of_hub(self, hub: int) -> list[Standing]:
         """Return where the devices of a hub stand."""

@@ -47,9 +47,9 @@ from weir.broker.state.scatterings import (
 from weir.broker.state.staging import StagingTable
 from weir.errors import UnknownVersion
 from weir.model.batch import Batch
-from weir.model.columns import NO_SEQUENCE, Piece, boot_of, epoch_of
+from weir.model.columns import NO_SEQUENCE, Piece, epoch_of
 from weir.model.ids import Attempt
-from weir.model.limits import BOOT_MAX, DEDUPE_HORIZON_MS, DELAYED_BATCHES_MAX, MAX_AHEAD_MS
+from weir.model.limits import DEDUPE_HORIZON_MS, DELAYED_BATCHES_MAX, MAX_AHEAD_MS
 from weir.order.clock import milliseconds_of, stamp_at
 
 #: Stamps may be ahead of a leader's wall clock by so much: two clocks within `max_ahead` of the
@@ -77,7 +77,6 @@ _PARTS = (
     "cursors",
     "delays",
     "first_index",
-    "floors",
     "last_stamp",
     "log_start",
     "membership",
@@ -245,7 +244,6 @@ class PartitionState:
         self.last_stamp = 0
         self.producers = ProducerTable()
         self.origins = OriginTable()
-        self.floors = EpochFloors()
         self.values = ValueTable()
         self.clusters: dict[str, ClusterState] = {}
         #: Of partition 0: the topic's clusters that read in total order.
@@ -539,28 +537,15 @@ class PartitionState:
                 record(hub, sn, epoch, sequence, at, value)
         if origins.generations:
             for hub, generation in set(zip(origins.hubs, origins.generations, strict=True)):
-                self.floors.raise_to(hub, epoch_of(generation, 0))
-
-    def forget_hub(self, hub: int) -> int:
-        """Forget the devices of a hub; return how many that were. It begins anew with any boot."""
-        return self.origins.forget(hub)
-
-    def bury_hub(self, hub: int) -> int:
-        """Forget the devices of a hub, but for the epoch above which it may come again; return how
-        many that were. What erased flash reads as was no boot: none is refused for it.
-        """
-        epochs = [epoch for _, _, epoch, *_ in self.origins.of_hub(hub)]
-        highest = max((one for one in epochs if boot_of(one) <= BOOT_MAX), default=None)
-        if highest is not None:
-            self.floors.bury(hub, highest)
-        return self.origins.forget(hub)
+                self.origins.floors.raise_to(hub, epoch_of(generation, 0))
 
     def encode(self) -> object:
         """Return the state as MessagePack can hold it: ends and pauses only where any are."""
         membership = self.membership
         ends = [(partition, *end) for partition, end in membership.ends.items()]
         pauses = [(name, *pause) for name, pause in self.pauses.items()]
-        floors = (self.floors.encode(),) if self.floors else ()
+        kept = self.origins.floors
+        floors = (kept.encode(),) if kept else ()
         staging = (self.staging.encode(),) if self.staging or floors else ()
         has_pauses = bool(pauses or staging)
         has_ends = bool(membership.sealed or ends or has_pauses)
@@ -623,7 +608,7 @@ class PartitionState:
         if later[3:]:
             state.staging = StagingTable.decode(*later[3])
         if later[4:]:
-            state.floors = EpochFloors.decode(*later[4])
+            state.origins.floors = EpochFloors.decode(*later[4])
         membership.ends = {partition: (stamp, offset) for partition, stamp, offset in ends}
         rows = map(opened, clusters)
         state.clusters = {name: ClusterState.decode(*row) for name, *row in rows}

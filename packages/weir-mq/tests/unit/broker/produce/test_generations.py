@@ -125,7 +125,7 @@ def test_generations_are_known_after_a_restart(door: Any) -> None:
     told(door, 50, d.publish(1, b"a", 0))
     come(door, 51, generation=1)
     told(door, 51, d.publish(1, b"n", 0), d.publish(2, b"plain"))
-    before = state(door).origins.of_hub(HUB), state(door).floors.encode()
+    before = state(door).origins.of_hub(HUB), state(door).origins.floors.encode()
     assert before[0] == [(HUB, 1, 1 << 32 | 1, 1, 1)]
     for _ in range(2):  # from the log, then from a checkpoint
         door.tick()
@@ -133,7 +133,7 @@ def test_generations_are_known_after_a_restart(door: Any) -> None:
         door.disk.crash()
         door.boot()
         door.connect()
-        assert (state(door).origins.of_hub(HUB), state(door).floors.encode()) == before
+        assert (state(door).origins.of_hub(HUB), state(door).origins.floors.encode()) == before
         door.shard.writers[0].checkpoints.save()
         door.tick()
         door.settle()
@@ -170,19 +170,19 @@ def test_a_hub_that_was_forgotten_comes_again_with_a_higher_boot_alone(door: Any
     door.device(60, d.hello(STRANGER, 6, "one"))
     door.device_replies[60].clear()
     assert told(door, 60, d.publish(1, b"a", 0)) == [(0, 2)]
-    assert state(door).floors.tombstones == 1
+    assert state(door).origins.floors.tombstones == 1
 
 
 def test_what_erased_flash_reads_as_leaves_no_tombstone() -> None:
     """A release before recorded it: then the hub could never come again."""
     found = PartitionState()
     found.origins.record(STRANGER, 1, 0xFFFFFFFF, 0, 5, 9)
-    assert found.bury_hub(STRANGER) == 1
-    assert found.floors.least(STRANGER) == 0
+    assert found.origins.bury(STRANGER) == 1
+    assert found.origins.floors.least(STRANGER) == 0
     found.origins.record(STRANGER, 1, 0xFFFFFFFF, 0, 5, 9)
     found.origins.record(STRANGER, 2, 4, 0, 5, 9)
-    assert found.bury_hub(STRANGER) == 2
-    assert found.floors.least(STRANGER) == 5
+    assert found.origins.bury(STRANGER) == 2
+    assert found.origins.floors.least(STRANGER) == 5
 
 
 def test_a_release_before_reads_what_is_written_without_generations() -> None:
@@ -190,7 +190,7 @@ def test_a_release_before_reads_what_is_written_without_generations() -> None:
     found.origins.record(STRANGER, 1, 7, 0, 5, 9)
     version, *_ = found.encode()  # type: ignore[misc]
     assert version == 7
-    found.floors.raise_to(STRANGER, 8)
+    found.origins.floors.raise_to(STRANGER, 8)
     version, *_ = found.encode()  # type: ignore[misc]
     assert version == 11
 
@@ -201,5 +201,5 @@ def test_below_the_level_a_hub_is_forgotten_as_before(door: Any) -> None:
     door.device_replies[60].clear()
     told(door, 60, d.publish(1, b"a", 0))
     door.answer(1, a.ForgetHub(address(door), STRANGER))
-    assert len(state(door).floors) == 0
+    assert len(state(door).origins.floors) == 0
     assert told(door, 60, d.publish(1, b"b", 0)) == [(0, 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.broker.quotas.buckets import BURST_MS, Bucket
+from weir.broker.quotas.accounts import BURST_MS, Bucket
 
 
 def test_it_begins_full_and_holds_no_more_than_a_burst() -> None:
