@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from rigs.shards import meter_of
+from rigs.shards import catalog_of, meter_of
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.metadata.quotas import RATES
 from weir.errors import QuotaExceeded
 from weir.model.batch_builder import encode
+from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client import quotas as q
 
@@ -129,3 +130,14 @@ def test_a_set_without_quotas_reports_nothing(node: Any) -> None:
     pass_ms(node, 2000)
     assert passed == []
     assert not any(meter_of(one.shard).is_on for one in node.all)
+
+
+def test_partitions_that_have_not_joined_are_counted(node: Any, shop: m.TopicInfo) -> None:
+    node.kill(shop.addresses[0].shard)  # without partition 0 none can join
+    others = [number for number, one in enumerate(node.all) if one.up]
+    node.ask(others[0], a.AlterTopic("shop/orders", partitions=8))
+    pass_ms(node, 2_500)
+    topic = catalog_of(node.all[others[0]].shard).find("shop", "orders")
+    assert topic is not None
+    assert (topic.partitions, topic.joining) == (1, 8)
+    assert isinstance(node.answer(others[0], q.ListQuotas()), q.QuotaList)

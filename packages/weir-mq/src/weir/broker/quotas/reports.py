@@ -20,7 +20,7 @@ from weir.broker.replica.requests import no_registry
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import Session
 from weir.errors import Refused
-from weir.model.ids import partition_of
+from weir.model.ids import partition_of, topic_of
 from weir.order.clock import Time
 from weir.protocol.client import quotas as q
 from weir.protocol.client.codec import decode_reply
@@ -135,7 +135,8 @@ class UsageReports:
             if not partition.leads:
                 continue
             group = partition.group
-            entity = f"{NAMESPACE}{self._topics.topic_with(group.id).namespace}"
+            topic = self._topics.catalog.by_id(topic_of(group.id))  # it may still have to join
+            entity = f"{NAMESPACE}{topic.namespace}" if topic is not None else ""
             if entity not in self._meter.accounts:
                 continue
             stored[entity] += stored_bytes(group, partition.state)
