@@ -192,14 +192,20 @@ class Meter:
         held = self._held.get(number)
         if held is not None:
             held.brought += brought
+            for account in accounts:
+                if account not in held.accounts:
+                    self._count(account)
             held.accounts = tuple(dict.fromkeys((*held.accounts, *accounts)))
             return
         now_ms = self._time.monotonic_ms()
         held = self._held[number] = _Held(accounts, now_ms, brought, now_ms)
         for account in accounts:
-            self.throttled.setdefault(account.entity, ThrottleCounts()).times += 1
+            self._count(account)
         self._outbox.put(HoldSession(number, True))
         self._tell(number, held)
+
+    def _count(self, account: Account) -> None:
+        self.throttled.setdefault(account.entity, ThrottleCounts()).times += 1
 
     def release(self) -> None:
         """Read from those again whose rates are overdrawn no more, as far as there is room for what
