@@ -211,7 +211,7 @@ class PartitionLeader:
         `pauses` are what the registry says of the topic's clusters.
         """
         reads, outbox, time = context.reads, context.outbox, context.time
-        self.appender = Appender(group, state, time, clock, outbox.counts)
+        self.appender = Appender(group, state, time, clock, outbox.counts, context.admission)
         self.consumers = ConsumerRequests(group, state, clock, reads, outbox, time, pauses)
         grants = self.consumers.grants
         self.stable_positions = StablePositions(group, self.appender, state, outbox, time)

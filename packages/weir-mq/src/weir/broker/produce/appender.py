@@ -81,6 +81,7 @@ class Appender:
     """Takes batches into one partition, in order, while this node leads it."""
 
     __slots__ = (
+        "_admission",
         "_ahead",
         "_early",
         "_entry_bytes_max",
@@ -104,8 +105,12 @@ class Appender:
         time: Time,
         clock: HybridClock,
         counts: Counts,
+        admission: Admission,
     ) -> None:
-        """Begin to lead; `clock` stamps above the fence of the election, and above the log."""
+        """Begin to lead; `clock` stamps above the fence of the election, and above the log.
+        `admission` says whether there is room for what is new.
+        """
+        self._admission = admission
         self._group = group
         self._state = state
         self._time = time
@@ -192,8 +197,8 @@ class Appender:
         """Decide by the whole log, pending entries included: None if the batch is the next one.
 
         Else the pending batch that it repeats, or the answer that was given. Raises `SequenceGap`
-        (rewind to `detail`), `SequenceReused`, `Fenced` or `ProducerExpired`; and `PartitionEnded`
-        for what is new where nothing is taken any more.
+        (rewind to `detail`), `SequenceReused`, `Fenced` or `ProducerExpired`; and for what is new
+        what `check_open` raises.
         """
         producer, epoch, sequence = header.producer, header.epoch, header.sequence
         if producer in self._preparing or producer in self._state.scatterings.producers:
@@ -204,7 +209,7 @@ class Appender:
         if known is not None and epoch < known.epoch:
             raise Fenced(f"producer {producer} goes on in epoch {known.epoch}", known.epoch)
         expected = known.next_sequence if known is not None and epoch == known.epoch else 0
-        if sequence >= expected and self.is_closed:
+        if sequence >= expected and not self.is_open:
             self.check_open()
         if sequence > expected:
             raise SequenceGap(f"sequence {sequence} came, {expected} is missing", expected)
@@ -222,11 +227,18 @@ class Appender:
             )
         return _told(answer, True)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether new batches are taken: else what was taken before is still answered."""
+        return not (self.is_closed or self._admission.is_full(self._group.id))
+
     def check_open(self) -> None:
-        """Raise `PartitionEnded` where nothing is taken any more, for good; or `Unavailable`, as
-        long as another leader might take it still.
+        """Raise `PartitionEnded` where nothing is taken any more, for good; `Unavailable`, as long
+        as another leader might take it still; or `QuotaExceeded` while the namespace may store no
+        more.
         """
         if not self.is_closed:
+            self._admission.check_stored(self._group.id)
             return
         partition = partition_of(self._group.id)
         if not self._state.membership.sealed:
@@ -397,9 +409,14 @@ class Admission(Protocol):
 
     def check(self, group: int) -> None:
         """Raise `Unavailable` once the shard takes no more publishes to a group, `Overloaded` while
-        disks are full, `QuotaExceeded` while its namespace may store no more; 0 stands for no group
-        but its own disks.
+        disks are full; 0 stands for no group but its own disks.
         """
+
+    def is_full(self, group: int) -> bool:
+        """Return whether the namespace of a group may store no more."""
+
+    def check_stored(self, group: int) -> None:
+        """Raise `QuotaExceeded` while the namespace of a group may store no more."""
 
     def check_cluster(self, group: int, is_known: bool) -> None:
         """Raise `QuotaExceeded` while its namespace may have no more clusters, unless this one is

@@ -290,7 +290,7 @@ class DeviceBatcher:
         place: int,
     ) -> tuple[int, int]:
         """Return `_ACCEPT` and `place`, its offset then, or the code and offset to answer with."""
-        closed = self._closed() if self._appender.is_closed else None
+        closed = None if self._appender.is_open else self._closed()
         if sequence == NO_SEQUENCE:
             return closed or (_ACCEPT, place)
         known = self._known(into, hub, sn)

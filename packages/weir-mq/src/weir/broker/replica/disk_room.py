@@ -203,11 +203,8 @@ class Admission:
 
     def check(self, group: int) -> None:
         """Raise `Unavailable` once this shard stops, `Overloaded` while disks have no room for
-        publishes to a group, `QuotaExceeded` while its namespace may store no more; 0 stands for no
-        group but the own disks.
+        publishes to a group; 0 stands for no group but the own disks.
         """
-        if self._full_topics and (error := self._full_topics.get(topic_of(group))) is not None:
-            raise type(error)(str(error), error.detail)
         if self.is_closed:
             raise Unavailable("this node is stopping: try another, or again shortly")
         for disk in self._disks:
@@ -215,6 +212,17 @@ class Admission:
         if (full := self._short.get(group)) is not None:
             text = f"{full}: free space there or add disks; acks and reads go on"
             raise Overloaded(text, SPARE_RETRY_MS)
+
+    def is_full(self, group: int) -> bool:
+        """Return whether the namespace of a group may store no more."""
+        return bool(self._full_topics) and topic_of(group) in self._full_topics
+
+    def check_stored(self, group: int) -> None:
+        """Raise `QuotaExceeded` while the namespace of a group may store no more. What was taken
+        before is answered all the same: a batch that is sent again is no more bytes.
+        """
+        if self._full_topics and (error := self._full_topics.get(topic_of(group))) is not None:
+            raise type(error)(str(error), error.detail)
 
     def check_cluster(self, group: int, is_known: bool) -> None:
         """Raise `QuotaExceeded` while the namespace of a group may have no more clusters, unless

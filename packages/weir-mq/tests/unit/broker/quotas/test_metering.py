@@ -280,6 +280,23 @@ def test_publishes_are_refused_once_a_namespace_stores_too_much(tenants: Tenants
     assert isinstance(tenants.publish(one, "shop", 1), m.Confirm)
 
 
+def test_what_was_taken_is_confirmed_again_though_its_namespace_is_full(tenants: Tenants) -> None:
+    one, rig = tenants.session(10), tenants.rig
+    batch = rig.batch(tenants.topics["shop"], tenants.grants[one], 0, b"x" * 8_000)
+    first = rig.answer(one, batch)
+    said = d.hello(42, 1, "shop/orders"), d.publish(0, b"open", 0)
+    rig.device(50, *said)
+    rig.settle()
+    tenants.limit(storage_bytes=1_000)
+    tenants.pass_ms(1_000)
+    again = rig.answer(one, batch)
+    assert (again.offset, again.stamp, again.duplicate) == (first.offset, first.stamp, True)
+    rig.device(51, *said, d.publish(1, b"shut", 1))
+    rig.settle()
+    codes = [reply.code for reply in rig.device_replies[51]]
+    assert codes == [0, 0, QuotaExceeded.code]
+
+
 def test_clusters_are_refused_where_they_would_begin(tenants: Tenants) -> None:
     tenants.limit(clusters=1)
     rig, address = tenants.rig, tenants.topics["shop"].addresses[0]
@@ -292,3 +309,16 @@ def test_clusters_are_refused_where_they_would_begin(tenants: Tenants) -> None:
     assert (refused.code, refused.detail) == (QuotaExceeded.code, 1)
     assert isinstance(rig.answer(one, a.DescribePartition(address)), a.PartitionInfo)
     assert getattr(rig.answer(one, pull), "code", 0) != QuotaExceeded.code
+
+
+def test_a_peer_that_overdraws_two_quotas_waits_for_both(tenants: Tenants) -> None:
+    tenants.limit(bytes_in=1_000)
+    tenants.limit("namespace:bank", bytes_in=1_000)
+    one = tenants.session(10)
+    # As by one read: what came with the first is taken, too.
+    tenants.publish(one, "shop", 8_000)
+    tenants.publish(one, "bank", 8_000)
+    assert tenants.held() == [(one, True)]
+    tenants.pass_ms(HELD_MS_MAX + 1_000)
+    assert tenants.held() == [(one, False)]
+    assert tenants.use("namespace:bank").throttled_ms > 0
