@@ -129,7 +129,7 @@ def test_rows_have_types_of_postgres(spark: SparkSession, url: str) -> None:
     with pytest.raises(Exception, match="no"):
         sink.add(broken, "query", 5)
     assert told(url, "SELECT count(*), max(weir_batch) FROM rows") == [(2, 4)]
-    assert told(url, "SELECT step, query, batch FROM weir_batches") == [("step", "query", 4)]
+    assert told(url, "SELECT step, query, batch FROM weir_batches") == [("step/rows", "query", 4)]
 
 
 def test_of_two_drivers_of_one_query_the_second_waits_and_adds_nothing(url: str) -> None:
@@ -146,6 +146,9 @@ def test_of_two_drivers_of_one_query_the_second_waits_and_adds_nothing(url: str)
         database.mark(first, "both", "q", 0)
     with database.transaction() as second:
         assert database.last(second, "both", "q") == 0
+        assert database.take(second, "both", "q") == 0
+        assert database.take(second, "both", "q") is None
+        assert database.last(second, "both", "q") is None
 
 
 def test_a_server_that_may_forget_commits_is_told_to_keep_them(url: str) -> None:

@@ -75,7 +75,10 @@ class Database(Protocol):
         """Add rows to a table."""
 
     def mark(self, cursor: Any, step: str, query: str, number: int) -> None:
-        """Say which micro-batch is the last."""
+        """Say which micro-batch is the last. `last` was asked for the same before."""
+
+    def take(self, cursor: Any, step: str, query: str) -> int | None:
+        """Remove the row of a step's query; return its micro-batch, None if there was none."""
 
     def transaction(self) -> contextlib.AbstractContextManager[Any]:
         """Return a block that has a cursor. Raises `BadPipeline` for what the database refuses."""
@@ -140,6 +143,12 @@ class Sqlite:
     def mark(self, cursor: Any, step: str, query: str, number: int) -> None:
         """Say which micro-batch is the last."""
         cursor.execute(f"INSERT OR REPLACE INTO {LEDGER} VALUES (?, ?, ?)", (step, query, number))
+
+    def take(self, cursor: Any, step: str, query: str) -> int | None:
+        """Remove the row of a step's query; return its micro-batch, None if there was none."""
+        found = self.last(cursor, step, query)
+        cursor.execute(f"DELETE FROM {LEDGER} WHERE step = ? AND query = ?", (step, query))
+        return found
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:
@@ -265,6 +274,14 @@ class Postgres:
         cursor.execute(
             f"UPDATE {LEDGER} SET batch = %s WHERE step = %s AND query = %s", (number, step, query)
         )
+
+    def take(self, cursor: Any, step: str, query: str) -> int | None:
+        """Remove the row of a step's query; return its micro-batch, None if there was none."""
+        cursor.execute(
+            f"DELETE FROM {LEDGER} WHERE step = %s AND query = %s RETURNING batch", (step, query)
+        )
+        found = cursor.fetchone()
+        return None if found is None or found[0] is None else int(found[0])
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:

@@ -38,12 +38,21 @@ class RowSink(Protocol):
         """Add a micro-batch's rows, unless that was done."""
 
 
-def open_sink(plan: Plan, name: str, step: str) -> RowSink:
-    """Return a sink of a pipeline for a step. Raises `BadPipeline` for one that cannot be."""
-    sink = plan.sinks[name]
-    if sink.topic:
-        return TopicSink(plan.url, full_name(sink.topic), step)
-    return SqlSink(_database(plan, name, sink.sql), sink.table or step, step)
+def open_sinks(plan: Plan, names: Sequence[str], step: str) -> list[RowSink]:
+    """Return the sinks of a step. Raises `BadPipeline` for one that cannot be."""
+    databases = {
+        name: _database(plan, name, sql) for name in names if (sql := plan.sinks[name].sql)
+    }
+    opened: list[RowSink] = []
+    for name in names:
+        sink = plan.sinks[name]
+        if sink.topic:
+            opened.append(TopicSink(plan.url, full_name(sink.topic), step))
+        else:
+            database = databases[name]
+            shares = sum(other.name == database.name for other in databases.values()) > 1
+            opened.append(SqlSink(database, sink.table or step, step, is_only=not shares))
+    return opened
 
 
 def _database(plan: Plan, name: str, url: str) -> Database:
@@ -109,14 +118,19 @@ class TopicSink:
 class SqlSink:
     """A table in a database, in which each micro-batch of a step is once.
 
-    The rows and the number of the micro-batch are one transaction.
+    The rows and the number of the micro-batch are one transaction. The number is kept by the step,
+    and by the table as well where that has another name.
     """
 
-    def __init__(self, database: Database, table: str, step: str) -> None:
-        """Name the database, the table in it, and the step; nothing is opened yet."""
+    def __init__(self, database: Database, table: str, step: str, *, is_only: bool = False) -> None:
+        """Name the database, the table in it, and the step; nothing is opened yet. `is_only` says
+        that the step has no other sink in that database.
+        """
         self._database = database
         self._table = table
         self._step = step
+        self._key = step if table == step else f"{step}/{table}"
+        self._is_only = is_only
 
     def check(self, columns: StructType) -> None:
         """Create the table, unless it is there. Raises `BadPipeline` if it has other columns, or
@@ -147,7 +161,7 @@ class SqlSink:
         """
         database = self._database
         with database.transaction() as cursor:
-            last = database.last(cursor, self._step, query)
+            last = self._last(cursor, query)
             if last is not None and last >= number:
                 return
             if last is not None and last < number - 1:
@@ -161,7 +175,24 @@ class SqlSink:
             ]
             found = rows.select(*cells).toLocalIterator()
             database.insert(cursor, self._table, len(cells) + 1, ((number, *row) for row in found))
-            database.mark(cursor, self._step, query, number)
+            database.mark(cursor, self._key, query, number)
+
+    def _last(self, cursor: Any, query: str) -> int | None:
+        """Return the last micro-batch that the table has, None before the first.
+
+        A ledger once had no tables in it. Its row is this table's if the step has no other one in
+        the database, and moves to where it is looked for now.
+        """
+        database = self._database
+        last = database.last(cursor, self._key, query)
+        if last is not None or self._key == self._step or not self._is_only:
+            return last
+        if database.columns(cursor, self._step):
+            return None
+        last = database.take(cursor, self._step, query)
+        if last is not None:
+            database.mark(cursor, self._key, query, last)
+        return last
 
     def _create(
         self, cursor: Any, table: str, columns: Sequence[tuple[str, str]], key: str

@@ -26,7 +26,7 @@ from weir.spark.pipeline import checkpoints
 from weir.spark.pipeline.context import Context, Ran
 from weir.spark.pipeline.functions import Functions
 from weir.spark.pipeline.plan import FILE, Layer, watermark_seconds
-from weir.spark.pipeline.sinks import RowSink, open_sink
+from weir.spark.pipeline.sinks import open_sinks
 
 #: What a plan of Spark says where withWatermark was called.
 _WATERMARK = "EventTimeWatermark"
@@ -47,7 +47,7 @@ class TableStep(ABC):
         self.context = context
         self._sources = sources
         self._checkpoint = context.plan.checkpoint_of(name)
-        self._sinks: list[RowSink] = [open_sink(context.plan, one, name) for one in sinks]
+        self._sinks = open_sinks(context.plan, sinks, name)
         self._after = ""
         self._batches = 0
         self._table: Table | None = None
