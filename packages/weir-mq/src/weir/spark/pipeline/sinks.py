@@ -164,18 +164,24 @@ class SqlSink:
             last = self._last(cursor, query)
             if last is not None and last >= number:
                 return
-            if last is not None and last < number - 1:
-                raise BadPipeline(
-                    f"{database.name}: table {self._table!r} has micro-batches of step "
-                    f"{self._step} up to {last}, and {number} comes: the database is older than "
-                    "the checkpoint, or the step was without this sink: name another table"
-                )
+            if number != (0 if last is None else last + 1):
+                raise self._missing(last, number)
             cells = [
                 database.cell(F.col(_ticked(f.name)), f.dataType).alias(f.name) for f in rows.schema
             ]
             found = rows.select(*cells).toLocalIterator()
             database.insert(cursor, self._table, len(cells) + 1, ((number, *row) for row in found))
             database.mark(cursor, self._key, query, number)
+
+    def _missing(self, last: int | None, number: int) -> BadPipeline:
+        """Return the error for a micro-batch that is not the next one."""
+        has = "no micro-batch" if last is None else f"micro-batches up to {last}"
+        return BadPipeline(
+            f"{self._database.name}: table {self._table!r} has {has} of step {self._step}, and "
+            f"{number} comes: the database is older than the checkpoint or was lost, or the step "
+            "was without this sink: restore the database; or drop this table, delete the step's "
+            "table in the lake and its checkpoint, and the step is made again"
+        )
 
     def _last(self, cursor: Any, query: str) -> int | None:
         """Return the last micro-batch that the table has, None before the first.

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
+from weir.errors import BadPipeline
 from weir.spark.pipeline import plan, sinks
 from weir.spark.pipeline.databases import Sqlite
 from weir.spark.pipeline.sinks import SqlSink
@@ -124,3 +125,28 @@ def test_a_table_of_the_steps_name_keeps_its_row(tmp_path: Path) -> None:
     add(sink, 0)
     assert told(path, "SELECT weir_batch FROM one") == [(0,)]
     assert ledger(path) == [("locks", 0), ("locks/one", 0)]
+
+
+def test_a_database_that_was_lost_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "r.db"
+    for table in ("locks", "one"):
+        sink = SqlSink(Sqlite(path), table, "locks")
+        add(sink, 0, 1)
+        path.unlink()
+        words = rf"'{table}' has no micro-batch of step locks, and 2 comes: .*restore the database"
+        with pytest.raises(BadPipeline, match=words):
+            add(sink, 2)
+        assert told(path, f"SELECT * FROM {table}") == []
+        assert ledger(path) == []
+        # The step is made again.
+        add(sink, 0)
+        assert ledger(path)[-1][1] == 0
+        path.unlink()
+
+
+def test_a_database_that_is_older_is_refused(tmp_path: Path) -> None:
+    sink = SqlSink(Sqlite(tmp_path / "r.db"), "one", "locks")
+    add(sink, 0, 1)
+    with pytest.raises(BadPipeline, match=r"up to 1 of step locks, and 3 comes: .*delete the step"):
+        add(sink, 3)
+    assert ledger(tmp_path / "r.db") == [("locks/one", 1)]
