@@ -21,6 +21,7 @@ import weir
 from weir.client.client import Client
 from weir.errors import BadChecksum, Revoked, UnknownOpcode
 from weir.host import connections as module
+from weir.host import unsent_bytes
 from weir.host.accept_queue import ConnectionLimits
 from weir.model.limits import MIB
 from weir.protocol import device as device
@@ -45,7 +46,7 @@ HALF_FRAME = CLIENT_HEADER.pack(2, 0, opcode_of(m.Produce), 8 * MIB, 1) + bytes(
 
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_STALL_SECONDS", 0.5)
+    monkeypatch.setattr(unsent_bytes, "_STALL_SECONDS", 0.5)
 
 
 def resident_mib() -> int:

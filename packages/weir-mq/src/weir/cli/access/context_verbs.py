@@ -21,6 +21,8 @@ context_app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="The name of a context.")]
+#: Where a verb finds the name of its context.
+_CHOSEN = "context"
 
 
 @context_app.callback(invoke_without_command=True)
@@ -155,7 +157,7 @@ def _option() -> Any:
 
 
 def _note(context: Any, _: object, value: str | None) -> str | None:
-    context.meta["weir.context"] = value
+    context.meta[_CHOSEN] = value
     return value
 
 
@@ -167,7 +169,7 @@ def _address(context: Any, parameter: Any, value: Any) -> Any:
         return value
     source = context.get_parameter_source(parameter.name)
     given = source is not None and source.name == "COMMANDLINE"
-    name = context.meta.get("weir.context")
+    name = context.meta.get(_CHOSEN)
     try:
         if name is not None:
             if given:
