@@ -60,5 +60,6 @@ async def _restore(client: Client, user: str, password: str) -> AccessChange:
     users = {one.name for one in (await client.access.describe()).users}
     if name not in users:
         return await client.access.create_user(user, password, ["admin"])
-    await client.access.change_roles(user, add=["admin"])
-    return await client.access.set_password(user, password)
+    # In this order: whoever knows the old password must not be an administrator for a moment.
+    await client.access.set_password(user, password)
+    return await client.access.change_roles(user, add=["admin"])

@@ -235,5 +235,8 @@ def _end_of(token: bytes) -> str:
     """Return what a token says of its own end: the broker tells no stranger."""
     if (read := read_unverified(token)) is None:
         return " (it is no token)"
-    ends = read[0]
-    return f" (it says that it ends at {datetime.fromtimestamp(ends, UTC):%Y-%m-%d %H:%M:%S} UTC)"
+    try:
+        ends = datetime.fromtimestamp(read[0], UTC)
+    except (ValueError, OverflowError, OSError):  # behind the year 9999
+        return ""
+    return f" (it says that it ends at {ends:%Y-%m-%d %H:%M:%S} UTC)"
