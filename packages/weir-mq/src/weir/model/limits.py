@@ -191,6 +191,8 @@ TOKEN_ISSUERS_MAX = 16
 TOKEN_KEYS_MAX = 64
 # Tokens that renewed others, and have not ended.
 TOKEN_RENEWALS_MAX = 16_384
+# Of one user: else one could keep all others from it.
+TOKEN_RENEWALS_OF_ONE_MAX = 64
 # How long a token lives that users may have issued for themselves.
 OWN_TOKEN_SECONDS_MAX = 24 * 3600
 # What a shard counts by principal and resource of what it refused, or would have.

@@ -262,7 +262,8 @@ class Authorizer:
 
     def _note(self, session: Session, need: _Need) -> Asked:
         principal, asked = self.principal_of(session), need.asked
-        used = next((one for one in asked if self._may(principal, one)), asked[0])
+        limits = session.limits
+        used = next((one for one in asked if self._may(principal, one, limits)), asked[0])
         session.decisions.use(used)
         return used
 

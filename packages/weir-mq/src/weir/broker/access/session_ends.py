@@ -7,7 +7,7 @@ registry; a session whose end has come looks there once for one, and goes on if 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from weir.access.tokens import LEEWAY_SECONDS
 from weir.broker.access.authorizer import Authorizer
@@ -15,6 +15,8 @@ from weir.broker.runtime.session import Session
 from weir.order.clock import Time
 
 _NEVER = 1 << 62
+#: Ends that are over may stay in the queue, up to so many beyond the live ones.
+_SLACK = 1_024
 
 
 class SessionEnds:
@@ -30,10 +32,15 @@ class SessionEnds:
         #: By when, in monotonic milliseconds, a session is to be looked at.
         self._queue: list[tuple[int, int]] = []
 
+    def __len__(self) -> int:
+        return len(self._queue)
+
     def set(self, session: Session, expires: float) -> None:
         """Let a session end with a token that ends at `expires`, in seconds since 1970."""
         left_ms = int((expires + LEEWAY_SECONDS) * 1_000) - self._time.wall_ms()
         session.ends_ms = min(self._time.monotonic_ms() + max(left_ms, 0), _NEVER)
+        if len(self._queue) >= 2 * len(self._sessions) + _SLACK:
+            self._forget_gone()
         heappush(self._queue, (session.ends_ms, session.id))
 
     def due(self) -> Iterator[Session]:
@@ -50,6 +57,15 @@ class SessionEnds:
                 if session.ends_ms > now:
                     continue
             yield session
+
+    def _forget_gone(self) -> None:
+        """Forget sessions that are gone, and ends that were moved: they may be years away."""
+        live = self._sessions
+        self._queue = [
+            (at, number) for at, number in set(self._queue)
+            if number in live and live[number].ends_ms == at
+        ]  # fmt: skip
+        heapify(self._queue)
 
     def _renewed_until(self, session: Session) -> float:
         """Return until when others renewed the token of a session; 0 if nobody did."""

@@ -20,7 +20,12 @@ from weir.broker.metadata.security.rules import topic_name
 from weir.broker.records.access import TokenKeysAdded, TokenRenewed
 from weir.broker.records.secrets import RewrappedRow, digest_of
 from weir.errors import BadName, BadRequest, NotAuthenticated, TooLarge
-from weir.model.limits import TOKEN_ISSUERS_MAX, TOKEN_KEYS_MAX, TOKEN_RENEWALS_MAX
+from weir.model.limits import (
+    TOKEN_ISSUERS_MAX,
+    TOKEN_KEYS_MAX,
+    TOKEN_RENEWALS_MAX,
+    TOKEN_RENEWALS_OF_ONE_MAX,
+)
 from weir.model.topic import check_name, split_name
 
 #: What is said of all tokens that let nobody in.
@@ -127,7 +132,10 @@ class TokenIssuers:
             raise TooLarge(f"there are at most {TOKEN_ISSUERS_MAX} issuers", TOKEN_ISSUERS_MAX)
         after = TokenIssuer(record.issuer, record.audience, record.namespace, tuple(kept.values()))
         self._rows[after.name] = after
-        return any(kept.get(id) != one for id, one in known.items())
+        is_less = any(kept.get(id) != one for id, one in known.items())
+        if is_less:
+            self._forget_renewals(after.name)
+        return is_less
 
     def renewed_until(self, principal: str, issuer: str, id: str) -> int:
         """Return until when a renewal lets sessions by such a token go on; 0 if there is none."""
@@ -141,6 +149,12 @@ class TokenIssuers:
             raise TooLarge(
                 f"{TOKEN_RENEWALS_MAX:,} tokens are renewed now: renew fewer, or let them live "
                 "longer", TOKEN_RENEWALS_MAX,
+            )  # fmt: skip
+        own = sum(1 for principal, *_ in live if principal == record.principal)
+        if key not in live and own >= TOKEN_RENEWALS_OF_ONE_MAX:
+            raise TooLarge(
+                f"{TOKEN_RENEWALS_OF_ONE_MAX} tokens of this user are renewed now: renew fewer, or "
+                "let them live longer", TOKEN_RENEWALS_OF_ONE_MAX,
             )  # fmt: skip
         live[key] = max(record.until, live.get(key, 0))
         self._renewals = live
@@ -165,11 +179,18 @@ class TokenIssuers:
                 f"there is no key {key or 'at all'} of issuer {name}: `weir token key list` shows "
                 "those that are there"
             )
+        self._forget_renewals(name)
         keys = tuple(one for one in row.keys if key and one.public.key_id != key)
         if keys:
             self._rows[name] = replace(row, keys=keys)
         else:
             del self._rows[name]
+
+    def _forget_renewals(self, issuer: str) -> None:
+        """Let sessions end with their own tokens: a key that is gone may have signed what others
+        were renewed by.
+        """
+        self._renewals = {one: at for one, at in self._renewals.items() if one[1] != issuer}
 
     def encode(self) -> object:
         """Return it as MessagePack can hold it."""
