@@ -15,8 +15,10 @@ from weir.client.sync import client as sync
 from weir.errors import BadPipeline
 from weir.spark.columns import REASON
 from weir.spark.jobs import archive
-from weir.spark.lake import Home, open_lake
+from weir.spark.lake import Home, delta_log, open_lake
 from weir.spark.lake.stream import NAME
+from weir.spark.lake.tables import Table
+from weir.spark.pipeline import checkpoints
 from weir.spark.pipeline import plan as plans
 from weir.spark.pipeline.context import Context
 from weir.spark.pipeline.functions import Functions
@@ -88,14 +90,52 @@ def write(folder: Path) -> list[Path]:
     return [specification, program]
 
 
+def check_tables(plan: Plan) -> None:
+    """Raise `BadPipeline` for a silver table with rows whose flow would begin anew: that adds all
+    rows again.
+    """
+    root = plan.checkpoints / FOLDER
+    for name in plan.silver:
+        tables = _tables(plan, name)
+        both = " and ".join(str(folder) for _, folder in tables)
+        for flow, folder in tables:
+            if not delta_log.is_at(folder) or Table(folder).account.batch < 0:
+                continue
+            if not _is_begun(plan, flow):
+                raise BadPipeline(
+                    f"step {name}: {folder} has rows, and {root} no checkpoint of the flow {flow}, "
+                    "which would add them again: weir pipeline run made the table, so go on by it; "
+                    f"or the checkpoint is gone: restore it, or delete {both} and what {root} has "
+                    "of their flows, and the step is made again"
+                )
+
+
+def _tables(plan: Plan, name: str) -> list[tuple[str, Path]]:
+    """Return the flows of a silver step, each with the table that it writes."""
+    return [(name, plan.table_of("silver", name)), (f"{name}_bad", plan.quarantine_of(name))]
+
+
+def _is_begun(plan: Plan, flow: str) -> bool:
+    """Whether a flow has offsets, in the newest of its checkpoints: it goes on by that one.
+
+    Spark keeps them in STORAGE/_checkpoints/SINK/FLOW/NUMBER, and may qualify the sink's name.
+    """
+    root = plan.checkpoints / FOLDER / "_checkpoints"
+    found = [path for path in root.glob(f"**/{_sink(flow)}/{flow}/[0-9]*") if path.name.isdecimal()]
+    newest = max(found, key=lambda path: int(path.name), default=None)
+    return newest is not None and checkpoints.last(newest, "offsets") >= 0
+
+
 def declare(folder: Path) -> None:
     """Declare the sinks and flows of a pipeline; `spark-pipelines` calls it by the program.
 
     Bronze goes on where its lake ends. Silver reads what bronze had when the run began, so it is
-    one run behind. Raises `BadPipeline`, and what the broker refuses.
+    one run behind. Raises `BadPipeline`, also for tables that would have rows twice, and what the
+    broker refuses.
     """
     plan = plans.read(folder)
     check(plan)
+    check_tables(plan)
     spark = SparkSession.active()
     with sync.connect(plan.url) as client:
         for name, bronze in plan.bronze.items():
@@ -108,17 +148,22 @@ def declare(folder: Path) -> None:
         step = SilverStep(Context(spark, plan), name, functions)
         step.read_schema()
         below = _below(spark, step, plan)
-        _flow(name, plan.table_of("silver", name), step.good(step.followed([below])))
         bad = step.ruled(below).where(F.col(REASON).isNotNull()).select(*QUARANTINE)
-        _flow(f"{name}_bad", plan.quarantine_of(name), bad)
+        made = (step.good(step.followed([below])), bad)
+        for (flow, table), rows in zip(_tables(plan, name), made, strict=True):
+            _flow(flow, table, rows)
 
 
 def _flow(name: str, folder: Path, rows: DataFrame) -> None:
     from pyspark import pipelines
 
     # Columns are looked up while a DataFrame is made, which a function of a flow must not do.
-    pipelines.create_sink(f"{name}_table", NAME, {"path": str(folder)})
-    pipelines.append_flow(target=f"{name}_table", name=name)(lambda: rows)
+    pipelines.create_sink(_sink(name), NAME, {"path": str(folder)})
+    pipelines.append_flow(target=_sink(name), name=name)(lambda: rows)
+
+
+def _sink(flow: str) -> str:
+    return f"{flow}_table"
 
 
 def _messages(spark: SparkSession, plan: Plan, topic: str) -> DataFrame:
