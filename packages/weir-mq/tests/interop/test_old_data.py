@@ -95,7 +95,8 @@ def test_every_topic_message_cluster_and_device_is_there(
         assert [*info.settings.until_done] == until_done
         assert old.seen(w, topic) == then["seen"][topic]
         assert old.progress(w, topic) == then["progress"][topic]
-        assert old.devices(w, topic) == then["devices"].get(topic, [])
+        before = [{**one, "generation": 0} for one in then["devices"].get(topic, [])]
+        assert old.devices(w, topic) == before  # nobody was replaced in that release
     assert old.in_order(w, "moves") == then["order"]["moves"]
     of_one = {row[2] for row in old.seen(w, "accounts")[:2] + old.seen(w, "invoices")[:1]}
     assert len(of_one) == 1, "a scattering has one stamp"
