@@ -8,11 +8,12 @@ import re
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from functools import partial, wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from weir.server.config import Config
 
 State = Literal["ok", "warn", "fail"]
+R = TypeVar("R")
 
 _SYNCS = 20
 #: Below this a sync did not reach any disk that we know of; above it, users feel it.
@@ -325,14 +327,37 @@ def _running(patient: Patient) -> tuple[str, int] | None:
     return f"weir://{named}{host}:{place.port}", place.pid
 
 
-def level(patient: Patient) -> Finding:
-    """Ask the node that runs on the folder which format level its set writes."""
-    from weir.cli.connection import connected
+class _Ask(Protocol):
+    """Asks the node that runs on a folder."""
 
-    running = _running(patient)
-    if running is None:
-        return Finding("level", "ok", f"no node runs on {patient.folder}")
-    listed = connected(running[0], lambda client: client.nodes.list())
+    def __call__(self, call: Callable[[Client], Awaitable[R]], /) -> R:
+        """Return what it answers. Raises `WeirError`."""
+
+
+def _asked_of_node(
+    name: str,
+) -> Callable[[Callable[[_Ask], Finding]], Callable[[Patient], Finding]]:
+    """Make a check that asks the node that runs on a folder; where none runs, all is well."""
+
+    def decorate(look: Callable[[_Ask], Finding]) -> Callable[[Patient], Finding]:
+        @wraps(look)
+        def check(patient: Patient) -> Finding:
+            from weir.cli.connection import connected
+
+            running = _running(patient)
+            if running is None:
+                return Finding(name, "ok", f"no node runs on {patient.folder}")
+            return look(partial(connected, running[0]))
+
+        return check
+
+    return decorate
+
+
+@_asked_of_node("level")
+def level(ask: _Ask) -> Finding:
+    """Ask the node that runs on the folder which format level its set writes."""
+    listed = ask(lambda client: client.nodes.list())
     supported = min((row.level for row in listed.nodes), default=listed.level)
     if listed.level < supported:
         return Finding(
@@ -344,15 +369,11 @@ def level(patient: Patient) -> Finding:
     return Finding("level", "ok", f"format level {listed.level} is written")
 
 
-def fleets(patient: Patient) -> Finding:
+@_asked_of_node("fleets")
+def fleets(ask: _Ask) -> Finding:
     """Ask the node that runs on the folder whether it opens the keys of all fleets."""
-    from weir.cli.connection import connected
-
-    running = _running(patient)
-    if running is None:
-        return Finding("fleets", "ok", f"no node runs on {patient.folder}")
-    listed = connected(running[0], lambda client: client.fleets.list())
-    if not connected(running[0], lambda client: client.fleets.opens_keys()):
+    listed = ask(lambda client: client.fleets.list())
+    if not ask(lambda client: client.fleets.opens_keys()):
         return Finding(
             "fleets", "fail", f"the keys of {len(listed):,} fleets do not open here",
             "devices of these fleets cannot come in by this node: set access.key_file to a copy of "
@@ -361,16 +382,12 @@ def fleets(patient: Patient) -> Finding:
     return Finding("fleets", "ok", f"{len(listed):,} fleets, whose keys open here")
 
 
-def secrets_at_rest(patient: Patient) -> Finding:
+@_asked_of_node("secrets")
+def secrets_at_rest(ask: _Ask) -> Finding:
     """Ask the node that runs on the folder whether secrets are wrapped by its first key."""
-    from weir.cli.connection import connected
-
-    running = _running(patient)
-    if running is None:
-        return Finding("secrets", "ok", f"no node runs on {patient.folder}")
-    users = len(connected(running[0], lambda client: client.access.describe()).users)
+    users = len(ask(lambda client: client.access.describe()).users)
     try:
-        left = connected(running[0], lambda client: client.access.secrets_left())
+        left = ask(lambda client: client.access.secrets_left())
     except BadRequest:
         if not users:
             return Finding("secrets", "ok", "no users, and no key file")
@@ -385,14 +402,10 @@ def secrets_at_rest(patient: Patient) -> Finding:
     return Finding("secrets", "ok", f"of {users:,} users, wrapped by the first key")
 
 
-def quotas(patient: Patient) -> Finding:
+@_asked_of_node("quotas")
+def quotas(ask: _Ask) -> Finding:
     """Ask the node that runs on the folder whose quotas are used up, or make peers wait."""
-    from weir.cli.connection import connected
-
-    running = _running(patient)
-    if running is None:
-        return Finding("quotas", "ok", f"no node runs on {patient.folder}")
-    listed = connected(running[0], lambda client: client.quotas.list())
+    listed = ask(lambda client: client.quotas.list())
     full = [
         f"{one.entity}: {quota} {one.used.get(quota, 0):,} of {limit:,}"
         for one in listed
@@ -408,15 +421,11 @@ def quotas(patient: Patient) -> Finding:
     return Finding("quotas", "ok", f"{len(listed):,} namespaces and principals have quotas")
 
 
-def tokens(patient: Patient) -> Finding:
+@_asked_of_node("tokens")
+def tokens(ask: _Ask) -> Finding:
     """Ask the node that runs on the folder whether it opens the keys that sign tokens."""
-    from weir.cli.connection import connected
-
-    running = _running(patient)
-    if running is None:
-        return Finding("tokens", "ok", f"no node runs on {patient.folder}")
-    keys = connected(running[0], lambda client: client.access.token_keys())
-    if not connected(running[0], lambda client: client.access.opens_token_keys()):
+    keys = ask(lambda client: client.access.token_keys())
+    if not ask(lambda client: client.access.opens_token_keys()):
         return Finding(
             "tokens", "fail", "the keys that sign tokens do not open here",
             "no token is issued by this node: set access.key_file to a copy of the file that other "
