@@ -1,4 +1,4 @@
-"""What is attacked: an open node, and a closed one that takes TLS, users, and a fleet of devices.
+"""The targets of attacks: an open node, and a closed one with TLS, users, and a fleet of devices.
 
 Both have the same topics. The closed node takes peers without TLS, too, as one does whose devices
 have none: so each attack is tried by both ways.

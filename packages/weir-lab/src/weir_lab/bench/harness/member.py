@@ -75,7 +75,7 @@ def _set_clock(host: str) -> None:
 
 
 def time_told() -> bytes:
-    """Return what is to be answered to whoever connects to `CLOCK_PORT`."""
+    """Return the answer to a connection to `CLOCK_PORT`."""
     return time.time_ns().to_bytes(_CLOCK_BYTES, "big")
 
 
