@@ -4,6 +4,11 @@ user.
 Nobody is locked out: an attempt waits. Each failure beyond the first few doubles the wait up to a
 limit, and waits of attempts that come together add up, so guessing in parallel is no faster. A
 minute without a failure forgets all.
+
+For a user, each address has a line of its own: an attempt waits as long as the failures of the user
+demand, but only behind attempts from its own address. So a guesser fills no line but its own, and
+the user itself waits for at most `WAIT_SECONDS_MAX`. Who guesses from many addresses is slowed down
+for each of them.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ WAIT_SECONDS_MAX = 2.0
 #: Who would wait for longer is refused at once.
 LINE_SECONDS_MAX = 10.0
 FORGET_SECONDS = 60.0
-#: Addresses or users that are remembered; the one that failed longest ago makes room.
+#: Keys that are remembered; the one that failed longest ago makes room.
 ROWS_MAX = 4_096
 _SUBNET_BITS = 64
 
@@ -51,29 +56,38 @@ class Failures:
         self.all += 1
         if not key:
             return
-        row = self._known(key, now)
-        if row is None:
-            row = self._rows[key] = _Row()
-            if len(self._rows) > ROWS_MAX:
-                self._rows.popitem(last=False)
+        row = self._known(key, now) or self._add(key)
         row.failures += 1
         row.at = now
         self._rows.move_to_end(key)
 
-    def seconds(self, key: str, now: float) -> float | None:
-        """Return how long an attempt has to wait, and let it stand in line; None if the line is too
-        long for it.
-        """
+    def wait(self, key: str, now: float) -> float:
+        """Return how long each attempt has to wait by the failures of a key, in seconds."""
         row = self._known(key, now)
         if row is None or row.failures <= FREE_FAILURES:
             return 0.0
         doublings = min(row.failures - FREE_FAILURES - 1, 16)
-        wait: float = min(WAIT_SECONDS * 2**doublings, WAIT_SECONDS_MAX)
+        return float(min(WAIT_SECONDS * 2**doublings, WAIT_SECONDS_MAX))
+
+    def seconds(self, key: str, now: float, least: float = 0.0) -> float | None:
+        """Return how long an attempt has to wait, `least` or more behind the one before it, and let
+        it stand in line; None if the line is too long for it.
+        """
+        wait = max(self.wait(key, now), least)
+        if not wait or not key:
+            return wait
+        row = self._known(key, now) or self._add(key)
         due = max(row.due, now) + wait
         if due - now > LINE_SECONDS_MAX:
             return None
         row.due = due
         return due - now
+
+    def _add(self, key: str) -> _Row:
+        row = self._rows[key] = _Row()
+        if len(self._rows) > ROWS_MAX:
+            self._rows.popitem(last=False)
+        return row
 
     def _known(self, key: str, now: float) -> _Row | None:
         row = self._rows.get(key)

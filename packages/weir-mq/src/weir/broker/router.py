@@ -414,11 +414,11 @@ class Sessions:
         self._new_sessions.add(session)
         self._outbox.opened(number)
 
-    def secured(self, number: int) -> None:
-        """Nobody reads along on the way to a peer."""
+    def secured(self, number: int, origin: str) -> None:
+        """Nobody reads along on the way to a peer, which comes from `origin`."""
         session = self._by_number.get(number)
         if session is not None:
-            session.is_private = True
+            session.is_private, session.origin = True, origin
 
     def certified(self, number: int, user: str) -> None:
         """A peer has the certificate of a user."""

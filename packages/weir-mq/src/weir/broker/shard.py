@@ -297,8 +297,8 @@ class Shard:
                 self._replication.peers.handle(event)
                 self._cluster.trunks.routes.link(event)
                 self._cluster.brokerset.link(event)
-            case ev.Secured(session):
-                self._services.sessions.secured(session)
+            case ev.Secured(session, origin):
+                self._services.sessions.secured(session, origin)
             case ev.Certified(session, user):
                 self._services.sessions.certified(session, user)
             case ev.Stopping(acks_ms):

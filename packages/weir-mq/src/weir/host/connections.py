@@ -413,7 +413,7 @@ class ClientConnection(Generic[T]):
         if self._certified:
             connections.queue.put(ev.Certified(self.session, self._certified))
         if connections.accept_queue.strangers.may_log_in(self, frame):
-            connections.queue.put(ev.Secured(self.session))
+            connections.queue.put(ev.Secured(self.session, origin_of(self.address)))
 
     def _refuse(self, frame: ClientFrame | DeviceRequest, reason: str) -> None:
         if isinstance(frame, ClientFrame):

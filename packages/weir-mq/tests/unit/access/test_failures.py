@@ -44,6 +44,15 @@ def test_attempts_that_come_together_stand_in_one_line() -> None:
     assert failures.seconds("b", 0.0) == 0.0, "others wait for nobody"
 
 
+def test_who_did_not_fail_stands_in_a_line_of_its_own_and_waits_for_no_other() -> None:
+    failures = failed(100)
+    assert [failures.seconds("a", 0.0, 2.0) for _ in range(6)][-1] is None
+    assert [failures.seconds("b", 0.0, 2.0) for _ in range(6)] == [2.0, 4.0, 6.0, 8.0, 10.0, None]
+    assert failures.seconds("c", 0.0, 2.0) == 2.0
+    assert failures.seconds("c", 0.0) == 0.0, "and it did not fail"
+    assert failures.seconds("", 0.0, 2.0) == failures.seconds("", 0.0, 2.0) == 2.0
+
+
 def test_a_minute_without_failures_forgets_them() -> None:
     failures = failed(100, now=5.0)
     assert failures.seconds("a", 5.0 + FORGET_SECONDS) == WAIT_SECONDS_MAX

@@ -578,4 +578,4 @@ def test_who_begins_to_log_in_before_it_is_let_in_may_do_so() -> None:
     around.connections.admit_clients()
     around.connections.check_connections()
     events = around.queue.events
-    assert ev.Secured(1) in events[events.index(ev.Opened(1)) :]
+    assert ev.Secured(1, "127.0.0.1") in events[events.index(ev.Opened(1)) :]

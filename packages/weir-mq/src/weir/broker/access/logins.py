@@ -80,7 +80,7 @@ class _Slowed(NamedTuple):
 class Logins:
     """Lets users in by passwords or tokens. A peer has one attempt; then it connects again."""
 
-    __slots__ = ("_catalog", "_ends", "_news", "_outbox", "_random", "_rescue", "_slowed", "_time",
+    __slots__ = ("_catalog", "_ends", "_lines", "_news", "_outbox", "_random", "_rescue", "_slowed", "_time",
                  "_vault",
                  "failures")  # fmt: skip
 
@@ -99,6 +99,8 @@ class Logins:
         self._rescue = rescue
         #: Logins that failed, by user, whether there is one or not.
         self.failures = Failures()
+        #: The same by user and origin: attempts from one address for one user wait in one line.
+        self._lines = Failures()
         #: By when they may go on, in seconds, those that failures of their user slow down.
         self._slowed: list[_Slowed] = []
         self._catalog = catalog
@@ -165,9 +167,11 @@ class Logins:
 
     def _challenge(self, session: Session, caller: Caller, message: bytes) -> None:
         first = parse_first(message)
-        seconds = self.failures.seconds(_full(first.user), now := self._seconds())
-        if seconds is None or len(self._slowed) >= _SLOWED_MAX:
-            raise Overloaded("too many logins of this user failed: try again later", RETRY_AFTER_MS)
+        user, now = _full(first.user), self._seconds()
+        wait = self.failures.wait(user, now)
+        seconds = self._lines.seconds(_line(user, session), now, wait)
+        if seconds is None or (seconds and len(self._slowed) >= _SLOWED_MAX):
+            raise Overloaded("too many logins of this user from this address failed: try again later", RETRY_AFTER_MS)
         if seconds:
             self._slowed.append(_Slowed(now + seconds, session, caller, first))
         else:
@@ -210,7 +214,9 @@ class Logins:
         try:
             proof = attempt.server.finish(message)
         except NotAuthenticated:
-            self.failures.failed(attempt.user, self._seconds())
+            now = self._seconds()
+            self.failures.failed(attempt.user, now)
+            self._lines.failed(_line(attempt.user, session), now)
             raise
         if attempt.principal == RESCUER and self._rescue.rescue is not None:
             session.principal, session.admitted_at = RESCUER, attempt.version
@@ -225,6 +231,10 @@ class Logins:
 
     def _seconds(self) -> float:
         return self._time.monotonic_ms() / 1_000
+
+
+def _line(user: str, session: Session) -> str:
+    return f"{user}\0{session.origin}"
 
 
 def _full(name: str) -> str:

@@ -37,10 +37,12 @@ class Opened(msgspec.Struct, frozen=True):
 
 class Secured(msgspec.Struct, frozen=True):
     """Nobody on the way to a peer can read along: its connection is encrypted, or leaves no
-    machine. It comes before a peer's first `Received` that is a login.
+    machine. It comes before a peer's first `Received` that is a login. Failures of logins count
+    for its `origin` (`weir.access.failures.origin_of`), which is empty if it has none.
     """
 
     session: int
+    origin: str = ""
 
 
 class Certified(msgspec.Struct, frozen=True):

@@ -137,8 +137,10 @@ class Session(msgspec.Struct, eq=False):
     #: The access version that it was let in at; and what it was allowed and has used.
     admitted_at: int = 0
     _decisions: Decisions | None = None
-    #: Whether nobody on the way can read along; and the login that is under way.
+    #: Whether nobody on the way can read along; where a peer that logs in comes from, as failures
+    #: of logins are counted; and the login that is under way.
     is_private: bool = False
+    origin: str = ""
     attempt: Attempt | None = None
     #: The token that it came by, if it did.
     token: SessionToken | None = None

@@ -35,11 +35,11 @@ def rig(make_rig: Callable[..., Any]) -> Any:
     return rig
 
 
-def connect(rig: Any, session: int, is_private: bool = True) -> int:
+def connect(rig: Any, session: int, is_private: bool = True, origin: str = "") -> int:
     rig.replies[session] = []
     rig.handle(ev.Opened(session))
     if is_private:
-        rig.handle(ev.Secured(session))
+        rig.handle(ev.Secured(session, origin))
     return session
 
 
@@ -267,8 +267,50 @@ def test_guessing_in_parallel_is_no_faster(rig: Any) -> None:
     assert [bool(rig.replies[200 + number]) for number in range(3)] == [True, False, False]
 
 
-def fail_slowly(rig: Any, session: int) -> None:
-    connect(rig, session)
+def test_who_guesses_keeps_nobody_out_but_its_own_address(rig: Any) -> None:
+    """Counterexample: a guesser kept the line of a user full, and the user itself was refused."""
+    for number in range(12):
+        fail_slowly(rig, 100 + number, "192.0.2.66")
+    for number in range(6):
+        connect(rig, 200 + number, origin="192.0.2.66")
+        rig.ask(200 + number, Login(MECHANISM, ScramClient("ann", encode_nonce(bytes(18))).first))
+    assert rig.replies[205][0][1].code == Overloaded.code, "the guesser's line is full"
+    connect(rig, 1, origin="192.0.2.7")
+    client = ScramClient("ann", encode_nonce(bytes(18)))
+    rig.ask(1, Login(MECHANISM, client.first))
+    assert rig.replies[1] == [], "a user that is guessed at is slowed down"
+    rig.tick(2_000)
+    assert [len(rig.replies[200 + number]) for number in range(2)] == [1, 0]
+    (answer,) = rig.replies[1]
+    assert rig.answer(1, Login(MECHANISM, proven(client, answer[1]).final)).done
+
+
+def test_guessing_in_parallel_from_another_address_is_no_faster_either(rig: Any) -> None:
+    for number in range(12):
+        fail_slowly(rig, 100 + number, "192.0.2.66")
+    for number in range(6):
+        connect(rig, 200 + number, origin="192.0.2.67")
+        rig.ask(200 + number, Login(MECHANISM, ScramClient("ann", encode_nonce(bytes(18))).first))
+    assert [bool(rig.replies[200 + number]) for number in range(6)] == [False] * 5 + [True]
+
+
+def test_where_too_many_wait_those_that_need_not_come_in(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir.broker.access.logins._SLOWED_MAX", 1)
+    for number in range(FREE_FAILURES + 1):
+        fail(rig, 100 + number, "bob")
+    for session in (1, 2):
+        connect(rig, session)
+        rig.ask(session, Login(MECHANISM, ScramClient("bob", encode_nonce(bytes(18))).first))
+    assert rig.replies[1] == []
+    assert rig.replies[2][0][1].code == Overloaded.code
+    connect(rig, 3)
+    assert isinstance(begin(rig, 3)[1], LoginStep)
+
+
+def fail_slowly(rig: Any, session: int, origin: str = "") -> None:
+    connect(rig, session, origin=origin)
     client = ScramClient("ann", encode_nonce(bytes(18)))
     rig.ask(session, Login(MECHANISM, client.first))
     for _ in range(60):
