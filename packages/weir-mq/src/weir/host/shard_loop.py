@@ -33,6 +33,9 @@ PART_FRAMES = 64
 _SIZE_AT = 4
 #: A turn takes at most so many frames of those that are served by parts.
 _TURN_FRAMES = 1_024
+#: Of what peers say in a turn of the host, so much is taken by the shard at once: meanwhile the
+#: memory budget is not looked at.
+_TURN_BYTES = 128 * KIB
 #: So many bytes of a namespace are served in its turn, and what the last part has beyond them.
 _QUANTUM_BYTES = 64 * KIB
 
@@ -277,8 +280,8 @@ class ShardLoop:
     """Lets a shard take what is in its queue, and does what it asks for, until that is empty."""
 
     __slots__ = (
-        "_actions", "_backlog", "_connections", "_host", "_linked", "_queue", "_serves_parts",
-        "_shard", "_soon", "_started", "serves",
+        "_actions", "_backlog", "_connections", "_host", "_linked", "_queue", "_runs_soon",
+        "_said_bytes", "_serves_parts", "_shard", "_soon", "_spoke", "_started", "serves",
     )  # fmt: skip
 
     def __init__(
@@ -303,7 +306,9 @@ class ShardLoop:
         self._actions = actions
         self._host = host
         self._soon = soon
-        self._serves_parts = self._started = False
+        self._serves_parts = self._started = self._runs_soon = False
+        #: Which peer spoke last; and how much was said in this turn of the host.
+        self._spoke = self._said_bytes = 0
         #: Whether clients are let in: once they are, that goes on, whoever leads.
         self.serves = False
 
@@ -346,11 +351,30 @@ class ShardLoop:
         except Exception as error:
             self._broke(error)
 
+    def run_soon(self, session: int, size: int) -> None:
+        """Run for `size` bytes that a peer said just now: behind this turn of the host, so that
+        what others say in it is one to the shard. Run at once where nobody else spoke since the
+        peer did last, or where much was said in this turn.
+        """
+        self._said_bytes += size
+        before, self._spoke = self._spoke, session
+        if self._said_bytes > _TURN_BYTES or (session == before and not self._runs_soon):
+            self._said_bytes = 0
+            self.run()
+        elif not self._runs_soon:
+            self._runs_soon = True
+            self._soon(self._run_gathered)
+
     def do(self, effects: list[Effect]) -> None:
         """Do what effects ask for, in order."""
         actions = self._actions
         for effect in effects:
             actions[type(effect)](effect)
+
+    def _run_gathered(self) -> None:
+        self._runs_soon, self._said_bytes = False, 0
+        if not self._queue.waits:
+            self.run()
 
     def _serve_parts(self) -> None:
         self._serves_parts = False

@@ -14,6 +14,7 @@ from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
 from weir.host.logs import FlushSchedule
 from weir.host.shard_loop import EventQueue, ShardLoop
+from weir.model.limits import KIB
 from weir.storage.log import Flush
 
 
@@ -132,3 +133,62 @@ def test_clients_are_let_in_though_a_trunk_was_there_before_the_start() -> None:
     noting.loop.start()
     noting.loop.run()
     assert noting.turn.count("serves") == 1
+
+
+def says(noting: Noting, session: int, size: int = 100) -> ev.Received:
+    event = ev.Received(session, ())
+    noting.queue.put(event)
+    noting.loop.run_soon(session, size)
+    return event
+
+
+def turn_ends(noting: Noting) -> list[Any]:
+    """Do what comes behind this turn of the host; return what the shard took since the last."""
+    behind, noting.behind[:] = noting.behind[:], []
+    for act in behind:
+        act()
+    taken, noting.turn[:] = noting.turn[:], []
+    return [events for events in taken if isinstance(events, tuple)]
+
+
+def test_what_several_peers_say_in_a_turn_is_taken_as_one_in_order() -> None:
+    noting = Noting()
+    said = [says(noting, session) for session in (1, 2, 3, 2)]
+    assert noting.turn == []
+    assert turn_ends(noting) == [tuple(said)]
+    assert turn_ends(noting) == [], "nothing runs twice"
+    later = [says(noting, session) for session in (1, 2)]
+    assert turn_ends(noting) == [tuple(later)]
+
+
+def test_a_peer_that_speaks_alone_is_served_at_once() -> None:
+    noting = Noting()
+    says(noting, 1)
+    assert len(turn_ends(noting)) == 1, "somebody else may have spoken last"
+    for _ in range(3):
+        said = says(noting, 1)
+        assert noting.turn[0] == (said,)
+        assert turn_ends(noting) == [(said,)]
+    other, own = says(noting, 2), says(noting, 2)
+    assert noting.turn == [], "what it says behind that does not overtake"
+    assert turn_ends(noting) == [(other, own)]
+
+
+def test_much_that_is_said_in_a_turn_is_taken_at_once() -> None:
+    noting = Noting()
+    said = [says(noting, session, 64 * KIB) for session in (1, 2)]
+    assert noting.turn == []
+    said.append(says(noting, 3, 1))
+    assert noting.turn[0] == tuple(said)
+    behind = says(noting, 4, 1)
+    assert len(noting.turn) == 1, "what comes then is gathered again"
+    assert turn_ends(noting) == [tuple(said), (behind,)]
+
+
+def test_what_the_disk_has_done_is_taken_behind_what_was_said_before() -> None:
+    noting, flushed = Noting(), ev.Flushed(1, Flush(0, 0, (), ()))
+    said = says(noting, 1)
+    noting.loop.handle(flushed)
+    assert noting.turn[0] == (said, flushed)
+    behind = says(noting, 2)
+    assert turn_ends(noting) == [(said, flushed), (behind,)]

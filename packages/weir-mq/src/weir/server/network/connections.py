@@ -37,6 +37,11 @@ class Runner(Protocol):
     def run(self) -> None:
         """Let the shard take what is in its queue, and do what comes of it."""
 
+    def run_soon(self, session: int, size: int) -> None:
+        """Do that for `size` bytes that a peer said just now, together with what others say in this
+        turn of the loop.
+        """
+
 
 class LinkAcceptor(Protocol):
     """Who takes connections that other nodes made."""
@@ -119,7 +124,7 @@ class Peer(asyncio.Protocol):
             self._links.accept(self._transport, data)
         queue = self._queue
         if queue.events and not queue.waits:
-            self._running.run()
+            self._running.run_soon(self.connection.session, len(data))
 
     def pause_writing(self) -> None:
         """The peer does not take its replies."""
