@@ -15,6 +15,7 @@ from weir_lab.sim.run import run_seed, run_seeds
 from weir_lab.sim.shape import (
     CROWDED,
     EVEN,
+    EVEN_HANDLERS,
     FOUR,
     NODE,
     NODE_CROWD,
@@ -84,6 +85,9 @@ def test_a_set_seed_that_once_failed_keeps_every_promise(seed: int) -> None:
         # A device was granted two messages, of which the first was too large to be handed out: the
         # simulation counted the lease from the pull that brought the second. Its own fault.
         (995130937, NODE),
+        # A consumer connected anew to a node that had not heard of a partition, of which it had
+        # still something to acknowledge.
+        (821683978, EVEN_HANDLERS),
     ],
 )
 def test_a_drawn_seed_that_once_failed_keeps_every_promise(seed: int, shape: Shape) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -62,10 +62,18 @@ class Places:
             raise UnknownTopic(
                 f"{self.topic} was deleted and created again: open it again", info.id
             )
-        # A node that lags behind may not have heard of all of them yet: none is ever taken away.
-        known = self._info.addresses[len(info.addresses) :]
-        self._info = msgspec.structs.replace(info, addresses=[*info.addresses, *known])
+        former, self._info = self._info, info
+        self._include(former.addresses)
         await self._network.learn(info.addresses)
+
+    def include(self, former: Places) -> None:
+        """Add the partitions that were known of this topic before, over another connection."""
+        self._include(former._info.addresses)
+
+    def _include(self, former: Sequence[Address]) -> None:
+        # A node that lags behind may not have heard of all of them yet: none is ever taken away.
+        addresses = [*self._info.addresses, *former[len(self) :]]
+        self._info = msgspec.structs.replace(self._info, addresses=addresses)
 
     async def find_all(self, count: int) -> None:
         """Return once it is known where so many partitions are served.

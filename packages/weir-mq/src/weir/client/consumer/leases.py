@@ -78,6 +78,8 @@ class TopicLeases:
 
     def begin(self, link: NetworkClient, places: Places) -> None:
         """Pull, and tell what was settled, where the topic is served from now on."""
+        if self._pulling is not None:
+            places.include(self._pulling.places)
         options, demand = self._options, self._demand
         if takes_turns(options, places):
             counted = self.outcomes.counted

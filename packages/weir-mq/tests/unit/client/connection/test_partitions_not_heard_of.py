@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import weir
-from weir.errors import UnknownTopic
+from weir.errors import BadRequest, UnknownTopic
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.spark.blocking_client import BlockingClient
@@ -100,5 +100,32 @@ def test_a_worker_without_a_loop_waits_too(fake_broker: Any) -> None:
         async with fake_broker() as broker:
             Lagging(broker)
             await asyncio.to_thread(ask, broker.port)
+
+    asyncio.run(scenario())
+
+
+def test_a_consumer_that_connects_anew_keeps_the_partitions_it_knew(fake_broker: Any) -> None:
+    """What it has still to acknowledge may be of one that the node has not heard of."""
+
+    async def scenario() -> None:
+        async with fake_broker() as broker, asyncio.timeout(20), weir.connect(broker.url) as w:
+            whole = broker.topic("t", 3)
+            await w.publish("t", b"x", partition=2)
+            refused = m.Refusal(BadRequest.code, "not now")
+            async with w.consumer("t", cluster="crew") as consumer:
+                message = await anext(consumer)
+                broker.script = lambda one: refused if isinstance(one, m.Pull) else None
+                broker.cut()
+                with pytest.raises(BadRequest, match="not now"):
+                    await anext(consumer)
+                one = whole.addresses[:1]
+                broker.topics["t"] = msgspec.structs.replace(whole, addresses=one)
+                broker.script = lambda _: None
+                broker.granted.clear()  # the lease of the former connection has ended
+                again = await anext(consumer)
+                assert (again.partition, again.offset) == (message.partition, message.offset)
+                await message.ack()
+                await again.ack()
+            assert broker.acked[whole.addresses[2].group]
 
     asyncio.run(scenario())
