@@ -27,6 +27,14 @@ OF_ACCESS = (
             Goal("p99 of that alone", "≤", 2),
         ),
     ),
+    Proof(
+        "access-bugs",
+        "A check of logins, tokens, rules, devices, quotas or pages is left out, one after the "
+        "other; a test must miss each",
+        ("python", "-m", "weir_lab.planted.run"),
+        {"planted": Figure("planted"), "caught": Figure("caught", over="planted")},
+        (Goal("planted", "≥", 25), Goal("caught", "=", 1)),
+    ),
 )
 
 

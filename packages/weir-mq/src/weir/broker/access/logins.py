@@ -80,9 +80,8 @@ class _Slowed(NamedTuple):
 class Logins:
     """Lets users in by passwords or tokens. A peer has one attempt; then it connects again."""
 
-    __slots__ = ("_catalog", "_ends", "_lines", "_news", "_outbox", "_random", "_rescue", "_slowed", "_time",
-                 "_vault",
-                 "failures")  # fmt: skip
+    __slots__ = ("_catalog", "_ends", "_lines", "_news", "_outbox", "_random", "_rescue", "_slowed",
+                 "_time", "_vault", "failures")  # fmt: skip
 
     def __init__(
         self, catalog: CurrentAccess, news: News, outbox: Outbox, time: Time,
@@ -171,7 +170,10 @@ class Logins:
         wait = self.failures.wait(user, now)
         seconds = self._lines.seconds(_line(user, session), now, wait)
         if seconds is None or (seconds and len(self._slowed) >= _SLOWED_MAX):
-            raise Overloaded("too many logins of this user from this address failed: try again later", RETRY_AFTER_MS)
+            raise Overloaded(
+                "too many logins of this user from this address failed: try again later",
+                RETRY_AFTER_MS,
+            )
         if seconds:
             self._slowed.append(_Slowed(now + seconds, session, caller, first))
         else:

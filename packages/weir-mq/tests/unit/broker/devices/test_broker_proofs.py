@@ -246,6 +246,9 @@ def test_a_replaced_device_comes_with_its_new_secret_alone(door: Any) -> None:
     frame, _ = answer(challenged(door, 51), generation=1)
     assert [r.code for r in heard(door, 51, frame)] == [NotAuthenticated.code]
     secret = derive_secret(FLEET_KEY, SYSTEM, HUB, 1)
+    for generation in (0, 2):
+        frame, _ = answer(challenged(door, 53 + generation), secret, generation=generation)
+        assert [r.code for r in heard(door, 53 + generation, frame)] == [NotAuthenticated.code]
     frame, _ = answer(challenged(door, 52), secret, generation=1)
     assert [r.code for r in heard(door, 52, frame)] == [0]
 

@@ -114,6 +114,14 @@ def test_an_account_is_one_for_all_connections(tenants: Tenants) -> None:
     assert let_go == [(10, False), (11, False), (12, False)]
 
 
+def test_a_principal_has_one_account_for_all_its_connections(tenants: Tenants) -> None:
+    sessions = [tenants.session(session) for session in (10, 11, 12)]
+    tenants.limit("anonymous", bytes_in=50_000)
+    for session in sessions:
+        tenants.publish(session, "shop", 4_000)
+    assert tenants.held() == [(12, True)], "the third one overdraws what all of them share"
+
+
 def test_over_a_minute_the_rate_is_kept_to_by_any_number_of_connections(tenants: Tenants) -> None:
     tenants.limit(bytes_in=10_000)
     idle = {tenants.session(session) for session in range(10, 15)}

@@ -55,6 +55,8 @@ def test_a_beginning_is_one_of_its_namespace() -> None:
     shop = make_rule(["publish"], "topic", "shop/", True)
     assert may([shop], "publish", "topic", "shop/x")
     assert not may([shop], "publish", "topic", "shopping/x")
+    assert not may([shop], "publish", "topic", "workshop/x"), "it is no part of a name"
+    assert not may([one], "publish", "topic", "no-default/orders")
     assert may([make_rule(["publish"], "topic", "", True)], "publish", "topic", "any/thing")
 
 

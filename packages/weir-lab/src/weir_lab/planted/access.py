@@ -1,0 +1,266 @@
+"""Bugs of access: logins, tokens, rules, devices, quotas and pages, each with one check left out.
+
+Worlds cannot reach them, because the clients that ship check the same things first; so tests of the
+rooms must miss them. What worlds can reach is among the mutants (`weir_lab.sim.mutants`).
+"""
+
+from __future__ import annotations
+
+from weir_lab.planted.bug import Bug
+
+_UNIT = "packages/weir-mq/tests/unit"
+_SCRAM = f"{_UNIT}/access/test_scram.py"
+_TOKENS = f"{_UNIT}/access/test_tokens.py"
+_TOKEN_LOGINS = f"{_UNIT}/broker/access/test_token_logins.py"
+_LOGINS = f"{_UNIT}/broker/access/test_broker_logins.py"
+_TABLE = f"{_UNIT}/broker/access/test_access_table.py"
+_REVOCATION = f"{_UNIT}/broker/access/test_revocation.py"
+_RULES = f"{_UNIT}/broker/metadata/security/test_broker_rules.py"
+_PROOFS = f"{_UNIT}/broker/devices/test_broker_proofs.py"
+_FRAMES = f"{_UNIT}/protocol/test_protocol_proof.py"
+_PAGES = f"{_UNIT}/server/observability/test_guarded_pages.py"
+_METERING = f"{_UNIT}/broker/quotas/test_metering.py"
+
+OF_LOGINS = (
+    Bug(
+        "server-proof-unchecked",
+        "A client leaves a broker that does not prove that it knows the user's verifier.",
+        "weir.access.scram",
+        "if not hmac.compare_digest(_bytes(signature), self._signature):",
+        "if False:",
+        f"{_SCRAM}::test_a_broker_that_does_not_prove_itself_is_left",
+    ),
+    Bug(
+        "server-nonce-not-compared",
+        "A proof names the nonce of its own login.",
+        "weir.access.scram",
+        "if not (same_nonce & same_channel & same_key & whole):",
+        "if not (same_channel & same_key & whole):",
+        f"{_SCRAM}::test_what_is_proved_must_also_be_said_of_this_login",
+    ),
+    Bug(
+        "client-nonce-not-compared",
+        "A client answers no challenge that does not begin with its own nonce.",
+        "weir.access.scram",
+        '_check_nonce(nonce[len(self._nonce) :] if nonce.startswith(self._nonce) else "")',
+        "_check_nonce(nonce)",
+        f"{_SCRAM}::test_a_client_does_not_answer_such_a_challenge",
+    ),
+    Bug(
+        "many-guesses-a-challenge",
+        "A challenge takes one guess.",
+        "weir.access.scram",
+        "self._is_over = True  # one guess a challenge",
+        "self._is_over = False",
+        f"{_SCRAM}::test_a_challenge_takes_one_guess",
+    ),
+    Bug(
+        "password-in-plain-text",
+        "Passwords and tokens are used where nobody can read along.",
+        "weir.broker.access.logins",
+        "check_channel(is_encrypted=session.is_private, is_loopback=False)",
+        "check_channel(is_encrypted=True, is_loopback=False)",
+        f"{_LOGINS}::test_only_where_nobody_reads_along",
+    ),
+    Bug(
+        "guesses-are-free",
+        "Failed logins slow down those of the same user, from wherever they come.",
+        "weir.broker.access.logins",
+        "self.failures.failed(attempt.user, now)",
+        'self.failures.failed("", now)',
+        f"{_LOGINS}::test_guessing_in_parallel_from_another_address_is_no_faster_either",
+    ),
+    Bug(
+        "a-guesser-fills-the-line-of-a-user",
+        "Attempts for a user wait in one line for each address.",
+        "weir.broker.access.logins",
+        'return f"{user}\\0{session.origin}"',
+        "return user",
+        f"{_LOGINS}::test_who_guesses_keeps_nobody_out_but_its_own_address",
+    ),
+)
+
+OF_TOKENS = (
+    Bug(
+        "token-signature-unchecked",
+        "One of the issuer's keys has signed a token.",
+        "weir.access.tokens",
+        "if not key.verifies(signature, token[: parts.end(2)]):",
+        "if False:",
+        f"{_TOKENS}::test_hostile_tokens_are_refused",
+    ),
+    Bug(
+        "token-algorithm-unchecked",
+        "The key says by which algorithm a token is signed, and the header agrees.",
+        "weir.access.tokens",
+        "or found[0].algorithm != header.alg:",
+        "or False:",
+        f"{_TOKENS}::test_hostile_tokens_are_refused",
+    ),
+    Bug(
+        "token-audience-unchecked",
+        "A token is for this set.",
+        "weir.access.tokens",
+        "or self.audience not in audiences:",
+        "or False:",
+        f"{_TOKENS}::test_hostile_tokens_are_refused",
+    ),
+    Bug(
+        "token-expiry-unchecked",
+        "A token ends.",
+        "weir.access.tokens",
+        "if now_seconds >= payload.exp + LEEWAY_SECONDS:",
+        "if False:",
+        f"{_TOKENS}::test_time_is_told_and_nothing_else",
+    ),
+    Bug(
+        "token-of-a-namesake",
+        "A token of the set is good for one user, and for nobody who gets its name later.",
+        "weir.broker.metadata.security.bearer",
+        "or limits.number not in (0, user.number):",
+        "or False:",
+        f"{_TOKEN_LOGINS}::test_a_token_is_of_one_user_by_its_number",
+    ),
+    Bug(
+        "token-limits-ignored",
+        "A token gives rights to the topics that it names, and to no others.",
+        "weir.broker.metadata.security.access",
+        'if kind not in ("topic", "cluster") or topic not in limits.topics:',
+        "if False:",
+        f"{_TOKEN_LOGINS}::test_topics_limit_what_a_token_gives",
+    ),
+)
+
+OF_RULES = (
+    Bug(
+        "prefix-matched-anywhere",
+        "A rule for names that begin in a way is for no others.",
+        "weir.broker.metadata.security.rules",
+        "yield from self._beginnings.get((kind, name[:length]), ())",
+        "yield from (one for at in range(len(name)) for one in "
+        "self._beginnings.get((kind, name[at : at + length]), ()))",
+        f"{_RULES}::test_a_beginning_is_one_of_its_namespace",
+    ),
+    Bug(
+        "decision-of-another-version",
+        "What a session was allowed counts at that access version alone.",
+        "weir.broker.runtime.session",
+        "return self._allowed.get(key) if self._version == version else None",
+        "return self._allowed.get(key)",
+        f"{_REVOCATION}::test_a_decision_is_kept_for_one_version_alone",
+    ),
+    Bug(
+        "a-role-that-is-taken-ends-nothing",
+        "A user that loses a role loses the sessions that used it.",
+        "weir.broker.metadata.security.access",
+        "return any(role not in roles for role in user.roles)",
+        "return False",
+        f"{_REVOCATION}::test_what_is_lost_with_one_role_is_refused_and_the_rest_is_only_cut",
+    ),
+    Bug(
+        "an-old-password-goes-on",
+        "Another password ends the sessions that came by the one before.",
+        "weir.broker.access.authorizer",
+        "return user is not None and user.password_set <= session.admitted_at",
+        "return user is not None",
+        f"{_REVOCATION}::test_another_password_ends_what_came_by_the_one_before",
+    ),
+    Bug(
+        "the-owner-trusts-where-it-landed",
+        "The shard that decides a request authorizes it, though the one where it landed has.",
+        "weir.broker.access.authorizer",
+        "if not declared.rights or session.is_shard:",
+        "if not declared.rights or session.passed:",
+        f"{_TABLE}::test_a_request_is_answered_to_whom_a_rule_allows_it",
+    ),
+    Bug(
+        "a-part-of-a-scattering-unchecked",
+        "A scattering needs the right to publish to each topic of its batches.",
+        "weir.broker.access.authorizer",
+        "if part.batch:",
+        "if False:",
+        f"{_TABLE}::test_a_scattering_needs_a_right_for_each_of_its_parts",
+    ),
+    Bug(
+        "what-is-hidden-reads-otherwise",
+        "A topic that one may not have described reads like one that is not there.",
+        "weir.broker.access.authorizer",
+        "if need.topic and not self._may(principal, described, limits):",
+        "if False:",
+        f"{_TABLE}::test_what_one_may_not_describe_is_not_there",
+    ),
+    Bug(
+        "pages-for-everybody",
+        "In a closed set pages of figures are for users who may list the system.",
+        "weir.server.observability.guard",
+        "if self._is_allowed(visitor):",
+        "if self._is_allowed(visitor) or True:",
+        f"{_PAGES}::test_a_closed_set_shows_figures_by_tokens",
+    ),
+)
+
+OF_DEVICES = (
+    Bug(
+        "mac-without-a-counter",
+        "The MAC of a frame is for its place on the connection.",
+        "weir.access.devices",
+        "inner.update(_COUNTER.pack(counter) + content)",
+        "inner.update(content)",
+        f"{_FRAMES}::test_a_signed_frame_is_neither_repeated_nor_left_out_nor_moved",
+    ),
+    Bug(
+        "generation-ignored",
+        "A device comes by the secret of its generation, and by no other generation.",
+        "weir.broker.metadata.security.fleets",
+        "return not self.is_revoked and generation in (self.generation, self.before)",
+        "return not self.is_revoked",
+        f"{_PROOFS}::test_a_replaced_device_comes_with_its_new_secret_alone",
+    ),
+    Bug(
+        "level-not-demanded",
+        "A fleet that signs takes no device that only proves itself.",
+        "weir.broker.devices.proofs",
+        "and claim.level >= fleet.level",
+        "and claim.level >= 0",
+        f"{_PROOFS}::test_a_fleet_of_signed_frames_takes_no_less",
+    ),
+    Bug(
+        "nonce-sent-back",
+        "A device's nonce is its own, and not the broker's sent back.",
+        "weir.access.devices",
+        "return any(self.device_nonce) and self.device_nonce != self.broker_nonce",
+        "return True",
+        f"{_PROOFS}::test_another_proof_is_refused_and_leaves_nothing",
+    ),
+    Bug(
+        "proof-unchecked",
+        "A device proves that it has its secret.",
+        "weir.broker.devices.proofs",
+        "is_right = check_proof(prove_device(secret, claim), proof.proof)",
+        "is_right = True",
+        f"{_PROOFS}::test_another_proof_is_refused_and_leaves_nothing",
+    ),
+    Bug(
+        "a-revoked-device-comes",
+        "A device that was revoked hears what a stranger does.",
+        "weir.broker.metadata.security.fleets",
+        "return not self.is_revoked and generation in (self.generation, self.before)",
+        "return generation in (self.generation, self.before)",
+        f"{_PROOFS}::test_a_revoked_device_hears_what_a_stranger_does",
+    ),
+)
+
+OF_QUOTAS = (
+    Bug(
+        "a-bucket-for-each-connection",
+        "All connections of a principal share what it may use.",
+        "weir.broker.quotas.meter",
+        "account = self.accounts.get(entity_of(session.principal))",
+        "account = self.accounts.get(entity_of(session.principal)); "
+        "account = account and self.accounts.setdefault("
+        "f'{session.id}', __import__('copy').deepcopy(account))",
+        f"{_METERING}::test_a_principal_has_one_account_for_all_its_connections",
+    ),
+)
+
+BUGS: tuple[Bug, ...] = (*OF_LOGINS, *OF_TOKENS, *OF_RULES, *OF_DEVICES, *OF_QUOTAS)
