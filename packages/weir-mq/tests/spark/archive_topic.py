@@ -14,8 +14,6 @@ from weir.spark.lake import DeltaLake, ParquetLake
 from weir.spark.lake.layout import Batch
 from weir.spark.session import session
 
-QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-
 
 def main() -> None:
     url, topic, folder, format, number = sys.argv[1:]
@@ -29,7 +27,7 @@ def main() -> None:
         return add(self, batch)  # type: ignore[arg-type]
 
     kind.add = adding  # type: ignore[method-assign]
-    spark = session("killed", cores=2, memory="1g", **QUICK)
+    spark = session("killed", cores=2, memory="1g")
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     print(gateway.proc.pid, flush=True)

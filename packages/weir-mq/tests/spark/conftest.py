@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import weir
+from rigs.spark_home import use_quick_spark
 from rigs.spark_node import Node, Stream
 from weir.spark.session import session
 
@@ -21,8 +22,11 @@ from weir.server.processes.node import run
 run(Config(node=NodeConfig(data=sys.argv[1], port=0)), lambda host, port: print(port, flush=True))
 """
 
-#: What runs for a minute gains nothing from the JVM's optimising compiler.
-QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_spark(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Sparks of this folder's tests, and of the programs that they start, take less time."""
+    use_quick_spark(tmp_path_factory.mktemp("spark-home"))
 
 
 @pytest.fixture(scope="session")
@@ -49,9 +53,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(quick_spark: None) -> Iterator[SparkSession]:
     """Spark takes ten seconds to start, so there is one."""
-    started = session("weir-tests", cores=2, memory="1g", **QUICK)
+    started = session("weir-tests", cores=2, memory="1g")
     yield started
     started.stop()
 

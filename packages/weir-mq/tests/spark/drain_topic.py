@@ -9,12 +9,10 @@ import sys
 
 from weir.spark.session import session
 
-QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-
 
 def main() -> None:
     url, topic, folder, rows = sys.argv[1:]
-    spark = session("killed", cores=2, memory="1g", **QUICK)
+    spark = session("killed", cores=2, memory="1g")
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     print(gateway.proc.pid, flush=True)

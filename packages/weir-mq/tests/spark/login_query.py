@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from weir.spark.session import session
 
-QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _PAGES = ("environment", "jobs", "stages", "executors", "SQL", "StreamingQuery")
 _API = ("environment", "jobs", "stages", "sql?details=true&planDescription=true")
 
@@ -27,7 +26,7 @@ def main() -> None:
     url, name = sys.argv[1:]
     folder = Path(name)
     (folder / "events").mkdir()
-    spark = session("login", cores=2, memory="1g", **QUICK, **{
+    spark = session("login", cores=2, memory="1g", **{
         "spark.eventLog.enabled": True,
         "spark.eventLog.dir": (folder / "events").as_uri(),
         "spark.eventLog.compress": False,

@@ -16,8 +16,6 @@ from weir.spark.sink.options import SinkOptions
 from weir.spark.sink.writer import StreamWriter
 from weir.spark.source import WeirDataSource
 
-QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-
 
 class KilledWriter(StreamWriter):
     """Dies with its JVM in the second commit."""
@@ -51,7 +49,7 @@ class KilledSource(WeirDataSource):
 
 def main() -> None:
     url, source, target, folder, rows = sys.argv[1:]
-    spark = session("killed", cores=2, memory="1g", **QUICK)
+    spark = session("killed", cores=2, memory="1g")
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     KilledSource.jvm = gateway.proc.pid
