@@ -31,8 +31,8 @@ COMPUTING = re.compile(
     ))
     + ")"
 )  # fmt: skip
-#: All tests of such a folder are one process's: Spark takes ten seconds to start in each.
-TOGETHER = ("packages/weir-mq/tests/spark/",)
+#: All tests of these folders are one process's: Spark takes ten seconds to start in each.
+TOGETHER = ("packages/weir-mq/tests/spark/", "packages/weir-lab/tests/spark/")
 #: Folders and files whose tests take longest, the longest first; all others come behind. So no
 #: process is left alone with much in the end.
 LONGEST = (
@@ -75,8 +75,8 @@ def turn_of(file: str, fixtures: tuple[str, ...] = ()) -> int:
 
 
 def scope_of(file: str) -> str:
-    """Return what the tests of a file stay together with: their folder, or nothing else."""
-    return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+    """Return what the tests of a file stay together with: all that use Spark, or nothing else."""
+    return TOGETHER[0] if file.startswith(TOGETHER) else file
 
 
 def next_scope(scopes: Sequence[str], computes: bool) -> str:

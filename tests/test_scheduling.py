@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SPARK = "packages/weir-mq/tests/spark/test_source_rows.py"
+LAB_SPARK = "packages/weir-lab/tests/spark/test_weather_job.py"
 SIM = "packages/weir-lab/tests/sim/test_mutants.py"
 JUDGE = "packages/weir-lab/tests/sim/test_drawn_seeds.py"
 UNIT = "packages/weir-mq/tests/unit/app/test_app.py"
@@ -43,6 +44,7 @@ def test_tests_with_spark_stay_in_one_process_and_all_others_with_their_file(
     order: ModuleType,
 ) -> None:
     assert order.scope_of(SPARK) == order.scope_of("packages/weir-mq/tests/spark/test_audit_job.py")
+    assert order.scope_of(SPARK) == order.scope_of(LAB_SPARK)
     assert order.scope_of(UNIT) == UNIT
 
 
