@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -117,7 +118,8 @@ def test_lone_clients_of_a_quick_node_are_told_from_its_disk(tmp_path: Path) -> 
     by_name = {row["resource"]: row for row in found["rows"]}
     assert found["messages_in"] > 0
     assert "connections keep" in by_name["clients"]["found"]
-    assert "server." in by_name["processor"]["found"], "the stages of the loop are told"
+    # Which stages take most depends on what else the machine does.
+    assert re.search(r"\b[a-z.]+ \d+%", by_name["processor"]["found"]), "stages are told"
     assert "limited by: " in shown.stdout
 
 
