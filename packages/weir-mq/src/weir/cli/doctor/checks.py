@@ -6,11 +6,14 @@ import os
 import platform
 import re
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from functools import partial, wraps
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
@@ -18,13 +21,14 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 import msgspec
 
 from weir.cli.process import EXTRAS, what_to_do
-from weir.errors import BadRequest, NotAuthenticated, WeirError
+from weir.errors import BadRequest, NoJava, NotAuthenticated, WeirError
 from weir.model.limits import (
     CONNECTIONS_MAX,
     FORMAT_LEVEL_SCHEMAS,
     FORMAT_LEVEL_STAGING,
     MIB,
 )
+from weir.model.topic import BAD
 
 if TYPE_CHECKING:
     from weir.client.client import Client
@@ -41,6 +45,12 @@ _BACKLOG_LEAST = 1_024
 _SANE_SECONDS = 1_735_689_600
 _FIGURES_SECONDS = 5.0
 _DAMAGE = re.compile(r"^weir_scrub_damage\{[^}]*\} (\d+)$", re.MULTILINE)
+
+#: The releases of PySpark that the extra `spark` asks for.
+_PYSPARK_LEAST, _PYSPARK_BELOW = (4, 2), (4, 4)
+_PYTHON_SECONDS = 10.0
+#: Each is asked for its clusters: a look must not take minutes.
+_TOPICS_ASKED = 256
 
 #: What to do to look into a set that is closed.
 _LOG_IN = "to look further, log in: export WEIR_URL=weir://USER@HOST:PORT and WEIR_PASSWORD_FILE"
@@ -105,6 +115,48 @@ def extras(patient: Patient) -> Finding:
     missing = [name for name in EXTRAS if name not in there]
     advice = f"if you need them: pip install 'weir-mq[{','.join(missing)}]'" if missing else ""
     return Finding("extras", "ok", ", ".join(there) or "none", advice)
+
+
+def spark(patient: Patient) -> Finding:
+    """Look whether Spark can be started here: its release, Java, and the Python of its workers."""
+    if find_spec("pyspark") is None:
+        return Finding("spark", "ok", "PySpark is not installed, and no node needs it")
+    from weir.spark.session import find_java
+
+    release = version("pyspark")
+    try:
+        java = find_java()
+    except NoJava as error:
+        advice = "apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
+        return Finding("spark", "fail", str(error), advice)
+    found = f"PySpark {release}, Java {java.version} in {java.home}"
+    series = tuple(int(part) for part in release.split(".")[:2])
+    if not _PYSPARK_LEAST <= series < _PYSPARK_BELOW:
+        advice = "weir was tried with PySpark 4.2 and 4.3: pip install 'weir-mq[spark]'"
+        return Finding("spark", "warn", found, advice)
+    workers = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    theirs, ours = _minor_version(workers), platform.python_version_tuple()[:2]
+    if theirs != ".".join(ours):
+        return Finding(
+            "spark", "fail", f"PYSPARK_PYTHON is {workers}, " + (
+                f"Python {theirs}, and this is {'.'.join(ours)}" if theirs else "which does not run"
+            ),
+            "workers need the Python that the driver has: unset PYSPARK_PYTHON, or set it to one "
+            "of the same version",
+        )  # fmt: skip
+    return Finding("spark", "ok", found)
+
+
+def _minor_version(python: str) -> str:
+    """Return the version of an interpreter, such as "3.11"; "" if it cannot be run."""
+    program = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        done = subprocess.run(
+            [python, "-c", program], capture_output=True, text=True, timeout=_PYTHON_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
 
 
 def clock(patient: Patient) -> Finding:
@@ -434,6 +486,45 @@ def tokens(ask: _Ask) -> Finding:
     return Finding("tokens", "ok", f"{len(keys):,} keys verify tokens")
 
 
+@_asked_of_node("clusters")
+def clusters(ask: _Ask) -> Finding:
+    """Ask the node that runs on the folder which clusters and queries lost messages to retention,
+    and where queries put values that do not parse.
+    """
+    skipped, bad = ask(_lost)
+    if skipped:
+        return Finding(
+            "clusters", "warn", "messages went past retention before they were done: "
+            + "; ".join(skipped[:3]) + ("; ..." if len(skipped) > 3 else ""),
+            "give the topic a longer retention, or retention until-done; a query goes on over the "
+            "gap only with onDataLoss=earliest",
+        )  # fmt: skip
+    if bad:
+        return Finding(
+            "clusters", "warn", "values that did not parse: "
+            + "; ".join(bad[:3]) + ("; ..." if len(bad) > 3 else ""),
+            "weir tail TOPIC.bad shows reason, offset and bytes; delete the topic once it is clear",
+        )  # fmt: skip
+    return Finding("clusters", "ok", "none lost messages to retention")
+
+
+async def _lost(client: Client) -> tuple[list[str], list[str]]:
+    """Return which clusters skipped messages, and which topics of bad values are not empty."""
+    skipped, bad = [], []
+    for topic in (await client.topics())[:_TOPICS_ASKED]:
+        name = topic.full_name
+        skipped += [
+            f"{name}, {one.name}: {one.skipped:,}"
+            for one in await client.clusters(name)
+            if one.skipped
+        ]
+        if name.endswith(BAD):
+            first, behind = await client.positions(name)
+            if count := sum(behind) - sum(first):
+                bad.append(f"{name}: {count:,}")
+    return skipped, bad
+
+
 async def _asked(client: Client) -> tuple[float, tuple[int, ...]]:
     """Return how many milliseconds an answer took, and the shards' own ports."""
     began = time.perf_counter()
@@ -516,6 +607,7 @@ def context(patient: Patient) -> Finding:
 CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "python": python,
     "extras": extras,
+    "spark": spark,
     "clock": clock,
     "sync": sync,
     "room": room,
@@ -533,6 +625,7 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "secrets": secrets_at_rest,
     "quotas": quotas,
     "tokens": tokens,
+    "clusters": clusters,
 }
 
 

