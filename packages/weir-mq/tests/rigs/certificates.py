@@ -11,6 +11,7 @@ from typing import Any
 
 from weir.server.assembly import serve
 from weir.server.config import (
+    AccessConfig,
     Config,
     LinksConfig,
     LogConfig,
@@ -85,6 +86,7 @@ async def node_running(
     files: ServerFiles | None = None,
     links: Any = "off",
     metrics: str = "",
+    key_file: str = "",
     **tls: Any,
 ) -> AsyncIterator[int]:
     """Run a node of one shard on this loop, and yield its port."""
@@ -99,6 +101,7 @@ async def node_running(
         tls=given,
         links=LinksConfig(links),
         metrics=MetricsConfig(metrics),
+        access=AccessConfig(key_file=key_file),
     )
     NodeFolder(folder).found(2)
     running = loop.create_task(serve(config, lambda _, port: up.set_result(port), stop))

@@ -15,7 +15,7 @@ from typing import Any
 from weir.broker.access.authorizer import Authorizer, revocation_of
 from weir.broker.access.session_ends import SessionEnds
 from weir.broker.api.effects import Hangup
-from weir.broker.api.events import Arrived, LetGo
+from weir.broker.api.events import Arrived, Certified, LetGo
 from weir.broker.api.settings import Identity
 from weir.broker.devices.requests import Devices
 from weir.broker.forwarding.trunks import ShardTrunks
@@ -420,10 +420,10 @@ class Sessions:
         if session is not None:
             session.is_private, session.origin = True, origin
 
-    def certified(self, number: int, user: str) -> None:
-        """A peer has the certificate of a user."""
-        if (session := self._by_number.get(number)) is not None:
-            session.certified = user
+    def certified(self, event: Certified) -> None:
+        """A peer has the certificate of a user or a device."""
+        if (session := self._by_number.get(event.session)) is not None:
+            session.certified, session.certified_device = event.user, event.device
 
     def handle(self, event: Arrived | LetGo) -> None:
         """Devices came at once; or the host is done with a peer."""

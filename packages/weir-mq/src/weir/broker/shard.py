@@ -299,8 +299,8 @@ class Shard:
                 self._cluster.brokerset.link(event)
             case ev.Secured(session, origin):
                 self._services.sessions.secured(session, origin)
-            case ev.Certified(session, user):
-                self._services.sessions.certified(session, user)
+            case ev.Certified():
+                self._services.sessions.certified(event)
             case ev.Stopping(acks_ms):
                 self._shutdown.begin(acks_ms)
 

@@ -208,8 +208,12 @@ class Client:
         to a broker that does the same. Raises `Disconnected`, or what the broker refused hello
         with: `ProofNeeded` without a secret, `NotAuthenticated` with a wrong one.
 
-        With the files of `tls` it connects by TLS, whose handshake may take 30 s of its own.
+        With the files of `tls` it connects by TLS, whose handshake may take 30 s of its own. If a
+        certificate of this hub is among them, that says who it is, and there is no secret:
+        `BadRequest` for both.
         """
+        if secret is not None and tls is not None and tls.certificate:
+            raise BadRequest("a device comes by its secret or by its certificate: give one of both")
         host = host if tls is None else SecureHost(host, tls)
         hello = DeviceHello(0, hub, boot, partition, topic)
         self._connection = DeviceConnection(host, port, hello, timeout, random or Random(), secret)

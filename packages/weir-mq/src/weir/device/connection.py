@@ -17,6 +17,7 @@ from weir.access.devices import (
     SECRET_BYTES,
     Level,
     check_proof,
+    derive_secret,
     frame_keys,
     prove_broker,
     prove_device,
@@ -59,6 +60,18 @@ class DeviceSecret:
     generation: int = 0
     key_version: int = 1
     signed: bool = False
+
+    @classmethod
+    def derived(
+        cls, fleet_key: bytes, system: int, hub: int, generation: int = 0, key_version: int = 1,
+        signed: bool = False,
+    ) -> DeviceSecret:  # fmt: skip
+        """Return the secret of a hub, made of its fleet's key, which no device should have: for a
+        gateway that speaks for a fleet, and for tests. Raises `ValueError` for a key of another
+        size than 32 bytes, or a generation that cannot be.
+        """
+        secret = derive_secret(fleet_key, system, hub, generation)
+        return cls(secret, generation, key_version, signed)
 
     def __post_init__(self) -> None:
         """Raise `BadRequest` for a secret of another size."""

@@ -59,16 +59,16 @@ class ClientConnection(Generic[T]):
     """
 
     __slots__ = (
-        "_certified", "_connections", "_cut_at", "_frame", "_full", "_greeted", "_phase",
-        "_replies", "_rest", "_since", "_transport", "_waiting", "is_throttled", "may_link",
-        "namespace", "queued", "session", "stream",
+        "_certified", "_connections", "_cut_at", "_frame", "_full", "_greeted",
+        "_phase", "_replies", "_rest", "_since", "_transport", "_waiting", "is_throttled",
+        "may_link", "namespace", "queued", "session", "stream",
     )  # fmt: skip
 
     def __init__(self, connections: Connections[T], session: int) -> None:
         """Be known to the shard by `session`."""
         self.session = session
-        #: The user whose certificate it has shown.
-        self._certified = ""
+        #: The user or the device whose certificate it has shown.
+        self._certified: ev.Certified | None = None
         self.stream = Connection()
         #: It may be another node: it is read until that is known, whatever clients wait for.
         self.may_link = False
@@ -185,29 +185,31 @@ class ClientConnection(Generic[T]):
         strangers.shakes(self, self._connections.time())
         return strangers.brought(self, size)
 
-    def shaken(self, refusal: str, user: str = "") -> None:
-        """The handshake is done, by a `user` unless empty; a `refusal` is told, see `refuse`."""
-        self._certified = user
+    def shaken(
+        self, refusal: str, user: str = "", device: tuple[int, int] | None = None,
+        code: int = Unauthorized.code,
+    ) -> None:  # fmt: skip
+        """The handshake is done, by a `user` or a `device`; a `refusal` is told, see `refuse`."""
+        if user or device is not None:
+            self._certified = ev.Certified(self.session, user, device)
         strangers = self._connections.accept_queue.strangers
         strangers.shaken(self)
         strangers.encrypted.add(self)
         if self in strangers.unopened:
             strangers.unopened.discard(self)
             self._connections.queue.put(ev.Opened(self.session))
-        self.refuse(refusal)
+        self.refuse(refusal, code)
 
-    def refuse(self, reason: str) -> None:
-        """Answer the first frame with why this peer is not served, and close; empty: serve it."""
+    def refuse(self, reason: str, code: int = Unauthorized.code) -> None:
+        """Answer the first frame with why, or a device with the `code`, and close; empty: serve."""
         if reason and self.session in self._connections.open_now:
-            self._connections.accept_queue.strangers.refusals[self] = reason
+            self._connections.accept_queue.strangers.refusals[self] = code, reason
 
     # -- the connections call -----------------------------------------------------------------
 
     @property
     def gone(self) -> bool:
-        """Whether a peer that is not let in yet has hung up: it is not read from, so only the
-        system knows.
-        """
+        """Whether a peer that waits to be let in, and is not read from, has hung up."""
         if self._phase != _QUEUED or self._transport is None:
             return self._transport is None
         return self._connections.network.is_gone(self._transport)
@@ -394,7 +396,7 @@ class ClientConnection(Generic[T]):
         """A stranger brought so many bytes: return whether it is served."""
         strangers = self._connections.accept_queue.strangers
         if frames and self in strangers.refusals:
-            self._refuse(frames[0], strangers.refusals[self])
+            self._refuse(frames[0], *strangers.refusals[self])
             return False
         if frames:
             self._introduce(frames[0])
@@ -410,17 +412,17 @@ class ClientConnection(Generic[T]):
     def _introduce(self, frame: ClientFrame | DeviceRequest) -> None:
         """Tell the shard, first of all, whose certificate was shown, and if a login is private."""
         connections = self._connections
-        if self._certified:
-            connections.queue.put(ev.Certified(self.session, self._certified))
+        if self._certified is not None:
+            connections.queue.put(self._certified)
         if connections.accept_queue.strangers.may_log_in(self, frame):
             connections.queue.put(ev.Secured(self.session, origin_of(self.address)))
 
-    def _refuse(self, frame: ClientFrame | DeviceRequest, reason: str) -> None:
+    def _refuse(self, frame: ClientFrame | DeviceRequest, code: int, reason: str) -> None:
         if isinstance(frame, ClientFrame):
             refusal = Refusal(Unauthorized.code, reason, 0)
             self.send(encode_reply(refusal, frame.opcode, frame.correlation), 0)
         elif isinstance(frame, DeviceHello):
-            self.answer(encode_welcome(frame.sn, Unauthorized.code, 0))
+            self.answer(encode_welcome(frame.sn, code, 0))
         self.hang_up(reason)
 
     def _lose(self, error: Refused) -> None:

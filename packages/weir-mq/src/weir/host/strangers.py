@@ -53,8 +53,8 @@ class Strangers(Generic[C]):
         """Let all of them hold at most `limit` bytes."""
         self.limit = limit
         self._log = log
-        #: Why some are to be refused once they say hello.
-        self.refusals: dict[C, str] = {}
+        #: By which code some are to be refused once they say hello, and why.
+        self.refusals: dict[C, tuple[int, str]] = {}
         #: Those of which the shard is to hear when their handshake is done.
         self.unopened: set[C] = set()
         #: Those that came by TLS.

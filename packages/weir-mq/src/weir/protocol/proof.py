@@ -131,15 +131,16 @@ class DeviceProof(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeviceProven(msgspec.Struct, frozen=True, array_like=True):
-    """A device's hello, passed on by the shard that has checked its proof; no device sends it.
+    """A device's hello, passed on by the shard that has checked who it is; no device sends it.
 
-    `proof` is the broker's own, which goes to the device where its hello is taken.
+    `proof` is the broker's own, which goes to the device where its hello is taken; None for one
+    that has shown a certificate: its hello has the usual reply.
     """
 
     sn: Unsigned8
     hello: DeviceHello
     generation: Unsigned32
-    proof: Proof
+    proof: Proof | None
 
 
 class FrameSigner:

@@ -195,3 +195,67 @@ def test_the_owner_knows_the_generation_that_was_proved_elsewhere(placed: Any) -
     assert heard(node, landing, frame)[0].code == 0
     device = next(s.device for s in sessions_of(owner.shard).values() if s.device is not None)
     assert (device.is_verified, device.generation, device.epoch) == (True, 1, 1 << 32 | 1)
+
+
+@pytest.mark.parametrize("certified", [False, True])
+def test_a_new_device_that_is_ahead_of_a_shard_is_served_once_the_news_has_come(
+    placed: Any, certified: bool
+) -> None:
+    """It waits for the news, then for its entry, and is not told to come again in between."""
+    node, *_ = placed
+    one = node.all[1]
+    if certified:
+        show(one, generation=1)
+        frame = d.hello(HUB, 1, "locks")
+    else:
+        frame, _ = proof(challenged(node, one), generation=1)
+    node.blocked = {(0, 1), (1, 0)}
+    node.ask(0, f.ReplaceDevice(HUB, 1))
+    node.settle()
+    assert catalog_of(one.shard).fleets.device(HUB) == Device(0)
+    assert heard(node, one, frame) == []
+    node.blocked.clear()
+    node.settle()
+    (reply,) = DeviceReplies().receive(one.raw[SESSION])
+    assert (reply.code, one.hung_up) == (0, [])
+    assert [catalog_of(each.shard).fleets.device(HUB) for each in node.all] == [Device(1)] * 3
+
+
+def show(one: Any, hub: int = HUB, generation: int = 0) -> None:
+    """Have a hub connect that shows the certificate of a device."""
+    one.raw[SESSION] = b""
+    one.handle(ev.Opened(SESSION))
+    one.handle(ev.Certified(SESSION, "", (hub, generation)))
+
+
+def test_the_owner_welcomes_a_hub_whose_certificate_another_shard_has_seen(placed: Any) -> None:
+    node, owner, landing = placed
+    show(landing)
+    frames = d.hello(HUB, 1, "locks"), d.publish(1, b"open", 0)
+    replies = heard(node, landing, *frames)
+    assert [(r.opcode, r.code) for r in replies] == [
+        (d.DeviceOpcode.HELLO, 0), (d.DeviceOpcode.PUBLISH_SEQUENCED, 0)
+    ]  # fmt: skip
+    device = next(s.device for s in sessions_of(owner.shard).values() if s.device is not None)
+    assert (device.is_verified, device.generation, device.in_flight) == (True, 0, 0)
+
+
+@pytest.mark.parametrize("certificate", [(43, 0), (HUB, 7)])
+def test_an_impostor_that_lands_on_another_shard_never_reaches_the_owner(
+    placed: Any, certificate: tuple[int, int]
+) -> None:
+    node, owner, landing = placed
+    show(landing, *certificate)
+    (reply, *later) = heard(node, landing, d.hello(HUB, 1, "locks"), d.publish(1, b"open", 0))
+    assert (reply.code, landing.hung_up) == (NotAuthenticated.code, [SESSION])
+    assert all(one.code for one in later)
+    assert not [s for s in sessions_of(owner.shard).values() if s.device is not None]
+
+
+def test_an_owner_that_knows_of_a_revocation_sooner_refuses_a_certificate(placed: Any) -> None:
+    node, owner, landing = placed
+    show(landing)
+    catalog_of(owner.shard).fleets.set_device(DeviceSet(HUB, 0, True))
+    (reply,) = heard(node, landing, d.hello(HUB, 1, "locks"))
+    assert reply == d.DeviceReply(d.DeviceOpcode.HELLO, 0, NotAuthenticated.code)
+    assert landing.hung_up == [SESSION]

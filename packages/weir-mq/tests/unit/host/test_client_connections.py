@@ -14,7 +14,7 @@ from weir.access.devices import FrameKeys
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.runtime.budget import FIRST_BYTES, State
-from weir.errors import Revoked, Unauthorized
+from weir.errors import NotAuthenticated, Revoked, Unauthorized
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.shard_loop import PART_FRAMES
 from weir.model.limits import KIB, MIB
@@ -525,6 +525,24 @@ def told(around: Around) -> list[str]:
     """Return what a shard hears of peers, with the users of certificates."""
     events = around.queue.events
     return [type(one).__name__ + getattr(one, "user", "") for one in events]
+
+
+def test_a_shard_hears_of_the_certificate_of_a_device(scene: Scene) -> None:
+    """It comes before what the device says first, which is not taken with that of others then."""
+    scene.peer.begin_tls()
+    scene.peer.shaken("", device=(7, 3))
+    scene.peer.receive(device.hello(7, 1, "doors", 0) + device.publish(0, b"open", 0))
+    *_, opened_, certified, received = scene.around.queue.events
+    assert isinstance(opened_, ev.Opened)
+    assert certified == ev.Certified(scene.peer.session, "", (7, 3))
+    assert isinstance(received, ev.Received)
+
+
+def test_a_device_is_told_by_a_code_that_its_certificate_is_refused(scene: Scene) -> None:
+    scene.peer.begin_tls()
+    scene.peer.shaken("it is revoked", code=NotAuthenticated.code)
+    scene.peer.receive(device.hello(7, 1, "doors", 0))
+    assert scene.transport.written == device.encode_welcome(0, NotAuthenticated.code, 0)
 
 
 def test_a_shard_hears_of_a_certificate_before_it_is_asked(scene: Scene) -> None:

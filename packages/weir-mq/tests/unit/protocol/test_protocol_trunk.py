@@ -39,6 +39,7 @@ DEVICE_REQUESTS: list[Any] = [
     DeviceExtend(1, 2, 3, 4),
     DeviceProof(1, 2, 3, 4, b"n" * 16, b"p" * 32),
     DeviceProven(1, DeviceHello(1, 2, 3, 4, "topic"), 5, b"p" * 32),
+    DeviceProven(1, DeviceHello(1, 2, 3, 4, "topic"), 5, None),
 ]
 
 

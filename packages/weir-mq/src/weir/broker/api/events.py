@@ -46,12 +46,14 @@ class Secured(msgspec.Struct, frozen=True):
 
 
 class Certified(msgspec.Struct, frozen=True):
-    """A peer has shown the certificate of a user of this set, `NAMESPACE/NAME`, and holds its key.
-    It comes before a peer's first `Received`.
+    """A peer has shown a certificate of this set, and holds its key: that of a user,
+    `NAMESPACE/NAME`, or of a device, its hub and its generation. It comes before a peer's first
+    `Received`.
     """
 
     session: int
-    user: str
+    user: str = ""
+    device: tuple[int, int] | None = None
 
 
 class Closed(msgspec.Struct, frozen=True):

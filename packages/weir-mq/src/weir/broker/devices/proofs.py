@@ -115,6 +115,19 @@ class Proofs:
         fleets = self._catalog.fleets
         return fleets.find(hub) is not None and fleets.device(hub).admits(generation)
 
+    def certifies(self, session: Session, hub: int) -> bool:
+        """Return whether a session has shown the certificate of a hub, and not of another one; of
+        which generation is not looked at.
+
+        Raises `NotAuthenticated` for the certificate of another hub.
+        """
+        certified = session.certified_device
+        if certified is None or session.passed:
+            return False
+        if certified[0] != hub:
+            raise NotAuthenticated(_REFUSED)
+        return self.concerns(hub)
+
     def is_ahead(self, hub: int, generation: int) -> bool:
         """Return whether this shard may not have heard yet of a device, or of its fleet."""
         fleets = self._catalog.fleets

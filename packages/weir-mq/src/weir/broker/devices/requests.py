@@ -53,8 +53,10 @@ from weir.protocol.device import (
     encode_proven,
     encode_welcome,
 )
-from weir.protocol.proof import DeviceProof, DeviceProven, Proven
+from weir.protocol.proof import Challenge, DeviceProof, DeviceProven, Proven
 from weir.protocol.trunk import Arrival
+
+_NOT_TOLD = Unavailable("the registry could not be told of a new device: connect again")
 
 
 class DeviceArrivals:
@@ -232,7 +234,7 @@ class Devices:
         if isinstance(request, DeviceProof):
             return self._prove(session, request, final)
         if isinstance(request, DeviceProven):
-            return self._take_proven(session, request, final)
+            return self._take_proven(session, request, final, followed=followed)
         match request:
             case DevicePublishes():
                 self._publish(session, request)
@@ -250,45 +252,77 @@ class Devices:
         return True
 
     def _hello(self, session: Session, request: DeviceHello, final: bool, followed: bool) -> bool:
-        code, challenge = 0, None
         try:
-            if request.boot > BOOT_MAX:
-                raise ErasedBoot(f"boot {request.boot:#x} is what erased flash reads as")
-            if self._proofs.concerns(request.hub):
-                if session.passed:
-                    raise NotAuthenticated("a hub of a fleet was let in without a proof")
-                challenge = self._proofs.challenge(session, request)
-            else:
-                if session.proven is not None and not session.passed:
-                    session.principal = ANONYMOUS  # it was a hub of a fleet before
-                is_passed_on = self._seat(session, request, request)
-                session.proven = None
-                if is_passed_on:
-                    return True
+            if self._proofs.certifies(session, request.hub):
+                return self._take_certified(session, request, final, followed)
+            begun = self._begin(session, request)
         except UnknownTopic as error:
             if self._trunks.may_be_news() and not final:
                 return False
-            code = self._trunks.certain(error).code
+            self._welcome(session, request.sn, self._trunks.certain(error).code, followed)
         except Refused as error:
-            code = error.code
-        if challenge is not None:
-            self._outbox.send(session.id, encode_challenge(request.sn, challenge))
-            return True
-        welcome = encode_welcome(request.sn, code, self._identity.system)
+            if isinstance(error, NotAuthenticated) and session.certified_device is not None:
+                self._refuse_certified(session, request.sn, error)
+            else:
+                self._welcome(session, request.sn, error.code, followed)
+        else:
+            if isinstance(begun, Challenge):
+                self._outbox.send(session.id, encode_challenge(request.sn, begun))
+            elif not begun:
+                self._welcome(session, request.sn, 0, followed)
+        return True
+
+    def _begin(self, session: Session, request: DeviceHello) -> Challenge | bool:
+        """Return what a hub of a fleet has to answer; take the hello of another one, and return
+        whether it was passed on to a shard that answers. Raises as `_seat`, and `NotAuthenticated`.
+        """
+        if request.boot > BOOT_MAX:
+            raise ErasedBoot(f"boot {request.boot:#x} is what erased flash reads as")
+        if self._proofs.concerns(request.hub):
+            if session.passed:
+                raise NotAuthenticated("a hub of a fleet was let in without a proof")
+            return self._proofs.challenge(session, request)
+        if session.proven is not None and not session.passed:
+            session.principal = ANONYMOUS  # it was a hub of a fleet before
+        is_passed_on = self._seat(session, request, request)
+        session.proven = None
+        return is_passed_on
+
+    def _welcome(self, session: Session, sn: int, code: int, followed: bool) -> None:
+        welcome = encode_welcome(sn, code, self._identity.system)
         # What another shard confirms must not overtake a refusal that waits.
         if followed and not code:
             self._outbox.welcome(session.id, welcome, self._time.monotonic_ms())
         else:
             self._outbox.send(session.id, welcome)
-        return True
+
+    def _take_certified(
+        self, session: Session, hello: DeviceHello, final: bool, followed: bool
+    ) -> bool:
+        """Let a hub of a fleet in whose certificate this connection has shown."""
+        assert session.certified_device is not None
+        hub, generation = session.certified_device
+        proven = DeviceProven(hello.sn, hello, generation, None)
+        if self.replacements.is_first(hub, generation):
+            if session.has_waited:
+                session.has_waited = False
+                self._refuse_proven(session, proven, _NOT_TOLD)
+                return True
+            session.has_waited = True
+            self.replacements.wait(session.id, hub, generation)
+            return False
+        return self._take_proven(session, proven, final, followed=followed)
 
     def _prove(self, session: Session, request: DeviceProof, final: bool) -> bool:
         try:
             proven, signs = self._proofs.check(session, request)
-        except NotAuthenticated as refused:
+        except NotAuthenticated as error:
+            refused: Refused = error
             hello = session.asked[0] if session.asked is not None else None
             if hello is not None and self._proofs.is_ahead(hello.hub, request.generation):
-                return self._wait_for_news(session, request.sn, final, refused)
+                if self._trunks.may_be_news() and not final:
+                    return False
+                refused = self._trunks.certain(refused)
             self._refuse_proof(session, request.sn, refused)
             return True
         except Refused as error:
@@ -296,54 +330,62 @@ class Devices:
             return True
         hub, generation = proven.hello.hub, proven.generation
         if self.replacements.is_first(hub, generation):
-            if final:
-                reason = "the registry could not be told of a new device: connect again"
-                self._refuse_proof(session, request.sn, Unavailable(reason))
+            if session.has_waited:
+                session.has_waited = False
+                self._refuse_proof(session, request.sn, _NOT_TOLD)
                 return True
+            session.has_waited = True
             self.replacements.wait(session.id, hub, generation)
             return False
-        is_served = self._take_proven(session, proven, final, signs)
+        is_served = self._take_proven(session, proven, final, signs=signs)
         session.proven_by = request.key_version, request.level
         return is_served
 
     def _take_proven(
-        self, session: Session, request: DeviceProven, final: bool, signs: SignFrames | None = None
-    ) -> bool:
-        """Let a hub in whose proof was checked, here or by the shard that passes this on."""
+        self, session: Session, request: DeviceProven, final: bool, *, followed: bool = False,
+        signs: SignFrames | None = None,
+    ) -> bool:  # fmt: skip
+        """Let a hub in whose proof or certificate was checked, here or by the shard that passes
+        this on.
+        """
         hello = request.hello
         try:
             if not self._proofs.is_current(hello.hub, request.generation):
                 refused = NotAuthenticated("this hub was replaced or revoked")
-                if self._proofs.is_ahead(hello.hub, request.generation):
-                    return self._wait_for_news(session, request.sn, final, refused)
-                raise refused
+                if not self._proofs.is_ahead(hello.hub, request.generation):
+                    raise refused
+                if self._trunks.may_be_news() and not final:
+                    return False
+                raise self._trunks.certain(refused)
             is_passed_on = self._seat(session, hello, request)
         except UnknownTopic as error:
             if self._trunks.may_be_news() and not final:
                 return False
-            self._refuse_proof(session, request.sn, self._trunks.certain(error))
+            self._refuse_proven(session, request, self._trunks.certain(error))
             return True
         except Refused as error:
-            self._refuse_proof(session, request.sn, error)
+            self._refuse_proven(session, request, error)
             return True
         session.asked, session.proven = None, (hello.hub, request.generation)
+        session.has_waited, session.proven_by = False, None
         if not session.passed:  # other shards that it asks are told by whose rights
             session.principal = self._authorizer.principal_of(session)
         if signs is not None:  # before the reply, wherever that comes from
             self._outbox.put(signs)
-        if not is_passed_on:
+        if request.proof is None and not is_passed_on:
+            self._welcome(session, request.sn, 0, followed)
+        elif request.proof is not None and not is_passed_on:
             proven = Proven(self._identity.system, request.proof)
             self._outbox.send(session.id, encode_proven(request.sn, proven))
         return True
 
-    def _wait_for_news(self, session: Session, sn: int, final: bool, error: Refused) -> bool:
-        """A device is ahead of what this shard has heard of its hub: wait for news, or refuse it,
-        for good only where the registry is known here.
-        """
-        if self._trunks.may_be_news() and not final:
-            return False
-        self._refuse_proof(session, sn, self._trunks.certain(error))
-        return True
+    def _refuse_proven(self, session: Session, request: DeviceProven, error: Refused) -> None:
+        if request.proof is not None:
+            self._refuse_proof(session, request.sn, error)
+        elif isinstance(error, NotAuthenticated):
+            self._refuse_certified(session, request.sn, error)
+        else:
+            self._welcome(session, request.sn, error.code, followed=False)
 
     def _refuse_proof(self, session: Session, sn: int, error: Refused) -> None:
         """Say by a number why, and close: who guesses connects for each guess."""
@@ -351,6 +393,11 @@ class Devices:
         self._outbox.send(session.id, encode_code(DeviceOpcode.PROVE, sn, error.code))
         failed = isinstance(error, NotAuthenticated)
         self._outbox.put(Hangup(session.id, str(error), failed))
+
+    def _refuse_certified(self, session: Session, sn: int, error: NotAuthenticated) -> None:
+        """Say that nobody comes in by this certificate, as the host does of one that is revoked."""
+        self._outbox.send(session.id, encode_welcome(sn, error.code, 0))
+        self._outbox.put(Hangup(session.id, str(error), failed=True))
 
     def _seat(
         self, session: Session, request: DeviceHello, passed_on: DeviceHello | DeviceProven

@@ -146,6 +146,8 @@ class Session(msgspec.Struct, eq=False):
     token: SessionToken | None = None
     #: The user, by its full name, whose certificate it has shown; empty: nobody's.
     certified: str = ""
+    #: The hub and the generation of the device whose certificate it has shown.
+    certified_device: tuple[int, int] | None = None
     #: When it ends by itself, in monotonic milliseconds; 0: never.
     ends_ms: int = 0
     #: Whether it takes notices about its connection.
@@ -162,6 +164,8 @@ class Session(msgspec.Struct, eq=False):
     #: level, where this shard has checked that itself.
     proven: tuple[int, int] | None = None
     proven_by: tuple[int, int] | None = None
+    #: Whether it has waited until its device counted as used.
+    has_waited: bool = False
     #: The place that took its hello.
     device_place: int = -1
     #: What came while it has to wait for news of the registry; None while it need not.

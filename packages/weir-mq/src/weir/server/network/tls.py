@@ -15,14 +15,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
-from weir.errors import Disconnected
+from weir.errors import Disconnected, NotAuthenticated, Unauthorized
 from weir.host.connections import ClientConnection, Connections
 from weir.host.greeting import NO_TLS
 from weir.host.strangers import HandshakeTurns
 from weir.protocol.link import LINK_VERSION
 from weir.server.network.socket_transport import PlainTransport
 from weir.tls.files import ALPN, ServerTls
-from weir.tls.identity import Role
+from weir.tls.identity import Identity, Role
 from weir.tls.peers import PeerCertificate
 from weir.tls.transport import TlsTransport
 from weir.tls.words import in_words
@@ -201,7 +201,15 @@ class TlsAcceptor:
             self.counts.refused += 1
         if one.peer is not None:
             self._certified[one] = None
-        _connection(one).shaken(refusal, self._user(one))
+        who = self._identity(one)
+        user = "/".join(who.names) if who is not None and who.role is Role.USER else ""
+        device = None
+        if who is not None and who.role is Role.DEVICE:
+            hub, generation = who.names
+            device = int(hub), int(generation)
+        # A device is told no more of its certificate than a wrong proof tells.
+        code = Unauthorized.code if one.peer is None else NotAuthenticated.code
+        _connection(one).shaken(refusal, user, device, code)
 
     def broke(self, one: TlsTransport, why: Exception) -> None:
         """Count it, and tell of it now and then."""
@@ -217,16 +225,14 @@ class TlsAcceptor:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _user(self, one: TlsTransport) -> str:
-        """Return the full name of the user of this set whose certificate the other side has shown;
-        empty for nodes, devices, and certificates of other sets.
-        """
+    def _identity(self, one: TlsTransport) -> Identity | None:
+        """Return whose certificate the other side has shown, if that is of this system and set."""
         peer, serving = one.peer, self.serving
         who = None if peer is None else peer.identity
         own = None if serving is None else serving.own.identity
-        if who is None or own is None or who.role is not Role.USER:
-            return ""
-        return "/".join(who.names) if (who.system, who.set) == (own.system, own.set) else ""
+        if who is None or own is None or (who.system, who.set) != (own.system, own.set):
+            return None
+        return who
 
     def _refusal(self, one: TlsTransport) -> str:
         if one.get_extra_info("alpn") != ALPN:

@@ -19,10 +19,20 @@ import uvloop
 import weir
 from rigs.certificates import SYSTEM, TestCa, node_running
 from rigs.clients import pool_of
+from weir.access.devices import Level
 from weir.client.connection.connection import Connection
 from weir.device.client import Client as Device
-from weir.errors import Disconnected, Unauthorized, WeirError
+from weir.device.connection import DeviceSecret
+from weir.errors import (
+    BadRequest,
+    Disconnected,
+    NotAuthenticated,
+    ProofNeeded,
+    Unauthorized,
+    WeirError,
+)
 from weir.protocol import device as wire
+from weir.server.key_files import create_key_file
 from weir.server.network import tls as acceptor
 from weir.server.observability.metrics import Metrics
 from weir.tls.authority import Issued
@@ -221,12 +231,52 @@ def test_a_revoked_certificate_and_one_of_another_system_are_refused(place: Plac
             place.ca.url(port, anna)
         )
         assert "belongs to system abc" in await refusal_of(place.ca.url(port, eve))
-        with pytest.raises(Unauthorized):
+        with pytest.raises(NotAuthenticated):  # as for any other that is no good
             await asyncio.to_thread(publish, port, place.ca.client(lock))
         async with weir.connect(place.ca.url(port, otto)):
             pass
 
     place.run(body, revoked=str(revoked))
+
+
+def test_a_device_of_a_fleet_comes_by_its_own_certificate(place: Place) -> None:
+    """And by no other: of a neighbour, a user, a node, or another generation."""
+    key_file = place.folder / "key"
+    create_key_file(key_file)
+    own, later, other, anna, node = (
+        place.ca.issue(who)
+        for who in ("device/7/0", "device/7/1", "device/8/0", "user/default/anna", "node/2")
+    )
+    secret = DeviceSecret.derived(b"f" * 32, SYSTEM, 7, signed=True)
+
+    def come(port: int, issued: Issued | None, secret: DeviceSecret | None = None) -> int:
+        files = place.ca.client(issued)
+        with Device("127.0.0.1", port, 7, 1, "doors", timeout=10, tls=files, secret=secret) as one:
+            return one.publish_sequenced(b"open").code
+
+    async def body(port: int) -> None:
+        async with weir.connect(place.ca.url(port)) as w:
+            await w.create_topic("doors")
+            await w.fleets.put("doors", 1, 9, Level.SIGNED, 1, b"f" * 32)
+            assert await asyncio.to_thread(come, port, own) == 0
+            for impostor in (other, later):
+                with pytest.raises(NotAuthenticated):
+                    await asyncio.to_thread(come, port, impostor)
+            for nobody in (anna, node, None):
+                with pytest.raises(ProofNeeded):
+                    await asyncio.to_thread(come, port, nobody)
+            with pytest.raises(BadRequest, match="one of both"):
+                await asyncio.to_thread(come, port, own, secret)
+            # The same message, now by a proof and signed frames inside of TLS: it is known.
+            assert await asyncio.to_thread(come, port, None, secret) == 0
+            found = [one.origin async for one in w.reader("doors", follow=False)]
+            assert [(one.hub, one.verified, one.generation) for one in found] == [(7, True, 0)]
+            await w.fleets.replace_device(7, 1)
+            assert await asyncio.to_thread(come, port, later) == 0
+            with pytest.raises(NotAuthenticated):
+                await asyncio.to_thread(come, port, own)
+
+    place.run(body, key_file=str(key_file))
 
 
 def versions(port: int, ca: TestCa, newest: ssl.TLSVersion, ciphers: str = "ALL") -> str:
