@@ -168,6 +168,46 @@ def tenants(
 
 
 @app.command()
+def revocations(
+    revocations: Annotated[int, typer.Option(help="How many users and devices.")] = 200,
+    load: Annotated[int, typer.Option(help="Messages a second meanwhile.")] = 500,
+    size: Annotated[int, typer.Option(help="Bytes of such a message, from 8 on.")] = 100,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Revoke users and devices in a closed set of three nodes under load: time until they end.
+
+    Sessions are those of producers, readers, consumers, readers by a token, and devices. Exit code
+    1 if one goes on, or is served what was sent after its revocation was confirmed.
+    """
+    import msgspec
+
+    from weir.cli.output import print_table, progress
+
+    with usage("revocations"):
+        from weir_lab.bench.revocations import Settings, measure
+        from weir_lab.cli.measured import print_measured
+
+        settings = Settings(revocations, load, size, folder)
+        settings.check()
+    with stop_as_by_ctrl_c(), progress("revocations", revocations) as show:
+        result = measure(settings, show)
+    if as_json:
+        print_measured("weir.bench.revocations/1", settings, msgspec.to_builtins(result))
+    else:
+        rows = [(one.kind, one.ended, one.p50_ms, one.p99_ms, one.max_ms) for one in result.kinds]
+        ended = result.revocations - result.unended
+        rows.append(("all", ended, result.p50_ms, result.p99_ms, result.max_ms))
+        print_table(("SESSIONS", "ENDED", "P50 MS", "P99 MS", "MAX MS"), rows)
+        print(
+            f"{result.unended} went on, {result.late} were served behind their revocation; the "
+            f"load had {result.load_per_s:,.0f} messages/s"
+        )
+    if not result.clean:
+        raise typer.Exit(1)
+
+
+@app.command()
 def codec(
     messages: Annotated[int, typer.Option(min=1, help="Messages in the batch.")] = 1_000,
     size: Annotated[int, typer.Option(min=1, help="Bytes of a value.")] = 100,

@@ -58,6 +58,26 @@ def _handshakes(name: str, what: str, options: str, least: int) -> Proof:
 
 
 OF_HANDSHAKES = (
+    bench(
+        "revocations",
+        "Users and devices are revoked in a loaded closed set of three nodes, one after the "
+        "other: the time until the session of each ends",
+        "revocations",
+        {
+            "revocations": Figure("revocations"),
+            "sessions that went on": Figure("unended"),
+            "sessions served behind it": Figure("late"),
+            "p99 ms": Figure("p99_ms"),
+            "p99 ms, worst kind": Figure("kinds.*.p99_ms", highest=True),
+            "load messages/s": Figure("load_per_s"),
+        },
+        Goal("revocations", "≥", 200),
+        Goal("sessions that went on", "=", 0),
+        Goal("sessions served behind it", "=", 0),
+        Goal("p99 ms", "≤", 1_000),
+        # Else nothing was loaded.
+        Goal("load messages/s", "≥", 250),
+    ),
     _handshakes("handshakes", "Devices connect by TLS, say hello, and go", "", 900),
     _handshakes(
         "handshakes-mutual", "Devices connect by TLS with certificates, say hello, and go",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from types import TracebackType
 from typing import Any, Literal, Self, overload
@@ -17,7 +18,7 @@ from weir.client.consumer.messages import Deliveries, InHand
 from weir.client.consumer.settlement import BatchLease, Leased, Publisher, Settlement
 from weir.client.consumer.subscription import ConsumerOptions, Subscription
 from weir.client.core.grants import Grant
-from weir.errors import BadRequest
+from weir.errors import BadRequest, WeirError
 from weir.model.message import LargeMessage, Message
 from weir.model.topic import full_name_of, split_name
 
@@ -336,7 +337,13 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        await self.close()
+        if isinstance(error, WeirError):
+            # The block is told why it ends, as that its user was revoked, and not that acks could
+            # not be told behind that: those messages come again.
+            with suppress(WeirError):
+                await self.close()
+        else:
+            await self.close()
 
     def __aiter__(self) -> Consumer:
         return self

@@ -14,7 +14,7 @@ from rigs.consuming import take
 from weir import testing
 from weir.client.client import Client
 from weir.client.consumer.delivery import Stale
-from weir.errors import BadName, UnknownTopic
+from weir.errors import AccessRevoked, BadName, Disconnected, UnknownTopic
 
 
 def run(scenario: Callable[[testing.Node], Awaitable[None]]) -> None:
@@ -157,5 +157,35 @@ def test_a_client_that_is_never_closed_is_told() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             w.__del__()
+
+    run(scenario)
+
+
+def test_why_a_block_ends_is_not_hidden_by_acks_that_cannot_be_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Counterexample: the client of a revoked user was told that it was closed."""
+
+    async def scenario(node: testing.Node) -> None:
+        async with weir.connect(node.url) as w:
+            await fill(w, 1)
+
+            async def leave(error: Exception | None) -> None:
+                async with w.consumer("t", cluster="c") as consumer:
+                    close = consumer.settlement.close
+
+                    async def fail() -> None:
+                        await close()
+                        raise Disconnected("the client is closed")
+
+                    monkeypatch.setattr(consumer.settlement, "close", fail)
+                    if error is not None:
+                        raise error
+
+            with pytest.raises(AccessRevoked):
+                await leave(AccessRevoked("a right was taken away"))
+            for error in (None, ValueError("its own")):
+                with pytest.raises(Disconnected):
+                    await leave(error)
 
     run(scenario)
