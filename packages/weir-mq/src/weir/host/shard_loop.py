@@ -7,13 +7,13 @@ is no event yet: a read with many small frames is served by parts, in line.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Container, Mapping, Sequence, Sized
 from typing import Any, Protocol
 
 from weir.broker.api import events as ev
-from weir.broker.api.effects import Effect
+from weir.broker.api.effects import Answers, Effect, Hangup, Send, SignFrames
 from weir.broker.shard import Shard
-from weir.codec import U32
+from weir.codec import U32, Buffer
 from weir.host.fair_queue import FairQueue
 from weir.host.logs import FlushSchedule
 from weir.host.ports import Soon
@@ -24,6 +24,8 @@ from weir.protocol.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame
 from weir.protocol.trunk import Arrival
 
 _PUBLISHING = frozenset[type]((DeviceHello, DevicePublishes))
+#: What concerns peers besides replies, and has its place among them.
+_TO_SESSIONS = frozenset[type]((Answers, Hangup, SignFrames))
 _NOTHING: list[Effect] = []
 #: Of a client's read that is longer than this, so many frames are served at once; the others wait
 #: in line.
@@ -254,10 +256,54 @@ def first_part(stream: Connection, data: bytes) -> tuple[bytes, bytes]:
     return data[:at], data[at:]
 
 
+def with_joined_replies(effects: list[Effect], here: Container[int]) -> list[Effect]:
+    """Return effects with the small replies to each peer that is connected `here` joined, in order:
+    to write costs the system more than most replies cost the shard.
+
+    A reply moves up to the one before it, but over nothing else that concerns its peer.
+    """
+    sessions = [effect.session for effect in effects if isinstance(effect, Send)]
+    if len(set(sessions)) == len(sessions):
+        return effects  # each gets one, as those do that wait for it
+    found: list[Effect] = []
+    #: By session, the place in `found` of its last reply, and all buffers that belong there.
+    last: dict[int, tuple[int, list[Buffer]]] = {}
+    for effect in effects:
+        if isinstance(effect, Send):
+            session = effect.session
+            before = last.get(session)
+            if before is not None and not effect.charged:
+                before[1].extend(effect.buffers)
+                continue
+            if before is not None:
+                _join(found, *before)
+            if session in here:
+                last[session] = len(found), [*effect.buffers]
+        elif type(effect) in _TO_SESSIONS:
+            for before in last.values():
+                _join(found, *before)
+            last.clear()
+        found.append(effect)
+    for before in last.values():
+        _join(found, *before)
+    return found
+
+
+def _join(found: list[Effect], at: int, buffers: list[Buffer]) -> None:
+    """Let the reply at a place have all these buffers."""
+    first = found[at]
+    if isinstance(first, Send) and len(first.buffers) < len(buffers):
+        found[at] = Send(first.session, tuple(buffers), first.charged)
+
+
 class Clients(Protocol):
     """The connections of clients, as far as the loop is concerned."""
 
     backlog: Backlog
+
+    @property
+    def open_now(self) -> Mapping[int, object]:
+        """Those that are open, by session."""
 
     def hold_clients(self) -> None:
         """Let nobody in until `admit_clients`, but other nodes: the shard is not there yet."""
@@ -366,8 +412,10 @@ class ShardLoop:
             self._soon(self._run_gathered)
 
     def do(self, effects: list[Effect]) -> None:
-        """Do what effects ask for, in order."""
+        """Do what effects ask for, in order; see `with_joined_replies`."""
         actions = self._actions
+        if len(effects) > 1:
+            effects = with_joined_replies(effects, self._connections.open_now)
         for effect in effects:
             actions[type(effect)](effect)
 

@@ -6,6 +6,10 @@ import logging
 from collections.abc import Callable
 from typing import Any, cast
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.access.devices import FrameKeys
 from weir.broker.api import effects as ef
 from weir.broker.api import events as ev
 from weir.broker.runtime.budget import Budget
@@ -13,7 +17,7 @@ from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
 from weir.host.logs import FlushSchedule
-from weir.host.shard_loop import EventQueue, ShardLoop
+from weir.host.shard_loop import EventQueue, ShardLoop, with_joined_replies
 from weir.model.limits import KIB
 from weir.storage.log import Flush
 
@@ -192,3 +196,72 @@ def test_what_the_disk_has_done_is_taken_behind_what_was_said_before() -> None:
     assert noting.turn[0] == (said, flushed)
     behind = says(noting, 2)
     assert turn_ends(noting) == [(said, flushed), (behind,)]
+
+
+def test_small_replies_to_a_peer_are_joined_in_order() -> None:
+    effects: list[ef.Effect] = [
+        ef.Send(1, (b"a",)), ef.Send(2, (b"b", b"c")), ef.Connect(3, "host", 1),
+        ef.Send(1, (b"d", b"e")), ef.Send(2, (b"f",)), ef.Send(1, (b"g",)),
+    ]  # fmt: skip
+    assert with_joined_replies(effects, {1, 2}) == [
+        ef.Send(1, (b"a", b"d", b"e", b"g")), ef.Send(2, (b"b", b"c", b"f")),
+        ef.Connect(3, "host", 1),
+    ]  # fmt: skip
+    assert len(effects) == 6, "the shard may still have them"
+
+
+def test_replies_to_peers_of_other_shards_are_frames_of_their_own() -> None:
+    effects: list[ef.Effect] = [ef.Send(1, (b"a",)), ef.Send(1, (b"b",))]
+    assert with_joined_replies(effects, {2}) == effects
+
+
+def test_messages_keep_their_place_and_their_charge() -> None:
+    effects: list[ef.Effect] = [
+        ef.Send(1, (b"a",)), ef.Send(1, (b"b",)), ef.Send(1, (b"m", b"n"), 2),
+        ef.Send(1, (b"c",)), ef.Send(1, (b"o",), 1), ef.Send(1, (b"d",)),
+    ]  # fmt: skip
+    assert with_joined_replies(effects, {1}) == [
+        ef.Send(1, (b"a", b"b")), ef.Send(1, (b"m", b"n", b"c"), 2), ef.Send(1, (b"o", b"d"), 1),
+    ]  # fmt: skip
+
+
+def test_no_reply_moves_over_what_else_concerns_its_peer() -> None:
+    keys = FrameKeys(b"d" * 32, b"b" * 32)
+    for between in (ef.Hangup(1, "why"), ef.Answers({1: b"x"}), ef.SignFrames(1, keys)):
+        effects: list[ef.Effect] = [
+            ef.Send(1, (b"a",)), ef.Send(1, (b"b",)), between, ef.Send(1, (b"c",)),
+        ]  # fmt: skip
+        expected = [ef.Send(1, (b"a", b"b")), between, ef.Send(1, (b"c",))]
+        assert with_joined_replies(effects, {1}) == expected
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2), st.booleans())))
+def test_each_peer_gets_the_same_bytes_in_the_same_order(rows: list[tuple[int, int, bool]]) -> None:
+    effects: list[ef.Effect] = [
+        ef.Hangup(session, str(number))
+        if ends
+        else ef.Send(session, (number.to_bytes(2, "big"),), charged)
+        for number, (session, charged, ends) in enumerate(rows)
+    ]
+    joined = with_joined_replies(effects, {1, 2})
+    for session in (1, 2, 3):
+        assert told(joined, session) == told(effects, session)
+    assert charged_by(joined) == charged_by(effects)
+    assert [one for one in joined if isinstance(one, ef.Hangup)] == [
+        one for one in effects if isinstance(one, ef.Hangup)
+    ]
+
+
+def told(effects: list[ef.Effect], session: int) -> list[Any]:
+    """Return what a peer gets: bytes, and its end among them."""
+    found: list[Any] = []
+    for effect in effects:
+        if isinstance(effect, ef.Send) and effect.session == session:
+            found += effect.buffers
+        elif isinstance(effect, ef.Hangup) and effect.session == session:
+            found.append(effect)
+    return found
+
+
+def charged_by(effects: list[ef.Effect]) -> int:
+    return sum(one.charged for one in effects if isinstance(one, ef.Send))
