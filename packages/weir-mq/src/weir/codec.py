@@ -35,8 +35,11 @@ _PADS = tuple(bytes(n) for n in range(ALIGNMENT))
 #: The CRC-32C of bytes, and of nothing else, continued from the seed that comes first: `crc32c`
 #: without a step in between, for what each small batch needs several times.
 extended: Callable[[int, bytes], int] = _extend
+#: The xxh3-64 of bytes, seeded with a number below 2^64: `xxh3` of a lone buffer, without a step in
+#: between.
+xxh3_of: Callable[[bytes, int], int] = xxhash.xxh3_64_intdigest
 #: Up to here what is hashed is copied.
-_SMALL_BYTES = 4_096
+SMALL_BYTES = 4_096
 
 
 def padding(size: int) -> bytes:
@@ -82,7 +85,7 @@ def crc32c(data: Buffer, seed: int = 0) -> int:
 
 def xxh3(buffers: tuple[Buffer, ...], seed: int) -> int:
     """Return the xxh3-64 of all `buffers` in order, seeded with `seed` (taken modulo 2^64)."""
-    if sum(map(len, buffers)) <= _SMALL_BYTES:  # a copy costs less than going step by step
+    if sum(map(len, buffers)) <= SMALL_BYTES:  # a copy costs less than going step by step
         return int(xxhash.xxh3_64_intdigest(b"".join(buffers), seed))
     state = xxhash.xxh3_64(buffers[0], seed)
     for buffer in buffers[1:]:

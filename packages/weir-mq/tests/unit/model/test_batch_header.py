@@ -18,6 +18,7 @@ from weir.model.batch import (
     headers,
     parse,
     renumbered,
+    seal,
     stamped,
 )
 from weir.model.batch_builder import encode
@@ -223,3 +224,26 @@ def test_a_batch_under_another_number_is_the_batch_that_was_packed_under_it() ->
     other = encode(values, group=7, producer=9, epoch=0, sequence=55, base_time=4, keys=keys)
     assert renumbered(packed, 7, 9, 0, 55) == other
     assert Batch(packed).check(7).header.producer == 1
+
+
+@pytest.mark.parametrize("first", [0, 1, -1])
+@pytest.mark.parametrize("end", [-(1 << 31), -8, -1, 0, 1, 7, 8, 9, 16, 17, 24, 1 << 30])
+@pytest.mark.parametrize("data", [0, 8, 16])
+def test_a_lone_value_is_checked_as_a_column_is(first: int, end: int, data: int) -> None:
+    columns = struct.pack("<ii", first, end) + bytes(data)
+    raw = bytearray(HEADER_SIZE) + columns
+    seal(raw, (int(Columns.VALUE), 1, 0, 1, 0, 0), group=5)
+    batch, column = Batch(raw).check(5), Batch(raw)
+    refusal = ""
+    try:
+        column.check_layout()
+        column.value_column.check()
+    except BadBatch as error:
+        refusal = str(error)
+    if refusal:
+        with pytest.raises(BadBatch) as caught:
+            batch.check_columns()
+        assert str(caught.value) == refusal
+    else:
+        batch.check_columns()
+        assert batch.values() == [bytes(end)]

@@ -137,9 +137,9 @@ class Authorizer:
         """Return what a session uses by a request. Raises `Unauthorized` unless it may, or
         `UnknownTopic` for a topic that is not there or that it may not have described; `BadName`.
         """
-        if not declared.rights or session.is_shard:
+        if not declared.rights or (session.passed and session.is_shard):
             return _NOTHING
-        if self.is_open:
+        if self._catalog.access.mode == "open":  # as `is_open`: each request comes by here
             # What waits may be answered when the set is closed.
             waits = getattr(request, "wait_ms", 0)
             return self._noted(session, request, declared) if waits else _NOTHING

@@ -46,12 +46,6 @@ class PartitionCounts:
         #: Replies to fetches and pulls that held messages.
         self.replies_out = 0
 
-    def took(self, messages: int, size: int) -> None:
-        """Count a committed batch of `size` bytes."""
-        self.messages_in += messages
-        self.batches_in += 1
-        self.bytes_in += size
-
     def gave(self, messages: int, size: int) -> None:
         """Count a reply that hands out messages, with the `size` bytes of their batches."""
         self.messages_out += messages
@@ -112,13 +106,15 @@ class Counts:
 
     def committed(self, group: int, waited_ms: float, messages: int, size: int) -> None:
         """Count a batch that is committed `waited_ms` after it was put in line."""
-        self.latency.add(waited_ms)
-        self.partition(group).took(messages, size)
-
-    def confirmed(self, repeats: bool) -> None:
-        """Count an answer to a client's batch."""
-        self.confirms += 1
-        self.repeats += repeats
+        latency, found = self.latency, self._partitions.get(group)
+        if found is None:
+            found = self.partition(group)
+        # Written out: each batch comes by here.
+        latency.counts[bisect_left(latency.bounds, waited_ms)] += 1
+        latency.total += waited_ms
+        found.messages_in += messages
+        found.batches_in += 1
+        found.bytes_in += size
 
     def forget(self, group: int) -> None:
         """Keep nothing of a partition that is gone for good."""

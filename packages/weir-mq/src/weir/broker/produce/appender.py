@@ -209,7 +209,7 @@ class Appender:
         if known is not None and epoch < known.epoch:
             raise Fenced(f"producer {producer} goes on in epoch {known.epoch}", known.epoch)
         expected = known.next_sequence if known is not None and epoch == known.epoch else 0
-        if sequence >= expected and not self.is_open:
+        if sequence >= expected and (self.is_closed or self._admission.is_full(self._group.id)):
             self.check_open()
         if sequence > expected:
             raise SequenceGap(f"sequence {sequence} came, {expected} is missing", expected)
@@ -475,7 +475,8 @@ class ProduceRequests:
         if verdict is None:
             if request.seen > appender.clock.highest:  # else who is honest had it from here
                 appender.check_seen(request.seen)
-            self._budget.check(batch.header.raw_size)
+            if batch.header.compression:  # else it is as long as what is charged below
+                self._budget.check(batch.header.raw_size)
             appender.look_into(batch)
             if columns & _SPECIAL:
                 appender.check_large(batch)
@@ -521,11 +522,15 @@ class ProduceRequests:
             self._budget.release(pending.charged)
 
     def _confirm(self, waiter: PublishWaiter, record: BatchRecord) -> None:
+        caller, level, is_repeat = waiter
         if isinstance(record.large, Piece):
-            confirm = self._appender.confirm_chunk(record, waiter.is_repeat)
+            confirm = self._appender.confirm_chunk(record, is_repeat)
         else:
-            confirm = Confirm(record.offset, record.stamp, waiter.is_repeat)
-        self._tell(waiter.caller, waiter.level, confirm)
+            confirm = Confirm(record.offset, record.stamp, is_repeat)
+        if level == _REPLICATED:  # as most
+            self._outbox.reply(caller, confirm)
+        else:
+            self._tell(caller, level, confirm)
 
     def _tell(self, caller: Caller, level: int, confirm: Confirm) -> None:
         if level == _VISIBLE:

@@ -39,6 +39,8 @@ _ORIGIN = int(Columns.ORIGIN)
 _LARGE = int(Columns.CHUNK | Columns.REFERENCES)
 _DUE, _CHUNK = int(Columns.DUE), int(Columns.CHUNK)
 _SCATTERED, _PUBLICATION = int(Columns.SCATTERED), int(Columns.PUBLICATION)
+#: What applying a batch has to look into, where it is there.
+_MORE = _ORIGIN | _LARGE | _DUE | _SCATTERED | _PUBLICATION
 _BATCHES = Kind.BATCHES
 
 
@@ -558,6 +560,13 @@ class Payload(msgspec.Struct, frozen=True):
 def record_of(batch: Batch, offset: int, stamp: int) -> BatchRecord:
     """Return what applying a batch needs, at its place in the partition."""
     h = batch.header
+    if not h.columns & _MORE:  # as most batches: in C, for each comes by here
+        behind = offset + h.count
+        return tuple.__new__(
+            BatchRecord,
+            (h.producer, h.epoch, h.sequence, h.count, h.hash, offset, stamp, behind, None, None,
+             h.total_size, None, None, None),
+        )  # fmt: skip
     device_batch = batch if h.columns & _ORIGIN else None
     large = (batch.piece or batch.references) if h.columns & _LARGE else None
     dues = due_span(batch) if h.columns & _DUE and not h.columns & _CHUNK else None

@@ -208,7 +208,8 @@ class Admission:
         if self.is_closed:
             raise Unavailable("this node is stopping: try another, or again shortly")
         for disk in self._disks:
-            disk.room.check(self._budget.used)
+            if disk.room.cannot_grow:
+                disk.room.check(self._budget.used)
         if (full := self._short.get(group)) is not None:
             text = f"{full}: free space there or add disks; acks and reads go on"
             raise Overloaded(text, SPARE_RETRY_MS)

@@ -199,7 +199,8 @@ class Outbox:
             self.settled(caller)
         buffers = encode_reply(reply, caller.opcode, caller.correlation)
         if isinstance(reply, Confirm):  # the most there are
-            self.counts.confirmed(reply.duplicate)
+            self.counts.confirms += 1
+            self.counts.repeats += reply.duplicate
             self.effects.append(Send(caller.session, buffers))
             return
         charged = group = 0

@@ -134,10 +134,13 @@ class ProducerTable:
             part.oldest = answer.stamp
             self.oldest = min(self.oldest, answer.stamp)
         rows = part.rows
-        row = rows.get(producer)
-        if row is None or _HEAD.unpack_from(row)[0] != epoch:
+        row, written = rows.get(producer), 0
+        if row is not None:
+            held, written, _, _ = _HEAD.unpack_from(row)
+            if held != epoch:
+                row, written = None, 0
+        if row is None:
             row = rows[producer] = bytearray(_HEAD.size)
-        written = _HEAD.unpack_from(row)[1]
         at = _HEAD.size + written % PIPELINE_WINDOW * _ANSWER.size
         if at == len(row):
             row += bytes(_ANSWER.size)

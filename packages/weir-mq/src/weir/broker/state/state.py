@@ -289,7 +289,7 @@ class PartitionState:
                 self.values.grow(producer, epoch, large, hash_, index, stamp, size)
             else:
                 self.values.close(producer, large, offset)
-        told = Answer(sequence, messages, answer, stamp, hash_)
+        told = tuple.__new__(Answer, (sequence, messages, answer, stamp, hash_))  # in C
         if batch.scattered is None:
             self.producers.record(producer, epoch, told)
         else:

@@ -146,7 +146,7 @@ def decode_request(frame: ClientFrame) -> m.Request:
         shard, log, node, group, seen, level = _PRODUCED.unpack_from(body)
         if level not in _LEVELS:
             raise BadRequest(f"level {level} is not known here")
-        address = Address(shard, log, group, node)
+        address = tuple.__new__(Address, (shard, log, group, node))  # in C: there are many
         return m.Produce(address, seen, body[_PRODUCED.size :], level)
     decoder = _REQUEST_DECODERS.get(frame.opcode)
     if decoder is None:

@@ -19,7 +19,7 @@ def test_a_histogram_has_each_value_in_one_class() -> None:
 
 def test_a_partition_that_is_gone_begins_anew() -> None:
     counts = Counts()
-    counts.partition(7).took(3, 100)
+    counts.committed(7, 1.0, 3, 100)
     assert counts.partition(7) is counts.partition(7)
     counts.forget(7)
     counts.forget(8)
