@@ -348,7 +348,7 @@ REPLIES: dict[type[Any], tuple[int, st.SearchStrategy[Any]]] = {
     ),
     w.AccessChanged: (
         opcode_of(w.ChangeUser),
-        st.builds(w.AccessChanged, NATURAL, st.lists(st.tuples(NATURAL, NATURAL), max_size=3)),
+        st.builds(w.AccessChanged, NATURAL, RUNS, NATURAL),
     ),
     w.AccessExplained: (
         opcode_of(w.ExplainAccess),

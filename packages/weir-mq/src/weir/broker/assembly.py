@@ -26,6 +26,7 @@ from weir.broker.forwarding.trunks import RegistryCopy, RegistryReplica, ShardTr
 from weir.broker.groups import Groups
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.registry import Registry
+from weir.broker.metadata.security.cutoff import Cutoff
 from weir.broker.metadata.security.enrolment import FleetVault
 from weir.broker.metadata.security.token_keys import TokenKeyRequests, TokenKeyVault
 from weir.broker.partition.partition import DeviceProducer, PartitionContext, PartitionEvents
@@ -51,6 +52,9 @@ from weir.broker.scattering.requests import ScatteringRequests
 from weir.model.ids import REGISTRY_GROUP
 from weir.order.clock import HighestStamp, HybridClock, Time
 from weir.protocol.client.order import ReportDone
+
+#: How often news of the registry are asked for while none would make this shard stale.
+_NEWS_PER_STALENESS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,13 +216,14 @@ def _cluster(runtime: Runtime, replication: Replication, partitions: Partitions)
         runtime.findings, settings.secret_bytes, FleetVault(_nonces(settings), settings.key_ring),
     )  # fmt: skip
     feed, producer = RegistryFeed(registry, replies, outbox), context.device_producer
-    at = layout.registry_shard
+    at, every_ms = layout.registry_shard, settings.stale_ms // _NEWS_PER_STALENESS
     view: RegistryReplica | RegistryCopy
     if at == identity.shard:
-        view = RegistryReplica(registry, forwarder, producer, resumed, outbox, time)
+        view = RegistryReplica(registry, forwarder, producer, resumed, outbox, time, every_ms)
     else:
-        view = RegistryCopy(at, registry, forwarder, producer, resumed, topics, time)
-    trunks = ShardTrunks(routes, forwarder, registry, replies, feed, view)
+        view = RegistryCopy(at, registry, forwarder, producer, resumed, topics, time, every_ms)
+    cutoff = Cutoff(catalog, view, time, settings.stale_ms, settings.cutoff_ms)
+    trunks = ShardTrunks(routes, forwarder, registry, replies, feed, view, cutoff)
     brokerset = BrokerSet(
         identity, layout, settings.level, topics, registry, forwarder, outbox,
         time, replication.disks, replication.refill,
@@ -240,10 +245,10 @@ def _services(
     listing = Listing(topics, registry, trunks, outbox, time, authorizer)
     confirmations = Confirmations(
         topics.catalog, registry.administration.access.committed, forwarder, outbox, time,
-        identity.node, layout.shards,
+        identity.node, layout.shards, settings.cutoff_ms,
     )  # fmt: skip
     vault = registry.administration.fleets.vault
-    ends = SessionEnds(cluster.sessions, authorizer, time)
+    ends = SessionEnds(cluster.sessions, authorizer, time, trunks.cutoff)
     logins = Logins(
         topics.catalog, trunks, outbox, time, ends, settings.secret_bytes, authorizer, vault
     )

@@ -28,7 +28,6 @@ from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import ANONYMOUS, NewSessions, Session
 from weir.errors import (
-    AccessRevoked,
     BadRequest,
     NotAuthenticated,
     NotTogether,
@@ -534,10 +533,9 @@ class Sessions:
         return ended
 
     def end_expired(self) -> list[int]:
-        """End the sessions whose tokens have expired; return their numbers."""
+        """End the sessions whose time is over, as `SessionEnds` says; return their numbers."""
         ended = []
-        for session in self._ends.due():
-            error = AccessRevoked("the token of this connection has expired: get a new one")
+        for session, error in self._ends.due():
             for caller, _ in self._outbox.awaited(session.id):
                 self._outbox.refuse(caller, error)
             self._outbox.put(Hangup(session.id, str(error)))

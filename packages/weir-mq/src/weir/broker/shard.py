@@ -188,9 +188,19 @@ class Shard:
         """Return whether a token lets who has it do a verb with a resource of a kind that has no
         name. Raises `NotAuthenticated` and `Unavailable`.
         """
+        self.check_news()
         access, now = self.registry.catalog.access, self._runtime.time.wall_ms() / 1_000
         user, claims = bearer_of(access, token, now)
         return access.authorize(user.principal, verb, kind, "", claims.limits) is not None
+
+    def check_news(self) -> None:
+        """Raise `Unavailable` while this shard cannot know who was revoked."""
+        self._cluster.trunks.cutoff.check()
+
+    @property
+    def news_age_ms(self) -> int:
+        """How old the news of the metadata is; since the start, if there was none yet."""
+        return self._cluster.trunks.cutoff.news_age_ms
 
     def offer_rescue(self, verifier: ScramVerifier | None) -> None:
         """Let in who knows the password that `verifier` checks, to administer; None: nobody, and
@@ -340,6 +350,7 @@ class Shard:
         services.sessions.check_deadlines()
         for session in services.sessions.end_expired():
             services.orders.session_closed(session)
+        partitions.admission.hold_clusters(self._cluster.trunks.cutoff.why_stale())
 
     def run_deferred(self) -> list[Effect]:
         """Do what any event may have made possible; return what comes of it, in order."""

@@ -61,11 +61,13 @@ class AccessState:
 @dataclass(frozen=True, slots=True)
 class AccessChange:
     """A change is made; all shards keep to it but those that were not `reached`, by (node, shard),
-    which do once they hear of it.
+    which do once they hear of it. Without any news these have ended all sessions that they let in
+    by `stops_by_ms`, in milliseconds since 1970; 0 if all were reached, or if that is not known.
     """
 
     version: int
     unreached: tuple[tuple[int, int], ...]
+    stops_by_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +314,7 @@ class Access:
 
     async def _change(self, request: m.Request) -> AccessChange:
         made = await self._network.request(request, a.AccessChanged)
-        return AccessChange(made.version, tuple(made.unreached))
+        return AccessChange(made.version, tuple(made.unreached), made.stops_by_ms)
 
 
 async def _verifier(password: str) -> ScramVerifier:

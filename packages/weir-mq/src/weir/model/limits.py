@@ -183,6 +183,10 @@ USER_ROLES_MAX = 64
 ROLES_MAX = 4_096
 ROLE_RULES_MAX = 1_000
 ACCESS_BYTES_MAX = 16 * MIB
+# Without news of the metadata for so long a shard of a closed set lets nobody in and begins nothing
+# new, and then ends the sessions that it let in.
+STALE_SECONDS_DEFAULT = 30
+CUTOFF_SECONDS_DEFAULT = 600
 # How many namespaces and principals have quotas, and how much a quota may allow.
 QUOTAS_MAX = 4_096
 QUOTA_LIMIT_MAX = 1 << 50

@@ -157,6 +157,8 @@ async def hosting(
             device_in_hand=config.connections.device_in_hand,
             key_ring=read_key_ring(config.access.key_file, config.node.data),
             secret_bytes=secrets.token_bytes,
+            stale_ms=int(config.access.stale_seconds * 1_000),
+            cutoff_ms=int(config.access.cutoff_seconds * 1_000),
         )
         shard = Shard(founded.identity(share.shard), logs, SystemTime(), settings, layout)
         own = ShardInfo(

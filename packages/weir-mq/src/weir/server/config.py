@@ -26,6 +26,7 @@ from weir.model.limits import (
     CACHE_BYTES_DEFAULT,
     CLIENT_FRAME_BYTES_MAX,
     CONNECTIONS_MAX,
+    CUTOFF_SECONDS_DEFAULT,
     DEVICE_IN_HAND_DEFAULT,
     DEVICE_IN_HAND_MAX,
     FRAME_SECONDS,
@@ -33,6 +34,7 @@ from weir.model.limits import (
     LOGS_MAX,
     MIB,
     SEGMENT_BYTES_DEFAULT,
+    STALE_SECONDS_DEFAULT,
 )
 from weir.tls.files import ServerFiles
 
@@ -351,6 +353,26 @@ class AccessConfig(msgspec.Struct, frozen=True):
             "so that anyone who reaches it may do everything."
         ),
     ] = False
+    stale_seconds: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=3_600,
+            description="Without news of the metadata for this long, a shard of a closed set lets "
+            "nobody in and begins nothing new. The same on all nodes.",
+            extra={"unit": "s"},
+        ),
+    ] = float(STALE_SECONDS_DEFAULT)
+    cutoff_seconds: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=86_400,
+            description="And after this long it ends the sessions that it let in. The same on all "
+            "nodes: `weir user revoke` says by it when shards that were not reached stop.",
+            extra={"unit": "s"},
+        ),
+    ] = float(CUTOFF_SECONDS_DEFAULT)
 
 
 class StopConfig(msgspec.Struct, frozen=True):
@@ -466,6 +488,16 @@ def _shards(config: Config) -> str:
     )
 
 
+def _cutoff(config: Config) -> str:
+    access = config.access
+    if access.stale_seconds <= access.cutoff_seconds:
+        return ""
+    return (
+        f"access.cutoff_seconds is {access.cutoff_seconds:g}, below access.stale_seconds "
+        f"{access.stale_seconds:g}: sessions would end before nobody is let in, so raise it"
+    )
+
+
 def _host(config: Config) -> str:
     host = config.node.host
     if _is_name(host):
@@ -549,6 +581,7 @@ def metrics_ports(config: Config, shards: int) -> str:
 _CHECKS: dict[tuple[str, ...], Callable[[Config], str]] = {
     ("memory.cache_mib", "memory.budget_mib"): _cache,
     ("node.shards", "node.logs"): _shards,
+    ("access.cutoff_seconds", "access.stale_seconds"): _cutoff,
     ("node.host",): _host,
     ("node.advertise",): _advertise,
     ("metrics.listen",): _listen,

@@ -17,7 +17,7 @@ from weir.broker.metadata.security.enrolment import purpose_of
 from weir.broker.metadata.security.fleets import Device, Fleet
 from weir.broker.records.access import RoleChanged
 from weir.broker.records.fleets import DeviceSet, FleetKey
-from weir.errors import NotAuthenticated, Overloaded, ProofNeeded
+from weir.errors import NotAuthenticated, Overloaded, ProofNeeded, Unavailable
 from weir.model.batch_builder import encode
 from weir.protocol import device as d
 from weir.protocol.client import fleets as f
@@ -259,3 +259,39 @@ def test_an_owner_that_knows_of_a_revocation_sooner_refuses_a_certificate(placed
     (reply,) = heard(node, landing, d.hello(HUB, 1, "locks"))
     assert reply == d.DeviceReply(d.DeviceOpcode.HELLO, 0, NotAuthenticated.code)
     assert landing.hung_up == [SESSION]
+
+
+def test_a_shard_without_news_lets_no_hub_of_a_fleet_in(node: Any) -> None:
+    """Its device may have been replaced or revoked; one that is there goes on."""
+    info = node.answer(0, m.CreateTopic("locks", 1))
+    rows = ((("publish",), "topic", "default/locks", False),)
+    for one in node.all:
+        catalog = catalog_of(one.shard)
+        catalog.fleets.put(fleet())
+        catalog.access.apply(RoleChanged("fleet.locks", rows, ()))
+        set_mode(catalog.access, "closed")
+    landing = node.all[info.addresses[0].shard]
+    assert landing.number != 0, "it has a copy"
+    frame, expected = proof(challenged(node, landing))
+    assert [reply.content for reply in heard(node, landing, frame)] == [Proven(SYSTEM, expected)]
+    for _ in range(30):
+        node.clock.monotonic += 1_000
+        if node.clock.monotonic == 1_000:
+            node.cut(0, landing.number)
+        landing.handle(ev.Ticked())
+    confirmed = heard(node, landing, d.publish(1, b"open", 0))
+    assert [reply.code for reply in confirmed] == [0], "its partition goes on"
+    frame, _ = proof(challenged(node, landing))
+    (reply,) = heard(node, landing, frame)
+    assert (reply.opcode, reply.code) == (12, Unavailable.code)
+    assert landing.hung_up == [SESSION]
+    landing.handle(ev.Closed(SESSION))
+    show(landing)
+    (reply,) = heard(node, landing, d.hello(HUB, 1, "locks"))
+    assert (reply.opcode, reply.code) == (d.DeviceOpcode.HELLO, Unavailable.code)
+    landing.handle(ev.Closed(SESSION))
+    node.join(0, landing.number)
+    node.settle()
+    landing.raw.clear()
+    frame, expected = proof(challenged(node, landing))
+    assert [reply.content for reply in heard(node, landing, frame)] == [Proven(SYSTEM, expected)]

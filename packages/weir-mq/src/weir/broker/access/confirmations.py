@@ -30,6 +30,8 @@ from weir.protocol.frame import ClientFrame
 REACHED_WITHIN_MS = 3_000
 #: One that could not be asked is asked again so often.
 _AGAIN_AFTER_MS = 100
+#: How much later than that a shard may end what it let in: it looks once a tick, by its own clock.
+_CUTOFF_MARGIN_MS = 5_000
 #: So many shards may wait here for a version.
 _WAITING_MAX = 4_096
 
@@ -50,14 +52,17 @@ class _Change:
 class Confirmations:
     """Asks all shards whether they keep to what was changed here, and tells others the same."""
 
-    __slots__ = ("_catalog", "_changes", "_committed", "_count", "_forwarder", "_node", "_outbox",
-                 "_shards", "_time", "_waiting")  # fmt: skip
+    __slots__ = ("_catalog", "_changes", "_committed", "_count", "_cutoff_ms", "_forwarder",
+                 "_node", "_outbox", "_shards", "_time", "_waiting")  # fmt: skip
 
     def __init__(
         self, catalog: Catalog, committed: deque[Committed], forwarder: Forwarder, outbox: Outbox,
-        time: Time, node: int, shards: int,
+        time: Time, node: int, shards: int, cutoff_ms: int,
     ) -> None:  # fmt: skip
-        """Be on a node with so many `shards`. Changes are taken from `committed`."""
+        """Be on a node with so many `shards`. Changes are taken from `committed`. A shard that does
+        not hear of one ends what it let in after `cutoff_ms`.
+        """
+        self._cutoff_ms = cutoff_ms
         self._catalog = catalog
         self._committed = committed
         self._forwarder = forwarder
@@ -164,5 +169,9 @@ class Confirmations:
     def _tell(self, change: _Change) -> None:
         del self._changes[change.number]
         unreached = [(place_node(one) or self._node, place_shard(one)) for one in change.missing]
-        caller, version = change.committed
-        self._outbox.reply(caller, AccessChanged(version, sorted(unreached)))
+        caller, version, is_bounded = change.committed
+        stops_by_ms = 0
+        if unreached and is_bounded:
+            # Whoever has not the change heard its last news before this was committed.
+            stops_by_ms = self._time.wall_ms() + self._cutoff_ms + _CUTOFF_MARGIN_MS
+        self._outbox.reply(caller, AccessChanged(version, sorted(unreached), stops_by_ms))

@@ -1,4 +1,4 @@
-"""When sessions end by themselves: with the tokens that they came by.
+"""When sessions end by themselves: with the tokens that they came by, or without news for too long.
 
 Ends are monotonic, so a wall clock that is set moves none. A renewal of a token is an entry of the
 registry; a session whose end has come looks there once for one, and goes on if it finds it.
@@ -11,10 +11,13 @@ from heapq import heapify, heappop, heappush
 
 from weir.access.tokens import LEEWAY_SECONDS
 from weir.broker.access.authorizer import Authorizer
-from weir.broker.runtime.session import Session
+from weir.broker.metadata.security.cutoff import Cutoff
+from weir.broker.runtime.session import ANONYMOUS, Session
+from weir.errors import AccessRevoked, Refused
 from weir.order.clock import Time
 
 _NEVER = 1 << 62
+_EXPIRED = "the token of this connection has expired: get a new one"
 #: Ends that are over may stay in the queue, up to so many beyond the live ones.
 _SLACK = 1_024
 
@@ -22,10 +25,15 @@ _SLACK = 1_024
 class SessionEnds:
     """The ends of sessions, whose comes first in front."""
 
-    __slots__ = ("_authorizer", "_queue", "_sessions", "_time")
+    __slots__ = ("_authorizer", "_cutoff", "_queue", "_sessions", "_time")
 
-    def __init__(self, sessions: Mapping[int, Session], authorizer: Authorizer, time: Time) -> None:
-        """Watch over those of `sessions` that are set; renewals are as `authorizer` knows them."""
+    def __init__(
+        self, sessions: Mapping[int, Session], authorizer: Authorizer, time: Time, cutoff: Cutoff
+    ) -> None:
+        """Watch over those of `sessions` that are set; renewals are as `authorizer` knows them. All
+        end with the time that `cutoff` gives them.
+        """
+        self._cutoff = cutoff
         self._sessions = sessions
         self._authorizer = authorizer
         self._time = time
@@ -43,8 +51,16 @@ class SessionEnds:
             self._forget_gone()
         heappush(self._queue, (session.ends_ms, session.id))
 
-    def due(self) -> Iterator[Session]:
-        """Yield the sessions that end now: their tokens have expired, and none renewed them."""
+    def due(self) -> Iterator[tuple[Session, Refused]]:
+        """Yield the sessions that end now, and why: their tokens have expired, and none renewed
+        them; or this shard was without news for too long, and let them in itself. Those that other
+        shards let in are ended by these.
+        """
+        if self._cutoff.is_over:
+            yield from [
+                (session, self._cutoff.why_ended()) for session in self._sessions.values()
+                if not session.passed and (session.greeted or session.principal != ANONYMOUS)
+            ]  # fmt: skip
         now = self._time.monotonic_ms()
         while self._queue and self._queue[0][0] <= now:
             at, number = heappop(self._queue)
@@ -56,7 +72,7 @@ class SessionEnds:
                 self.set(session, expires)
                 if session.ends_ms > now:
                     continue
-            yield session
+            yield session, AccessRevoked(_EXPIRED)
 
     def _forget_gone(self) -> None:
         """Forget sessions that are gone, and ends that were moved: they may be years away."""

@@ -14,11 +14,13 @@ from weir.access.wrapping import KeyRing
 from weir.model.ids import REGISTRY_GROUP, Address, partition_of, topic_of, voter_of
 from weir.model.limits import (
     BUDGET_BYTES_DEFAULT,
+    CUTOFF_SECONDS_DEFAULT,
     DEVICE_IN_HAND_DEFAULT,
     FORMAT_LEVEL,
     KIB,
     MIB,
     RETENTION_EVERY_MS,
+    STALE_SECONDS_DEFAULT,
 )
 
 CHECKPOINT_BYTES = 256 * MIB
@@ -140,3 +142,7 @@ class ShardSettings:
     key_ring: KeyRing | None = None
     #: How many messages a device holds at most, unless its subscription says so.
     device_in_hand: int = DEVICE_IN_HAND_DEFAULT
+    #: After so long without news of the metadata nobody is let in, and nothing begins, in a closed
+    #: set; and then the sessions end that were let in.
+    stale_ms: int = STALE_SECONDS_DEFAULT * 1_000
+    cutoff_ms: int = CUTOFF_SECONDS_DEFAULT * 1_000

@@ -303,6 +303,11 @@ class Devices:
         assert session.certified_device is not None
         hub, generation = session.certified_device
         proven = DeviceProven(hello.sn, hello, generation, None)
+        if (stale := self._trunks.cutoff.why_stale()) is not None:
+            if self._trunks.may_be_news() and not final:
+                return False
+            self._refuse_proven(session, proven, self._trunks.certain(stale))
+            return True  # the device may have been replaced or revoked
         if self.replacements.is_first(hub, generation):
             if session.has_waited:
                 session.has_waited = False
@@ -314,6 +319,11 @@ class Devices:
         return self._take_proven(session, proven, final, followed=followed)
 
     def _prove(self, session: Session, request: DeviceProof, final: bool) -> bool:
+        if (stale := self._trunks.cutoff.why_stale()) is not None:
+            if self._trunks.may_be_news() and not final:
+                return False
+            self._refuse_proof(session, request.sn, self._trunks.certain(stale))
+            return True  # the device may have been replaced or revoked
         try:
             proven, signs = self._proofs.check(session, request)
         except NotAuthenticated as error:

@@ -22,6 +22,7 @@ from weir.broker.api.events import PassedBack, TrunkClosed, TrunkOpened
 from weir.broker.forwarding.forwarder import Forwarder, Routes
 from weir.broker.forwarding.registry_feed import HeldReplies, RegistryFeed, ShardTopics
 from weir.broker.metadata.registry import Registry
+from weir.broker.metadata.security.cutoff import Cutoff
 from weir.broker.records.entries import ControlRecord, ProducerOpened, read_back
 from weir.broker.replica.requests import no_registry
 from weir.broker.runtime.outbox import Caller, Outbox
@@ -52,13 +53,14 @@ _unpack = msgspec.msgpack.Decoder().decode
 class _Round:
     """One question how far the registry is: where it was asked, and what was answered."""
 
-    __slots__ = ("index", "number", "place", "until_ms", "waiters")
+    __slots__ = ("begun_ms", "index", "number", "place", "until_ms", "waiters")
 
-    def __init__(self, number: int, place: int, waiters: list[RoundWaiter], until_ms: int) -> None:
+    def __init__(self, number: int, place: int, waiters: list[RoundWaiter], now_ms: int) -> None:
         self.number = number
         self.place = place
         self.waiters = waiters
-        self.until_ms = until_ms
+        self.begun_ms = now_ms
+        self.until_ms = now_ms + CURRENT_WITHIN_MS
         self.index: int | None = None
 
 
@@ -137,12 +139,38 @@ class _LedRound(NamedTuple):
         self.view.led(self.begun, error)
 
 
+class NewsAge:
+    """How old the news are, and when the next ones are to be asked for though nobody waits."""
+
+    __slots__ = ("_asked_ms", "_every_ms", "_time", "heard_ms")
+
+    def __init__(self, time: Time, every_ms: int) -> None:
+        """Ask each `every_ms`, and sooner where there was no answer. There was none yet."""
+        self._time = time
+        self._every_ms = every_ms
+        self._asked_ms = -_AGAIN_AFTER_MS
+        #: The monotonic time of which all changes are known here; below 0 for none yet.
+        self.heard_ms = -1
+
+    def ask(self) -> int:
+        """News are asked for now: return the monotonic time."""
+        self._asked_ms = self._time.monotonic_ms()
+        return self._asked_ms
+
+    @property
+    def is_due(self) -> bool:
+        """Whether news are to be asked for."""
+        is_answered = self.heard_ms >= self._asked_ms
+        pause_ms = self._every_ms if is_answered else _AGAIN_AFTER_MS
+        return self._time.monotonic_ms() - self._asked_ms >= pause_ms
+
+
 class RegistryReplica:
     """Keeps who asks back until the replica is current, and gets this shard the producer id that
     it writes device messages with.
     """
 
-    __slots__ = ("_forwarder", "_in_sync", "_known", "_numbers", "_outbox", "_producer_id",
+    __slots__ = ("_forwarder", "_in_sync", "_known", "_news", "_numbers", "_outbox", "_producer_id",
                  "_registry", "_resumed", "_round", "_routes", "_time", "_waiting",
                  "has_work")  # fmt: skip
 
@@ -154,8 +182,11 @@ class RegistryReplica:
         resumed: deque[int],
         outbox: Outbox,
         time: Time,
+        every_ms: int,
     ) -> None:
-        """Get `producer` its id; each session that need not wait any more goes to `resumed`."""
+        """Get `producer` its id; each session that need not wait any more goes to `resumed`. A
+        round is begun each `every_ms`, even if nobody asks.
+        """
         self._registry = registry
         self._forwarder = forwarder
         self._routes: Routes = forwarder.routes
@@ -169,6 +200,7 @@ class RegistryReplica:
         self._waiting: list[RoundWaiter] = []
         self._round: _Round | None = None
         self._numbers = 0
+        self._news = NewsAge(time, every_ms)
         forwarder.listen(self)
 
     @property
@@ -180,7 +212,17 @@ class RegistryReplica:
     @property
     def in_sync(self) -> bool:
         """Whether the last who asked was told that the replica is current; alone it always is."""
-        return self._in_sync or (self._registry.ready and not self._routes.several)
+        return self._in_sync or self._is_alone
+
+    @property
+    def heard_ms(self) -> int:
+        """The monotonic time of which all changes are known here; below 0 for none yet."""
+        return self._time.monotonic_ms() if self._is_alone else self._news.heard_ms
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether this node is the whole set, and leads its registry."""
+        return self._registry.ready and not self._routes.several
 
     def ask(self, waiter: RoundWaiter) -> None:
         """Tell `waiter` when the replica has all that anybody was told before now."""
@@ -223,7 +265,7 @@ class RegistryReplica:
             moved = current.index is None and current.place != self._routes.registry
             if late or moved:
                 self._end(False)
-        if not self.known and self._round is None:
+        if self._round is None and (not self.known or (self._news.is_due and not self._is_alone)):
             self._begin()
         if self._producer_id.asked_of not in (-1, self._routes.registry):
             self._producer_id.refused()  # who was asked leads no more, and might never answer
@@ -234,8 +276,8 @@ class RegistryReplica:
         waiters, self._waiting = self._waiting, []
         place, group = self._routes.registry, self._registry.group
         self._numbers += 1
-        until = self._time.monotonic_ms() + CURRENT_WITHIN_MS
-        self._round = begun = _Round(self._numbers, place, waiters, until)
+        now_ms = self._news.ask()
+        self._round = begun = _Round(self._numbers, place, waiters, now_ms)
         if group is None:
             self._end(False)
         elif place != self._forwarder.shard:
@@ -263,6 +305,8 @@ class RegistryReplica:
         assert ended is not None
         self._in_sync = current
         self._known = self._known or current
+        if current:  # it has all that was told to anybody before it asked
+            self._news.heard_ms = max(self._news.heard_ms, ended.begun_ms)
         for waiter in ended.waiters:
             if isinstance(waiter, Caller):
                 self._tell(waiter, current)
@@ -340,7 +384,7 @@ class ParkedSessions:
 class RegistryCopy:
     """Keeps the copy, and gets this shard the producer id that it writes device messages with."""
 
-    __slots__ = ("_doing", "_fed", "_forwarder", "_late", "_leader", "_owed", "_parked",
+    __slots__ = ("_doing", "_fed", "_forwarder", "_late", "_leader", "_news", "_owed", "_parked",
                  "_producer_id", "_registry", "_resumed", "_time", "_topics", "has_work",
                  "known")  # fmt: skip
 
@@ -353,10 +397,13 @@ class RegistryCopy:
         resumed: deque[int],
         topics: ShardTopics,
         time: Time,
+        every_ms: int,
     ) -> None:
         """Follow shard `leader`. Get `producer` its id, and put into `resumed` each session that
-        need not wait any more; `topics` say whether what a record means is done here.
+        need not wait any more; `topics` say whether what a record means is done here. The leader is
+        asked for news each `every_ms`, even if nobody waits.
         """
+        self._news = NewsAge(time, every_ms)
         self._topics = topics
         #: Whether `proceed` may find something to do.
         self.has_work = False
@@ -383,6 +430,11 @@ class RegistryCopy:
     def in_sync(self) -> bool:
         """Whether the copy has all that the leader told anybody a moment ago."""
         return self._fed and not self._late
+
+    @property
+    def heard_ms(self) -> int:
+        """The monotonic time of which all changes are known here; below 0 for none yet."""
+        return self._news.heard_ms
 
     def opened(self, shard: int) -> None:
         """A trunk is open: if it is the leader's, ask for all it has."""
@@ -414,7 +466,7 @@ class RegistryCopy:
             self._late = True
             self._resumed.extend(parked.take_all())
         quiet = not parked.is_pinging and now - parked.pinged_ms >= _AGAIN_AFTER_MS
-        if self._late and self._fed and quiet:
+        if self._fed and quiet and (self._late or self._news.is_due):
             self._ping()
         if self._fed and self._producer_id.is_due:
             self._producer_id.ask(self._leader)
@@ -426,7 +478,7 @@ class RegistryCopy:
             self._ping()
 
     def _ping(self) -> None:
-        self._parked.begin_ping(self._time.monotonic_ms())
+        self._parked.begin_ping(self._news.ask())
         self._ask(m.ReachRegistry(), self._parked.number)
 
     def _reached(self, frame: ClientFrame) -> None:
@@ -444,6 +496,8 @@ class RegistryCopy:
         match decode_reply(frame):
             case m.RegistryReached():
                 self._late = False
+                if frame.correlation == self._parked.number:
+                    self._news.heard_ms = self._parked.pinged_ms
                 self._reached(frame)
             case m.ProducerGrant(producer):
                 self._producer_id.granted(producer)
@@ -464,6 +518,8 @@ class RegistryCopy:
             # A shard whose trunk broke has things under way, which an epoch of meanwhile may end.
             self._doing = [None]
             self._fed = self.known = True
+            if not self._parked.is_pinging:
+                self._ping()
         self._owed = index
         self.proceed()
         self._producer_id.ask(self._leader)
@@ -475,7 +531,7 @@ class RegistryCopy:
 class ShardTrunks:
     """The trunks of a shard, and its part in the registry: it has a replica of it, or a copy."""
 
-    __slots__ = ("_registry", "feed", "forwarder", "replies", "routes", "view")
+    __slots__ = ("_registry", "cutoff", "feed", "forwarder", "replies", "routes", "view")
 
     def __init__(
         self,
@@ -485,10 +541,12 @@ class ShardTrunks:
         replies: HeldReplies,
         feed: RegistryFeed,
         view: RegistryReplica | RegistryCopy,
+        cutoff: Cutoff,
     ) -> None:
         """Reach the shards that `routes` lead to, by `forwarder`. The registry is followed by
-        `view`, and `feed` lets others follow it.
+        `view`, and `feed` lets others follow it; `cutoff` says what may go on without news.
         """
+        self.cutoff = cutoff
         self.routes = routes
         self.forwarder = forwarder
         self._registry = registry

@@ -332,7 +332,7 @@ def _steer_cursor(
     partition: Partition, caller: Caller, request: m.TakeTurn | m.MoveCursor | m.SeekCursor
 ) -> None:
     leader = partition.led()
-    if isinstance(request, m.TakeTurn):
+    if not isinstance(request, m.MoveCursor):
         _check_cluster(partition, request.cluster)
     partition.context.outbox.touches(caller.session, partition.group.id)
     partition.begin_waiting()
@@ -346,7 +346,10 @@ def _open_cluster(partition: Partition, caller: Caller, request: m.OpenCluster) 
 
 
 def _change_cluster(partition: Partition, caller: Caller, request: Change) -> None:
-    partition.led().consumers.cluster_operations.change(caller, request)
+    leader = partition.led()
+    if isinstance(request, a.SeekCluster):  # one that is new begins there
+        _check_cluster(partition, request.cluster)
+    leader.consumers.cluster_operations.change(caller, request)
 
 
 def _begin_cluster(partition: Partition, caller: Caller, request: a.BeginCluster) -> None:

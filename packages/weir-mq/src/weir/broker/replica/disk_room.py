@@ -175,8 +175,8 @@ class Stallable(Protocol):
 class Admission:
     """Refuses publishes that would find no room on the disks of this node, or of a majority."""
 
-    __slots__ = ("_budget", "_disks", "_full_clusters", "_full_disks", "_full_topics", "_short",
-                 "is_closed")  # fmt: skip
+    __slots__ = ("_budget", "_disks", "_full_clusters", "_full_disks", "_full_topics", "_no_news",
+                 "_short", "is_closed")  # fmt: skip
 
     def __init__(self, disks: Sequence[Disk], budget: Budget, full_disks: FullDisks) -> None:
         """Take publishes to the logs on `disks`, as long as `budget` and disks have room."""
@@ -188,6 +188,8 @@ class Admission:
         #: By topic, why it takes no publishes, or no new clusters: its namespace has all it may.
         self._full_topics: Mapping[int, Refused] = {}
         self._full_clusters: Mapping[int, Refused] = {}
+        #: Why no cluster begins here at all: there was no news of the metadata for long.
+        self._no_news: Refused | None = None
         #: Whether this shard has handed over what it led, and takes nothing more.
         self.is_closed = False
 
@@ -226,13 +228,20 @@ class Admission:
             raise type(error)(str(error), error.detail)
 
     def check_cluster(self, group: int, is_known: bool) -> None:
-        """Raise `QuotaExceeded` while the namespace of a group may have no more clusters, unless
-        this one `is_known` there. Partition 0 of a topic decides.
+        """Raise `QuotaExceeded` while the namespace of a group may have no more clusters, or
+        `Unavailable` while none may begin here, unless this one `is_known` there. Partition 0 of a
+        topic decides.
         """
-        if self._full_clusters and not is_known and not partition_of(group):
-            error = self._full_clusters.get(topic_of(group))
+        if is_known or partition_of(group):
+            return
+        if self._full_clusters or self._no_news is not None:
+            error = self._no_news or self._full_clusters.get(topic_of(group))
             if error is not None:
                 raise type(error)(str(error), error.detail)
+
+    def hold_clusters(self, no_news: Refused | None) -> None:
+        """Let no cluster begin from now on, which `no_news` explains; with None they may again."""
+        self._no_news = no_news
 
     def limit(self, topics: Mapping[int, Refused], clusters: Mapping[int, Refused]) -> None:
         """Refuse publishes to these topics from now on, and new clusters of those, by id."""

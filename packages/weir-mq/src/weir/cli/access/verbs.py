@@ -510,14 +510,28 @@ def change(
     made = connected(url, ask)
     if as_json:
         unreached = [{"node": node, "shard": shard} for node, shard in made.unreached]
-        told = {"version": made.version, "unreached": unreached}
+        stops_by = made.stops_by_ms / 1_000 or None
+        told = {"version": made.version, "unreached": unreached, "stops_by": stops_by}
         print_json("weir.access-change/1", {"url": url, **settings}, told)
     else:
         print(what)
         for node, shard in made.unreached:
-            print(f"not reached: shard {shard} of node {node}; it keeps to it once it hears of it")
+            print(
+                f"not reached: shard {shard} of node {node}; it keeps to it once it hears of it"
+                f"{_latest(made.stops_by_ms)}"
+            )
     if made.unreached:
         raise typer.Exit(1)
+
+
+def _latest(stops_by_ms: int) -> str:
+    """Return what a shard does by when that hears of nothing; empty if that is not known."""
+    if not stops_by_ms:
+        return ""
+    from datetime import UTC, datetime
+
+    at = datetime.fromtimestamp(stops_by_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return f", and without any news has ended all its sessions by {at}"
 
 
 def _state(url: str) -> AccessState:

@@ -133,11 +133,14 @@ class DescribeAccess(ControlRequest, frozen=True, array_like=True):
 
 class AccessChanged(ControlReply, frozen=True, array_like=True):
     """A change is made, and has this access version. All shards keep to it from here on but those
-    that were not `reached`, as (node, shard): they do once they hear of it.
+    that were not `reached`, as (node, shard): they do once they hear of it, and without any news
+    they have ended all sessions that they let in by `stops_by_ms`, in milliseconds since 1970; 0 if
+    all were reached, or if those may take the set for one that is not closed.
     """
 
     version: Natural
     unreached: list[tuple[Natural, Natural]]
+    stops_by_ms: Natural = 0
 
 
 class ChangeUser(ControlRequest, frozen=True, array_like=True):

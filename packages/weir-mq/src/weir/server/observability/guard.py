@@ -82,6 +82,7 @@ class NodeGuard:
         """Return whether who asks may. Raises `NotAuthenticated` for nobody that is known."""
         if visitor.token:
             return self._shard.token_allows(visitor.token, "list", "system")
+        self._shard.check_news()
         access = self._shard.registry.catalog.access
         user = access.user(self._user_of(visitor.peer))
         if user is None:

@@ -204,6 +204,11 @@ class Metrics:
                 "1 while anyone who reaches this node in a network may do everything.",
                 int(self._exposure is not None and self._exposure.is_exposed),
             ),
+            (
+                "weir_news_age_seconds",
+                "Age of the news of the registry; a closed set stops by access.stale_seconds.",
+                shard.news_age_ms / 1_000,
+            ),
             ("weir_ready", "1 if the shard leads all its partitions.", int(shard.ready)),
             (
                 "weir_partitions",

@@ -16,7 +16,8 @@ def test_sessions_that_are_gone_leave_nothing_until_their_tokens_end() -> None:
     sessions: dict[int, Session] = {}
     time = FakeTime()
     authorizer: Any = SimpleNamespace(access=SimpleNamespace(issuers=None))
-    ends = SessionEnds(sessions, authorizer, time)
+    cutoff: Any = SimpleNamespace(is_over=False)
+    ends = SessionEnds(sessions, authorizer, time, cutoff)
     expires = time.wall_ms() / 1_000 + YEAR
     kept = sessions[0] = Session(0, 0)
     ends.set(kept, expires)
@@ -29,7 +30,7 @@ def test_sessions_that_are_gone_leave_nothing_until_their_tokens_end() -> None:
     time.monotonic += YEAR * 1_000 + 60_000
     time.wall += YEAR * 1_000 + 60_000
     ended = []
-    for session in ends.due():
+    for session, _ in ends.due():
         ended.append(session)
         del sessions[session.id]
     assert ended == [kept]

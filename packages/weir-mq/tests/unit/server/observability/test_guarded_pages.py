@@ -23,6 +23,7 @@ from weir.access.failures import FREE_FAILURES
 from weir.access.signatures import PrivateKey
 from weir.broker.shard import Shard
 from weir.client.access import AccessRule
+from weir.errors import Unavailable
 from weir.protocol.client.access import AccessChanged
 from weir.server.config import TlsConfig
 from weir.server.disk.node_folder import NodeFolder, Part
@@ -213,10 +214,11 @@ class Closed:
     mode = "closed"
 
 
-def guard(plaintext: Any = "allow") -> NodeGuard:
+def guard(plaintext: Any = "allow", check_news: Any = lambda: None) -> NodeGuard:
     """A guard of a shard that knows nobody, and of a node without TLS."""
     access = SimpleNamespace(user=lambda _: None)
-    shard = SimpleNamespace(registry=SimpleNamespace(catalog=SimpleNamespace(access=access)))
+    registry = SimpleNamespace(catalog=SimpleNamespace(access=access))
+    shard = SimpleNamespace(registry=registry, check_news=check_news)
     tls = cast(TlsAcceptor, SimpleNamespace(serving=None))
     return NodeGuard(cast(Shard, shard), tls, TlsConfig(plaintext=plaintext), Closed())
 
@@ -224,6 +226,16 @@ def guard(plaintext: Any = "allow") -> NodeGuard:
 async def told(one: NodeGuard, address: str, token: bytes = b"") -> int:
     answer: Answer | None = await one.check(Visitor(address, False, None, token))
     return 200 if answer is None else answer[0]
+
+
+def test_a_shard_without_news_shows_nothing() -> None:
+    """Users whose certificates it would take may have been revoked meanwhile."""
+
+    def check_news() -> None:
+        raise Unavailable("no news")
+
+    assert asyncio.run(told(guard(check_news=check_news), "127.0.0.1")) == 503
+    assert asyncio.run(told(guard(), "127.0.0.1")) == 401
 
 
 def test_a_token_is_not_taken_where_others_read_along() -> None:

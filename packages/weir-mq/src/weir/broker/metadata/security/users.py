@@ -48,10 +48,14 @@ _ROW_BYTES = 64
 
 
 class Committed(NamedTuple):
-    """A change that is committed: who asked for it, and the access version that it has."""
+    """A change that is committed: who asked for it, and the access version that it has.
+    `is_bounded` if shards that do not hear of it end what they let in, for they take the set for
+    closed.
+    """
 
     caller: Caller
     version: int
+    is_bounded: bool
 
 
 class AccessCatalog(Protocol):
@@ -233,7 +237,8 @@ class AccessRequests:
                 self._outbox.refuse(caller, error)
             return
         if caller is not None:
-            self.committed.append(Committed(caller, access.version))
+            is_bounded = access.mode == "closed" and not isinstance(record, AccessModeSet)
+            self.committed.append(Committed(caller, access.version, is_bounded))
 
     def look_for_losses(self) -> None:
         """Let live sessions be looked at if something was taken away since the last time."""
@@ -243,7 +248,8 @@ class AccessRequests:
 
     def is_so(self, caller: Caller) -> None:
         """Answer what is so already like what becomes so."""
-        self.committed.append(Committed(caller, self._catalog.access.version))
+        access = self._catalog.access
+        self.committed.append(Committed(caller, access.version, access.mode == "closed"))
 
     def _found(self) -> None:
         """Draw the secret of false salts, before there is a user."""

@@ -1,0 +1,88 @@
+"""What a shard may still do that has had no news of the metadata for long.
+
+Somebody may have been revoked meanwhile. After `stale_ms` a shard of a closed set lets nobody in
+and begins nothing new; after `cutoff_ms` it ends the sessions that it let in. Partitions go on:
+their own majorities decide, and sessions that other shards let in are answered for by those. In a
+set that is not closed nothing can be taken away, so there is nothing to be late with.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from weir.broker.metadata.security.access import Access
+from weir.errors import Unavailable
+from weir.order.clock import Time
+
+
+class CurrentAccess(Protocol):
+    """Where what is known of access lies: a snapshot puts another one there."""
+
+    access: Access
+
+
+class News(Protocol):
+    """How this shard keeps up with the registry."""
+
+    @property
+    def heard_ms(self) -> int:
+        """The monotonic time of which all changes are known here; below 0 for none yet."""
+
+
+class Cutoff:
+    """How long ago this shard knew that it knew all changes of access."""
+
+    __slots__ = ("_catalog", "_cutoff_ms", "_news", "_stale_ms", "_started_ms", "_time")
+
+    def __init__(
+        self, catalog: CurrentAccess, news: News, time: Time, stale_ms: int, cutoff_ms: int
+    ) -> None:
+        """Go by the age of `news`: the shard starts now, and has none."""
+        self._catalog = catalog
+        self._news = news
+        self._time = time
+        self._stale_ms = stale_ms
+        self._cutoff_ms = cutoff_ms
+        self._started_ms = time.monotonic_ms()
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether nobody may be let in, and nothing may begin, until there is news."""
+        if self._catalog.access.mode != "closed":
+            return False
+        heard_ms = self._news.heard_ms
+        return heard_ms < 0 or self._time.monotonic_ms() - heard_ms >= self._stale_ms
+
+    @property
+    def is_over(self) -> bool:
+        """Whether sessions that were let in must end, for there was no news for so long."""
+        if self._catalog.access.mode != "closed":
+            return False
+        since_ms = max(self._news.heard_ms, self._started_ms)
+        return self._time.monotonic_ms() - since_ms >= self._cutoff_ms
+
+    @property
+    def news_age_ms(self) -> int:
+        """The age of the news in milliseconds; since the start if there was none yet."""
+        return self._time.monotonic_ms() - max(self._news.heard_ms, self._started_ms)
+
+    def check(self) -> None:
+        """Raise `Unavailable` if nothing may begin here."""
+        if (error := self.why_stale()) is not None:
+            raise error
+
+    def why_stale(self) -> Unavailable | None:
+        """Return why nothing may begin here; None if it may."""
+        return no_news(self._stale_ms) if self.is_stale else None
+
+    def why_ended(self) -> Unavailable:
+        """Return why sessions end."""
+        return no_news(self._cutoff_ms)
+
+
+def no_news(silent_ms: int) -> Unavailable:
+    """Return why nothing begins here: this shard was without news for at least so long."""
+    return Unavailable(
+        f"this node has had no news of the metadata for {silent_ms // 1_000} s, so it cannot know "
+        "who was revoked: connect to another node, or see `weir node status`"
+    )

@@ -1,0 +1,51 @@
+"""What may still be done without news, by their age and the mode of the set."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rigs.broker_rig import FakeTime
+from weir.broker.metadata.security.cutoff import Cutoff
+from weir.errors import Unavailable
+
+
+def cutoff(mode: str = "closed", heard_ms: int = -1) -> tuple[Cutoff, Any, FakeTime]:
+    catalog: Any = SimpleNamespace(access=SimpleNamespace(mode=mode))
+    news, time = SimpleNamespace(heard_ms=heard_ms), FakeTime()
+    return Cutoff(catalog, news, time, 30_000, 600_000), news, time
+
+
+def test_what_was_heard_of_lately_is_not_stale() -> None:
+    one, news, time = cutoff(heard_ms=0)
+    time.monotonic += 29_999
+    one.check()
+    assert (one.is_stale, one.is_over) == (False, False)
+    time.monotonic += 1
+    assert (one.is_stale, one.is_over) == (True, False)
+    with pytest.raises(Unavailable, match="no news of the metadata for 30 s"):
+        one.check()
+    time.monotonic += 569_999
+    assert not one.is_over
+    time.monotonic += 1
+    assert one.is_over
+    assert "600 s" in str(one.why_ended())
+    news.heard_ms = time.monotonic
+    assert (one.is_stale, one.is_over, one.news_age_ms) == (False, False, 0)
+
+
+def test_a_shard_that_just_started_lets_nobody_in_until_it_has_heard_something() -> None:
+    one, news, time = cutoff()
+    assert one.is_stale
+    assert not one.is_over
+    news.heard_ms = time.monotonic
+    assert one.why_stale() is None
+
+
+@pytest.mark.parametrize("mode", ["open", "watch"])
+def test_in_a_set_that_is_not_closed_nothing_is_late(mode: str) -> None:
+    one, _, time = cutoff(mode)
+    time.monotonic += 10_000_000
+    assert (one.is_stale, one.is_over, one.why_stale()) == (False, False, None)
