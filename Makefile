@@ -53,6 +53,10 @@ verify: $(STAMP) ## Check format, lint, types, floors and tidiness; changes no f
 test: $(STAMP) ## Run the tests, and beside them 200 simulated worlds
 	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-200} $(BIN)/python -m pytest -n 3 --dist loadscope
 
+.PHONY: test-slow
+test-slow: $(STAMP) ## Run the tests that `make test` leaves out, one after the other
+	$(BIN)/python -m pytest -n 0 -m slow -o timeout=1500
+
 PROOF = $(BIN)/python -P -m weir_lab.proofs.run --only "$(ONLY)" $(if $(STALE),--stale)
 .PHONY: proof
 proof: $(STAMP) ## Measure the figures of docs/PROOF.md; ONLY=burst,latency or STALE=1 for some
