@@ -57,6 +57,7 @@ def test_a_leader_that_stands_still_causes_one() -> None:
     assert found["confirmed"] == 16
 
 
+@pytest.mark.slow  # `make proof` measures it; the cables and the judge are those of the others
 @pytest.mark.timeout(2 * SECONDS)
 def test_long_round_trips_cause_no_election() -> None:
     for _ in range(TRIES):
