@@ -17,6 +17,8 @@ _TABLE = f"{_UNIT}/broker/access/test_access_table.py"
 _REVOCATION = f"{_UNIT}/broker/access/test_revocation.py"
 _RULES = f"{_UNIT}/broker/metadata/security/test_broker_rules.py"
 _PROOFS = f"{_UNIT}/broker/devices/test_broker_proofs.py"
+_CERTIFIED = f"{_UNIT}/broker/devices/test_certified_devices.py"
+_OF_SHARDS = f"{_UNIT}/broker_shards/test_proofs_of_shards.py"
 _FRAMES = f"{_UNIT}/protocol/test_protocol_proof.py"
 _PAGES = f"{_UNIT}/server/observability/test_guarded_pages.py"
 _METERING = f"{_UNIT}/broker/quotas/test_metering.py"
@@ -250,6 +252,62 @@ OF_DEVICES = (
     ),
 )
 
+OF_CERTIFICATES = (
+    Bug(
+        "a-certificate-of-another-hub",
+        "A device's certificate speaks for its own hub.",
+        "weir.broker.devices.proofs",
+        "if certified[0] != hub:",
+        "if False:",
+        f"{_CERTIFIED}::test_an_impostor_hears_one_code_and_leaves_nothing",
+    ),
+    Bug(
+        "a-certificate-of-any-generation",
+        "A device's certificate is of a generation that may come.",
+        "weir.broker.devices.requests",
+        "proven = DeviceProven(hello.sn, hello, generation, None)",
+        "proven = DeviceProven(hello.sn, hello, "
+        "self._proofs._catalog.fleets.device(hub).generation, None)",
+        f"{_CERTIFIED}::test_an_impostor_hears_one_code_and_leaves_nothing",
+    ),
+    Bug(
+        "an-old-certificate-goes-on",
+        "A new device's certificate ends the device before.",
+        "weir.broker.devices.requests",
+        "if self.replacements.is_first(hub, generation):\n            if session.has_waited:\n"
+        "                session.has_waited = False\n                self._refuse_proven",
+        "if False:\n            if session.has_waited:\n"
+        "                session.has_waited = False\n                self._refuse_proven",
+        f"{_CERTIFIED}::test_the_next_generation_ends_the_one_before",
+    ),
+    Bug(
+        "a-certificate-passed-on",
+        "Only the shard where a device is connected knows what certificate it has shown.",
+        "weir.broker.devices.proofs",
+        "if certified is None or session.passed:",
+        "if certified is None:",
+        f"{_CERTIFIED}::test_what_another_shard_passes_on_has_no_certificate_here",
+    ),
+    Bug(
+        "an-impostor-stays",
+        "The connection of an impostor ends, and its address is slowed down.",
+        "weir.broker.devices.requests",
+        "self._outbox.send(session.id, encode_welcome(sn, error.code, 0))\n"
+        "        self._outbox.put(Hangup(session.id, str(error), failed=True))",
+        "self._outbox.send(session.id, encode_welcome(sn, error.code, 0))\n        pass",
+        f"{_CERTIFIED}::test_an_impostor_hears_one_code_and_leaves_nothing",
+    ),
+    Bug(
+        "a-device-that-waited-for-news-is-sent-away",
+        "A new device that was ahead of a shard is served once the news has come.",
+        "weir.broker.devices.requests",
+        "if session.has_waited:\n                session.has_waited = False\n"
+        "                self._refuse_proof",
+        "if final:\n                session.has_waited = False\n                self._refuse_proof",
+        f"{_OF_SHARDS}::test_a_new_device_that_is_ahead_of_a_shard_is_served_once_the_news_has_come",
+    ),
+)
+
 OF_QUOTAS = (
     Bug(
         "a-bucket-for-each-connection",
@@ -263,4 +321,11 @@ OF_QUOTAS = (
     ),
 )
 
-BUGS: tuple[Bug, ...] = (*OF_LOGINS, *OF_TOKENS, *OF_RULES, *OF_DEVICES, *OF_QUOTAS)
+BUGS: tuple[Bug, ...] = (
+    *OF_LOGINS,
+    *OF_TOKENS,
+    *OF_RULES,
+    *OF_DEVICES,
+    *OF_CERTIFICATES,
+    *OF_QUOTAS,
+)
