@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -83,6 +84,16 @@ def burst(
         str, typer.Option(help="Devices; 1000,8000 for two runs.")
     ] = "1000,2000,4000,6000,8000",
     over: Annotated[str, typer.Option(help="They connect within this time.")] = "1s",
+    auth: Annotated[
+        str,
+        typer.Option(help="none, secret, signed or tls; none,secret for two runs of each number."),
+    ] = "none",
+    tags: Annotated[
+        str, typer.Option(help="Fleets with a tag each, by secret or signed; 1,100 for two runs.")
+    ] = "",
+    beside: Annotated[
+        bool, typer.Option("--beside", help="Time a producer that publishes beside them.")
+    ] = False,
     deadline: Annotated[str, typer.Option(help="Give up on confirms after this long.")] = "60s",
     rest: Rest = "40s",
     replicas: Replicas = 1,
@@ -93,20 +104,34 @@ def burst(
     """Let devices connect within a second, send one 24-byte record each, and await its confirm.
 
     Each has a connection of its own in the device dialect, kept until all are done. A consumer
-    counts what is delivered. Exit code 1 unless every record was confirmed and delivered once.
+    counts what is delivered. With --auth secret they prove who they are, with signed they sign each
+    frame besides, and with tls they connect by TLS. Exit code 1 unless every record was confirmed
+    and delivered once.
     """
     with usage("burst"):
         from weir_lab.bench.burst import Settings, measure
         from weir_lab.bench.harness.loop import run
         from weir_lab.bench.harness.open_files import allow_connections
         from weir_lab.bench.harness.runs import record as keep
-        from weir_lab.bench.sides.own import running_own
+        from weir_lab.bench.sides.device_logins import check_auth
+        from weir_lab.bench.sides.fleets import running_for
         from weir_lab.bench.sides.side import topic_name
 
         counts = several(devices, "devices")
+        ways = [check_auth(way) for way in auth.split(",")]
         plans = [
-            Settings(count, seconds(over), seconds(deadline), folder, replicas, seconds(rest))
-            for count in counts
+            Settings(
+                count,
+                seconds(over),
+                seconds(deadline),
+                folder,
+                replicas,
+                seconds(rest),
+                way,
+                tag,
+                beside,
+            )
+            for count, way, tag in product(counts, ways, several(tags, "tags") if tags else [0])
         ]
         for plan in plans:
             plan.check()
@@ -115,11 +140,11 @@ def burst(
         # Before the node starts, which inherits the limit.
         allow_connections(max(counts))
         for plan in plans:
-            with running_own(folder, replicas) as side:
+            with running_for(plan.auth, plan.devices, plan.tags, folder, replicas) as side:
                 result, samples = run(measure(side, plan, topic_name(1)))
             results.append(result)
             keep(record, schema, plan, result, samples)
-            say(f"{plan.devices:,} devices: {result.seconds:.3f} s")
+            say(f"{plan.devices:,} devices, auth {plan.auth}: {result.seconds:.3f} s")
     finish(schema, plans, results, "seconds", most=True, as_json=as_json, show=_show_burst)
 
 
@@ -191,6 +216,8 @@ def _show_burst(result: BurstResult) -> None:
         f"{result.share_confirmed:.2%} confirmed, {result.share_delivered:.2%} delivered, "
         f"confirm p50 {result.confirm_p50_ms or 0:.1f} ms, p99 {result.confirm_p99_ms or 0:.1f} ms"
     )
+    if result.beside_p99_ms is not None:
+        print(f"a producer beside them: confirm p99 {result.beside_p99_ms:.1f} ms")
     for problem, count in result.problems.items():
         print(f"  {count:,} devices: {problem}")
 

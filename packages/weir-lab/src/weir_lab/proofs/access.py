@@ -57,6 +57,43 @@ def _handshakes(name: str, what: str, options: str, least: int) -> Proof:
     )
 
 
+OF_LOGINS = (
+    bench(
+        "burst-logins",
+        "8,000 devices connect and send a message within a second, and each waits for its confirm: "
+        "as anybody, by a proof, by signed frames, and by TLS; a producer publishes beside them",
+        "burst --devices 8000 --auth none,secret,signed,tls --beside",
+        {
+            "confirmed": Figure("runs.*.share_confirmed"),
+            "delivered": Figure("runs.*.share_delivered"),
+            "seconds, anybody": Figure("runs.0.seconds"),
+            "seconds, by a proof": Figure("runs.1.seconds"),
+            "seconds, by signed frames": Figure("runs.2.seconds"),
+            "seconds, by TLS": Figure("runs.3.seconds"),
+            "beside, p99 ms": Figure("runs.*.beside_p99_ms", highest=True),
+        },
+        Goal("confirmed", "=", 1),
+        Goal("delivered", "=", 1),
+        Goal("seconds, by a proof", "≤", 1.5),
+        Goal("seconds, by signed frames", "≤", 1.7),
+        Goal("seconds, by TLS", "≤", 15),
+        Goal("beside, p99 ms", "≤", 50),
+    ),
+    bench(
+        "burst-tags",
+        "8,000 devices connect and send a message within a second, and prove who they are: with "
+        "one tag, and with 100 tags",
+        "burst --devices 8000 --auth secret --tags 1,100",
+        {
+            "confirmed": Figure("runs.*.share_confirmed"),
+            "seconds, 1 tag": Figure("runs.0.seconds"),
+            "seconds, 100 tags": Figure("runs.1.seconds"),
+            "100 tags, times 1 tag": Figure("runs.1.seconds", over="runs.0.seconds"),
+        },
+        Goal("confirmed", "=", 1),
+        Goal("100 tags, times 1 tag", "≤", 1.1),
+    ),
+)
 OF_HANDSHAKES = (
     bench(
         "revocations",

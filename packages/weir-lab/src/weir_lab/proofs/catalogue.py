@@ -7,7 +7,7 @@ from what came out.
 
 from __future__ import annotations
 
-from weir_lab.proofs.access import OF_ACCESS, OF_ACCESS_SEEDS, OF_HANDSHAKES
+from weir_lab.proofs.access import OF_ACCESS, OF_ACCESS_SEEDS, OF_HANDSHAKES, OF_LOGINS
 from weir_lab.proofs.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, bench, tests
 from weir_lab.proofs.handlers import OF_DORMITORIES, OF_HANDLERS
 from weir_lab.proofs.order import OF_ORDER
@@ -392,7 +392,7 @@ SURVIVED = (
 
 _FIGURES = (
     *(*MEASURED, *OF_SETS, *OF_ORDER, *OF_HANDLERS, *OF_DORMITORIES),
-    *(*SURVIVED, *OF_MACHINES, *OF_FIRST_WORLDS, *OF_ACCESS, *OF_HANDSHAKES),
+    *(*SURVIVED, *OF_MACHINES, *OF_FIRST_WORLDS, *OF_ACCESS, *OF_HANDSHAKES, *OF_LOGINS),
 )
 #: What `make proof` measures.
 FIGURES: dict[str, Proof] = {proof.name: proof for proof in _FIGURES}

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from weir.client.client import connect
 from weir.errors import WeirError
 from weir_lab.bench import burst, latency, throughput
 from weir_lab.bench.flow import Cpu, bottleneck, flow, shared_out
@@ -16,7 +18,9 @@ from weir_lab.bench.harness.loop import run
 from weir_lab.bench.harness.open_files import allow_connections
 from weir_lab.bench.harness.spread import percentiles
 from weir_lab.bench.latency import sync_ms
+from weir_lab.bench.sides.device_logins import Auth
 from weir_lab.bench.sides.devices import BurstPlan, Crowd
+from weir_lab.bench.sides.fleets import running_for
 from weir_lab.bench.sides.own import Own, Receiving, running_own
 from weir_lab.bench.sides.side import Take, topic_name
 
@@ -57,6 +61,45 @@ def test_devices_burst(own: Own) -> None:
     assert result.seconds >= 0.19
     assert len(samples.confirm_ms) == 60
     assert result.problems == {}
+
+
+@pytest.mark.parametrize(("auth", "tags"), [("signed", 3), ("secret", 0), ("tls", 0)])
+def test_devices_burst_that_say_who_they_are(auth: Auth, tags: int) -> None:
+    settings = burst.Settings(30, over_s=0.1, auth=auth, tags=tags, beside=auth == "signed")
+    settings.check()
+    with running_for(auth, 30, tags, None, 1) as own:
+        result, _ = run(burst.measure(own, settings, topic_name(1)))
+        origins = run(origins_of(own, topic_name(1)))
+    assert (result.clean, result.problems) == (True, {})
+    assert (result.beside_p99_ms is None) == (auth != "signed")
+    assert {hub for hub, _, _ in origins} == set(range(30))
+    assert {verified for _, verified, _ in origins} == {auth != "tls"}
+    assert {tag for _, _, tag in origins} == ({f"site{n}" for n in range(tags)} or {None})
+
+
+async def origins_of(own: Own, topic: str) -> list[tuple[int, bool, str | None]]:
+    async with connect(own.url) as client:
+        found = [one async for one in client.reader(topic, follow=False)]
+    origins = [(one.origin, one.tag) for one in found]
+    return [(one.hub, one.verified, tag) for one, tag in origins if one is not None]
+
+
+def test_devices_of_another_secret_are_refused_and_counted() -> None:
+    with running_for("secret", 5, 0, None, 1) as own:
+        run(own.prepare("locks"))
+        login = msgspec.structs.replace(own.login, key=b"x" * 32)
+        done = Crowd(BurstPlan("weir", own.port, "locks", 0, 1, 5, 0.05, 10.0, login)).run()
+    assert (done.confirmed, done.problems) == (0, {"refused with code 60": 5})
+
+
+def test_tags_are_of_devices_that_prove_who_they_are() -> None:
+    for settings in (
+        burst.Settings(9, tags=1), burst.Settings(9, auth="tls", tags=1),
+        burst.Settings(9, auth="secret", tags=10),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="tags"):
+            settings.check()
+    burst.Settings(9, auth="secret", tags=9).check()
 
 
 def test_devices_that_are_refused_are_told_and_counted(own: Own) -> None:

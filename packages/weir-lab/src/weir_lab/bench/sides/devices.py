@@ -16,7 +16,6 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
@@ -25,9 +24,11 @@ from weir.protocol import device as device
 from weir_lab.bench.harness.led import Orders, Ready, be_led, report
 from weir_lab.bench.harness.open_files import allow_connections
 from weir_lab.bench.harness.payload import Block
+from weir_lab.bench.sides.device_logins import Encrypted, Login, Proving, Speaker
 from weir_lab.bench.sides.peers.peers import peer
 
 VALUE_BYTES = 24
+_ANYBODY = Login()
 #: From one address to one port a machine has some 28,000 connections: spread over several.
 DEVICES_PER_ADDRESS = 10_000
 _READ = 1 << 12
@@ -56,6 +57,7 @@ class BurstPlan(msgspec.Struct, frozen=True):
     devices: int
     over_s: float
     timeout_s: float
+    login: Login = Login()
 
 
 class Burst(msgspec.Struct, frozen=True, tag="burst"):
@@ -67,22 +69,6 @@ class Burst(msgspec.Struct, frozen=True, tag="burst"):
     confirm_ms: list[float]
     problems: dict[str, int]
     cpu_s: float
-
-
-class Speaker(Protocol):
-    """A device's side of a dialect."""
-
-    confirmed: int
-
-    @property
-    def ready(self) -> bool:
-        """Whether the message may be sent."""
-
-    def opening(self) -> bytes:
-        """Return what is sent as soon as the connection is there."""
-
-    def receive(self, data: bytes) -> bytes:
-        """Take what arrived; return what has to be answered."""
 
 
 class Lock:
@@ -146,14 +132,23 @@ class Asking:
 Maker = Callable[[int], tuple[Speaker, bytes]]
 
 
-def maker(side: str, topic: str) -> Maker:
-    """Return what makes devices for a side; device n sends message 0 of producer n."""
+def maker(side: str, topic: str, login: Login = _ANYBODY) -> Maker:
+    """Return what makes devices for a side; device n sends message 0 of producer n, and is hub n,
+    which logs in to weir by `login`.
+    """
     block = Block(VALUE_BYTES, 1)
     if side == "weir":
 
         def lock(number: int) -> tuple[Speaker, bytes]:
             (value,) = block.values_of(number, 0, 1)
-            return Lock(number, topic), device.publish(0, value, 0)
+            speaker: Speaker
+            if login.auth in ("secret", "signed"):
+                speaker = Proving(number, topic, login)
+            else:
+                speaker = Lock(number, topic)
+                if login.auth == "tls":
+                    speaker = Encrypted(speaker, login.ca)
+            return speaker, device.publish(0, value, 0)
 
         return lock
     if side == "direct":
@@ -187,7 +182,7 @@ class Crowd:
 
     def __init__(self, plan: BurstPlan) -> None:
         """Make the devices; `run` lets them go."""
-        make = maker(plan.side, plan.topic)
+        make = maker(plan.side, plan.topic, plan.login)
         self._plan = plan
         self._devices = [
             _Device(*make(number)) for number in range(plan.first, plan.devices, plan.step)
@@ -305,6 +300,8 @@ class Crowd:
         message = one.message if one.speaker.ready else b""
         if not data and not message:
             return
+        if message and isinstance(one.speaker, Proving | Encrypted):
+            message = one.speaker.sealed(message)
         # A few hundred bytes always fit into the buffer of a connection that is new.
         if one.socket.send(data + message) != len(data) + len(message):
             raise WeirError("the connection took only a part of a message")

@@ -18,6 +18,7 @@ from weir_lab.bench.harness.machine import families_cpu_seconds
 from weir_lab.bench.harness.payload import Block
 from weir_lab.bench.harness.produce import Done, Plan
 from weir_lab.bench.harness.producers import Crew, Producers
+from weir_lab.bench.sides.device_logins import Login
 from weir_lab.bench.sides.side import Take
 
 PROCESSES_MAX = 2
@@ -59,14 +60,20 @@ class Own:
     #: A process for each of several shards, by default.
     one_thread = False
 
-    def __init__(self, node: Serving, replicas: int = 1) -> None:
-        """Take a node that is up, or a set of them with a replica on each."""
+    #: What devices say who they are by.
+    login = Login()
+
+    def __init__(self, node: Serving, replicas: int = 1, url: str = "") -> None:
+        """Take a node that is up, or a set of them with a replica on each; clients connect to `url`
+        if there is one, and else as the node says.
+        """
         self.version = weir.__version__
         where = "one node" if replicas == 1 else f"a majority of {replicas} nodes"
         self.settings = f"{where}, fdatasync before each confirm (there is no switch for that)"
         self.port = node.port
         self.folder = node.folder
         self.node = node
+        self.url = url or node.url
 
     def cpu_s(self) -> float | None:
         """Return the CPU time that the node's processes have used, in seconds."""
@@ -79,7 +86,7 @@ class Own:
 
     async def prepare(self, topic: str) -> None:
         """Make a topic of one partition; devices are to connect to the node that leads it."""
-        async with connect(self.node.url, name="weir-bench") as client:
+        async with connect(self.url, name="weir-bench") as client:
             (address, *_) = (await client.create_topic(topic)).addresses
             async with asyncio.timeout(_LED_WITHIN_SECONDS):
                 while client.welcome.nodes and not address.node:
@@ -95,7 +102,7 @@ class Own:
         return Producers(
             [
                 Plan(
-                    self.node.url,
+                    self.url,
                     topic,
                     shares[number::processes],
                     size,
@@ -111,7 +118,7 @@ class Own:
     async def consume(self, topic: str, size: int, take: Take) -> AsyncIterator[Receiving]:
         """Read the topic from its beginning on."""
         async with (
-            connect(self.node.url, name="weir-bench") as client,
+            connect(self.url, name="weir-bench") as client,
             client.reader(topic, max_bytes=4 * MIB) as reader,
         ):
             receiving = Receiving(reader, take)
@@ -124,7 +131,7 @@ class Own:
     async def lone(self, topic: str, size: int) -> AsyncIterator[OwnLone]:
         """Return a producer of single messages."""
         async with (
-            connect(self.node.url, name="weir-bench") as client,
+            connect(self.url, name="weir-bench") as client,
             client.producer(topic, linger=0, partition=0, window=32) as producer,
         ):
             yield OwnLone(producer, size)
