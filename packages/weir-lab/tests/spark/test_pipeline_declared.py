@@ -70,15 +70,17 @@ def test_each_run_adds_what_is_new_to_the_same_tables(tmp_path: Path) -> None:
             client.create_topic("numbers", 2)
         specification, _ = declared.write(folder)
 
-        def run() -> None:
+        def run(*more: str) -> subprocess.CompletedProcess[str]:
+            retries = f"spark.sql.pipelines.maxFlowRetryAttempts={1 if more else 20}"
             done = subprocess.run(
                 # A busy machine starts Python workers too late for Spark, which tries again then.
-                [program, "run", "--conf", "spark.sql.pipelines.maxFlowRetryAttempts=20",
-                 "--spec", str(specification)],
+                [program, "run", "--conf", retries,
+                 "--spec", str(specification), *more],
                 cwd=folder, env={**environment(), **variables}, capture_output=True, text=True,
                 timeout=SECONDS, check=False,
             )  # fmt: skip
-            assert done.returncode == 0, (done.stdout + done.stderr)[-6_000:]
+            assert more or done.returncode == 0, (done.stdout + done.stderr)[-6_000:]
+            return done
 
         publish(node, *map(value, range(9)), b"rubbish", value(100), value(3))
         run()
@@ -100,3 +102,9 @@ def test_each_run_adds_what_is_new_to_the_same_tables(tmp_path: Path) -> None:
         assert cut.rows == 14
         assert Table(table).account.rows == 10
         assert standing.standing(found)[0].lag == 0
+        refused = run("--full-refresh-all")
+        assert refused.returncode != 0
+        assert "has rows of another query" in refused.stdout + refused.stderr
+        assert kept(table, "n") == [(n,) for n in range(10)]
+        assert len(kept(bad, "value")) == 3
+        assert len(kept(lake, "partition", "offset")) == 14

@@ -16,6 +16,7 @@ from weir.spark.lake import sink
 from weir.spark.lake.delta import DeltaLake
 from weir.spark.lake.layout import Cut, Home, read_cut
 from weir.spark.lake.sink import LakeWriter, WrittenTask, stream_writer
+from weir.spark.lake.stream import Options
 from weir.spark.lake.tables import Account, Table
 
 MESSAGES = from_arrow_schema(SCHEMA)
@@ -105,3 +106,24 @@ def test_what_is_no_stream_of_a_lake_is_refused(tmp_path: Path) -> None:
         stream_writer(tmp_path / "lake", MESSAGES, True)
     with pytest.raises(BadOption, match="does not tell tasks which micro-batch"):
         stream_writer(tmp_path / "lake", MESSAGES, False).write(iter(()))
+
+
+def test_an_exclusive_table_takes_rows_of_one_query_only(tmp_path: Path, task: type) -> None:
+    """A query that lost its checkpoint is another one, and would add all rows again."""
+    of = stream_writer(tmp_path / "t", ROWS, False, exclusive=True)
+    task(of, "q", 0).write(some(1, 5)).commit()
+    task(of, "q", 1).write(some(7)).commit()
+    with pytest.raises(LakeMismatch, match="has rows of another query"):
+        task(of, "anew", 0).write(some(1, 5, 7)).commit()
+    assert Table(tmp_path / "t").account.rows == 3
+    many = stream_writer(tmp_path / "t", ROWS, False)
+    task(many, "anew", 0).write(some(9)).commit()
+    assert Table(tmp_path / "t").account.rows == 4
+
+
+def test_exclusive_is_true_or_false() -> None:
+    given = {"path": "/t"}
+    assert not Options.parse(given).exclusive
+    assert Options.parse(given | {"exclusive": "True"}).exclusive
+    with pytest.raises(BadOption, match="give true or false"):
+        Options.parse(given | {"exclusive": "yes"})

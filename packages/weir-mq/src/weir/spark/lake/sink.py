@@ -5,7 +5,8 @@ number of the micro-batch, as the archive job and pipelines do. So a micro-batch
 again adds nothing, and a lake goes on by either.
 
 Options: `path`, a lake, which is founded by an archive job or a pipeline, or a table, which is
-created with the first micro-batch and has the stream's columns.
+created with the first micro-batch and has the stream's columns; `exclusive`, true if a table takes
+the rows of one query only, since one that begins anew would add all rows again.
 """
 
 from __future__ import annotations
@@ -44,10 +45,13 @@ class WrittenTask(WriterCommitMessage):
 class LakeWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
-    def __init__(self, path: Path, rows: pa.Schema | None) -> None:
-        """Write messages to the lake at `path`, or rows with these columns to the table there."""
+    def __init__(self, path: Path, rows: pa.Schema | None, exclusive: bool = False) -> None:
+        """Write messages to the lake at `path`, or rows with these columns to the table there,
+        which takes those of one query only if it is `exclusive`.
+        """
         self._path = path
         self._rows = rows
+        self._exclusive = exclusive
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one attempt of a task as files that nobody knows of yet."""
@@ -62,20 +66,29 @@ class LakeWriter(DataSourceStreamArrowWriter):
         return WrittenTask(query, tuple(row for batch in found for row in batch.to_pylist()))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Name the files that the tasks have written, unless the micro-batch was added before."""
+        """Name the files that the tasks have written, unless the micro-batch was added before.
+
+        Raises `LakeMismatch` if the table has rows of another query, and is exclusive.
+        """
         told = [one for one in messages if isinstance(one, WrittenTask)]
         queries = {one.query for one in told}
         if len(queries) > 1:
             raise LakeMismatch(f"{self._path}: tasks of several queries wrote one micro-batch")
         new = [files.new_file(report) for one in told for report in one.reports]
-        add = _add_messages if self._rows is None else _add_rows
-        add(self._path, queries, batchId, new)
+        if self._rows is None:
+            _add_messages(self._path, queries, batchId, new)
+            return
+        if self._exclusive:
+            _check_query(self._path, queries)
+        _add_rows(self._path, queries, batchId, new)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing: no table names the files, and vacuum deletes them."""
 
 
-def stream_writer(path: Path, columns: StructType, overwrite: bool) -> LakeWriter:
+def stream_writer(
+    path: Path, columns: StructType, overwrite: bool, exclusive: bool = False
+) -> LakeWriter:
     """Return a writer for the lake or the table at `path`, which is created if nothing is there.
 
     Raises `BadOption`, and `LakeMismatch` for a table with other columns.
@@ -83,7 +96,7 @@ def stream_writer(path: Path, columns: StructType, overwrite: bool) -> LakeWrite
     if overwrite:
         raise BadOption("a lake is only added to: use outputMode('append')")
     if not delta_log.is_at(path) or Table(path).schema.names != SCHEMA.names:
-        return LakeWriter(path, Table(path, columns).schema)
+        return LakeWriter(path, Table(path, columns).schema, exclusive)
     if columns.names != SCHEMA.names:
         raise BadOption(f"{path} keeps a topic: write all columns of a topic, in their order")
     return LakeWriter(path, None)
@@ -97,6 +110,16 @@ def _add_messages(path: Path, queries: set[str], number: int, new: Sequence[NewF
     cut = Cut(newest_stamp(path), lake.snapshot().rows)
     if read_cut(path) != cut:
         write_cut(path, cut)
+
+
+def _check_query(path: Path, queries: set[str]) -> None:
+    table = Table(path)
+    if table.account.batch >= 0 and any(table.number(query) < 0 for query in queries):
+        raise LakeMismatch(
+            f"{path} has rows of another query, and this one would add them again, since its "
+            "checkpoint was deleted, or all rows are to be made anew (--full-refresh): delete the "
+            "table, and the next run makes it again"
+        )
 
 
 def _add_rows(path: Path, queries: set[str], number: int, new: Sequence[NewFile]) -> None:

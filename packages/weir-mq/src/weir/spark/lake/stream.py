@@ -91,12 +91,18 @@ class Options:
     rows_max: int | None = None
     after: Offset = field(default_factory=lambda: {"n": 0, "s": 0})
     lateness: Lateness | None = None
+    #: Of a sink: whether a table takes the rows of one query only.
+    exclusive: bool = False
 
     @classmethod
     def parse(cls, given: dict[str, str]) -> Options:
         """Read what a query says. Raises `BadOption`."""
         known = {"path", "with", "until", "maxrowsperbatch", "after", "time", "watermark"}
-        known |= {"checkpointlocation", "queryname"}  # Spark hands on what a writer is told
+        known |= {
+            "exclusive",
+            "checkpointlocation",
+            "queryname",
+        }  # Spark hands on what a writer is told
         lower = {name.lower(): value for name, value in given.items()}
         if unknown := sorted(lower.keys() - known):
             raise BadOption(f"format({NAME!r}) has no option {unknown[0]!r}")
@@ -116,8 +122,11 @@ class Options:
             raise BadOption("maxRowsPerBatch: give 1 or more")
         if ("time" in lower) != (delay is not None):
             raise BadOption("time and watermark: give both, or neither")
+        if (exclusive := lower.get("exclusive", "false").lower()) not in ("true", "false"):
+            raise BadOption("exclusive: give true or false")
         lateness = None if delay is None else Lateness.of(lower["time"], delay)
-        return cls(Path(lower["path"]), others, until, most, after, lateness)
+        path = Path(lower["path"])
+        return cls(path, others, until, most, after, lateness, exclusive == "true")
 
     @property
     def tables(self) -> tuple[Path, ...]:
@@ -159,7 +168,7 @@ class LakeDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> LakeWriter:
         """Return a writer of a stream. Raises `BadOption` and `LakeMismatch`."""
-        return stream_writer(self._checked.path, schema, overwrite)
+        return stream_writer(self._checked.path, schema, overwrite, self._checked.exclusive)
 
 
 class LakeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

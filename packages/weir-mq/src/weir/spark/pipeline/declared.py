@@ -142,7 +142,7 @@ def declare(folder: Path) -> None:
             topic = full_name(bronze.topics[0])
             lake = plan.lake_of(topic)
             open_lake(str(lake), Home(topic, client.describe(topic).id), "delta")
-            _flow(name, lake, _messages(spark, plan, topic))
+            _flow(name, {"path": str(lake)}, _messages(spark, plan, topic))
     functions = Functions(plan.folder, "silver")
     for name in plan.silver:
         step = SilverStep(Context(spark, plan), name, functions)
@@ -151,14 +151,14 @@ def declare(folder: Path) -> None:
         bad = step.ruled(below).where(F.col(REASON).isNotNull()).select(*QUARANTINE)
         made = (step.good(step.followed([below])), bad)
         for (flow, table), rows in zip(_tables(plan, name), made, strict=True):
-            _flow(flow, table, rows)
+            _flow(flow, {"path": str(table), "exclusive": "true"}, rows)
 
 
-def _flow(name: str, folder: Path, rows: DataFrame) -> None:
+def _flow(name: str, options: dict[str, str], rows: DataFrame) -> None:
     from pyspark import pipelines
 
     # Columns are looked up while a DataFrame is made, which a function of a flow must not do.
-    pipelines.create_sink(_sink(name), NAME, {"path": str(folder)})
+    pipelines.create_sink(_sink(name), NAME, options)
     pipelines.append_flow(target=_sink(name), name=name)(lambda: rows)
 
 
