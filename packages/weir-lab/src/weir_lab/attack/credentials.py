@@ -279,7 +279,7 @@ def use_old_tls(target: Target) -> bool:
 
 def show_a_bad_certificate(target: Target) -> bool:
     """Come as the administrator with a certificate that has expired, is not valid yet, was revoked,
-    is of a node, or of another CA.
+    is of a node or a device, or of another CA.
     """
     achieved = not target.is_closed
     for certificate, key in target.bad.values():

@@ -21,11 +21,15 @@ import msgspec
 from weir.client.sync.client import Client
 from weir.errors import WeirError
 from weir.testing.nodes import NodeFailed, running_node
-from weir_lab.attack import credentials, strangers
+from weir_lab.attack import credentials, strangers, tokens
 from weir_lab.attack.targets import OWN, Target, closed_target, open_target
 from weir_lab.bench.bounds import check_bounds
 
-ATTACKS: dict[str, strangers.Attack] = {**strangers.ATTACKS, **credentials.ATTACKS}
+ATTACKS: dict[str, strangers.Attack] = {
+    **strangers.ATTACKS,
+    **credentials.ATTACKS,
+    **tokens.ATTACKS,
+}
 _BEGINS_WITHIN = 30.0
 Progress = Callable[[int], None]
 

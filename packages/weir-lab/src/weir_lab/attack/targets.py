@@ -22,6 +22,8 @@ from typing import Any
 import msgspec
 
 from weir.access.devices import Level, derive_secret
+from weir.access.signatures import PrivateKey, load
+from weir.access.tokens import write_jwks
 from weir.access.wrapping import write_key_line
 from weir.client.access import AccessRule
 from weir.client.arguments import parse_url
@@ -37,6 +39,8 @@ from weir.testing.nodes import running_node
 from weir.tls.authority import begun, opened
 from weir.tls.identity import parse_identity
 
+#: Whose tokens are taken for users of one namespace, and for which audience.
+ISSUER, AUDIENCE, TENANT = "issuer", "the set", "tenant"
 LOCKS, SIGNED, DOOMED, OWN = "locks", "alarms", "doomed", "mallory"
 #: Hubs of the fleet that proves, of the one that signs, and the one that the attacker has.
 FIRST, LAST, SIGNS_FROM, SIGNS_TO = 40, 49, 50, 59
@@ -59,6 +63,8 @@ class Target(msgspec.Struct, frozen=True):
     bundle: str = ""
     insider: bytes = b""
     signer: bytes = b""
+    #: The private key, in PEM, of an issuer of tokens.
+    issuer: bytes = b""
     #: What is wrong with it: certificate and key.
     bad: dict[str, tuple[str, str]] = {}
     marks: dict[str, bytes] = {}
@@ -146,8 +152,10 @@ def closed_target() -> Iterator[Target]:
         fleet, password = secrets.token_bytes(32), secrets.token_hex(16)
         target = Target(
             node.host, node.port, system, str(place / "data"), True, password, bundle,
-            derive_secret(fleet, system, INSIDER, 0), derive_secret(fleet, system, SIGNER, 0), bad,
-            {"the password": password.encode(), "a fleet's key": fleet, "the wrapping key": key,
+            derive_secret(fleet, system, INSIDER, 0), derive_secret(fleet, system, SIGNER, 0),
+            bad=bad,
+            issuer=_issuer_key(), marks={
+             "the password": password.encode(), "a fleet's key": fleet, "the wrapping key": key,
              "a device's secret": derive_secret(fleet, system, VICTIM, 0)},
         )  # fmt: skip
         with msgspec.structs.replace(target, is_closed=False).connect() as first:
@@ -155,7 +163,21 @@ def closed_target() -> Iterator[Target]:
             first.access.create_user("root", password, ["admin"])
         with target.administrator() as root:
             _let_in(root, fleet)
+            jwks = write_jwks([PrivateKey(target.issuer).public(ISSUER)])
+            root.access.trust_issuer(ISSUER, AUDIENCE, TENANT, jwks)
+            root.access.create_token_key()
+            root.access.create_user(f"{TENANT}/eve", "eve's own", ["own"])
         yield target
+
+
+def _issuer_key() -> bytes:
+    """Return a new private key of Ed25519."""
+    serialization = load("hazmat.primitives.serialization")
+    key = load("hazmat.primitives.asymmetric.ed25519").Ed25519PrivateKey.generate()
+    return bytes(key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ))  # fmt: skip
 
 
 def _make_topics(root: Client) -> None:
@@ -199,6 +221,9 @@ def _certificates(
             Path(copy).write_bytes(file.read_bytes())
         ca.revoke(made.name)
     bad["of a node"] = str(mine.certificate), str(mine.key)
+    with opened(folder) as ca:
+        made = ca.issue(parse_identity(f"weir://{system:x}/0/device/{VICTIM}/0"), (), 5)
+        bad["of a device"] = str(made.certificate), str(made.key)
     with begun(place / "foreign", system) as ca:
         made = ca.issue(anna, (), 5)
         bad["of a foreign CA"] = str(made.certificate), str(made.key)

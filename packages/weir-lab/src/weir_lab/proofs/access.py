@@ -19,7 +19,7 @@ OF_ACCESS = (
             "p99 of that alone": Figure("p99_ratio"),
         },
         (
-            Goal("attacks", "≥", 26),
+            Goal("attacks", "≥", 28),
             # An attack that nobody lets succeed says nothing.
             Goal("achieved, open", "≥", 20),
             Goal("achieved, closed", "=", 0),
