@@ -3,8 +3,9 @@
 `weir bench journey` runs three simulated nodes whose disks and network are in memory and without
 faults, and counts with `sys.setprofile` while one request is under way: from the moment at which
 the leader gets the decoded request to the moment at which it sends the encoded answer, on all
-nodes. A sample in which a timer of a node went off is thrown away, so heartbeats and ticks are not
-counted. Calls are the same on every machine, unlike times.
+nodes. A `lone` publish goes to a node that is alone. A sample in which a timer of a node went off
+is thrown away, so heartbeats and ticks are not counted. Calls are the same on every machine, unlike
+times.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from statistics import median
 from types import CodeType, FrameType
 
 import msgspec
+from msgspec.structs import replace
 
 import weir
 import weir_raft
@@ -56,7 +58,7 @@ _CLUSTER = "journey"
 
 
 #: The requests that are looked at, in the order in which `measure` returns them.
-KINDS = ("publish", "pull", "ack", "barrier")
+KINDS = ("publish", "pull", "ack", "barrier", "lone")
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -328,7 +330,8 @@ class Journeys:
 def measure(settings: Settings) -> list[Journey]:
     """Return what a request of each of `KINDS` costs. Raises `WeirError`."""
     one = Journeys(settings)
-    return [one.publish(), one.pull(), one.ack(), one.barrier()]
+    lone = Journeys(replace(settings, nodes=1))
+    return [one.publish(), one.pull(), one.ack(), one.barrier(), lone.publish()]
 
 
 def figures(found: Sequence[Journey]) -> dict[str, float]:

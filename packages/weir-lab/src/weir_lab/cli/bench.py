@@ -239,7 +239,8 @@ def journey(
 ) -> None:
     """Count the Python calls of one publish, pull, ack and barrier on three nodes.
 
-    Disks and network are in memory, so the counts are the same on every machine.
+    Those of a lone publish are of a node that is alone. Disks and network are in memory, so the
+    counts are the same on every machine.
     """
     from weir.cli.output import print_table
     from weir_lab.bench.journey import KINDS, Settings, figures, measure
