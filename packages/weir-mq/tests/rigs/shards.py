@@ -144,7 +144,7 @@ def is_done(cluster: Any, first: int, behind: int) -> bool:
 
 def producers_of(catalog: Any) -> set[int]:
     """Return the producer ids that a registry knows."""
-    return set(catalog._producers)
+    return set(catalog._ids.holdings)
 
 
 def deadlines_of(waiting: Any) -> list[Any]:

@@ -15,6 +15,8 @@ from weir.broker.access.logins import Logins
 from weir.broker.access.session_ends import SessionEnds
 from weir.broker.api.events import Findings
 from weir.broker.api.settings import Identity, Layout, ShardSettings
+from weir.broker.audit.auditor import Auditor, AuditTopic, ChangePublisher, EventPublisher
+from weir.broker.audit.buffer import AuditBuffer
 from weir.broker.barriers.total_order import TotalOrder
 from weir.broker.brokerset import BrokerSet
 from weir.broker.devices.proofs import Proofs
@@ -24,6 +26,7 @@ from weir.broker.forwarding.forwarder import Forwarder, Routes
 from weir.broker.forwarding.registry_feed import HeldReplies, RegistryFeed
 from weir.broker.forwarding.trunks import RegistryCopy, RegistryReplica, ShardTrunks
 from weir.broker.groups import Groups
+from weir.broker.listing import Listing
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.registry import Registry
 from weir.broker.metadata.security.cutoff import Cutoff
@@ -41,7 +44,7 @@ from weir.broker.replica.node_state import Clocks, PeerLinks
 from weir.broker.replica.refill import Refill
 from weir.broker.replica.transport import Peers
 from weir.broker.replica.writer import Writer
-from weir.broker.router import Handler, Listing, Requests, Sessions
+from weir.broker.router import Handler, Requests, Sessions
 from weir.broker.runtime.budget import Budget
 from weir.broker.runtime.outbox import Outbox
 from weir.broker.runtime.reads import Reads
@@ -123,6 +126,7 @@ class Services:
     reports: ParticipantReports
     meter: Meter
     usage: UsageReports
+    auditor: Auditor
 
     def proceed(self) -> None:
         """Go on with what any event may have made possible; cheap while nobody waits."""
@@ -133,6 +137,8 @@ class Services:
         self.orders.proceed()
         if self.confirmations.has_work:
             self.confirmations.proceed()
+        if self.auditor.has_work:
+            self.auditor.proceed()
 
 
 class Components(NamedTuple):
@@ -238,7 +244,8 @@ def _services(
     time, budget, outbox = runtime.time, runtime.budget, runtime.outbox
     topics, admission, context = partitions.topics, partitions.admission, partitions.context
     trunks, registry, brokerset = cluster.trunks, cluster.registry, cluster.brokerset
-    authorizer, forwarder = Authorizer(topics.catalog), trunks.forwarder
+    forwarder, audit = trunks.forwarder, AuditBuffer(topics.catalog, time)
+    authorizer = Authorizer(topics.catalog, audit)
     orders = TotalOrder(
         topics, registry, forwarder, layout, context, replication.multi, replication.writers
     )
@@ -250,8 +257,9 @@ def _services(
     vault = registry.administration.fleets.vault
     ends = SessionEnds(cluster.sessions, authorizer, time, trunks.cutoff)
     logins = Logins(
-        topics.catalog, trunks, outbox, time, ends, settings.secret_bytes, authorizer, vault
-    )
+        topics.catalog, trunks, outbox, time, ends, settings.secret_bytes, authorizer,
+        audit, vault,
+    )  # fmt: skip
     sweep = RetentionSweep(topics, forwarder, outbox, time, settings.retention_every_ms)
     coordinator = Coordinator(
         topics, forwarder, context.reports, context.highest, time, outbox, budget
@@ -278,6 +286,7 @@ def _services(
         identity, topics, registry, outbox, authorizer, trunks, settings.ports, time, meter,
         handlers,
     )  # fmt: skip
+    auditor = _auditor(runtime, partitions, cluster, audit)
     devices = _devices(runtime, topics, cluster, authorizer, meter)
     sessions = Sessions(
         cluster.sessions, outbox, budget, time, topics, trunks, requests, devices, authorizer,
@@ -296,6 +305,20 @@ def _services(
         context.reports,
         meter,
         usage,
+        auditor,
+    )
+
+
+def _auditor(
+    runtime: Runtime, partitions: Partitions, cluster: Cluster, buffer: AuditBuffer
+) -> Auditor:
+    catalog, forwarder = partitions.topics.catalog, cluster.trunks.forwarder
+    topic = AuditTopic(partitions.topics, forwarder, runtime.outbox)
+    own, time = partitions.context.device_producer, runtime.time
+    return Auditor(
+        topic,
+        ChangePublisher(topic, cluster.registry, time),
+        EventPublisher(topic, buffer, catalog, forwarder.principal, own, time),
     )
 
 

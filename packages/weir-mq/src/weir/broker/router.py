@@ -1,15 +1,13 @@
-"""Requests of peers, each to where it belongs, the sessions that they come by, and lists of topics.
+"""Requests of peers, each to where it belongs, and the sessions that they come by.
 
 Who may ask, and where it is decided, a request's class declares (`weir.protocol.client`). Here is
-what answers it: a partition, as `partition.topics` says, or a handler that a room gives. Lists
-hold what all shards know, so they are gathered from those.
+what answers it: a partition, as `partition.topics` says, or a handler that a room gives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from weir.broker.access.authorizer import Authorizer, revocation_of
@@ -17,8 +15,10 @@ from weir.broker.access.session_ends import SessionEnds
 from weir.broker.api.effects import Hangup
 from weir.broker.api.events import Arrived, Certified, LetGo
 from weir.broker.api.settings import Identity
+from weir.broker.audit.backlog import Backlog
 from weir.broker.devices.requests import Devices
 from weir.broker.forwarding.trunks import ShardTrunks
+from weir.broker.metadata.audit import AUDITOR, AuditBacklog
 from weir.broker.metadata.registry import Registry
 from weir.broker.partition.partition import Partition
 from weir.broker.partition.topics import BY_PARTITION, Topics, open_batch, publish
@@ -31,7 +31,6 @@ from weir.errors import (
     BadRequest,
     NotAuthenticated,
     NotTogether,
-    Overloaded,
     ProducerExpired,
     QuotaExceeded,
     Refused,
@@ -47,26 +46,16 @@ from weir.model.limits import (
     ACK_RANGES_MAX,
     BATCH_BYTES_MAX,
     HELLO_WITHIN_MS,
-    KIB,
     PIPELINE_WINDOW,
     REQUESTS_PENDING_MAX,
-    RETRY_AFTER_MS,
-    WAIT_MS_MAX,
 )
 from weir.order.clock import Time
 from weir.protocol.client import access as w
 from weir.protocol.client import admin as a
 from weir.protocol.client import messages as m
 from weir.protocol.client import schemas as s
-from weir.protocol.client.codec import decode_reply, decode_request
+from weir.protocol.client.codec import decode_request
 from weir.protocol.client.declaration import Asker, Declaration, Scope
-from weir.protocol.client.messages import (
-    ListOffsets,
-    ListTopics,
-    OffsetList,
-    TopicInfo,
-    TopicList,
-)
 from weir.protocol.device import DevicePublishes, DeviceRequest
 from weir.protocol.frame import ClientFrame
 
@@ -76,16 +65,6 @@ Handler = Callable[[Session, Caller, Any], None]
 #: At hand: they are looked at for each request.
 _STRANGER, _SHARD = Asker.STRANGER, Asker.SHARD
 _PARTITION, _FIRST, _REPLICA = Scope.PARTITION, Scope.FIRST_PARTITION, Scope.REPLICA
-#: A list of topics is cut where it gets about so long; a single topic is far below it.
-_PAGE_BYTES = 512 * KIB
-#: What a partition takes of a page: its address, and its offsets.
-_ADDRESS_BYTES, _OFFSETS_BYTES = 16, 28
-#: A shard that has not answered after so long is asked again: somebody else may lead by now.
-_ASK_AGAIN_MS = 250
-#: How long another shard of this node asks the other nodes before it tells what it knows.
-_PART_MS = 200
-#: So many lists with offsets are gathered at once.
-_GATHERED_AT_ONCE = 64
 
 
 class Requests:
@@ -118,6 +97,7 @@ class Requests:
         self._registry = registry
         self._outbox = outbox
         self._authorizer = authorizer
+        self._backlog = Backlog(registry.administration.audit, outbox, time)
         # By kind, since only the kind of a request says who answers it.
         self._handlers: dict[type[Any], Handler] = {
             m.Hello: self._hello,
@@ -178,7 +158,7 @@ class Requests:
             elif (place := self._place(session, request, scope)) != self._forwarder.shard:
                 self._forwarder.request(session, caller, frame, place)
             else:
-                self._handlers[type(request)](session, caller, request)
+                self._answer(session, caller, frame, request)
         except (UnknownTopic, UnknownProducer, UnknownSchema, NotTogether) as error:
             if self._trunks.may_be_news() and not final:
                 return False
@@ -186,6 +166,24 @@ class Requests:
         except Refused as error:
             self._outbox.refuse(caller, error)
         return True
+
+    def _answer(
+        self, session: Session, caller: Caller, frame: ClientFrame, request: Any
+    ) -> None:  # fmt: skip
+        """Let a room answer; what it proposes to the registry is proposed for the session."""
+        asker = None if session.is_shard else (session.principal, session.address)
+        handler = self._handlers[type(request)]
+        try:
+            self._registry.administration.audit.answer_for(
+                asker, lambda: handler(session, caller, request)
+            )
+        except AuditBacklog:
+            self._backlog.keep(session, caller, frame)
+
+    def check_deadlines(self) -> None:
+        """Go on with what waited for the audit topic, or refuse it."""
+        for session, frame in self._backlog.take():
+            self.handle(session, frame, final=True)
 
     def _to_partition(
         self, session: Session, caller: Caller, frame: ClientFrame, request: Any,
@@ -204,7 +202,7 @@ class Requests:
         kind = type(request)
         serve = BY_PARTITION.get(kind)
         if serve is None and kind is not m.Produce:
-            self._handlers[kind](session, caller, request)
+            self._answer(session, caller, frame, request)
             return
         if found is None:
             found = self._topics.partition(group)[1]  # raises, and says why
@@ -233,9 +231,11 @@ class Requests:
 
     def _own(self, session: Session, partition: Partition, header: Header) -> None:
         """Raise unless the session's principal holds the producer id, in this very epoch."""
-        producer, epoch = header.producer, header.epoch
+        producer, epoch, principal = header.producer, header.epoch, session.principal
+        if session.is_shard and producer == self._registry.catalog.audit.producer:
+            principal = AUDITOR
         try:
-            self._registry.check_epoch(producer, epoch, session.principal)
+            self._registry.check_epoch(producer, epoch, principal)
         except ProducerExpired:
             known = partition.state.producers.known(producer)
             if known is None or known.epoch != epoch:
@@ -248,9 +248,11 @@ class Requests:
         if session.awaits_admission and not self._trunks.in_sync:
             raise no_registry()  # the user may have been revoked
         try:
-            self._authorizer.admit_certified(session)
+            if self._authorizer.admit_certified(session):
+                self._authorizer.saw_login(session, "certificate", "allowed")
             self._authorizer.check_greeting(session)
         except NotAuthenticated as error:
+            self._authorizer.saw_login(session, "none", "refused")
             # The host takes whoever said hello for no stranger any more.
             self._outbox.refuse(caller, error)
             self._outbox.put(Hangup(session.id, str(error)))
@@ -405,9 +407,9 @@ class Sessions:
         self._devices = devices
         self._arrivals = devices.arrivals(by_number)
 
-    def opened(self, number: int, principal: str, place: int) -> None:
+    def opened(self, number: int, principal: str, place: int, address: str = "") -> None:
         """A peer connected; with a `principal` it did so elsewhere, at `place`."""
-        session = Session.opened(number, self._time.monotonic_ms(), principal, place)
+        session = Session.opened(number, self._time.monotonic_ms(), principal, place, address)
         session.admitted_at = self._authorizer.access.version
         self._by_number[number] = session
         self._new_sessions.add(session)
@@ -545,143 +547,8 @@ class Sessions:
 
     def check_deadlines(self) -> None:
         """Let go of who has not said who it is, and welcomes that wait in vain."""
+        self._requests.check_deadlines()
         now_ms = self._time.monotonic_ms()
         self._outbox.let_out(now_ms)
         for session in self._new_sessions.overdue(now_ms):
             self._outbox.put(Hangup(session.id, f"no hello within {HELLO_WITHIN_MS // 1000} s"))
-
-
-@dataclass(slots=True, eq=False)
-class _Gathering:
-    """A list that waits for offsets; `until_ms` is monotonic."""
-
-    caller: Caller
-    topics: list[TopicInfo]
-    more: bool
-    #: Whether another node asks: it wants only what this shard leads.
-    foreign: bool
-    until_ms: int
-    missing: set[int]
-    offsets: list[tuple[int, int, int]] = field(default_factory=list)
-    asked_ms: int = 0
-
-
-class Listing:
-    """Answers `ListTopics`, and `ListOffsets` from the leaders of all partitions.
-
-    A leader tells what it has committed as it knows it, without a round to its voters.
-    """
-
-    __slots__ = ("_authorizer", "_count", "_gatherings", "_outbox", "_registry", "_time", "_topics",
-                 "_trunks")  # fmt: skip
-
-    def __init__(
-        self, topics: Topics, registry: Registry, trunks: ShardTrunks, outbox: Outbox,
-        time: Time, authorizer: Authorizer,
-    ) -> None:  # fmt: skip
-        """List what `registry` knows, and `authorizer` lets be described; ask `trunks` for offsets
-        of what they lead.
-        """
-        self._authorizer = authorizer
-        self._topics = topics
-        self._registry = registry
-        self._trunks = trunks
-        self._outbox = outbox
-        self._time = time
-        #: By the number that its questions have.
-        self._gatherings: dict[int, _Gathering] = {}
-        self._count = 0
-        trunks.forwarder.listen(self, ListOffsets)
-
-    def handlers(self) -> dict[type[Any], Callable[..., None]]:
-        """Return what answers each request for a list."""
-        return {ListTopics: self._list, ListOffsets: self._list_offsets}
-
-    def check_deadlines(self) -> None:
-        """Ask again for what is missing, and answer those whose time is up."""
-        now = self._time.monotonic_ms()
-        for number, gathering in list(self._gatherings.items()):
-            if now >= gathering.until_ms:
-                self._tell(number)
-            elif now - gathering.asked_ms >= _ASK_AGAIN_MS:
-                self._gather(number)
-
-    def _list(self, session: Session, caller: Caller, request: ListTopics) -> None:
-        found, more = self._page(session, request, _ADDRESS_BYTES)
-        self._outbox.reply(caller, TopicList(found, more))
-
-    def _list_offsets(self, session: Session, caller: Caller, request: ListOffsets) -> None:
-        if len(self._gatherings) >= _GATHERED_AT_ONCE:
-            raise Overloaded("too many lists are asked for: try again shortly", RETRY_AFTER_MS)
-        topics: list[TopicInfo] = []
-        more, missing = False, set(request.groups)
-        if not session.is_shard:
-            topics, more = self._page(session, request, _ADDRESS_BYTES + _OFFSETS_BYTES)
-            missing = {address.group for info in topics for address in info.addresses}
-        until_ms = self._time.monotonic_ms() + min(request.wait_ms, WAIT_MS_MAX)
-        gathering = _Gathering(caller, topics, more, session.foreign, until_ms, missing)
-        self._count += 1
-        self._gatherings[self._count] = gathering
-        self._gather(self._count)
-
-    def _page(
-        self, session: Session, request: ListTopics | ListOffsets, partition_bytes: int
-    ) -> tuple[list[TopicInfo], bool]:
-        """Return the topics behind `request.after` that fit a reply, and if there are more."""
-        if not self._trunks.in_sync:
-            raise no_registry()
-        namespace, _, name = request.after.rpartition("/")
-        found: list[TopicInfo] = []
-        size = 0
-        for topic in self._registry.catalog.topics(request.namespace):
-            if request.after and (topic.namespace, topic.name) <= (namespace, name):
-                continue
-            if not self._authorizer.may_describe(session, topic):
-                continue
-            if size > _PAGE_BYTES:
-                return found, True
-            found.append(self._registry.describe(topic))
-            size += len(topic.namespace) + len(topic.name)
-            size += partition_bytes * (topic.partitions + 4)
-        return found, False
-
-    def _gather(self, number: int) -> None:
-        """Look at what is led here, and ask others for the rest; answer if nothing is missing."""
-        gathering = self._gatherings[number]
-        gathering.asked_ms = self._time.monotonic_ms()
-        places: dict[int, list[int]] = {}
-        forwarder = self._trunks.forwarder
-        for group in sorted(gathering.missing):
-            partition = self._topics.find(group)
-            if partition is not None and partition.leads:
-                state = partition.state
-                gathering.offsets.append((group, state.log_start, state.decided_offset))
-                gathering.missing.discard(group)
-            elif (
-                not gathering.foreign
-                and (place := forwarder.routes.toward(group)) != forwarder.shard
-            ):
-                places.setdefault(place, []).append(group)
-        for place, groups in places.items():
-            with suppress(Refused):  # it is asked again
-                request = ListOffsets(wait_ms=_PART_MS, groups=groups)
-                forwarder.ask_own(place, request, number)
-        if not gathering.missing:
-            self._tell(number)
-
-    def answered(self, frame: ClientFrame) -> None:
-        """Another shard tells offsets."""
-        gathering, reply = self._gatherings.get(frame.correlation), decode_reply(frame)
-        if gathering is None or not isinstance(reply, OffsetList):
-            return
-        for group, start, end in reply.offsets:
-            if group in gathering.missing:
-                gathering.offsets.append((group, start, end))
-                gathering.missing.discard(group)
-        if not gathering.missing:
-            self._tell(frame.correlation)
-
-    def _tell(self, number: int) -> None:
-        gathering = self._gatherings.pop(number)
-        reply = OffsetList(gathering.topics, gathering.offsets, gathering.more)
-        self._outbox.reply(gathering.caller, reply)

@@ -25,6 +25,7 @@ from weir.broker.api.events import (
 )
 from weir.broker.api.settings import Identity, Layout, ShardSettings
 from weir.broker.assembly import Cluster, Partitions, Runtime, assemble
+from weir.broker.audit.auditor import Auditor
 from weir.broker.brokerset import BrokerSet
 from weir.broker.groups import RegistryGroup
 from weir.broker.metadata.reassignment import give_away
@@ -166,6 +167,16 @@ class Shard:
         return self._services.logins.failures.all
 
     @property
+    def auditor(self) -> Auditor:
+        """What this shard publishes to the audit topic, and why it does not."""
+        return self._services.auditor
+
+    @property
+    def unaudited(self) -> str:
+        """Why the audit topic takes nothing, so that administration waits; "" if it does not."""
+        return self.registry.administration.audit.closed_by
+
+    @property
     def throttled(self) -> Mapping[str, ThrottleCounts]:
         """How often, and for how long, peers waited because of the quotas of whom."""
         return self._services.meter.throttled
@@ -275,8 +286,8 @@ class Shard:
         match event:  # it goes from class to class: thousands of devices come at once
             case ev.Received(session, frames):
                 self._services.sessions.received(session, frames)
-            case ev.Opened(session, principal, place):
-                self._services.sessions.opened(session, principal, place)
+            case ev.Opened(session, principal, place, address):
+                self._services.sessions.opened(session, principal, place, address)
             case ev.Arrived() | ev.LetGo():
                 self._services.sessions.handle(event)
             case ev.Flushed(log, flush, rests):
@@ -332,6 +343,7 @@ class Shard:
         services.confirmations.check_deadlines()
         services.logins.check_deadlines()
         services.usage.check_deadlines()
+        services.auditor.check_deadlines()
         services.devices.receivers.retry_due()
         services.devices.replacements.check_deadlines()
         self._cluster.trunks.check_deadlines()

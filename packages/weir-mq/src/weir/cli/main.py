@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weir.cli import dev, inspect, messages, server, work
-from weir.cli.access import context_verbs, tokens
+from weir.cli.access import audit, context_verbs, tokens
 from weir.cli.access import verbs as access
 from weir.cli.admin import (
     certificates,
@@ -103,6 +103,7 @@ app.command()(messages.sub)
 app.command()(work.work)
 app.command()(inspect.inspect)
 app.add_typer(server.config_app)
+app.command()(audit.audit)
 app.command()(doctor.doctor)
 app.command()(backup.backup)
 app.command()(backup.restore)

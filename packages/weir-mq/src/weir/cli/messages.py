@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,14 +16,14 @@ import typer
 from weir.cli.admin.devices import hub_number
 from weir.cli.connection import DEFAULT_URL, Timeout, Url, connected, connected_for_ever
 from weir.cli.output import Form
-from weir.cli.process import discard
+from weir.cli.process import ending_quietly
 from weir.cli.record import Record, RecordFile, recording
+from weir.cli.retention import place
 
 if TYPE_CHECKING:
     from weir.client.client import Client
     from weir.client.producer.producer import Producer
     from weir.client.producer.receipts import BatchReceipt, PendingMessage, Receipt
-    from weir.client.reader.positions import Start
     from weir.model.topic import Order
 
 Delay = Annotated[
@@ -298,13 +297,13 @@ def tail(
     # At the latest there is nothing before today's end.
     begin = start or ("latest" if follow else "earliest")
     keys = [*map(os.fsencode, key)] if key else None
-    place, number = _place(begin), None if hub is None else hub_number(hub)
+    where, number = place(begin), None if hub is None else hub_number(hub)
 
     async def work(client: Client) -> None:
         from weir.cli.consume import Tail
 
         with recording(record) as written:
-            what = topic, place, follow, count, partition, keys, tag or None, _known(order)
+            what = topic, where, follow, count, partition, keys, tag or None, _known(order)
             await Tail(*what, form, written, number).show(client, sys.stdout.buffer)
 
     from weir.cli.output import hint
@@ -328,36 +327,6 @@ def _known(order: str | None) -> Order | None:
     from weir.model.topic import check_order
 
     return None if order is None else check_order(order)
-
-
-@contextmanager
-def ending_quietly() -> Iterator[None]:
-    """Take Ctrl-C, and a reader of our output who has enough, for what they are: the end."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
-    except BrokenPipeError:  # as `head` does
-        discard(sys.stdout)
-
-
-def _place(begin: str) -> Start | int:
-    """Return what `--from` means; an offset as a number."""
-    from weir.client.reader.positions import at
-    from weir.errors import BadRequest
-
-    if begin in ("earliest", "latest", "last"):
-        return begin
-    if begin.isdecimal():
-        return int(begin)
-    try:
-        return at(begin)
-    except BadRequest:
-        raise typer.BadParameter(
-            f"{begin!r}: give earliest, latest, last, an offset from 0 on, or a time as in -1h or "
-            "2026-11-22T10:00",
-            param_hint="--from",
-        ) from None
 
 
 class Mode(StrEnum):
@@ -398,8 +367,8 @@ def sub(
     `weir tail` shows messages without consuming them.
     """
 
-    place = _place(start)
-    if isinstance(place, int):
+    where = place(start)
+    if isinstance(where, int):
         raise typer.BadParameter(
             f"{start!r}: an offset is one of a partition: weir cluster seek takes it",
             param_hint="--from",
@@ -411,7 +380,7 @@ def sub(
 
         with recording(record) as written:
             taken = Sub(
-                topics, cluster, consumer_mode(mode.value), count, form, start=place, record=written
+                topics, cluster, consumer_mode(mode.value), count, form, start=where, record=written
             )
             await taken.take(client, sys.stdout.buffer)
 

@@ -9,7 +9,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, TextIO
 
@@ -165,3 +166,14 @@ def not_installed(error: ModuleNotFoundError) -> str:
     if not module or module in _OURS:
         return ""
     return f"this needs {module}, which is not installed: pip install {module}"
+
+
+@contextmanager
+def ending_quietly() -> Iterator[None]:
+    """Take Ctrl-C, and a reader of our output who has enough, for what they are: the end."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:  # as `head` does
+        discard(sys.stdout)

@@ -1,4 +1,4 @@
-"""Retention as people write and read it: "7d", "10GiB", "forever"."""
+"""Times as people write and read them: retention as in "7d", "10GiB", "forever"; where to begin."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from weir.client.reader.positions import Start
     from weir.model.topic import TopicSettings
 
 Retention = Annotated[
@@ -103,3 +104,22 @@ def _number(option: str, text: str, parse: Callable[[str], float], endless: str)
             param_hint=option,
         )
     return number
+
+
+def place(begin: str, option: str = "--from") -> Start | int:
+    """Return what an `option` as `--from` means; an offset as a number."""
+    from weir.client.reader.positions import at
+    from weir.errors import BadRequest
+
+    if begin in ("earliest", "latest", "last"):
+        return begin
+    if begin.isdecimal():
+        return int(begin)
+    try:
+        return at(begin)
+    except BadRequest:
+        raise typer.BadParameter(
+            f"{begin!r}: give earliest, latest, last, an offset from 0 on, or a time as in -1h or "
+            "2026-11-22T10:00",
+            param_hint=option,
+        ) from None

@@ -197,7 +197,7 @@ class ClientConnection(Generic[T]):
         strangers.encrypted.add(self)
         if self in strangers.unopened:
             strangers.unopened.discard(self)
-            self._connections.queue.put(ev.Opened(self.session))
+            self._connections.queue.put(ev.Opened(self.session, address=self.address))
         self.refuse(refusal, code)
 
     def refuse(self, reason: str, code: int = Unauthorized.code) -> None:
@@ -563,7 +563,7 @@ class Connections(Generic[T]):
             self._decide_frames()
         for one in self.accept_queue.entering(now):
             if one.session in self.open_now:
-                self.queue.put(ev.Opened(one.session))
+                self.queue.put(ev.Opened(one.session, address=one.address))
                 one.enter()
                 one.update()
         self.accept_queue.strangers.cut_late(now)
@@ -614,7 +614,7 @@ class Connections(Generic[T]):
             return False
         enters = accepting.may_enter(one, self.time())
         if enters:
-            self.queue.put(ev.Opened(one.session))
+            self.queue.put(ev.Opened(one.session, address=one.address))
             one.enter()
         if self.queue.held or not enters:
             one.update()

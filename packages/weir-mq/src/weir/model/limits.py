@@ -201,3 +201,9 @@ TOKEN_RENEWALS_OF_ONE_MAX = 64
 OWN_TOKEN_SECONDS_MAX = 24 * 3600
 # What a shard counts by principal and resource of what it refused, or would have.
 REFUSALS_KEPT_MAX = 1_024
+# The audit topic: changes that it does not have yet, logins and denials that a shard keeps for it,
+# and requests of administrators that wait for it.
+AUDIT_CHANGES_MAX = 4_096
+AUDIT_EVENTS_MAX = 4_096
+AUDIT_WAITING_MAX = 256
+AUDIT_RETENTION_MS = 90 * 24 * 3600 * 1000

@@ -32,6 +32,8 @@ FOREVER = 0
 #: In `until_done`: every cluster that there is.
 EVERY_CLUSTER = "*"
 DEFAULT_NAMESPACE = "default"
+#: The namespace of topics that only brokers write to, and the one that says who did what.
+RESERVED_NAMESPACE, AUDIT_TOPIC = "_weir", "audit"
 #: A key that finds only partitions that have ended at so many places goes to partition 0.
 _PLACES_MAX = 64
 #: The end of the name of a topic for values of another that do not parse.

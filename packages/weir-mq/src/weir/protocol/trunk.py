@@ -51,6 +51,8 @@ _CONFIRM_BYTES = len(encode_confirm(0, 0, 0, 0))
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_numbered = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw]).decode
 
+#: What separates a principal from the address that its peer has; no principal has it in it.
+ADDRESS_FOLLOWS = "\0"
 #: The session of the asking shard itself; no peer ever has this number.
 OWN_SESSION = (1 << 64) - 1
 
@@ -58,7 +60,7 @@ OWN_SESSION = (1 << 64) - 1
 class Kind(IntEnum):
     """What a trunk frame says of its session. The serving end says replies, hangup and answers."""
 
-    OPENED = 1  # body: the principal
+    OPENED = 1  # body: the principal; from level 3 on ADDRESS_FOLLOWS and the peer's address
     CLOSED = 2
     CLIENT = 3  # body: a request's whole client frame, as it came
     DEVICE = 4  # body: a device request

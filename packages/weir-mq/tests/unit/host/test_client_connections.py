@@ -280,7 +280,7 @@ def test_who_waits_to_be_let_in_is_not_read_from_and_loses_nothing() -> None:
     assert around.queue.events == []
     around.connections.admit_clients()
     around.connections.check_connections()
-    assert around.queue.events[0] == ev.Opened(1)
+    assert around.queue.events[0] == ev.Opened(1, address="10.0.0.1")
     assert around.frames == [device.DevicePing(1), device.DevicePing(1)]
     assert scene.transport.reading
 
@@ -311,13 +311,15 @@ def test_one_connection_too_many_is_closed_and_another_node_is_not() -> None:
     around.connections.check_connections()
     assert late.transport.end == "cut"
     late.peer.close()
-    assert around.queue.events == [ev.Opened(n) for n in (1, 2, 3)], "it was never told of"
+    assert around.queue.events == [ev.Opened(n, address="10.0.0.1") for n in (1, 2, 3)], (
+        "it was never told of"
+    )
 
 
 def test_a_connection_in_the_link_dialect_is_handed_over() -> None:
     scene = Scene()
     assert not scene.peer.receive(b"\x03hello")
-    assert scene.around.queue.events == [ev.Opened(1), ev.Closed(1)]
+    assert scene.around.queue.events == [ev.Opened(1, address="10.0.0.1"), ev.Closed(1)]
     scene.peer.receive(b"more")
     scene.peer.close()
     assert scene.transport.end == ""
@@ -596,4 +598,4 @@ def test_who_begins_to_log_in_before_it_is_let_in_may_do_so() -> None:
     around.connections.admit_clients()
     around.connections.check_connections()
     events = around.queue.events
-    assert ev.Secured(1, "127.0.0.1") in events[events.index(ev.Opened(1)) :]
+    assert ev.Secured(1, "127.0.0.1") in events[events.index(ev.Opened(1, address="127.0.0.1")) :]

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple, Protocol
 
 from weir.access.credentials import ScramVerifier
 from weir.access.tokens import UNLIMITED, TokenLimits
+from weir.broker.audit.buffer import AuditBuffer, Seen
 from weir.broker.metadata.security.access import FLEET, RESCUER, Access
 from weir.broker.metadata.security.fleets import Fleets
 from weir.broker.metadata.security.rules import cluster_name, topic_name
+from weir.broker.records.audit import Outcome
 from weir.broker.runtime.session import ANONYMOUS, Asked, Session
 from weir.errors import (
     AccessRevoked,
@@ -29,11 +31,16 @@ from weir.errors import (
 )
 from weir.model.ids import topic_of
 from weir.model.limits import NAME_CHARACTERS_MAX, REFUSALS_KEPT_MAX
-from weir.model.topic import Topic, split_name
+from weir.model.topic import AUDIT_TOPIC, RESERVED_NAMESPACE, Topic, split_name
+from weir.protocol.client.admin import AlterTopic
 from weir.protocol.client.declaration import Declaration, Resource, Right
 
 #: Nothing is used that could be taken away.
 _NOTHING: tuple[Asked, ...] = ()
+
+
+#: Verbs by which something may be written to a topic, or go from it.
+_WRITES = frozenset(("alter", "create", "delete", "publish"))
 
 
 class TopicNames(Protocol):
@@ -41,6 +48,10 @@ class TopicNames(Protocol):
 
     access: Access
     fleets: Fleets
+
+    @property
+    def audit_topic(self) -> Topic | None:
+        """The topic that says who did what, if it is there."""
 
     def find(self, namespace: str, name: str, /) -> Topic | None:
         """Return a topic by its names."""
@@ -89,11 +100,14 @@ class _Need(NamedTuple):
 class Authorizer:
     """Lets requests pass that a rule allows."""
 
-    __slots__ = ("_catalog", "refusals", "rescue")
+    __slots__ = ("_catalog", "audit", "refusals", "rescue")
 
-    def __init__(self, catalog: TopicNames) -> None:
-        """Go by what `catalog` says now, and count what no rule allows."""
+    def __init__(self, catalog: TopicNames, audit: AuditBuffer) -> None:
+        """Go by what `catalog` says now, and count what no rule allows. `audit` gets that, and what
+        sessions use for the first time.
+        """
         self._catalog = catalog
+        self.audit = audit
         self.refusals = RefusalCounts()
         #: What checks the password of who may write into the data folder of this node, while there
         #: is one.
@@ -114,15 +128,17 @@ class Authorizer:
         """Whether what no rule allows is refused."""
         return self._catalog.access.mode == "closed"
 
-    def admit_certified(self, session: Session) -> None:
+    def admit_certified(self, session: Session) -> bool:
         """Let a session be the user whose certificate it has shown, if there is such a user; else
-        it is nobody, as without a certificate.
+        it is nobody, as without a certificate. Return whether it became that user now.
         """
-        if session.awaits_admission:
-            access = self._catalog.access
-            user = access.user(session.certified)
-            if user is not None:
-                session.principal, session.admitted_at = user.principal, access.version
+        if not session.awaits_admission:
+            return False
+        access = self._catalog.access
+        user = access.user(session.certified)
+        if user is not None:
+            session.principal, session.admitted_at = user.principal, access.version
+        return user is not None
 
     def check_greeting(self, session: Session) -> None:
         """Raise `NotAuthenticated` where a stranger may not even learn who is here."""
@@ -139,6 +155,8 @@ class Authorizer:
         """
         if not declared.rights or (session.passed and session.is_shard):
             return _NOTHING
+        if declared.rights[0].verb in _WRITES:
+            self._check_reserved(request, declared.rights[0].verb)
         if self._catalog.access.mode == "open":  # as `is_open`: each request comes by here
             # What waits may be answered when the set is closed.
             waits = getattr(request, "wait_ms", 0)
@@ -163,6 +181,8 @@ class Authorizer:
         """Raise unless a hub may publish to a topic that it named: one that `is_proven` by what its
         fleet may.
         """
+        if topic.namespace == RESERVED_NAMESPACE:
+            raise _reserved()
         if not (self.is_open or session.is_shard):
             full = _full(topic)
             principal = self.principal_of_hub(session, hub, is_proven)
@@ -274,14 +294,60 @@ class Authorizer:
         found = next((one for one in need.asked if self._may(principal, one, limits)), None)
         if found is None:
             self.refusals.count(principal, asked)
+            if self.is_closed or not session.passed:  # else the shard that passed it on told it
+                outcome: Outcome = "refused" if self.is_closed else "would-be-refused"
+                self.saw(session, asked, outcome, principal, _missing(asked))
             if self.is_closed:
                 described = Asked("describe", "topic", need.topic)
                 if need.topic and not self._may(principal, described, limits):
                     raise _absent(need.id)
                 raise _unauthorized(principal, asked)
         # Once a set that watches is closed, what was used must be allowed.
-        session.decisions.use(found or asked)
-        return found or asked
+        used = found or asked
+        if session.decisions.use(used) and found is not None and not session.passed:
+            self.saw(session, used, "allowed", principal)
+        return used
+
+    def saw(
+        self, session: Session, asked: Asked, outcome: Outcome, principal: str, missing: str = ""
+    ) -> None:
+        """Let the audit topic know what a session was allowed, or not."""
+        self.audit.add(
+            Seen(
+                principal, session.address, asked.verb, asked.kind, asked.name, outcome,
+                self._catalog.access.version, "", missing,
+            )
+        )  # fmt: skip
+
+    def saw_login(self, session: Session, mechanism: str, outcome: Outcome) -> None:
+        """Let the audit topic know of a login by a certificate, or of one that was missing."""
+        version = self._catalog.access.version
+        self.audit.login(session, mechanism, session.certified, outcome, version)
+
+    def _check_reserved(self, request: Any, verb: str) -> None:
+        """Raise `Unauthorized` for what only brokers do with topics of the reserved namespace,
+        whoever asks, and whatever the mode is.
+        """
+        address, audit = getattr(request, "address", None), self._catalog.audit_topic
+        if address is not None:
+            is_reserved = audit is not None and topic_of(address.group) == audit.id
+        elif (parts := getattr(request, "parts", None)) is not None:
+            is_reserved = audit is not None and any(
+                part.batch and topic_of(part.address.group) == audit.id for part in parts
+            )
+        elif (name := getattr(request, "name", None)) is not None:
+            named = split_name(name)
+            is_reserved = named[0] == RESERVED_NAMESPACE
+            if named == (RESERVED_NAMESPACE, AUDIT_TOPIC):
+                # To create it is to begin to audit an open set; and it keeps as much as is set.
+                is_reserved = not (
+                    (verb == "create" and request.partitions == 1)
+                    or (isinstance(request, AlterTopic) and not request.partitions)
+                )
+        else:
+            return
+        if is_reserved:
+            raise _reserved()
 
     def _may(self, principal: str, asked: Asked, limits: TokenLimits = UNLIMITED) -> bool:
         verb, kind, name, is_any = asked
@@ -393,8 +459,22 @@ def _unauthorized(principal: str, asked: Asked) -> Unauthorized:
     who = principal.rpartition("#")[0].replace(":", " ") or principal
     verb, kind, name, _ = asked
     about = f"{kind} {name}" if name else ("the system" if kind == "system" else f"any {kind}")
+    return Unauthorized(f"{who} may not {verb} {about}: `{_missing(asked)}` lets a role of it")
+
+
+def _missing(asked: Asked) -> str:
+    """Return what gives a role the right that is missing."""
+    verb, kind, name, _ = asked
     rule = f"weir acl allow ROLE {verb} {kind} {name or ('' if kind == 'system' else 'NAME')}"
-    return Unauthorized(f"{who} may not {verb} {about}: `{rule.rstrip()}` lets a role of it")
+    return rule.rstrip()
+
+
+def _reserved() -> Unauthorized:
+    return Unauthorized(
+        f"namespace {RESERVED_NAMESPACE} is the brokers' own: nobody else writes to its topics or "
+        f"deletes them. Only {RESERVED_NAMESPACE}/{AUDIT_TOPIC} may be created there, with one "
+        "partition, and its retention be altered"
+    )
 
 
 def _checked(cluster: str) -> str:

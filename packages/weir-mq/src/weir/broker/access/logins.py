@@ -23,11 +23,13 @@ from weir.access.scram import (
 from weir.access.tokens import BEARER
 from weir.broker.access.session_ends import SessionEnds
 from weir.broker.api.effects import Hangup
+from weir.broker.audit.buffer import AuditBuffer
 from weir.broker.metadata.security.access import RESCUER, Access
 from weir.broker.metadata.security.bearer import bearer_of
 from weir.broker.metadata.security.issuers import NOBODY
 from weir.broker.metadata.security.users import user_name
 from weir.broker.metadata.security.vault import NO_VAULT, Vault
+from weir.broker.records.audit import Outcome
 from weir.broker.replica.requests import no_registry
 from weir.broker.runtime.outbox import Caller, Outbox
 from weir.broker.runtime.session import ANONYMOUS, Attempt, Session, SessionToken
@@ -80,19 +82,20 @@ class _Slowed(NamedTuple):
 class Logins:
     """Lets users in by passwords or tokens. A peer has one attempt; then it connects again."""
 
-    __slots__ = ("_catalog", "_ends", "_lines", "_news", "_outbox", "_random", "_rescue", "_slowed",
-                 "_time", "_vault", "failures")  # fmt: skip
+    __slots__ = ("_audit", "_catalog", "_ends", "_lines", "_news", "_outbox", "_random", "_rescue",
+                 "_slowed", "_time", "_vault", "failures")  # fmt: skip
 
     def __init__(
         self, catalog: CurrentAccess, news: News, outbox: Outbox, time: Time,
         ends: SessionEnds, random: Callable[[int], bytes] | None, rescue: RescueOffer,
-        vault: Vault = NO_VAULT,
+        audit: AuditBuffer, vault: Vault = NO_VAULT,
     ) -> None:  # fmt: skip
-        """Know the users of `catalog`, while `news` of it come. `ends` gets to know when
-        tokens end. `random` gives so many bytes that nobody can guess; without it nobody can log in
-        by a password. `vault` opens verifiers.
+        """Know the users of `catalog`, while `news` of it come. `ends` gets to know when tokens
+        end, and `audit` who came in, or did not. `random` gives so many bytes that nobody can
+        guess; without it nobody can log in by a password. `vault` opens verifiers.
         """
         self._time = time
+        self._audit = audit
         self._ends = ends
         self._vault = vault
         self._rescue = rescue
@@ -140,6 +143,8 @@ class Logins:
         except RemoteProtocolError as error:
             raise BadRequest(str(error)) from None
         except NotAuthenticated as error:
+            claimed = attempt.user if attempt is not None else ""
+            self._saw(session, request.mechanism, claimed, "refused")
             self._outbox.refuse(caller, error)
             self._outbox.put(Hangup(session.id, str(error), failed=True))
 
@@ -149,7 +154,11 @@ class Logins:
         """
         if not self._news.in_sync:
             raise no_registry()
-        self._take_token(session, caller, token)
+        try:
+            self._take_token(session, caller, token)
+        except NotAuthenticated:
+            self._saw(session, BEARER, session.principal, "refused")
+            raise
 
     def check_deadlines(self) -> None:
         """Go on with logins that have waited for long enough."""
@@ -209,6 +218,7 @@ class Logins:
         session.principal, session.admitted_at = user.principal, access.version
         session.token = SessionToken(claims.issuer, claims.key_id, claims.token_id, limits)
         self._ends.set(session, claims.expires)
+        self._saw(session, BEARER, user.name, "allowed")
         left = max(int(claims.expires - now), 0)
         self._outbox.reply(caller, LoginStep(b"%d" % left, True, user.name))
 
@@ -222,6 +232,7 @@ class Logins:
             raise
         if attempt.principal == RESCUER and self._rescue.rescue is not None:
             session.principal, session.admitted_at = RESCUER, attempt.version
+            self._saw(session, MECHANISM, RESCUER, "allowed")
             self._outbox.reply(caller, LoginStep(proof, True, RESCUER))
             return
         user = self._catalog.access.user_of(attempt.principal)
@@ -229,7 +240,11 @@ class Logins:
             # Revoked between the two steps, or given another password.
             raise NotAuthenticated("nobody is let in by this user and password: check both")
         session.principal, session.admitted_at = user.principal, attempt.version
+        self._saw(session, MECHANISM, user.name, "allowed")
         self._outbox.reply(caller, LoginStep(proof, True, user.name))
+
+    def _saw(self, session: Session, mechanism: str, user: str, outcome: Outcome) -> None:
+        self._audit.login(session, mechanism, user, outcome, self._catalog.access.version)
 
     def _seconds(self) -> float:
         return self._time.monotonic_ms() / 1_000

@@ -27,12 +27,13 @@ class Opened(msgspec.Struct, frozen=True):
     """A peer connected. `session` is unique over all time: the host draws its upper half.
 
     With a `principal` it is connected to another shard, that of `place`, which let it in and passes
-    its requests on.
+    its requests on. `address` is that of its machine, empty if it has none, or it is not known.
     """
 
     session: int
     principal: str = ""
     place: int = 0
+    address: str = ""
 
 
 class Secured(msgspec.Struct, frozen=True):

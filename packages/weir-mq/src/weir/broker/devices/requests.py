@@ -13,6 +13,7 @@ from typing import Protocol
 from weir.broker.access.authorizer import Authorizer
 from weir.broker.api.effects import Hangup, SignFrames
 from weir.broker.api.settings import Identity
+from weir.broker.audit.buffer import Seen
 from weir.broker.devices.proofs import Proofs
 from weir.broker.devices.receivers import Receivers
 from weir.broker.devices.replacements import Replacements
@@ -402,6 +403,14 @@ class Devices:
         session.asked = None
         self._outbox.send(session.id, encode_code(DeviceOpcode.PROVE, sn, error.code))
         failed = isinstance(error, NotAuthenticated)
+        if failed:
+            version = self._authorizer.access.version
+            self._authorizer.audit.add(
+                Seen(
+                    session.principal, session.address, "prove", "device", str(session.hub),
+                    "refused", version,
+                )
+            )  # fmt: skip
         self._outbox.put(Hangup(session.id, str(error), failed))
 
     def _refuse_certified(self, session: Session, sn: int, error: NotAuthenticated) -> None:

@@ -35,7 +35,7 @@ from weir.model.ids import (
     place_of,
     place_shard,
 )
-from weir.model.limits import KIB, RETRY_AFTER_MS
+from weir.model.limits import FORMAT_LEVEL_ACCESS, KIB, RETRY_AFTER_MS
 from weir.protocol import trunk
 from weir.protocol.client import messages as m
 from weir.protocol.client.codec import decode_reply, encode_request
@@ -43,6 +43,7 @@ from weir.protocol.client.declaration import opcode_of
 from weir.protocol.device import DevicePublishes, DeviceRequest
 from weir.protocol.frame import CLIENT_VERSION, ClientFrame, Flags
 from weir.protocol.trunk import (
+    ADDRESS_FOLLOWS,
     OWN_SESSION,
     Arrival,
     Kind,
@@ -99,6 +100,11 @@ class Routes:
         self._founded = founded
         #: By node, how many shards it has, as it said itself.
         self._shards: dict[int, int] = {}
+
+    @property
+    def level(self) -> int:
+        """The format level that is written."""
+        return self._catalog.level
 
     @property
     def several(self) -> bool:
@@ -328,7 +334,7 @@ class Forwarder:
 
     def request(self, session: Session, caller: Caller, frame: ClientFrame, shard: int) -> None:
         """Pass a client's request on. Raises `Unavailable`, or `Overloaded`."""
-        to = self._introduce(session.id, session.principal, shard)
+        to = self._introduce(session.id, session.principal, shard, session.address)
         charged = len(frame.body)
         self.lanes.take(shard, charged)
         to.asks(caller, caller.opcode)
@@ -341,7 +347,7 @@ class Forwarder:
         """
         device, shard = session.device, session.device_place
         assert device is not None
-        self._introduce(session.id, session.principal, shard)
+        self._introduce(session.id, session.principal, shard, session.address)
         buffers = trunk.encode_device(session.id, request)
         charged = total(buffers)
         self.lanes.take(shard, charged)
@@ -374,7 +380,7 @@ class Forwarder:
         """
         session = self._sessions[caller.session]
         opcode = request.declaration.opcode
-        self._introduce(session.id, session.principal, shard).asks(caller, opcode)
+        self._introduce(session.id, session.principal, shard, session.address).asks(caller, opcode)
         header, *rest = encode_request(request, caller.correlation)
         self._put(shard, trunk.encode(Kind.CLIENT, session.id, header, *rest))
 
@@ -482,14 +488,16 @@ class Forwarder:
             self._outbox.refuse(caller, Overloaded(error, RETRY_AFTER_MS))
         return False
 
-    def _introduce(self, session: int, principal: str, shard: int) -> _Trunk:
+    def _introduce(self, session: int, principal: str, shard: int, address: str = "") -> _Trunk:
         one = self._trunks.get(shard)
         if one is None:
             raise _gone(shard)
         if session not in one.known:
             one.known.add(session)
-            name = (principal or ANONYMOUS).encode()
-            self._put(shard, trunk.encode(Kind.OPENED, session, name))
+            name = principal or ANONYMOUS
+            if address and self.routes.level >= FORMAT_LEVEL_ACCESS:
+                name += ADDRESS_FOLLOWS + address
+            self._put(shard, trunk.encode(Kind.OPENED, session, name.encode()))
         return one
 
     def _put(self, shard: int, buffers: tuple[Buffer, ...], charged: int = 0) -> None:

@@ -173,7 +173,7 @@ class RegistryFeed:
     def apply(self, index: int, payload: Payload) -> None:
         """Let the registry apply an entry, and tell the followers."""
         replies = self._replies
-        replies.index, replies.applying = index, payload.control
+        replies.index, replies.applying = index, payload.change
         self._registry.apply(index, payload)
         replies.applying = None
         if payload.control is not None and self._replies.followers:

@@ -511,8 +511,8 @@ class RegistryCopy:
         if isinstance(news, bytes):
             payload = read_back(Kind.CONTROL, news)
             self._registry.apply(index, payload)
-            if payload.control is not None:
-                self._doing.append(payload.control)
+            if payload.change is not None:
+                self._doing.append(payload.change)
         else:
             self._registry.restore(self._registry.decode(news))
             # A shard whose trunk broke has things under way, which an epoch of meanwhile may end.

@@ -10,27 +10,21 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from weir.broker.metadata.audit import AuditGate
 from weir.broker.metadata.catalog import Catalog, more_partitions
 from weir.broker.metadata.quota_requests import QuotaRequests
 from weir.broker.metadata.schemas import SchemaRequests
 from weir.broker.metadata.security.enrolment import Enrolment
 from weir.broker.metadata.security.rewrapping import Rewrapping
 from weir.broker.metadata.security.users import AccessRequests
-from weir.broker.records.access import AccessRecord
 from weir.broker.records.entries import (
-    NodeRecord,
-    ProducerOpened,
-    SchemaRecord,
+    RegistryChange,
     TopicAltered,
     TopicClusterPaused,
-    TopicCreated,
     TopicDeleted,
     TopicEnds,
     TopicGrown,
 )
-from weir.broker.records.fleets import FleetRecord
-from weir.broker.records.quotas import QuotaRecord
-from weir.broker.records.secrets import SecretsRewrapped
 from weir.broker.replica.requests import Proposals
 from weir.broker.runtime.outbox import Caller
 from weir.errors import BadRequest, Refused, Unavailable, UnknownTopic
@@ -54,24 +48,6 @@ _GROW_MS = 10_000
 _END_MS = 10_000
 
 
-#: What the registry decides, entry by entry.
-RegistryRecord = (
-    TopicCreated
-    | TopicAltered
-    | TopicGrown
-    | TopicEnds
-    | TopicClusterPaused
-    | TopicDeleted
-    | SchemaRecord
-    | AccessRecord
-    | FleetRecord
-    | SecretsRewrapped
-    | QuotaRecord
-    | ProducerOpened
-    | NodeRecord
-)
-
-
 class Replies(Protocol):
     """Where the registry's answers go."""
 
@@ -85,7 +61,7 @@ class Replies(Protocol):
 class RegistryLog(Protocol):
     """The registry, as far as what changes topics knows it."""
 
-    def propose(self, record: RegistryRecord, /) -> int:
+    def propose(self, record: RegistryChange, /) -> int:
         """Propose an entry; return its index. Raises `Unavailable` where it is not led here."""
 
     def describe(self, topic: Topic, /) -> TopicInfo:
@@ -106,7 +82,7 @@ class Administration:
     """What is asked of topics that exist, and what becomes of it when it is committed."""
 
     __slots__ = ("_catalog", "_groups", "_growing", "_outbox", "_proposals", "_registry", "_time",
-                 "access", "fleets", "quotas", "rewrapping", "schemas")  # fmt: skip
+                 "access", "audit", "fleets", "quotas", "rewrapping", "schemas")  # fmt: skip
 
     def __init__(
         self,
@@ -119,11 +95,14 @@ class Administration:
         fleets: Enrolment,
         quotas: QuotaRequests,
         rewrapping: Rewrapping,
+        audit: AuditGate,
     ) -> None:
         """Change `catalog` by entries of `registry`; `groups` follow what is decided. `access` is
         what is asked of users and roles, `fleets` what is asked of devices, `quotas` what is asked
-        of those; `rewrapping` lets secrets be wrapped by the key that wraps now.
+        of those; `rewrapping` lets secrets be wrapped by the key that wraps now. `audit` says in
+        entries who asked for them.
         """
+        self.audit = audit
         self.rewrapping = rewrapping
         self.fleets = fleets
         self.quotas = quotas

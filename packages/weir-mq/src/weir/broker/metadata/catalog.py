@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import msgspec
 
+from weir.broker.metadata.audit import AUDITOR, AuditTrail
 from weir.broker.metadata.placement import Nodes
 from weir.broker.metadata.quotas import NAMESPACE, Quotas, entity_of, namespace_of
 from weir.broker.metadata.schemas import Schemas, TopicSchemas
 from weir.broker.metadata.security.access import Access
 from weir.broker.metadata.security.fleets import Fleets
 from weir.broker.metadata.security.rules import topic_name
+from weir.broker.records.audit import AuditProducerOpened
 from weir.broker.records.entries import (
     ProducerOpened,
     TopicAltered,
@@ -25,7 +27,14 @@ from weir.broker.records.entries import (
 )
 from weir.errors import BadRequest, UnknownTopic, UnknownVersion
 from weir.model.limits import CLUSTER_PAUSES_MAX, DEDUPE_HORIZON_MS
-from weir.model.topic import ClusterPause, End, Topic, TopicSettings
+from weir.model.topic import (
+    AUDIT_TOPIC,
+    RESERVED_NAMESPACE,
+    ClusterPause,
+    End,
+    Topic,
+    TopicSettings,
+)
 from weir.order.clock import stamp_at
 
 _VERSION = 9
@@ -67,16 +76,27 @@ class Holding(NamedTuple):
     granted: int
 
 
+@dataclass(slots=True)
+class _ProducerIds:
+    """Who holds which producer id."""
+
+    holdings: dict[int, Holding] = field(default_factory=dict)
+    #: How many of those each principal holds.
+    held_by: Counter[str] = field(default_factory=Counter)
+    #: Ids with a new epoch, which gets the next stamp that comes.
+    not_stamped: list[int] = field(default_factory=list)
+    #: The stamp at which old ones were forgotten last.
+    forgot_at: int = 0
+
+
 #: What a catalog is of: what one takes over from another.
 _PARTS = (
     "_by_id",
-    "_forgot_at",
-    "_held_by",
+    "_ids",
     "_next_topic",
-    "_not_stamped",
-    "_producers",
     "_topics",
     "access",
+    "audit",
     "ending",
     "fleets",
     "growing",
@@ -96,11 +116,7 @@ class Catalog:
         """Begin empty."""
         self._topics: dict[tuple[str, str], Topic] = {}
         self._by_id: dict[int, Topic] = {}
-        self._producers: dict[int, Holding] = {}
-        #: How many of those each principal holds.
-        self._held_by: Counter[str] = Counter()
-        self._not_stamped: list[int] = []
-        self._forgot_at = 0
+        self._ids = _ProducerIds()
         self._next_topic = 1
         #: The highest stamp that was ever given to a topic or as a producer id.
         self.last_stamp = 0
@@ -114,6 +130,8 @@ class Catalog:
         self.fleets = Fleets()
         self.quotas = Quotas()
         self.access = Access()
+        #: The changes that the audit topic does not have yet.
+        self.audit = AuditTrail()
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -132,12 +150,12 @@ class Catalog:
 
     def producer(self, producer: int) -> Holding | None:
         """Return who holds a producer id; None if it was never granted, or is forgotten."""
-        return self._producers.get(producer)
+        return self._ids.holdings.get(producer)
 
     @property
     def forgotten_below(self) -> int:
         """Ids that are not here were granted and forgotten below this one, or never."""
-        return max(self._forgot_at - _KEPT, 0)
+        return max(self._ids.forgot_at - _KEPT, 0)
 
     def voters(self, group: int) -> tuple[int, ...]:
         """Return who is to vote in a group, its preferred leader first; () before any node is
@@ -149,6 +167,16 @@ class Catalog:
     def level(self) -> int:
         """The format level that is written."""
         return self.nodes.level
+
+    @property
+    def audit_topic(self) -> Topic | None:
+        """The topic that says who did what, if it is there."""
+        return self._topics.get((RESERVED_NAMESPACE, AUDIT_TOPIC))
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether that is written: always but in an open set, and there once the topic exists."""
+        return self.access.mode != "open" or self.audit_topic is not None
 
     def was_deleted(self, topic: int) -> bool:
         """Return whether a topic of this id was there once and is not any more."""
@@ -266,19 +294,24 @@ class Catalog:
         Raises `QuotaExceeded` where the principal, or its namespace, has no room for a new id.
         """
         producer, granted = record.producer, record.producer
-        held = self._producers.get(producer)
+        held = self._ids.holdings.get(producer)
         if held is not None and record.epoch <= held.epoch:
             record = ProducerOpened(producer, held.epoch + 1, record.principal)
         if held is None:
             self.check_producers(record.principal)
-            self._held_by[record.principal] += 1
+            self._ids.held_by[record.principal] += 1
         if record.epoch:
             granted = _NOT_STAMPED
-            self._not_stamped.append(producer)
+            self._ids.not_stamped.append(producer)
         else:
             self._passed(producer)
-        self._producers[producer] = Holding(record.epoch, record.principal, granted)
+        self._ids.holdings[producer] = Holding(record.epoch, record.principal, granted)
         return record
+
+    def open_audit(self, record: AuditProducerOpened) -> None:
+        """Let the audit trail have another producer id, unless it has one that it can go on by."""
+        if self.audit.open(record):
+            self.open(ProducerOpened(record.producer, 0, AUDITOR))
 
     def check_room(self, namespace: str, topics: int, partitions: int) -> None:
         """Raise `QuotaExceeded` where a namespace has no room for so many more."""
@@ -304,11 +337,11 @@ class Catalog:
     def used(self, entity: str) -> dict[str, int]:
         """Return by quota how much an entity has of what is in the registry."""
         if not entity.startswith(NAMESPACE):
-            held = (count for who, count in self._held_by.items() if entity_of(who) == entity)
+            held = (count for who, count in self._ids.held_by.items() if entity_of(who) == entity)
             return {"producers": sum(held)}
         name = entity.removeprefix(NAMESPACE)
         topics = [one for key, one in self._topics.items() if key[0] == name]
-        held = (count for who, count in self._held_by.items() if namespace_of(who) == name)
+        held = (count for who, count in self._ids.held_by.items() if namespace_of(who) == name)
         return {
             "producers": sum(held),
             "topics": len(topics),
@@ -328,14 +361,14 @@ class Catalog:
         that know such an id go on taking its batches.
         """
         self.last_stamp = max(self.last_stamp, stamp)
-        for producer in self._not_stamped:
-            self._producers[producer] = self._producers[producer]._replace(granted=stamp)
-        self._not_stamped.clear()
-        if stamp - self._forgot_at > _FORGET_EVERY:
-            self._forgot_at = stamp
+        for producer in self._ids.not_stamped:
+            self._ids.holdings[producer] = self._ids.holdings[producer]._replace(granted=stamp)
+        self._ids.not_stamped.clear()
+        if stamp - self._ids.forgot_at > _FORGET_EVERY:
+            self._ids.forgot_at = stamp
             below = self.forgotten_below
-            self._producers = {p: h for p, h in self._producers.items() if h.granted >= below}
-            self._held_by = _held_by(self._producers)
+            self._ids.holdings = {p: h for p, h in self._ids.holdings.items() if h.granted >= below}
+            self._ids.held_by = _held_by(self._ids.holdings)
 
     def _add(self, topic: Topic) -> None:
         self._topics[topic.namespace, topic.name] = topic
@@ -366,19 +399,20 @@ class Catalog:
             )
             for t in self._topics.values()
         ]
-        producers = [(producer, *holding) for producer, holding in self._producers.items()]
+        producers = [(producer, *holding) for producer, holding in self._ids.holdings.items()]
         has_ends = any(topic.ends for topic in self._topics.values())
         has_pauses = any(topic.pauses for topic in self._topics.values())
         schemas = [(topic, *known.encode()) for topic, known in self.schemas.items()]
         version = _WITHOUT_PAUSES if has_ends else _WITHOUT_ENDS
         version = _WITHOUT_SCHEMAS if has_pauses else version
         version = _WITHOUT_ACCESS if schemas else version
-        has_fleets = bool(self.fleets or self.quotas)
+        has_quotas = bool(self.quotas or self.audit)
+        has_fleets = bool(self.fleets or has_quotas)
         has_access = bool(self.access or has_fleets)
         return (
             _VERSION if has_access else version,
             self._next_topic,
-            self._forgot_at,
+            self._ids.forgot_at,
             self.last_stamp,
             topics,
             producers,
@@ -386,7 +420,8 @@ class Catalog:
             *((schemas,) if schemas or has_access else ()),
             *((self.access.encode(),) if has_access else ()),
             *((self.fleets.encode(),) if has_fleets else ()),
-            *((self.quotas.encode(),) if self.quotas else ()),
+            *((self.quotas.encode(),) if has_quotas else ()),
+            *((self.audit.encode(),) if self.audit else ()),
         )
 
     @classmethod
@@ -402,7 +437,7 @@ class Catalog:
             )
         next_topic, forgot_at, last_stamp, topics, producers, nodes, *later_parts = fields
         catalog = cls()
-        catalog._next_topic, catalog._forgot_at = next_topic, forgot_at
+        catalog._next_topic, catalog._ids.forgot_at = next_topic, forgot_at
         catalog.last_stamp = last_stamp
         catalog.nodes = Nodes.decode(nodes)
         for id, namespace, name, partitions, founded_with, order, created, *more in topics:
@@ -412,10 +447,10 @@ class Catalog:
             ends = tuple(End(*end) for known in later[:1] for end in known)
             pauses = tuple(ClusterPause(*row) for known in later[1:] for row in known)
             catalog._add(Topic(*named, kept, joining, tuple(floors), ends, pauses))
-        catalog._producers = {producer: Holding(*holding) for producer, *holding in producers}
-        catalog._held_by = _held_by(catalog._producers)
-        catalog._not_stamped = [
-            producer for producer, h in catalog._producers.items() if h.granted == _NOT_STAMPED
+        catalog._ids.holdings = {producer: Holding(*holding) for producer, *holding in producers}
+        catalog._ids.held_by = _held_by(catalog._ids.holdings)
+        catalog._ids.not_stamped = [
+            producer for producer, h in catalog._ids.holdings.items() if h.granted == _NOT_STAMPED
         ]
         for topic, *row in (row for known in later_parts[:1] for row in known):
             catalog.schemas.put(topic, TopicSchemas.decode(row))
@@ -425,6 +460,8 @@ class Catalog:
             catalog.fleets = Fleets.decode(fleets)
         for quotas in later_parts[3:4]:
             catalog.quotas = Quotas.decode(quotas)
+        for trail in later_parts[4:5]:
+            catalog.audit = AuditTrail.decode(trail)
         return catalog
 
 

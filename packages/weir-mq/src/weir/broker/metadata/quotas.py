@@ -14,7 +14,7 @@ from weir.broker.metadata.security.rules import topic_name
 from weir.broker.records.quotas import QuotaRecord, QuotaRemoved
 from weir.errors import BadRequest, QuotaExceeded, TooLarge
 from weir.model.limits import QUOTA_LIMIT_MAX, QUOTAS_MAX
-from weir.model.topic import check_name, split_name
+from weir.model.topic import RESERVED_NAMESPACE, check_name, split_name
 
 NAMESPACE = "namespace:"
 _USER, _FLEET, _ANONYMOUS = "user:", "fleet:", "anonymous"
@@ -42,6 +42,8 @@ def check_entity(entity: str) -> str:
     """Return the full name of what has a quota. Raises `BadRequest`, `BadName`."""
     kind, colon, name = entity.partition(":")
     match kind + colon:
+        case "namespace:" if name == RESERVED_NAMESPACE:
+            raise BadRequest(f"{RESERVED_NAMESPACE} is the brokers' own: it has no quotas")
         case "namespace:":
             return NAMESPACE + check_name(name, "namespace")
         case "user:":

@@ -11,10 +11,10 @@ from weir.broker.api.settings import Identity, Layout
 from weir.broker.metadata.administration import (
     Administration,
     PartitionEndings,
-    RegistryRecord,
     Replies,
     TopicGroups,
 )
+from weir.broker.metadata.audit import AuditGate, deed_of
 from weir.broker.metadata.catalog import Catalog
 from weir.broker.metadata.membership import Membership
 from weir.broker.metadata.placement import check_replicas
@@ -24,7 +24,9 @@ from weir.broker.metadata.security.rewrapping import Rewrapping
 from weir.broker.metadata.security.users import AccessRequests
 from weir.broker.metadata.usage import Dealer
 from weir.broker.records.access import AccessRecord
+from weir.broker.records.audit import AuditProducerOpened, AuditPublished
 from weir.broker.records.entries import (
+    Attributed,
     ControlRecord,
     GroupsPlaced,
     GroupsSettled,
@@ -33,6 +35,7 @@ from weir.broker.records.entries import (
     NodeJoined,
     Payload,
     ProducerOpened,
+    RegistryChange,
     SchemaRuleSet,
     SchemaVersionAdded,
     TopicAltered,
@@ -52,6 +55,7 @@ from weir.broker.runtime.outbox import Caller
 from weir.errors import (
     Fenced,
     Halted,
+    LevelTooLow,
     NotLeader,
     ProducerExpired,
     QuotaExceeded,
@@ -62,10 +66,12 @@ from weir.errors import (
     UnknownVersion,
 )
 from weir.model.ids import Address, topic_of
-from weir.model.limits import TOPICS_MAX
+from weir.model.limits import AUDIT_RETENTION_MS, FORMAT_LEVEL_ACCESS, TOPICS_MAX
 from weir.model.topic import (
+    AUDIT_TOPIC,
     DEFAULT_SETTINGS,
     FOREVER,
+    RESERVED_NAMESPACE,
     Topic,
     TopicSettings,
     check_settings,
@@ -126,7 +132,16 @@ class Registry:
         rewrapping = Rewrapping(catalog, outbox, self, vault)
         quotas = QuotaRequests(catalog, outbox, self, Dealer(catalog, time))
         self.administration = Administration(
-            catalog, outbox, time, self, groups, access, fleets, quotas, rewrapping
+            catalog,
+            outbox,
+            time,
+            self,
+            groups,
+            access,
+            fleets,
+            quotas,
+            rewrapping,
+            AuditGate(catalog, time),
         )
         self.endings = PartitionEndings(catalog, outbox, time, self)
         self.membership = Membership(catalog, identity, layout, level, outbox, self)
@@ -168,7 +183,11 @@ class Registry:
         namespace, name = split_name(request.name)
         check_settings(request.partitions, request.order)
         check_replicas(request.replicas, len(self.catalog.nodes.active()))
-        settings = request.settings.over(DEFAULT_SETTINGS)
+        default = DEFAULT_SETTINGS
+        if namespace == RESERVED_NAMESPACE:
+            self._check_level()
+            default = TopicSettings(AUDIT_RETENTION_MS)
+        settings = request.settings.over(default)
         existing = self.catalog.find(namespace, name)
         if existing is not None:
             self._outbox.reply(caller, self._existing(existing, request))
@@ -181,6 +200,16 @@ class Registry:
             namespace, name, request.partitions, request.order, stamp, settings, request.replicas
         )
         self._topics.propose(record, (caller, request))
+
+    def _check_level(self) -> None:
+        level = self.catalog.level
+        if level < FORMAT_LEVEL_ACCESS:
+            raise LevelTooLow(
+                f"this set writes format level {level}, and an audit topic needs "
+                f"{FORMAT_LEVEL_ACCESS}: once all nodes run this release, raise it by `weir node "
+                "raise-level`",
+                level,
+            )
 
     def open_producer(self, caller: Caller, principal: str, request: OpenProducer) -> None:
         """Grant a new producer id, or the next epoch of one that the principal holds."""
@@ -236,9 +265,28 @@ class Registry:
             )
         return held.epoch
 
+    def open_audit(self, before: int) -> None:
+        """Propose a producer id for the audit trail in place of `before`."""
+        producer = self._clock.stamp(self._time.wall_ms(), self._clock.highest)
+        self.propose(AuditProducerOpened(producer, before))
+
+    def create_audit_topic(self) -> None:
+        """Propose the topic that says who did what."""
+        stamp = self._clock.stamp(self._time.wall_ms())
+        settings = TopicSettings(AUDIT_RETENTION_MS)
+        self.propose(TopicCreated(RESERVED_NAMESPACE, AUDIT_TOPIC, 1, "total", stamp, settings))
+
     def apply(self, index: int, payload: Payload) -> None:
         """Apply a committed entry."""
-        record = payload.control
+        control, record = payload.control, payload.change
+        if not isinstance(control, Attributed):
+            self._apply_change(index, record)
+            return
+        deed = deed_of(control.change, self.catalog)
+        self._apply_change(index, record)
+        self.catalog.audit.add(index, control, deed, self.catalog.access.version)
+
+    def _apply_change(self, index: int, record: ControlRecord | None) -> None:
         if isinstance(record, AccessRecord):
             self.administration.access.apply(index, record)
         elif isinstance(record, SecretsRewrapped):
@@ -247,6 +295,11 @@ class Registry:
             self.administration.fleets.apply(index, record)
         elif isinstance(record, QuotaRecord):
             self.administration.quotas.apply(index, record)
+        elif isinstance(record, AuditProducerOpened):
+            self._clock.raise_to(record.producer)
+            self.catalog.open_audit(record)
+        elif isinstance(record, AuditPublished):
+            self.catalog.audit.published(record)
         else:
             self._apply(index, record)
         self.administration.access.look_for_losses()
@@ -385,11 +438,13 @@ class Registry:
             topic.id,
         )
 
-    def propose(self, record: RegistryRecord) -> int:
-        """Propose an entry; return its index. Raises `Unavailable` where it is not led here."""
+    def propose(self, record: RegistryChange) -> int:
+        """Propose an entry; return its index. Raises `Unavailable` where it is not led here, and
+        `AuditBacklog` as `AuditGate` says.
+        """
         if self.group is None or not self.ready:
             raise no_registry()
-        return self.group.propose(of_control(record))
+        return self.group.propose(of_control(self.administration.audit.attributed(record)))
 
 
 def _many_partitions(count: int) -> str:

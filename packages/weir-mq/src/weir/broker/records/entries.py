@@ -16,6 +16,7 @@ from msgspec import Meta
 
 import weir_raft as raft
 from weir.broker.records.access import AccessRecord
+from weir.broker.records.audit import AuditProducerOpened, AuditRecord
 from weir.broker.records.fleets import FleetRecord
 from weir.broker.records.quotas import QuotaRecord
 from weir.broker.records.secrets import SecretsRewrapped
@@ -441,7 +442,8 @@ ConsumerRecord = (
 )
 NodeRecord = NodeJoined | NodeChanged | GroupsPlaced | GroupsSettled | LevelRaised
 SchemaRecord = SchemaVersionAdded | SchemaRuleSet
-ControlRecord = (
+#: What the registry decides.
+RegistryChange = (
     TopicCreated
     | TopicAltered
     | TopicGrown
@@ -453,8 +455,26 @@ ControlRecord = (
     | FleetRecord
     | SecretsRewrapped
     | QuotaRecord
+    | AuditRecord
     | ProducerOpened
     | NodeRecord
+)
+
+
+class Attributed(Record, frozen=True, array_like=True, tag="by"):
+    """Registry: a change, which principal asked for it from which address, and when by the clock of
+    the leader, in ms since 1970. It is published to the audit topic.
+    """
+
+    principal: str
+    address: str
+    at_ms: Number
+    change: RegistryChange
+
+
+ControlRecord = (
+    RegistryChange
+    | Attributed
     | LogStartMoved
     | StampsRaised
     | PartitionJoined
@@ -464,21 +484,7 @@ ControlRecord = (
     | ScatterRecord
     | SinkForgotten
 )
-_OF_REGISTRY = (
-    TopicCreated
-    | TopicAltered
-    | TopicGrown
-    | TopicEnds
-    | TopicClusterPaused
-    | TopicDeleted
-    | SchemaRecord
-    | AccessRecord
-    | FleetRecord
-    | SecretsRewrapped
-    | QuotaRecord
-    | ProducerOpened
-    | NodeRecord
-)
+_OF_REGISTRY = RegistryChange | Attributed
 _decoder = msgspec.msgpack.Decoder(ControlRecord)
 encode_control = msgspec.msgpack.Encoder().encode
 
@@ -502,7 +508,7 @@ def belongs(record: ControlRecord, group: int) -> bool:
 def highest_stamp(record: ControlRecord) -> int:
     """Return the highest stamp that applying a record lets a clock know; 0 if it has none."""
     match record:
-        case ProducerOpened(producer):
+        case ProducerOpened(producer) | AuditProducerOpened(producer):
             return producer
         case TopicGrown() | PartitionJoined():
             return record.floor
@@ -555,6 +561,12 @@ class Payload(msgspec.Struct, frozen=True):
     batches: tuple[BatchRecord, ...] = ()
     control: ControlRecord | None = None
     staged: StagedRecord | None = None
+
+    @property
+    def change(self) -> ControlRecord | None:
+        """Its control record, whoever asked for it."""
+        control = self.control
+        return control.change if isinstance(control, Attributed) else control
 
 
 def record_of(batch: Batch, offset: int, stamp: int) -> BatchRecord:

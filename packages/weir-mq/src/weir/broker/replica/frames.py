@@ -259,9 +259,9 @@ def sent_to(group: int, kind: Kind, data: Buffer) -> Payload:
     for batch in payload.batches:
         if batch.stamp > STAMP_FAR or batch.offset > _OFFSET_FAR:
             raise ImpossibleMessage(f"no leader wrote offset {batch.offset}, stamp {batch.stamp}")
-    record = payload.control
+    record = payload.change
     if record is not None:
-        if not belongs(record, group):
+        if payload.control is not None and not belongs(payload.control, group):
             raise ImpossibleMessage(f"group {group} has no {type(record).__name__}")
         if names_twice(record):
             raise ImpossibleMessage("a group cannot have a voter twice")

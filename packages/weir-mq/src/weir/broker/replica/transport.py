@@ -350,7 +350,7 @@ class Peers:
 def _check_level(message: raft.Message, level: int) -> None:
     """Raise `ImpossibleMessage` for an entry that lets what is not read here be written."""
     for entry in message.entries if isinstance(message, raft.Append) else ():
-        record = stored_in(entry).control
+        record = stored_in(entry).change
         if isinstance(record, LevelRaised) and record.level > level:
             raise ImpossibleMessage(
                 f"an entry came that was written by a newer release of weir (level "

@@ -28,6 +28,8 @@ from weir.protocol.client.messages import Confirm, Fetched, FetchedChunks, Grant
 TO_DEVICE = -1
 #: A union would be made anew for each reply.
 _WITH_MESSAGES = (Fetched, Granted)
+#: The opcode of requests that the shard makes for itself; no frame has it, either.
+TO_SHARD = -2
 #: How long a welcome waits for the confirm of what came with its hello: a device that has published
 #: already waits for nothing else.
 TOGETHER_MS = 1_000
@@ -48,7 +50,7 @@ class Outbox:
     """Collects the effects of one `handle` call, in order, and counts what is not answered yet."""
 
     __slots__ = ("_awaited", "_budget", "_open", "_together_ms", "_touched", "_welcomes",
-                 "counts", "counts_given", "effects", "given", "kept")  # fmt: skip
+                 "counts", "counts_given", "effects", "given", "kept", "own")  # fmt: skip
 
     def __init__(self, budget: Budget) -> None:
         """Begin empty; messages on their way to peers are charged to `budget`."""
@@ -66,6 +68,8 @@ class Outbox:
         self._together_ms = TOGETHER_MS
         #: Replies to requests that were made for devices; `Receivers` takes them out.
         self.kept: deque[tuple[Caller, Reply]] = deque()
+        #: Replies to requests that the shard made for itself, by correlation; `Auditor` takes them.
+        self.own: deque[tuple[int, Reply]] = deque()
         #: Whether somebody counts what messages are `given` to whom: session, group, bytes.
         self.counts_given = False
         self.given: list[tuple[int, int, int]] = []
@@ -190,6 +194,8 @@ class Outbox:
     def reply(self, caller: Caller, reply: Reply) -> None:
         """Answer a request; nobody hears it if the peer is gone."""
         if caller.session not in self._open:
+            if caller.opcode == TO_SHARD:
+                self.own.append((caller.correlation, reply))
             return
         if caller.opcode == TO_DEVICE:
             self.kept.append((caller, reply))

@@ -71,12 +71,15 @@ class Decisions:
             self._version = version
         self._allowed[key] = used
 
-    def use(self, asked: Asked) -> None:
-        """Something is used: the session ends with the right to it."""
+    def use(self, asked: Asked) -> bool:
+        """Something is used: the session ends with the right to it. Return whether it is new."""
+        if asked in self.used:
+            return False
         if len(self.used) < _DECISIONS_MAX:
             self.used[asked] = None
-        elif asked not in self.used:
+        else:
             self.is_incomplete = True
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,8 @@ class Session(msgspec.Struct, eq=False):
     opened_ms: int
     principal: str = ANONYMOUS
     welcomed: bool = False
+    #: The address of its machine; empty if it is not known.
+    address: str = ""
     #: The access version that it was let in at; and what it was allowed and has used.
     admitted_at: int = 0
     _decisions: Decisions | None = None
@@ -174,11 +179,13 @@ class Session(msgspec.Struct, eq=False):
     _parked_bytes: int = 0
 
     @classmethod
-    def opened(cls, number: int, now_ms: int, principal: str, place: int) -> Session:
+    def opened(
+        cls, number: int, now_ms: int, principal: str, place: int, address: str = ""
+    ) -> Session:
         """Begin one; with a `principal` the peer is connected elsewhere, at `place`."""
         if principal:
-            return cls(number, now_ms, principal, welcomed=True, passed=True, place=place)
-        return cls(number, now_ms)
+            return cls(number, now_ms, principal, True, address, passed=True, place=place)
+        return cls(number, now_ms, address=address)
 
     @property
     def decisions(self) -> Decisions:

@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 import msgspec
 
 from weir.cli.process import EXTRAS, what_to_do
-from weir.errors import BadRequest, NoJava, NotAuthenticated, WeirError
+from weir.errors import (
+    BadRequest,
+    Disconnected,
+    NoJava,
+    NotAuthenticated,
+    Unauthorized,
+    UnknownTopic,
+    WeirError,
+)
 from weir.model.limits import (
     CONNECTIONS_MAX,
     FORMAT_LEVEL_SCHEMAS,
@@ -525,6 +533,41 @@ async def _lost(client: Client) -> tuple[list[str], list[str]]:
     return skipped, bad
 
 
+@_asked_of_node("audit")
+def audit(ask: _Ask) -> Finding:
+    """Ask the node that runs on the folder whether the audit topic is led, and lacks anything."""
+    try:
+        (stats,) = ask(lambda client: client.topic_stats(_AUDIT))
+        dropped = ask(_dropped)
+    except (UnknownTopic, Unauthorized):
+        return Finding("audit", "ok", f"no topic {_AUDIT} that you may read")
+    except Disconnected:
+        return Finding(
+            "audit", "fail", f"topic {_AUDIT} does not answer: administration waits for it",
+            f"weir node status and weir topic describe {_AUDIT} tell which nodes have it",
+        )  # fmt: skip
+    if dropped:
+        return Finding(
+            "audit", "warn", f"{dropped:,} logins and denials of the last day are not in {_AUDIT}",
+            "the topic took no messages for a while, or too many failed at once: weir audit "
+            "--verb drop --since -1d tells when",
+        )  # fmt: skip
+    return Finding("audit", "ok", f"{stats.messages:,} messages in topic {_AUDIT}")
+
+
+async def _dropped(client: Client) -> int:
+    """Return how many events of the last day no shard had room for."""
+    import json
+
+    found = 0
+    async with client.reader(_AUDIT, start="-1d", follow=False) as reader:
+        async for delivered in reader.batches():
+            for message in delivered.messages():
+                event = json.loads(message.value)
+                found += event["count"] if event["outcome"] == "dropped" else 0
+    return found
+
+
 async def _asked(client: Client) -> tuple[float, tuple[int, ...]]:
     """Return how many milliseconds an answer took, and the shards' own ports."""
     began = time.perf_counter()
@@ -603,6 +646,7 @@ def context(patient: Patient) -> Finding:
     return Finding("context", "ok", f"{name}: {found.address}")
 
 
+_AUDIT = "_weir/audit"
 #: All checks in the order they are shown.
 CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "python": python,
@@ -626,6 +670,7 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "quotas": quotas,
     "tokens": tokens,
     "clusters": clusters,
+    "audit": audit,
 }
 
 

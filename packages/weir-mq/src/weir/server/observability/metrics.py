@@ -221,6 +221,7 @@ class Metrics:
             ("weir_budget_limit_bytes", "The limit of messages in transit.", shard.budget.limit),
         )
         yield from self._of_quotas()
+        yield from self._of_audit()
         yield from self._of_frames()
 
     def _of_quotas(self) -> Iterator[Family]:
@@ -234,6 +235,34 @@ class Metrics:
             yield Family("weir_throttled_seconds_total", "counter", about, seconds)
         about = "Peers that are not read from just now, because of a quota."
         yield Family("weir_throttled_peers", "gauge", about, one(self._shard.peers_held))
+
+    def _of_audit(self) -> Iterator[Family]:
+        changes, events = self._shard.auditor.changes, self._shard.auditor.events
+        yield from _counters(
+            (
+                "weir_audit_dropped_total",
+                "Logins, denials and first uses that the full buffer of the audit topic dropped.",
+                events.buffer.dropped,
+            ),
+        )
+        yield from _gauges(
+            (
+                "weir_audit_changes",
+                "Changes that the audit topic does not have yet.",
+                len(self._shard.registry.catalog.audit),
+            ),
+            (
+                "weir_audit_events",
+                "Kinds of logins, denials and first uses that are not published yet.",
+                len(events.buffer),
+            ),
+            (
+                "weir_audit_stalled_seconds",
+                "For how long the oldest change waits for the audit topic, where the registry is "
+                "led. Above 1 administration waits.",
+                changes.stalled_ms / 1_000,
+            ),
+        )
 
     def _of_frames(self) -> Iterator[Family]:
         frames = self._host.reservations

@@ -141,6 +141,13 @@ class OperatorWarnings:
                 in_mib(needed),
                 extra={"fields": {"needed_bytes": needed}},
             )
+        closed_by = self._shard.unaudited
+        if self._reminder.is_due("audit", bool(closed_by)):
+            log.warning(
+                "the topic _weir/audit takes no messages, and administration waits for it: %s",
+                closed_by,
+                extra={"fields": {"reason": closed_by}},
+            )
         short = self._shard.short
         if self._reminder.is_due("disks of others", short is not None) and short is not None:
             log.warning(

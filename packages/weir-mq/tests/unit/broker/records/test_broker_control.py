@@ -12,6 +12,7 @@ from weir.access.devices import FLEET_KEY_BYTES
 from weir.access.signatures import Algorithm, PublicKey
 from weir.access.wrapping import WRAPPED_BYTES
 from weir.broker.records import access as d
+from weir.broker.records import audit as u
 from weir.broker.records import entries as c
 from weir.broker.records import fleets as f
 from weir.broker.records import quotas as q
@@ -53,6 +54,9 @@ RECORDS: list[c.ControlRecord] = [
     z.SecretsRewrapped((z.RewrappedRow("user", "default/ann", 0, bytes(16), bytes(151)),)),
     q.QuotaSet("namespace:shop", (("bytes_in", 5), ("topics", None))),
     q.QuotaRemoved("namespace:shop"),
+    u.AuditProducerOpened(90, 0),
+    u.AuditPublished(90, 7),
+    c.Attributed("user:default/ann#3", "192.0.2.7", 70, c.TopicDeleted(3)),
     c.ProducerOpened(50, 1, "anonymous"),
     c.ClusterOpened("c", Mode.KEYED),
     c.MessagesGranted("c", 7, 0, 5, 100, 90),

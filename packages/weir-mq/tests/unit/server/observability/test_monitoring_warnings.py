@@ -43,7 +43,7 @@ def told_by(shard: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
 def test_a_wrong_clock_is_told_at_once_and_each_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shard = SimpleNamespace(clock_astray_ms=0, needed_bytes=0, short=None)
+    shard = SimpleNamespace(clock_astray_ms=0, needed_bytes=0, short=None, unaudited="")
     after = told_by(shard, monkeypatch, caplog)
     assert after(5) == []
     shard.clock_astray_ms = 3_600_000
@@ -63,7 +63,7 @@ def test_a_wrong_clock_is_told_at_once_and_each_minute(
 def test_a_full_disk_is_told_with_what_it_needs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shard = SimpleNamespace(clock_astray_ms=0, needed_bytes=64 << 20, short=None)
+    shard = SimpleNamespace(clock_astray_ms=0, needed_bytes=64 << 20, short=None, unaudited="")
     after = told_by(shard, monkeypatch, caplog)
     (said,) = after(30)
     assert said.startswith(
@@ -77,7 +77,8 @@ def test_a_full_disk_is_told_with_what_it_needs(
 def test_full_disks_of_others_are_told_with_what_they_need(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shard = SimpleNamespace(clock_astray_ms=0, needed_bytes=0, short=Full((2, 3), 64 << 20))
+    shard = SimpleNamespace(clock_astray_ms=0, needed_bytes=0, short=None, unaudited="")
+    shard.short = Full((2, 3), 64 << 20)
     after = told_by(shard, monkeypatch, caplog)
     (said,) = after(30)
     assert said.startswith("nodes 2 and 3 have full disks: publishes that need them are refused")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, get_args
 
 from weir.errors import BadName, BadRequest
 from weir.model.limits import NAME_CHARACTERS_MAX
-from weir.model.topic import DEFAULT_NAMESPACE, check_name, split_name
+from weir.model.topic import DEFAULT_NAMESPACE, RESERVED_NAMESPACE, check_name, split_name
 from weir.protocol.client.declaration import Kind, Verb, rights_there_are
 from weir.protocol.client.messages import REQUESTS
 
@@ -26,6 +26,8 @@ ADMIN = "admin"
 OF_TOPIC = ":"
 #: The verbs that there are, by kind of resource.
 VERBS: Mapping[str, tuple[Verb, ...]] = dict(rights_there_are(REQUESTS).items())
+#: What names of the brokers' own topics begin with: only rules that say so reach there.
+_RESERVED = f"{RESERVED_NAMESPACE}/"
 _BEGINNING = re.compile(rf"[A-Za-z0-9._-]{{0,{NAME_CHARACTERS_MAX}}}")
 
 
@@ -56,10 +58,11 @@ class _Names:
     look-up for each length that beginnings have, however many rules there are.
     """
 
-    __slots__ = ("_beginnings", "_exact", "_lengths")
+    __slots__ = ("_beginnings", "_exact", "_lengths", "_reaches_reserved")
 
-    def __init__(self) -> None:
-        """Begin empty."""
+    def __init__(self, reaches_reserved: bool) -> None:
+        """Begin empty. Unless it `reaches_reserved` names, an empty beginning is none of theirs."""
+        self._reaches_reserved = reaches_reserved
         self._exact: dict[tuple[str, str], list[Rule]] = {}
         self._beginnings: dict[tuple[str, str], list[Rule]] = {}
         self._lengths: dict[str, set[int]] = {}
@@ -74,8 +77,9 @@ class _Names:
     def find(self, kind: str, name: str) -> Iterator[Rule]:
         """Yield the rules of a kind that were added for a name."""
         yield from self._exact.get((kind, name), ())
+        least = 0 if self._reaches_reserved or not name.startswith(_RESERVED) else 1
         for length in self._lengths.get(kind, ()):
-            if length <= len(name):
+            if least <= length <= len(name):
                 yield from self._beginnings.get((kind, name[:length]), ())
 
 
@@ -86,10 +90,13 @@ class RoleRules:
 
     __slots__ = ("_of_resources", "_of_topics", "_rules")
 
-    def __init__(self, rules: Iterable[Rule] = ()) -> None:
-        """Take the rules, which never change: a role with others has another of these."""
+    def __init__(self, rules: Iterable[Rule] = (), reaches_reserved: bool = False) -> None:
+        """Take the rules, which never change: a role with others has another of these. What allows
+        everything of a kind allows nothing of the brokers' own, unless it `reaches_reserved`.
+        """
         self._rules = tuple(rules)
-        self._of_resources, self._of_topics = _Names(), _Names()
+        self._of_resources = _Names(reaches_reserved)
+        self._of_topics = _Names(reaches_reserved)
         for rule in self._rules:
             self._of_resources.add(rule, rule.name, rule.is_prefix)
             if rule.kind == "topic":
@@ -127,7 +134,9 @@ class RoleRules:
 
 
 #: What `ADMIN` may do: everything, by whatever verb.
-_EVERYTHING = RoleRules(Rule(get_args(Verb), kind, "", True) for kind in get_args(Kind))
+_EVERYTHING = RoleRules(
+    (Rule(get_args(Verb), kind, "", True) for kind in get_args(Kind)), reaches_reserved=True
+)
 #: Roles, by name.
 Roles = Iterable[tuple[str, RoleRules]]
 
