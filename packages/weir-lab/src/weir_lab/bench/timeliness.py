@@ -8,6 +8,8 @@ before it is confirmed, as always: there is no switch for that.
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
 import time
 from collections.abc import Callable, Mapping
 
@@ -25,6 +27,7 @@ from weir_lab.bench.harness.machine import families_cpu_seconds, filesystem_of
 from weir_lab.bench.harness.payload import SIZE_MIN, Checker
 from weir_lab.bench.harness.produce import Done, Plan
 from weir_lab.bench.harness.producers import Producers
+from weir_lab.bench.revocations import raise_level
 from weir_lab.bench.sides.certified import certified_nodes
 from weir_lab.bench.sides.own import (
     PROCESSES_MAX,
@@ -36,6 +39,7 @@ from weir_lab.bench.sides.own import (
 
 TOPIC = "timeliness"
 PRODUCERS_MAX = 10_000
+_USER = "bench"
 Progress = Callable[[int], None]
 
 
@@ -47,7 +51,8 @@ class Settings(msgspec.Struct, frozen=True):
     """What to measure. `size` is the bytes of a value, `deadline_s` ends a run that hangs.
 
     The node's folder is made in `folder`, by default where temporary files go. With `tls` clients
-    connect by TLS, and nodes are linked by mutual TLS.
+    connect by TLS, and nodes are linked by mutual TLS. With `closed` the set is closed, and clients
+    log in.
     """
 
     messages: int = 4_000_000
@@ -58,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True):
     folder: str | None = None
     replicas: int = 1
     tls: bool = False
+    closed: bool = False
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be measured."""
@@ -111,6 +117,9 @@ class Result(msgspec.Struct, frozen=True):
     tls: bool = False
     #: Of a run by TLS, its messages a second over those of the run without before it.
     tls_ratio: float | None = None
+    closed: bool = False
+    #: Of a run on a closed set, its messages a second over those of the open run before it.
+    closed_ratio: float | None = None
 
     @property
     def clean(self) -> bool:
@@ -156,13 +165,40 @@ def measure(settings: Settings, progress: Progress) -> Result:
     settings.check()
     if settings.tls:
         with certified_nodes(settings.folder, settings.replicas) as secure:
-            return run(_measure(settings, secure.nodes, progress, secure.url))
+            return _measured(settings, secure.nodes, progress, secure.url)
     with running_nodes(settings.folder, settings.replicas) as node:
-        return run(_measure(settings, node, progress))
+        return _measured(settings, node, progress, node.url)
 
 
-async def _measure(settings: Settings, node: Serving, progress: Progress, url: str = "") -> Result:
-    url = url or node.url
+def _measured(settings: Settings, node: Serving, progress: Progress, url: str) -> Result:
+    if not settings.closed:
+        return run(_measure(settings, node, progress, url))
+    # Producers are processes, and find the password where each process finds its own.
+    password, before = secrets.token_hex(16), os.environ.get("WEIR_PASSWORD")
+    os.environ["WEIR_PASSWORD"] = password
+    try:
+        run(_close(url, password))
+        return run(_measure(settings, node, progress, _as_user(url)))
+    finally:
+        del os.environ["WEIR_PASSWORD"]
+        if before is not None:
+            os.environ["WEIR_PASSWORD"] = before
+
+
+def _as_user(url: str) -> str:
+    return url.replace("://", f"://{_USER}@")
+
+
+async def _close(url: str, password: str) -> None:
+    """Let there be a user who may do everything, and nobody else do anything."""
+    async with connect(url, name="weir-bench") as client:
+        await raise_level(client)
+        await client.access.create_user(_USER, password, ["admin"])
+    async with connect(_as_user(url), name="weir-bench") as client:
+        await client.access.set_mode("closed")
+
+
+async def _measure(settings: Settings, node: Serving, progress: Progress, url: str) -> Result:
     checker = Checker(settings.counts, settings.size)
     async with connect(url, name="weir-bench") as client:
         await client.create_topic(TOPIC, settings.partitions)
@@ -254,4 +290,5 @@ def _result(
         made_per_s=min(one.made_per_s for one in ready),
         filesystem=filesystem_of(node.folder),
         tls=settings.tls,
+        closed=settings.closed,
     )

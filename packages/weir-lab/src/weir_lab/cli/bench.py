@@ -56,6 +56,10 @@ def timeliness(
         bool,
         typer.Option("--tls", help="Run each again by TLS, and say by what part it is slower."),
     ] = False,
+    closed: Annotated[
+        bool,
+        typer.Option("--closed", help="Run each again on a closed set, to which clients log in."),
+    ] = False,
     folder: Folder = None,
     record: Record = None,
     as_json: Json = False,
@@ -78,19 +82,24 @@ def timeliness(
             Settings(messages, size, count, partitions, seconds(deadline), folder, replicas)
             for count in counts
         ]
-        if tls:
-            plans = [replace(plan, tls=by_tls) for plan in plans for by_tls in (False, True)]
+        others = [{"tls": True}] * tls + [{"closed": True}] * closed
+        plans = [replace(plan, **other) for plan in plans for other in ({}, *others)]
         for plan in plans:
             plan.check()
     schema = "weir.bench.timeliness/1"
     results: list[Result] = []
+    plain = 0.0
     with stop_as_by_ctrl_c():
         for plan in plans:
             with progress("received", messages) as show:
                 found = measure(plan, show)
+            if not (plan.tls or plan.closed):
+                plain = found.messages_per_s
+            ratio = found.messages_per_s / plain
             if plan.tls:
-                ratio = found.messages_per_s / results[-1].messages_per_s
                 found = replace(found, tls_ratio=ratio)
+            if plan.closed:
+                found = replace(found, closed_ratio=ratio)
             results.append(found)
             keep(record, schema, plan, results[-1], None)
     finish(schema, plans, results, "messages_per_s", most=False, as_json=as_json, show=_print)

@@ -127,6 +127,13 @@ OF_HANDSHAKES = (
         {"by TLS, of plain": Figure("runs.1.tls_ratio")},
         Goal("by TLS, of plain", "≥", 0.6),
     ),
+    bench(
+        "timeliness-closed",
+        "One producer and one consumer, on an open node and then on a closed one, both without TLS",
+        "timeliness --closed",
+        {"closed, of open": Figure("runs.1.closed_ratio")},
+        Goal("closed, of open", "≥", 0.97),
+    ),
 )  # fmt: skip
 
 #: What `make proof-worlds` plays of it, in windows of seeds.

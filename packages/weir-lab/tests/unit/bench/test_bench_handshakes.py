@@ -30,15 +30,17 @@ def test_what_cannot_be_measured_is_refused(change: dict[str, int]) -> None:
         measure(Settings(**change), print)
 
 
-def test_timeliness_by_tls_is_compared_with_plain(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", "timeliness", "--messages", "20000", "--tls", "--json"]
+def test_timeliness_by_tls_and_closed_is_compared_with_plain(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["bench", "timeliness", "--messages", "20000", "--tls", "--closed", "--json"]
     assert main(words) == 0
     found = json.loads(capsys.readouterr().out)
-    by_tls = {run["tls"]: run for run in found["runs"]}
-    assert by_tls[False]["tls_ratio"] is None
-    assert by_tls[True]["tls_ratio"] == pytest.approx(
-        by_tls[True]["messages_per_s"] / by_tls[False]["messages_per_s"]
-    )
+    plain, by_tls, closed = found["runs"]
+    assert (plain["tls_ratio"], plain["closed_ratio"]) == (None, None)
+    assert (by_tls["tls"], closed["closed"]) == (True, True)
+    for run, ratio in ((by_tls, "tls_ratio"), (closed, "closed_ratio")):
+        assert run[ratio] == pytest.approx(run["messages_per_s"] / plain["messages_per_s"])
 
 
 def test_a_set_has_a_certificate_for_each_node() -> None:

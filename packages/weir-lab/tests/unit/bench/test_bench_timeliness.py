@@ -139,3 +139,10 @@ def test_the_node_of_a_run_is_gone_with_its_folder() -> None:
         assert node.folder.is_dir()
     assert not node.running
     assert not node.folder.exists()
+
+
+def test_a_closed_set_is_measured_by_a_user_who_logs_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_PASSWORD", "one of somebody else")
+    result = measure(Settings(2_000, 100, 2, closed=True), quiet)
+    assert (result.clean, result.closed, result.confirmed) == (True, True, 2_000)
+    assert os.environ["WEIR_PASSWORD"] == "one of somebody else"
