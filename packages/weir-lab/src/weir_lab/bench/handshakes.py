@@ -165,14 +165,16 @@ def _resident(pid: int) -> int:
 
 def _come(place: tuple[str, int], files: ClientFiles | None, hub: int) -> socket.socket:
     """Connect, say hello, and return the connection once that is answered."""
+    # A certificate of a device is that hub's: all connections that show it are of that one.
+    number = 1 if files is not None and files.certificate else hub + 1
     made: socket.socket = socket.create_connection(place, timeout=_SECONDS)
     try:
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if files is not None:
             made = dialler_of(files).connect_blocking(made, place[0])
-        made.sendall(wire.hello(hub + 1, 1, _TOPIC, 0))
+        made.sendall(wire.hello(number, 1, _TOPIC, 0))
         if not (replies := wire.DeviceReplies().receive(made.recv(4_096))) or replies[0].code:
-            raise BenchFailed(f"hub {hub + 1} was not welcome")
+            raise BenchFailed(f"hub {number} was not welcome")
     except BaseException:
         made.close()
         raise
