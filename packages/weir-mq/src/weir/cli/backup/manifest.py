@@ -142,8 +142,9 @@ def read_sealed(folder: Path, key_file: Path | None) -> tuple[Manifest, Seal | N
     """Return a backup's manifest, and its keys. With a key file it must be authentic, and so must
     all files when they are checked. Raises `BadBackup`, `NotAuthentic`, `BadRequest`.
     """
-    manifest = read(folder)
-    seal = check_manifest(folder, (folder / MANIFEST).read_bytes(), key_file)
+    data = _manifest_bytes(folder)  # once: what is checked is what is used
+    manifest = _decoded(folder, data)
+    seal = check_manifest(folder, data, key_file)
     if seal is not None and not all(file.sha256 for file in manifest.files):
         raise BadBackup(f"{folder / MANIFEST} has no SHA-256 of some file: use another backup")
     if manifest.encrypted and seal is None:
@@ -174,11 +175,22 @@ def decrypted(
 
 def read(folder: Path) -> Manifest:
     """Return a backup's manifest. Raises `BadBackup`."""
+    return _decoded(folder, _manifest_bytes(folder))
+
+
+def _manifest_bytes(folder: Path) -> bytes:
+    try:
+        return (folder / MANIFEST).read_bytes()
+    except FileNotFoundError:
+        raise BadBackup(
+            f"{folder / MANIFEST} is missing: {folder} is no backup, or was cut short"
+        ) from None
+
+
+def _decoded(folder: Path, data: bytes) -> Manifest:
     path = folder / MANIFEST
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except FileNotFoundError:
-        raise BadBackup(f"{path} is missing: {folder} is no backup, or was cut short") from None
+        manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadBackup(f"{path} is damaged: {error}") from None
     if manifest.format != FORMAT:

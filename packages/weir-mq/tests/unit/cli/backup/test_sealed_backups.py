@@ -70,6 +70,28 @@ def test_a_sealed_backup_comes_back(node: Path, tmp_path: Path, encrypts: bool) 
     assert not [one for one in tmp_path.iterdir() if "restore" in one.name], "plaintext is removed"
 
 
+def test_a_manifest_that_is_changed_while_it_is_checked_is_found(
+    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is used is what was checked: somebody may write into the folder of a backup."""
+    key = key_file(tmp_path, KEY)
+    backup = made(node, tmp_path / "backup", key, False)
+    honest = Path.read_bytes
+    authentic = honest(backup / manifest.MANIFEST)
+    changed = msgspec.json.decode(authentic)
+    changed["files"] = changed["files"][:-1]
+    answers = [msgspec.json.encode(changed), authentic, authentic]
+
+    def read_bytes(path: Path) -> bytes:
+        return answers.pop(0) if path.name == manifest.MANIFEST else honest(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    with pytest.raises(NotAuthentic, match="was changed"):
+        read_sealed(backup, key)
+    found, _ = read_sealed(backup, key)
+    assert len(found.files) == len(changed["files"]) + 1
+
+
 def test_another_key_opens_nothing(
     node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
