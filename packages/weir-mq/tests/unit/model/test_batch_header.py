@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from weir.codec import crc32c
 from weir.errors import BadBatch
 from weir.model.batch import (
     HEADER_SIZE,
@@ -247,3 +248,19 @@ def test_a_lone_value_is_checked_as_a_column_is(first: int, end: int, data: int)
     else:
         batch.check_columns()
         assert batch.values() == [bytes(end)]
+
+
+@pytest.mark.parametrize("size", [3, 5_000])
+@pytest.mark.parametrize("at", [64, 72, 79, 16, 47, HEADER_SIZE + 9])
+def test_a_stamp_fails_the_checksum_and_all_else_fails_the_hash_too(at: int, size: int) -> None:
+    batch = bytearray(encode([b"v" * size], group=5, producer=1))
+    batch[at] ^= 1
+    is_stamp = 64 <= at < 80
+    with pytest.raises(BadBatch, match="CRC" if at < HEADER_SIZE else "hash"):
+        Batch(batch).check(5)
+    struct.pack_into("<I", batch, 84, crc32c(bytes(batch[:84])))
+    if is_stamp:
+        Batch(batch).check(5)
+    else:
+        with pytest.raises(BadBatch, match="hash"):
+            Batch(batch).check(5)
