@@ -171,7 +171,7 @@ OF_RULES = (
         "the-owner-trusts-where-it-landed",
         "The shard that decides a request authorizes it, though the one where it landed has.",
         "weir.broker.access.authorizer",
-        "if not declared.rights or session.is_shard:",
+        "if not declared.rights or (session.passed and session.is_shard):",
         "if not declared.rights or session.passed:",
         f"{_TABLE}::test_a_request_is_answered_to_whom_a_rule_allows_it",
     ),
