@@ -101,10 +101,11 @@ def watched(folder: Path, metrics: str) -> dict[str, Any]:
 
 
 def test_a_slow_disk_is_named(tmp_path: Path) -> None:
-    with node(tmp_path / "d", delay=0.1) as (url, metrics), lone_publishes(url):
+    # It is so slow that a machine that is busy besides takes less time for all else.
+    with node(tmp_path / "d", delay=0.4) as (url, metrics), lone_publishes(url):
         found = watched(tmp_path / "d", metrics)
     assert found["limit"] == "disk", found
-    assert 0 < found["messages_in"] < 11
+    assert 0 < found["messages_in"] < 3
     disk, processor = found["rows"][:2]
     assert disk["busy"] > 0.7
     assert processor["busy"] < disk["busy"]
@@ -119,7 +120,8 @@ def test_lone_clients_of_a_quick_node_are_told_from_its_disk(tmp_path: Path) -> 
     assert found["messages_in"] > 0
     assert "connections keep" in by_name["clients"]["found"]
     # Which stages take most depends on what else the machine does.
-    assert re.search(r"\b[a-z.]+ \d+%", by_name["processor"]["found"]), "stages are told"
+    told = by_name["processor"]["found"]
+    assert re.search(r"of the time \([a-z._]+ \d+%", told), "the stages of the loop are told"
     assert "limited by: " in shown.stdout
 
 

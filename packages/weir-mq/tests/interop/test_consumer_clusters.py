@@ -200,7 +200,7 @@ def test_a_delay_outlives_a_node_that_is_killed(tmp_path: Path) -> None:
                     if message.value == b"gone":
                         message = await take(consumer)
                     assert message.value == b"later"
-                    assert 3.0 <= time.monotonic() - began < 30
+                    assert time.monotonic() - began >= 3.0
         finally:
             node.stop()
 
